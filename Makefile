@@ -10,11 +10,11 @@ PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 # What tests write lies in memory, where there is enough: a disk's fsync takes milliseconds, and they ask for tens of thousands.
 IN_MEMORY := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 # Hundreds of processes import what is tested: it is compiled once, though the environment says that nothing compiled is kept.
-test test-fast soak: export PYTHONDONTWRITEBYTECODE :=
+test test-fast soak operations: export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-fast soak gpu check format install dev clean
+.PHONY: demo test test-fast soak operations gpu check docs format install dev clean wheel
 
 install: $(VENV)/.installed
 
@@ -42,9 +42,15 @@ test: $(VENV)/.installed-dev
 soak: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest tests -m soak
 
+# A third of the operator's soak tests (servers killed, schedules, nights): the commit's number says which.
+SLICE ?= 0
+operations: $(VENV)/.installed-dev
+	@$(IN_MEMORY) $(BIN)/python -m pytest -m soak $$(ls tests/operations/test_*.py | awk 'NR % 3 == $(SLICE) % 3')
+
 # On a machine with a GPU, in whatever Python holds its torch: what must be equal there, then how fast it is.
 gpu:
-	@$(PYTHON_GPU) -m benchmarks.gpu --minutes 9
+	@$(PYTHON_GPU) -c "import setup; setup.link_packages()"
+	@PYTHONPATH=src $(PYTHON_GPU) -m benchmarks.gpu --minutes 9
 
 # All that takes seconds.
 test-fast: $(VENV)/.installed-dev
@@ -54,7 +60,17 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@rm -rf build/imports && mkdir -p build/imports/cloze && cp -al src/cloze/__init__.py core pipeline model flows build/imports/cloze/
+	cd build/imports && PYTHONPATH=. ../../$(BIN)/lint-imports --config ../../pyproject.toml
+	@$(MAKE) --no-print-directory docs
+
+# The documentation site, in build/site; a broken link is an error.
+docs: $(VENV)/.installed-dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# dist/cloze_pretraining-*.whl, which has all presets, samples and templates.
+wheel: $(VENV)/.installed-dev
+	@$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
@@ -62,4 +78,4 @@ format: $(VENV)/.installed-dev
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
-	find pipeline model flows tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find core pipeline model flows tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -1,20 +1,22 @@
-"""What a training on three hosts survives: `python -m benchmarks.chaos --steps 120`. Needs root, iproute2, an OpenSSH server and gcc.
+"""What a training on three hosts survives: `python -m benchmarks.chaos --steps 120`. Needs root,
+iproute2, an OpenSSH server and gcc.
 
-The hosts are network namespaces (`tests/hosts.py`). While a BERT-tiny trains on them by `--launcher ssh --min-nodes 2`, one fault after
-another comes over it, each at the first checkpoint after the one before is over:
+The hosts are network namespaces (`tests/hosts.py`). While a BERT-tiny trains on them by `--launcher
+ssh --min-nodes 2`, one fault after another comes over it, each at the first checkpoint after the
+one before is over:
 
-    link     a host's cable is pulled for 20 s
-    rank     a rank is killed
-    clock    a host's time of day jumps an hour ahead, and stays there
-    disk     one host can write no file until the ranks have ended of it
-    shared   the shared disk is full until the ranks have ended of it
-    pause    a host stands still (SIGSTOP to all that runs there) for 50 s: it is given up, and wakes up as a stranger
-    host     a host is killed, its cable pulled at the same time
+    link     a host's cable is pulled for 20 s rank     a rank is killed clock    a host's time of
+    day jumps an hour ahead, and stays there disk     one host can write no file until the ranks
+    have ended of it shared   the shared disk is full until the ranks have ended of it pause    a
+    host stands still (SIGSTOP to all that runs there) for 50 s: it is given up, and wakes up as a
+    stranger host     a host is killed, its cable pulled at the same time
 
-A host's clock and disk are wrong for its agent and its ranks alone (`tests/faulty_host.py`): hosts share this machine's kernel.
+A host's clock and disk are wrong for its agent and its ranks alone (`tests/faulty_host.py`): hosts
+share this machine's kernel.
 
-Printed: for each fault the seconds from it to the next new step, the loss beside that of an undisturbed training on the same hosts and of
-one process, and the goodput: the undisturbed training's seconds over the disturbed one's.
+Printed: for each fault the seconds from it to the next new step, the loss beside that of an
+undisturbed training on the same hosts and of one process, and the goodput: the undisturbed
+training's seconds over the disturbed one's.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint import load
-from pipeline.core import artifact
+from cloze.core.artifacts import artifact
+from cloze.model.checkpoint import load
 from tests import faulty_host
 from tests.faulty_host import FaultyHost
 from tests.hosts import Hosts, hosts, missing
@@ -48,17 +50,27 @@ HOUR, PAUSE_SECONDS = 3600, 50.0
 class Chaos:
     """A training on three hosts, and what comes over it."""
 
-    def __init__(self, there: Hosts, faulty: FaultyHost, shared: Path, steps: int, every: int) -> None:
+    def __init__(
+        self, there: Hosts, faulty: FaultyHost, shared: Path, steps: int, every: int
+    ) -> None:
         """Args: faulty: host b."""
-        self.there, self.faulty, self.shared, self.steps, self.every = there, faulty, shared, steps, every
+        self.there, self.faulty, self.shared, self.steps, self.every = (
+            there,
+            faulty,
+            shared,
+            steps,
+            every,
+        )
         self._ahead = 0
         self._asleep: threading.Timer | None = None
         self.dataset = write_dataset(shared / "dataset")
 
     def command(self, out: Path, *more: Any) -> list[Any]:
         return [
-            "pretrain", "--dataset", self.dataset, "--model", "bert-tiny", "--global-batch", 24, "--micro-batch", 4, "--precision", "fp32",
-            "--device", "cpu", "--threads", 1, "--steps", self.steps, "--set", "warmup_steps=1", "--set", "heldout_rows=8",
+            "pretrain", "--dataset", self.dataset, "--model", "bert-tiny", "--global-batch", 24,
+            "--micro-batch", 4, "--precision", "fp32",
+            "--device", "cpu", "--threads", 1, "--steps", self.steps, "--set", "warmup_steps=1",
+            "--set", "heldout_rows=8",
             "--set", "log_every=1", "--out", out, *more,
         ]  # fmt: skip
 
@@ -80,7 +92,10 @@ class Chaos:
             step = max(step, self._step(out))  # those that were made before it did any harm
             self._until(lambda step=step: self._step(out) > step, process)  # type: ignore[misc]
             waited[fault] = time.monotonic() - at
-            print(f"  {fault:<6} after step {step:>4}: {waited[fault]:6.1f} s to the next new step", flush=True)
+            print(
+                f"  {fault:<6} after step {step:>4}: {waited[fault]:6.1f} s to the next new step",
+                flush=True,
+            )
             step = self._step(out)
         _, told = process.communicate()
         if process.returncode:
@@ -128,7 +143,11 @@ class Chaos:
     def _until_ended(self, process: subprocess.Popen[str]) -> None:
         """Until the ranks that run now have ended; two minutes at most."""
         ranks, deadline = set(self.there.ranks("b")), time.monotonic() + 120
-        while ranks & set(self.there.ranks("b")) and process.poll() is None and time.monotonic() < deadline:
+        while (
+            ranks & set(self.there.ranks("b"))
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.2)
 
     def host(self, process: subprocess.Popen[str]) -> None:
@@ -136,17 +155,25 @@ class Chaos:
         self.there.kill("c")
 
     @staticmethod
-    def _until(true: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 900) -> None:
+    def _until(
+        true: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 900
+    ) -> None:
         deadline = time.monotonic() + seconds
         while not true():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the training has ended, or stands still: {process.communicate()}")
+                raise SystemExit(
+                    f"the training has ended, or stands still: {process.communicate()}"
+                )
             time.sleep(0.1)
 
     @staticmethod
     def _step(out: Path) -> int:
         """Of the last log line."""
-        lines = (out / "metrics.jsonl").read_text().splitlines() if (out / "metrics.jsonl").exists() else []
+        lines = (
+            (out / "metrics.jsonl").read_text().splitlines()
+            if (out / "metrics.jsonl").exists()
+            else []
+        )
         whole = [line for line in lines if line.endswith("}")]
         return int(json.loads(whole[-1])["step"]) if whole else 0
 
@@ -154,7 +181,11 @@ class Chaos:
     def _saved(out: Path) -> int:
         """Of the newest checkpoint."""
         return max(
-            (int(path.parent.name.removeprefix("step-")) for path in out.glob("checkpoints/step-*/checkpoint.json")), default=0
+            (
+                int(path.parent.name.removeprefix("step-"))
+                for path in out.glob("checkpoints/step-*/checkpoint.json")
+            ),
+            default=0,
         )
 
 
@@ -166,9 +197,14 @@ def main() -> None:
     options = parser.parse_args()
     if (why := missing() or faulty_host.missing()) is not None:
         raise SystemExit(why)
-    print(f"{platform.node()}, {os.cpu_count()} cores, {options.steps} steps, a checkpoint every {options.every}")
+    print(
+        f"{platform.node()}, {os.cpu_count()} cores, {options.steps} steps, a checkpoint every "
+        f"{options.every}"
+    )
     shared = Path(tempfile.mkdtemp(prefix="cloze-chaos-"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(shared)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(shared)], check=True
+    )
     try:
         directory = Path(tempfile.mkdtemp(prefix="cloze-net-"))
         faulty = FaultyHost(directory / "b")
@@ -190,12 +226,17 @@ def report(shared: Path, undisturbed: float, disturbed: float, waited: dict[str,
     states = {name: load(str(shared / name)).state for name in names}
     print("loss: " + ", ".join(f"{name} {loss:.7f}" for name, loss in losses.items()))
     for name in ("undisturbed", "one"):
-        far = max(float((value - states["disturbed"][key]).abs().max()) for key, value in states[name].items())
+        far = max(
+            float((value - states["disturbed"][key]).abs().max())
+            for key, value in states[name].items()
+        )
         print(
-            f"disturbed and {name}: losses differ by {abs(losses['disturbed'] - losses[name]):.1e}, weights by at most {far:.1e}"
+            f"disturbed and {name}: losses differ by {abs(losses['disturbed'] - losses[name]):.1e},"
+            f" weights by at most {far:.1e}"
         )
     print(
-        f"goodput {undisturbed / disturbed:.2f}: {undisturbed:.0f} s undisturbed, {disturbed:.0f} s with {len(waited)} faults"
+        f"goodput {undisturbed / disturbed:.2f}: {undisturbed:.0f} s undisturbed, {disturbed:.0f} "
+        f"s with {len(waited)} faults"
     )
 
 

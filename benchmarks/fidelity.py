@@ -1,13 +1,17 @@
-"""How much of what MediaWiki shows of a page the reader of wikitext keeps. Run it from the repository's root:
+"""How much of what MediaWiki shows of a page the reader of wikitext keeps. Run it from the
+repository's root:
 
     python -m benchmarks.fidelity [PAIRS …] [--set NAME=VALUE …] [--json FILE] [--show NUMBER]
 
-PAIRS are pages in both forms: dumps of Wikimedia Enterprise, whose records have both (`.tar.gz`, `.ndjson`, or folders of `.json` with one record
-each), or a folder with `LANGUAGE/NAME.wikitext` beside `LANGUAGE/NAME.html`; without any, the small ones among the tests. Each page goes through the
-stage's own readers and steps twice, as source `wikipedia` and as source `html`, and the sentences of the two are compared as bags: of words (letters;
-in scripts without blanks, characters) and of numbers (digits; marks between thousands do not count). `shown` is what the rendering has, `kept` the
-share of it that the wikitext gave too, `more` what only the wikitext gave, as a share of the same. `of <p>` is a check of the other side: the share of
-the words in the rendering's `<p>` elements, outside of tables, boxes and the sections that both leave out, that source `html` keeps.
+PAIRS are pages in both forms: dumps of Wikimedia Enterprise, whose records have both (`.tar.gz`,
+`.ndjson`, or folders of `.json` with one record each), or a folder with `LANGUAGE/NAME.wikitext`
+beside `LANGUAGE/NAME.html`; without any, the small ones among the tests. Each page goes through the
+stage's own readers and steps twice, as source `wikipedia` and as source `html`, and the sentences
+of the two are compared as bags: of words (letters; in scripts without blanks, characters) and of
+numbers (digits; marks between thousands do not count). `shown` is what the rendering has, `kept`
+the share of it that the wikitext gave too, `more` what only the wikitext gave, as a share of the
+same. `of <p>` is a check of the other side: the share of the words in the rendering's `<p>`
+elements, outside of tables, boxes and the sections that both leave out, that source `html` keeps.
 """
 
 from __future__ import annotations
@@ -25,20 +29,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data.measure import table
-from pipeline.core.config import parse_config
-from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.extract import read_documents
-from pipeline.corpus.readers.base import Slice, Tally
-from pipeline.corpus.readers.html import archive, page
-from pipeline.corpus.readers.html.articles import NoArticle, of_record
-from pipeline.corpus.readers.html.marks import role
-from pipeline.corpus.readers.wikipedia.sections import Sections
-from pipeline.corpus.sources import plan_reading
-from pipeline.corpus.steps.chain import build_steps, run_steps
+from cloze.core.config import parse_config
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.read.read_and_clean import read_documents
+from cloze.pipeline.corpus.read.sources import plan_reading
+from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
+from cloze.pipeline.corpus.readers.encyclopedia.blocks import SectionFilter
+from cloze.pipeline.corpus.readers.html import archive, page
+from cloze.pipeline.corpus.readers.html.archive import NotAnArticleError, of_record
+from cloze.pipeline.corpus.readers.html.element_roles import role
+from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
 
 SMALL = Path(__file__).parents[1] / "tests" / "pipeline" / "corpus" / "readers" / "pairs"
 _UNSPACED = (
-    "\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17ff"
+    "\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0eff\u0f40-\u0fbc"
+    "\u1000-\u109f\u1780-\u17ff"
 )
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+")
 _GROUPED = re.compile(r"(?<=\d)[.,'’ \u00a0\u2009\u202f](?=\d{3}(?!\d))")
@@ -71,7 +76,8 @@ class Fidelity:
     Attributes:
         pages: of which both forms gave text.
         left_out: of which one did not.
-        words, words_kept, words_more: of the rendering, of these in the text from wikitext, and in that alone.
+        words, words_kept, words_more: of the rendering, of these in the text from wikitext, and in
+            that alone.
         numbers, numbers_kept, numbers_more: the same.
         in_paragraphs, read: words in the rendering's `<p>`, and of these in the text from HTML.
         lost_numbers: those that are not kept, a page's together.
@@ -136,7 +142,12 @@ def pairs_in(path: Path) -> Iterator[Pair]:
     for name in sorted(path.rglob("*.wikitext")):
         rendered = name.with_suffix(".html")
         if rendered.exists():
-            yield Pair(name.parent.name, name.stem, name.read_text(encoding="utf-8"), rendered.read_text(encoding="utf-8"))
+            yield Pair(
+                name.parent.name,
+                name.stem,
+                name.read_text(encoding="utf-8"),
+                rendered.read_text(encoding="utf-8"),
+            )
     for name in sorted(path.rglob("*")):
         if name.name.lower().endswith(_DUMPS):
             yield from _of_dump(name)
@@ -153,9 +164,15 @@ def pages_in(path: Path) -> Iterator[str]:
 
 def _of_dump(path: Path, wikitext: bool = True) -> Iterator[Pair]:
     """The articles of a dump, with `wikitext` those alone that have both forms."""
-    source = archive.Packed(Slice(kind="html", name=path.name, path=str(path), size=path.stat().st_size))
+    source = archive.UnpackedStream(
+        Slice(kind="html", name=path.name, path=str(path), size=path.stat().st_size)
+    )
     try:
-        files: Iterable[Any] = (content for _, _, content in archive.members(source)) if ".tar" in path.name else (source,)
+        files: Iterable[Any] = (
+            (content for _, _, content in archive.members(source))
+            if ".tar" in path.name
+            else (source,)
+        )
         for file in files:
             data = b"".join(iter(lambda file=file: file.read(1 << 20), b""))
             for line in (data,) if path.suffix == ".json" else data.splitlines():
@@ -168,13 +185,15 @@ def _of_dump(path: Path, wikitext: bool = True) -> Iterator[Pair]:
 def _of_record(line: bytes) -> Pair | None:
     try:
         article = of_record(json.loads(line))
-    except (ValueError, NoArticle):
+    except (ValueError, NotAnArticleError):
         return None
     return Pair(article.language, article.title, article.wikitext, article.html, article.wiki)
 
 
 def both_texts(pairs: Iterable[Pair], settings: Mapping[str, Any]) -> dict[Pair, tuple[str, str]]:
-    """(text of the rendering, text of the wikitext) of each page, as the corpus stage has them; empty for one that it drops."""
+    """(text of the rendering, text of the wikitext) of each page, as the corpus stage has them;
+    empty for one that it drops.
+    """
     found: dict[Pair, tuple[str, str]] = {}
     by_wiki: dict[tuple[str, str], list[Pair]] = defaultdict(list)
     for pair in pairs:
@@ -185,7 +204,12 @@ def both_texts(pairs: Iterable[Pair], settings: Mapping[str, Any]) -> dict[Pair,
             dump.write_text(_dump(own, language, wiki), encoding="utf-8")
             rendered.write_text("".join(map(_record, range(len(own)), own)), encoding="utf-8")
             written, shown = _texts("wikipedia", dump, settings), _texts("html", rendered, settings)
-            found.update({pair: (shown.get(place, ""), written.get(place, "")) for place, pair in enumerate(own)})
+            found.update(
+                {
+                    pair: (shown.get(place, ""), written.get(place, ""))
+                    for place, pair in enumerate(own)
+                }
+            )
     return found
 
 
@@ -205,7 +229,7 @@ def _texts(kind: str, path: Path, settings: Mapping[str, Any]) -> dict[int, str]
     steps = build_steps(config)
     found: dict[int, str] = {}
     for one in plan_reading(config.listed())[0]:
-        for document in read_documents(config, Tally(slice=one.slice)):
+        for document in read_documents(config, ReadCounters(slice=one.slice)):
             result = run_steps(document, steps)
             if result.sentences is not None:
                 found[int(document.id.rpartition("/")[2])] = "\n".join(result.sentences.texts)
@@ -214,7 +238,8 @@ def _texts(kind: str, path: Path, settings: Mapping[str, Any]) -> dict[int, str]
 
 def _dump(pairs: Iterable[Pair], language: str, wiki: str) -> str:
     pages = "".join(
-        f"<page><title>{html.escape(pair.title)}</title><ns>0</ns><id>{number}</id><revision><id>1</id><model>wikitext</model>"
+        f"<page><title>{html.escape(pair.title)}</title><ns>0</ns><id>{number}</"
+        f"id><revision><id>1</id><model>wikitext</model>"
         f'<text xml:space="preserve">{html.escape(pair.wikitext)}</text></revision></page>\n'
         for number, pair in enumerate(pairs)
     )
@@ -234,16 +259,20 @@ def _record(number: int, pair: Pair) -> str:
 
 
 def paragraphs_of(pair: Pair, dropped: frozenset[str]) -> str:
-    """What stands in the `<p>` elements of a rendering, but for those in what is no text and in sections that are left out."""
+    """What stands in the `<p>` elements of a rendering, but for those in what is no text and in
+    sections that are left out.
+    """
     root = page.parse(pair.html)
-    sections = Sections(dropped, frozenset())
+    sections = SectionFilter(dropped, frozenset())
     found = []
     top = page.content(root)
     for element in top.iter("p", *_HEADINGS):
         if element.tag != "p":
             name = "".join(element.itertext())
             sections.heading(int(element.tag[1]), name.replace("[edit]", ""))
-        elif sections.is_read and not any(role(one) != "text" for one in element.iterancestors() if one is not top):
+        elif sections.is_read and not any(
+            role(one) != "text" for one in element.iterancestors() if one is not top
+        ):
             found.append(_plain(element))
     return "\n".join(found)
 
@@ -255,13 +284,17 @@ def _plain(element: Any) -> str:
     return "".join(pieces)
 
 
-def measure(pairs: Iterable[Pair], settings: Mapping[str, Any]) -> tuple[dict[str, Fidelity], dict[Pair, tuple[str, str]]]:
+def measure(
+    pairs: Iterable[Pair], settings: Mapping[str, Any]
+) -> tuple[dict[str, Fidelity], dict[Pair, tuple[str, str]]]:
     """Figures by page, and the texts they were taken from."""
     texts = both_texts(pairs, settings)
     options = CorpusConfig.model_validate({"sources": [{"kind": "html", "path": "-"}], **settings})
     found: dict[str, Fidelity] = {}
     for pair, (shown, kept) in texts.items():
-        found[pair.name] = compare(shown, kept, paragraphs_of(pair, options.sections_to_drop(pair.language)))
+        found[pair.name] = compare(
+            shown, kept, paragraphs_of(pair, options.sections_to_drop(pair.language))
+        )
     return found, texts
 
 
@@ -302,7 +335,11 @@ def worst(found: Mapping[str, Fidelity], texts: Mapping[Pair, tuple[str, str]], 
     lines = []
     for name in sorted(found, key=lambda name: found[name].words_kept - found[name].words)[:count]:
         one, (shown, kept) = found[name], named[name]
-        lines += ["", " | ".join(row(name, one)), f"  lost numbers: {', '.join(one.lost_numbers) or 'none'}"]
+        lines += [
+            "",
+            " | ".join(row(name, one)),
+            f"  lost numbers: {', '.join(one.lost_numbers) or 'none'}",
+        ]
         lines += [f"  - {sentence}" for sentence in _lost(shown, kept)]
         lines += [f"  + {sentence}" for sentence in _lost(kept, shown)[: _NEAR // 2]]
     return "\n".join(lines)
@@ -323,15 +360,28 @@ def _lost(shown: str, kept: str) -> list[str]:
 
 def main() -> None:
     """The table, and what was lost."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pairs", nargs="*", type=Path, default=[SMALL])
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the corpus stage")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the corpus stage",
+    )
     parser.add_argument("--json", type=Path, help="where the figures are written")
-    parser.add_argument("--show", type=int, default=0, metavar="NUMBER", help="so many of the pages that lost most")
+    parser.add_argument(
+        "--show", type=int, default=0, metavar="NUMBER", help="so many of the pages that lost most"
+    )
     given = parser.parse_args()
     pairs = {pair.name: pair for path in given.pairs for pair in pairs_in(path)}
     if not pairs:
-        sys.exit(f"{', '.join(map(str, given.pairs))}: no page in both forms; see python -m benchmarks.fidelity --help")
+        sys.exit(
+            f"{', '.join(map(str, given.pairs))}: no page in both forms; see python -m "
+            f"benchmarks.fidelity --help"
+        )
     settings = {name: value for name, _, value in (one.partition("=") for one in given.set)}
     found, texts = measure(pairs.values(), settings)
     sums = by_language(found)
@@ -340,8 +390,13 @@ def main() -> None:
         print(worst(found, texts, given.show))
     if given.json:
         figures = {"languages": sums, "pages": found}
-        content = {key: {name: asdict(one) for name, one in value.items()} for key, value in figures.items()}
-        given.json.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        content = {
+            key: {name: asdict(one) for name, one in value.items()}
+            for key, value in figures.items()
+        }
+        given.json.write_text(
+            json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

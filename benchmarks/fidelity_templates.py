@@ -1,10 +1,14 @@
-"""What each template says from wikitext, beside what MediaWiki shows of it. Run it from the repository's root:
+"""What each template says from wikitext, beside what MediaWiki shows of it. Run it from the
+repository's root:
 
     python -m benchmarks.fidelity_templates PAGES … [--language CODE] [--show NUMBER]
 
-PAGES are pages as Parsoid writes them (`.html`, or dumps of Wikimedia Enterprise): beside the output of a template they carry what its author wrote.
-A line for each template of a language whose words differ in running text (paragraphs and lists, not boxes), most often first: how many of its uses
-differ, and examples: the wikitext, what the reader of wikitext makes of it (`…` is a hole), what is shown.
+PAGES are pages as Parsoid writes them (`.html`, or dumps of Wikimedia Enterprise): beside the
+output of a template they carry what its author wrote. A line for each template of a language whose
+words differ in running text (paragraphs and lists, not boxes), most often first: how many of its
+uses
+differ, and examples: the wikitext, what the reader of wikitext makes of it (`…` is a hole), what is
+shown.
 """
 
 from __future__ import annotations
@@ -18,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fidelity import pages_in
-from pipeline.corpus.document import A_HOLE
-from pipeline.corpus.readers.html import articles, page
-from pipeline.corpus.readers.html.marks import role
-from pipeline.corpus.readers.wikipedia.wikitext import Markup
+from cloze.pipeline.corpus.document import A_HOLE
+from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
+from cloze.pipeline.corpus.readers.html import archive, page
+from cloze.pipeline.corpus.readers.html.element_roles import role
 
 _LONGEST = 100  # characters of an example
 _BEFORE, _BEHIND = "It was said that ", " was there."  # a sentence to stand in
@@ -30,7 +34,9 @@ _RUNNING = ("p", "li", "dd")
 
 @dataclass(slots=True)
 class Uses:
-    """Of one template: how often it is used, how often what it says differs, and examples of that."""
+    """Of one template: how often it is used, how often what it says differs, and
+    examples of that.
+    """
 
     count: int = 0
     differ: int = 0
@@ -42,8 +48,8 @@ def compare(html: str, found: dict[tuple[str, str], Uses], show: int = 3) -> Non
     root = page.parse(html)
     if root is None:
         return
-    language = articles.of_page(html, root).language or "en"
-    markup, way = Markup({}, language=language), page.Rendered(language=language)
+    language = archive.of_page(html, root).language or "en"
+    markup, way = WikitextParser({}, language=language), page.HtmlExtractor(language=language)
     for name, wikitext, group in _templates(page.content(root)):
         said = _plain("\n".join(markup.extract(f"{_BEFORE}{wikitext}{_BEHIND}").paragraphs))
         shown = _plain("\n".join(way.extract(_paragraph(group)).paragraphs))
@@ -58,10 +64,16 @@ def compare(html: str, found: dict[tuple[str, str], Uses], show: int = 3) -> Non
 def _templates(top: Any) -> Iterator[tuple[str, str, list[Any]]]:
     """(name, wikitext, elements shown) of each template that stands alone in running text."""
     for element in top.iter(*_RUNNING):
-        if any(role(one) != "text" for one in [element, *element.iterancestors()] if one is not top):
+        if any(
+            role(one) != "text" for one in [element, *element.iterancestors()] if one is not top
+        ):
             continue
         for one in element.iter():
-            if "mw:Transclusion" not in one.get("typeof", "") or one is element or "data-mw" not in one.attrib:
+            if (
+                "mw:Transclusion" not in one.get("typeof", "")
+                or one is element
+                or "data-mw" not in one.attrib
+            ):
                 continue
             try:
                 parts = json.loads(one.get("data-mw"))["parts"]
@@ -71,11 +83,21 @@ def _templates(top: Any) -> Iterator[tuple[str, str, list[Any]]]:
                 continue
             if len(parts) == 1:
                 written = "".join(
-                    f"|{value['wt']}" if key.isdigit() and "=" not in value["wt"] else f"|{key}={value['wt']}"
+                    f"|{value['wt']}"
+                    if key.isdigit() and "=" not in value["wt"]
+                    else f"|{key}={value['wt']}"
                     for key, value in values.items()
                 )
-                group = [sibling for sibling in one.getparent() if sibling.get("about") == one.get("about")]
-                yield name.split("\n")[0].lower().replace("_", " "), f"{{{{{name}{written}}}}}", group
+                group = [
+                    sibling
+                    for sibling in one.getparent()
+                    if sibling.get("about") == one.get("about")
+                ]
+                yield (
+                    name.split("\n")[0].lower().replace("_", " "),
+                    f"{{{{{name}{written}}}}}",
+                    group,
+                )
 
 
 def _paragraph(group: Iterable[Any]) -> Any:
@@ -100,7 +122,9 @@ def _plain(text: str) -> str:
 def table_of(found: dict[tuple[str, str], Uses]) -> str:
     """The lines for templates that differ."""
     lines = []
-    for (language, name), one in sorted(found.items(), key=lambda pair: (pair[0][0], -pair[1].differ, pair[0][1])):
+    for (language, name), one in sorted(
+        found.items(), key=lambda pair: (pair[0][0], -pair[1].differ, pair[0][1])
+    ):
         if one.differ:
             lines.append(f"{language}  {name}  {one.differ} of {one.count}")
             lines += [
@@ -112,10 +136,14 @@ def table_of(found: dict[tuple[str, str], Uses]) -> str:
 
 def main() -> None:
     """The lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--language", help="of the pages that are looked at; all by default")
-    parser.add_argument("--show", type=int, default=3, metavar="NUMBER", help="so many examples of each template")
+    parser.add_argument(
+        "--show", type=int, default=3, metavar="NUMBER", help="so many examples of each template"
+    )
     given = parser.parse_args()
     found: dict[tuple[str, str], Uses] = defaultdict(Uses)
     for path in given.pages:

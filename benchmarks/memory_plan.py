@@ -1,15 +1,19 @@
-"""What the plan says that a training's ranks take, beside what they took: the memory model of `model.train.memory`, on this CPU.
+"""What the plan says that a training's ranks take, beside what they took: the memory model of
+`cloze.model.train.plan.memory`, on this CPU.
 
-    python -m benchmarks.memory_plan [--shapes bert-medium:8x128:bf16,…] [--zero 0,1,2,3] [--checkpointing] [--steps 3]
+    python -m benchmarks.memory_plan [--shapes bert-medium:8x128:bf16,…] [--zero 0,1,2,3]
+    [--checkpointing] [--steps 3]
         [--save-once | --save-seconds 0]
 
-A shape is PRESET[@LAYERSxWIDTH]:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192. Each is trained for a few steps, with a save after
-each, in one process, and in two at every ZeRO stage; `took` is the highest resident set of the rank that takes most, less that of a
-training of a model of a few thousand weights, and `planned` what the plan says of it without the process itself. Every rank is forked off
-a process that has imported everything, under the memory settings that `cloze` gives its ranks.
+A shape is PRESET[@LAYERSxWIDTH]:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192.
+Each is trained for a few steps, with a save after each, in one process, and in two at every ZeRO
+stage; `took` is the highest resident set of the rank that takes most, less that of a training of a
+model of a few thousand weights, and `planned` what the plan says of it without the process itself.
+Every rank is forked off a process that has imported everything, under the memory settings that
+`cloze` gives its ranks.
 
-The plan counts on a save that is still being written at the next step's peak. On a quick disk it may be over by then: `--save-seconds`
-makes each file of a save take so much longer.
+The plan counts on a save that is still being written at the next step's peak. On a quick disk it
+may be over by then: `--save-seconds` makes each file of a save take so much longer.
 """
 
 from __future__ import annotations
@@ -25,23 +29,24 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-from torch import Tensor
-
-from flows.launchers.ranks import RANK_ENVIRONMENT
-from model.families.presets import model_config
-from model.tensors import write_tensors
-from model.train import saving
-from model.train.config import PretrainConfig
-from model.train.memory import Computing, training_memory
-from pipeline.core.processes import peak_memory, reset_peak_memory
-from pipeline.core.worker import Events, Job
-from pipeline.core.worker import run as run_job
+from cloze.core.processes import peak_memory, reset_peak_memory
+from cloze.core.stages.worker import Job, PipeReporter
+from cloze.core.stages.worker import run as run_job
+from cloze.flows.launch.local import RANK_ENVIRONMENT
+from cloze.model.families.table import model_config
+from cloze.model.tensors import write_tensors
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.plan.memory import ComputeOptions, training_memory
+from cloze.model.train.resume import saving
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import environments, job
 
-SHAPES = "bert-medium:8x128:bf16,bert-base:2x128:bf16,roberta-tiny:64x128:fp32,modern-tiny:16x512:bf16"
+SHAPES = (
+    "bert-medium:8x128:bf16,bert-base:2x128:bf16,roberta-tiny:64x128:fp32,modern-tiny:16x512:bf16"
+)
 VOCABULARY = 8192
 
 
@@ -64,7 +69,11 @@ class Shape:
         changes = {"vocab_size": VOCABULARY}
         if size:  # of the preset's proportions
             of, (layers, width) = model_config(preset), map(int, size.split("x"))
-            changes |= {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": width // of.head_size}
+            changes |= {
+                "num_hidden_layers": layers,
+                "hidden_size": width,
+                "num_attention_heads": width // of.head_size,
+            }
             changes["intermediate_size"] = of.intermediate_size * width // of.hidden_size
         return cls(preset, rows, length, *(accumulation or [1]), precision, changes)
 
@@ -72,9 +81,9 @@ class Shape:
 def slow_disk(seconds: float) -> None:
     """Have every file of a checkpoint take so many seconds more, until this process ends."""
 
-    def write(path: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]] | None = None) -> tuple[str, int]:
+    def write(*arguments: Any) -> tuple[str, int]:
         time.sleep(seconds)
-        return write_tensors(path, tensors, shapes)
+        return write_tensors(*arguments)
 
     mock.patch.object(saving, "write_tensors", write).start()
 
@@ -92,7 +101,7 @@ def took(job: Job, world: int, save_seconds: float) -> int:
                 os.environ.update(environment)
                 reset_peak_memory()
                 slow_disk(save_seconds)
-                run_job(job, "model", Events())
+                run_job(job, "model", PipeReporter())
                 os.write(write, str(peak_memory()).encode())
                 code = 0
             except BaseException:
@@ -112,14 +121,22 @@ def took(job: Job, world: int, save_seconds: float) -> int:
 
 
 def measured(
-    shape: Shape, world: int, zero: int, steps: int, checkpointing: bool, save_once: bool = False, save_seconds: float = 0.0
+    shape: Shape,
+    world: int,
+    zero: int,
+    steps: int,
+    checkpointing: bool,
+    save_once: bool = False,
+    save_seconds: float = 0.0,
 ) -> tuple[int, int]:
     """What was planned, and what was taken: bytes."""
     model = model_config(shape.model, **shape.changes)
     with tempfile.TemporaryDirectory() as directory:
         data = write_dataset(
-            Path(directory) / "data", rows=64, heldout=4, length=shape.length, vocab_size=model.vocab_size, full=True,
-            pair_task=next((task for task in ("nsp", "sop") if task in model.own_objectives(task)), None),
+            Path(directory) / "data", rows=64, heldout=4, length=shape.length,
+            vocab_size=model.vocab_size, full=True,
+            pair_task=next((task for task in ("nsp",
+            "sop") if task in model.default_objectives(task)), None),
         )  # fmt: skip
         config = PretrainConfig(
             model=model,
@@ -129,26 +146,31 @@ def measured(
             heldout_rows=2,
         )
         item = job(
-            config, data, Path(directory) / "run", zero=zero, micro_batch=shape.rows, device="cpu", compile=False,
-            threads=1, activation_checkpointing=checkpointing, checkpoint_every=steps if save_once else 1,
+            config, data, Path(directory) / "run", zero=zero, micro_batch=shape.rows, device="cpu",
+            compile=False,
+            threads=1, activation_checkpointing=checkpointing,
+            checkpoint_every=steps if save_once else 1,
         )  # fmt: skip
         found = took(item, world, save_seconds)
-    how = Computing(device="cpu", bf16=shape.precision == "bf16", checkpointing=checkpointing)
-    plan = training_memory(
-        model, shape.length, shape.rows, ranks=world, zero=zero, accumulating=shape.accumulation > 1, how=how
-    )
+    how = ComputeOptions(device="cpu", bf16=shape.precision == "bf16", checkpointing=checkpointing)
+    plan = training_memory(model, shape.length, shape.rows, ranks=world, zero=zero, how=how)
     return round((plan.training if save_once else plan.total) - plan.process), found
 
 
 NOTHING = Shape(
-    "bert-tiny", 1, 16, 1, "fp32", {"vocab_size": 64, "hidden_size": 16, "num_attention_heads": 1, "intermediate_size": 16}
+    "bert-tiny",
+    1,
+    16,
+    1,
+    "fp32",
+    {"vocab_size": 64, "hidden_size": 16, "num_attention_heads": 1, "intermediate_size": 16},
 )
 
 
 def warm() -> None:
     """Import what a rank imports, and no more: a process that has run threads cannot be forked."""
     import model.train.pretraining
-    from model.train.engines.deepspeed import _import_deepspeed
+    from cloze.model.train.engines.deepspeed import _import_deepspeed
 
     _import_deepspeed("cpu")
     del model
@@ -156,22 +178,36 @@ def warm() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--zero", default="0,1,2,3", help="stages of two processes")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--alone", action="store_true", help="one process only")
     parser.add_argument("--save-once", action="store_true", help="after the last step alone")
-    parser.add_argument("--save-seconds", type=float, default=0.0, help="that each file of a save takes longer")
-    parser.add_argument("--checkpointing", action="store_true", help="with --activation-checkpointing")
+    parser.add_argument(
+        "--save-seconds", type=float, default=0.0, help="that each file of a save takes longer"
+    )
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="with --activation-checkpointing"
+    )
     options = parser.parse_args(arguments)
     if any(os.environ.get(name) != value for name, value in RANK_ENVIRONMENT.items()):
         os.execve(
-            sys.executable, [sys.executable, "-m", "benchmarks.memory_plan", *sys.argv[1:]], {**os.environ, **RANK_ENVIRONMENT}
+            sys.executable,
+            [sys.executable, "-m", "benchmarks.memory_plan", *sys.argv[1:]],
+            {**os.environ, **RANK_ENVIRONMENT},
         )
     warm()
-    worlds = [(1, 0)] if options.alone else [(1, 0), *((2, int(stage)) for stage in options.zero.split(","))]
-    print(f"{platform.machine()}, {os.cpu_count()} cores; MB of a rank beside its process", flush=True)
+    worlds = (
+        [(1, 0)]
+        if options.alone
+        else [(1, 0), *((2, int(stage)) for stage in options.zero.split(","))]
+    )
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores; MB of a rank beside its process", flush=True
+    )
     print(f"{'shape':34}{'ranks':>6}{'ZeRO':>6}{'planned':>10}{'took':>8}{'off':>8}", flush=True)
     process = {
         engine: measured(NOTHING, *engine, options.steps, False)[1]
@@ -180,10 +216,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for text in options.shapes.split(","):
         for world, zero in worlds:
             shape, saves = Shape.parse(text), (options.save_once, options.save_seconds)
-            planned, found = measured(shape, world, zero, options.steps, options.checkpointing, *saves)
+            planned, found = measured(
+                shape, world, zero, options.steps, options.checkpointing, *saves
+            )
             found -= process[world, min(zero, 1)]
             off = planned / found - 1
-            print(f"{text:34}{world:>6}{zero:>6}{planned / 1e6:>10,.0f}{found / 1e6:>8,.0f}{off:>+8.0%}", flush=True)
+            print(
+                f"{text:34}{world:>6}{zero:>6}{planned / 1e6:>10,.0f}{found / 1e6:>8,.0f}"
+                f"{off:>+8.0%}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,23 +1,28 @@
-"""The training step of our model beside transformers' own class, and without padding beside with it.
+"""The training step of our model beside transformers' own class, and without padding beside with
+it.
 
-    python -m benchmarks.model --model bert-mini [--batch 32] [--length 128] [--threads 2] [--rounds 5] [--only bf16]
-    python -m benchmarks.model --model bert-mini --ragged          # rows of several lengths: unpadded against padded
-    python -m benchmarks.model --model bert-mini --packed          # rows of several sequences: compiled against plain
-    python -m benchmarks.model --model longformer-tiny --memory-by-length 1024 2048 4096
+    python -m benchmarks.model --model bert-mini [--batch 32] [--length 128] [--threads 2] [--rounds
+    5] [--only bf16] python -m benchmarks.model --model bert-mini --ragged          # rows of
+    several lengths: unpadded against padded python -m benchmarks.model --model bert-mini --packed
+    # rows of several sequences: compiled against plain python -m benchmarks.model --model
+    longformer-tiny --memory-by-length 1024 2048 4096
 
-Same shapes, same initial weights, same batches, torch.optim.AdamW, a step of which is forward, backward, clipping, update. First
-three steps without dropout, whose losses must be equal; then the timing, with dropout, in alternation (these machines drift by
-a third from minute to minute): in each round every variant once, in a process of its own (`--together`: all in one); medians over
-the rounds. Peak memory is what the steps take above what the process took before.
+Same shapes, same initial weights, same batches, torch.optim.AdamW, a step of which is forward,
+backward, clipping, update. First three steps without dropout, whose losses must be equal; then the
+timing, with dropout, in alternation (these machines drift by a third from minute to minute): in
+each round every variant once, in a process of its own (`--together`: all in one); medians over the
+rounds. Peak memory is what the steps take above what the process took before.
 
-    theirs fp32      transformers' BertForPreTraining as it comes: a head at every position
-    theirs bf16      the same under autocast
-    … with our memory settings    the same in the environment that `cloze` gives its ranks (flows/launchers/ranks.py)
-    ours fp32, bf16  our model and objectives in that environment: the head, and most of the last layer, where the heads read
+    theirs fp32      transformers' BertForPreTraining as it comes: a head at every position theirs
+    bf16      the same under autocast … with our memory settings    the same in the environment that
+    `cloze` gives its ranks (flows/launch/local.py) ours fp32, bf16  our model and objectives in
+    that environment: the head, and most of the last layer, where the heads read
     ours compiled    ours at its best: bf16 and torch.compile, where the hardware multiplies bf16
 
-On a GPU (`--device cuda`) also the share of the card's peak that the model's arithmetic reaches (`--peak-tflops`), by the count
-of floating point operations a token: 72 layers h^2 + 12 layers h L + 6 rate (h^2 + h V) for forward and backward.
+On a GPU (`--device cuda`) also the share of the card's peak that the model's arithmetic reaches
+(`--peak-tflops`), by the count
+of floating point operations a token: 72 layers h^2 + 12 layers h L + 6 rate (h^2 + h V) for forward
+and backward.
 """
 
 from __future__ import annotations
@@ -39,20 +44,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.data import layouts
-from model.data.batch import LAYOUT, Batch, move
-from model.data.layouts import Sequences, layout_for, make_layout
-from model.families import models
-from model.families.config import ModelConfig
-from model.families.hub import hub_of
-from model.families.presets import model_config
-from model.layers.batch import IGNORE
-from model.train.config import PretrainConfig
-from model.train.optimizers.adamw import adamw
-from model.train.parameters import clip, parameter_groups
-from model.train.precision import DTYPES, Precision, autocast, native_bf16
-from model.train.recipe import recipe, step_pace
-from model.train.scoring import Scoring
+from cloze.model.data import layouts
+from cloze.model.data.batch import LAYOUT, Batch, move
+from cloze.model.data.layouts import Sequences, layout_for, make_layout
+from cloze.model.families import models
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.hub import hub_of
+from cloze.model.families.table import model_config
+from cloze.model.layers.batch import IGNORE_INDEX
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.parameters import clip_gradient_norm, parameter_groups
+from cloze.model.train.precision import DTYPES, Precision, autocast, native_bf16
+from cloze.model.train.recipe import recipe, step_duration
 
 RATE = 0.15625  # of the positions are predicted: 20 of 128
 SHORTEST = 8  # tokens of a sequence, where rows are not all full of one
@@ -75,14 +80,25 @@ class Variant:
 
     @property
     def name(self) -> str:
-        how = "compiled" if self.compiled else {"auto": "", "always": "unpadded", "never": "padded"}[self.unpad]
+        how = (
+            "compiled"
+            if self.compiled
+            else {"auto": "", "always": "unpadded", "never": "padded"}[self.unpad]
+        )
         kept = "with our memory settings" if self.theirs and self.kept else ""
-        return " ".join(part for part in ("theirs" if self.theirs else "ours", self.precision, how, kept) if part)
+        return " ".join(
+            part
+            for part in ("theirs" if self.theirs else "ours", self.precision, how, kept)
+            if part
+        )
 
 
-def make_batches(config: ModelConfig, count: int, rows: int, length: int, kind: RowKind, device: str) -> list[Batch]:
-    """Random ids. Ragged rows have the lengths of encyclopedia paragraphs cut at `length`: log-normal, half of it in the mean.
-    Packed ones are full of sequences of such lengths, of which the row cuts the last.
+def make_batches(
+    config: ModelConfig, count: int, rows: int, length: int, kind: RowKind, device: str
+) -> list[Batch]:
+    """Random ids. Ragged rows have the lengths of encyclopedia paragraphs cut at `length`:
+    log-normal, half of it in the mean. Packed ones are full of sequences of such lengths, of which
+    the row cuts the last.
     """
     generator = torch.Generator().manual_seed(0)
     batches = []
@@ -90,7 +106,11 @@ def make_batches(config: ModelConfig, count: int, rows: int, length: int, kind: 
         lengths, first = torch.full((rows,), length), torch.zeros(rows, length, dtype=torch.bool)
         first[:, 0] = True
         if kind != "full":
-            drawn = torch.exp(torch.randn(rows, length // SHORTEST, generator=generator) * 0.7) * 0.42 * length
+            drawn = (
+                torch.exp(torch.randn(rows, length // SHORTEST, generator=generator) * 0.7)
+                * 0.42
+                * length
+            )
             drawn = drawn.long().clamp(SHORTEST, length)
         if kind == "ragged":
             lengths = drawn[:, 0]
@@ -99,20 +119,26 @@ def make_batches(config: ModelConfig, count: int, rows: int, length: int, kind: 
             row = torch.arange(rows)[:, None].expand_as(begins)
             first[row[begins < length], begins[begins < length]] = True
         real = torch.arange(length) < lengths[:, None]
-        ids = torch.randint(5, config.vocab_size, (rows, length), generator=generator).where(real, config.pad_token_id)
+        ids = torch.randint(5, config.vocab_size, (rows, length), generator=generator).where(
+            real, config.pad_token_id
+        )
         order = torch.rand(rows, length, generator=generator).masked_fill(~real, 2.0).argsort(1)
         wanted = torch.arange(length) < (lengths[:, None] * RATE).round().clamp(min=1)
         masked = torch.zeros_like(real).scatter_(1, order, wanted)
         positions = masked.flatten().nonzero().squeeze(1)
         labels = torch.randint(5, config.vocab_size, positions.shape, generator=generator)
         filler = -len(positions) % 64
-        second = (torch.arange(length) >= lengths[:, None] // 2) & real & torch.tensor(config.type_vocab_size > 1)
+        second = (
+            (torch.arange(length) >= lengths[:, None] // 2)
+            & real
+            & torch.tensor(config.type_vocab_size > 1)
+        )
         batch = {
             "input_ids": ids,
             "attention_mask": real,
             "token_type_ids": second.long(),
             "masked_positions": nn.functional.pad(positions, (0, filler)),
-            "masked_labels": nn.functional.pad(labels, (0, filler), value=IGNORE),
+            "masked_labels": nn.functional.pad(labels, (0, filler), value=IGNORE_INDEX),
             "pair_labels": torch.randint(0, 2, (rows,), generator=generator),
             **({"sequence_first": first} if kind == "packed" else {}),
         }
@@ -120,12 +146,16 @@ def make_batches(config: ModelConfig, count: int, rows: int, length: int, kind: 
     return batches
 
 
-def with_layouts(batches: list[Batch], variant: Variant, config: ModelConfig, device: str) -> list[Batch]:
+def with_layouts(
+    batches: list[Batch], variant: Variant, config: ModelConfig, device: str
+) -> list[Batch]:
     """The batches as the variant lays them out; the collator does it in a thread of its own."""
     found = []
     with torch.device("meta"):
         network = models.new_model(config)
-    kind = layout_for([network], torch.device(device), DTYPES[variant.precision], compiled=variant.compiled)
+    kind = layout_for(
+        [network], torch.device(device), DTYPES[variant.precision], compiled=variant.compiled
+    )
     if variant.theirs or variant.unpad == "never":
         kind = "rows"
     for batch in batches:
@@ -142,7 +172,9 @@ def sequences_of(batch: Batch) -> Sequences:
     if "sequence_first" not in batch:
         return Sequences.alone(real.sum(axis=1), real.shape[1])
     first = np.flatnonzero(batch["sequence_first"].cpu().numpy())  # packed rows are full
-    return Sequences(shape=real.shape, first=first, lengths=np.diff(first, append=real.size), several=True)
+    return Sequences(
+        shape=real.shape, first=first, lengths=np.diff(first, append=real.size), packed=True
+    )
 
 
 def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
@@ -154,7 +186,7 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
     else:
         module, loss_of = _ours(variant, config.model, model, device)
     module.to(device).train()
-    settled = recipe(config, variant.precision, step_pace(config))
+    settled = recipe(config, variant.precision, step_duration(config))
     optimizer = adamw(parameter_groups(module, settled), settled)
 
     def step(batch: Batch) -> float:
@@ -163,7 +195,7 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
         if variant.theirs:
             torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
         else:
-            clip(list(module.parameters()), config.clip)
+            clip_gradient_norm(list(module.parameters()), config.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())
@@ -171,24 +203,36 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
     return step
 
 
-def _ours(variant: Variant, config: ModelConfig, model: Any, device: str) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
+def _ours(
+    variant: Variant, config: ModelConfig, model: Any, device: str
+) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
     names = ("mlm", "nsp") if "pair" in config.heads else ("mlm",)
-    scoring = Scoring(model, names, variant.precision, variant.compiled, device)
+    scoring = PretrainModule(model, names, variant.precision, variant.compiled, device)
 
     def loss_of(batch: Batch) -> Tensor:
-        counts = torch.tensor([max(1, count) for count in scoring.targets(batch)], dtype=torch.float32, device=device)
+        counts = torch.tensor(
+            [max(1, count) for count in scoring.count_targets(batch)],
+            dtype=torch.float32,
+            device=device,
+        )
         return cast(Tensor, scoring(batch, counts)[0])
 
     return scoring, loss_of
 
 
-def theirs(precision: Precision, config: ModelConfig, model: Any, device: str) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
-    """The class that `cloze export` names, with the weights of `model`, trained as transformers' documentation says."""
+def theirs(
+    precision: Precision, config: ModelConfig, model: Any, device: str
+) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
+    """The class that `cloze export` names, with the weights of `model`, trained as transformers'
+    documentation says.
+    """
     import transformers
 
     hub = hub_of(config.family)
     values = hub.to_config(config, config.heads, None)
-    module = getattr(transformers, values["architectures"][0])(transformers.AutoConfig.for_model(**values))
+    module = getattr(transformers, values["architectures"][0])(
+        transformers.AutoConfig.for_model(**values)
+    )
     module.load_state_dict(hub.to_state(model.state_dict()), strict=False)
     module.tie_weights()
     pair = {"next_sentence_label": "pair_labels"} if "pair" in config.heads else {}
@@ -196,30 +240,44 @@ def theirs(precision: Precision, config: ModelConfig, model: Any, device: str) -
 
     def loss_of(batch: Batch) -> Tensor:
         # no question to the device: what is filler goes to a place behind the last one
-        labels = torch.full((batch["input_ids"].numel() + 1,), IGNORE, device=batch["input_ids"].device)
-        filler = batch["masked_labels"] == IGNORE
-        labels[batch["masked_positions"].masked_fill(filler, len(labels) - 1)] = batch["masked_labels"]
-        inputs = {name: batch[name] for name in ("input_ids", *segments)} | {name: batch[ours] for name, ours in pair.items()}
+        labels = torch.full(
+            (batch["input_ids"].numel() + 1,), IGNORE_INDEX, device=batch["input_ids"].device
+        )
+        filler = batch["masked_labels"] == IGNORE_INDEX
+        labels[batch["masked_positions"].masked_fill(filler, len(labels) - 1)] = batch[
+            "masked_labels"
+        ]
+        inputs = {name: batch[name] for name in ("input_ids", *segments)} | {
+            name: batch[ours] for name, ours in pair.items()
+        }
         with autocast(precision, device):
             loss: Tensor = module(
-                **inputs, attention_mask=batch["attention_mask"].long(), labels=labels[:-1].view_as(batch["input_ids"])
+                **inputs,
+                attention_mask=batch["attention_mask"].long(),
+                labels=labels[:-1].view_as(batch["input_ids"]),
             ).loss
         return loss
 
     return module, loss_of
 
 
-def first_losses(variant: Variant, config: PretrainConfig, batches: list[Batch], device: str) -> list[float]:
+def first_losses(
+    variant: Variant, config: PretrainConfig, batches: list[Batch], device: str
+) -> list[float]:
     """Of three steps without dropout."""
     plain = config.model.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})
-    step = make_step(replace(variant, compiled=False), config.model_copy(update={"model": plain}), device)
+    step = make_step(
+        replace(variant, compiled=False), config.model_copy(update={"model": plain}), device
+    )
     return [step(batch) for batch in batches[:3]]
 
 
 def flops_per_token(config: ModelConfig, length: int) -> float:
     """Forward and backward, of BERT's shape (the formula of the module's docstring)."""
     layers, h = config.num_hidden_layers, config.hidden_size
-    return 72 * layers * h * h + 12 * layers * h * length + 6 * RATE * (h * h + h * config.vocab_size)
+    return (
+        72 * layers * h * h + 12 * layers * h * length + 6 * RATE * (h * h + h * config.vocab_size)
+    )
 
 
 def row_kind(options: argparse.Namespace) -> RowKind:
@@ -228,11 +286,14 @@ def row_kind(options: argparse.Namespace) -> RowKind:
 
 
 def run(options: argparse.Namespace, config: PretrainConfig) -> list[dict[str, Any]]:
-    """The variants that the process which `measure` starts was given, in alternation: their real tokens a second in each round, and
-    the memory that their steps take, which is that of all before it, too.
+    """The variants that the process which `measure` starts was given, in alternation: their real
+    tokens a second in each round, and the memory that their steps take, which is that of all before
+    it, too.
     """
     assert config.model is not None
-    made = make_batches(config.model, 8, options.batch, options.length, row_kind(options), options.device)
+    made = make_batches(
+        config.model, 8, options.batch, options.length, row_kind(options), options.device
+    )
     found: list[dict[str, Any]] = []
     steps: list[tuple[Step, list[Batch]]] = []
     for values in json.loads(options.some):
@@ -243,7 +304,9 @@ def run(options: argparse.Namespace, config: PretrainConfig) -> list[dict[str, A
             continue
         step = make_step(variant, config, options.device)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for batch in batches if row_kind(options) == "ragged" else batches[:3]:  # compile, allocate, meet every shape
+        for batch in (
+            batches if row_kind(options) == "ragged" else batches[:3]
+        ):  # compile, allocate, meet every shape
             step(batch)
         steps.append((step, batches))
         found.append({"before": before, "speeds": []})
@@ -251,7 +314,9 @@ def run(options: argparse.Namespace, config: PretrainConfig) -> list[dict[str, A
         for (step, batches), figures in zip(steps, found, strict=True):
             figures["speeds"].append(speed(step, batches, options))
             peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - figures["before"]) / 2**20
-            figures["gib"] = torch.cuda.max_memory_allocated() / 2**30 if options.device == "cuda" else peak
+            figures["gib"] = (
+                torch.cuda.max_memory_allocated() / 2**30 if options.device == "cuda" else peak
+            )
     return found
 
 
@@ -267,9 +332,17 @@ def speed(step: Step, batches: list[Batch], options: argparse.Namespace) -> floa
     return tokens / (clock() - started)
 
 
-def measure(options: argparse.Namespace, chosen: list[Variant], **changes: Any) -> list[dict[str, Any]]:
-    """What `run` finds in one process: ours with the environment that `cloze` gives its ranks, theirs as it comes."""
-    given = {**vars(options), **changes, "some": json.dumps([asdict(variant) for variant in chosen])}
+def measure(
+    options: argparse.Namespace, chosen: list[Variant], **changes: Any
+) -> list[dict[str, Any]]:
+    """What `run` finds in one process: ours with the environment that `cloze` gives its ranks,
+    theirs as it comes.
+    """
+    given = {
+        **vars(options),
+        **changes,
+        "some": json.dumps([asdict(variant) for variant in chosen]),
+    }
     command = [sys.executable, "-m", "benchmarks.model"]
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
@@ -277,7 +350,9 @@ def measure(options: argparse.Namespace, chosen: list[Variant], **changes: Any) 
             command.append(option)
         elif not isinstance(value, bool | list | None):
             command += [option, str(value)]
-    from flows.launchers.ranks import RANK_ENVIRONMENT  # benchmarks.gpu imports this file where there are no flows
+    from cloze.flows.launch.local import (
+        RANK_ENVIRONMENT,
+    )  # benchmarks.gpu imports this file where there are no flows
 
     environment = {**(RANK_ENVIRONMENT if chosen[0].kept else {}), **os.environ}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -297,10 +372,17 @@ def variants(options: argparse.Namespace) -> list[Variant]:
     if options.packed:
         return [Variant(precision=p, compiled=c) for p in precisions for c in (False, True)]
     if options.ragged:
-        return [Variant(precision=p, unpad=u) for p in precisions for u in cast(list[Unpad], ["never", "always"])] + best
+        return [
+            Variant(precision=p, unpad=u)
+            for p in precisions
+            for u in cast(list[Unpad], ["never", "always"])
+        ] + best
     found = []
     for precision in precisions:
-        found += [Variant(precision=precision, theirs=True, kept=False), Variant(precision=precision, theirs=True)]
+        found += [
+            Variant(precision=precision, theirs=True, kept=False),
+            Variant(precision=precision, theirs=True),
+        ]
         found += [Variant(precision=precision)]
     return found + best
 
@@ -309,12 +391,17 @@ def check_losses(options: argparse.Namespace, chosen: list[Variant]) -> None:
     """Ends the program unless the first steps of all of them lose the same."""
     processes = [chosen] if options.together else [[variant] for variant in chosen]
     found = [figures for some in processes for figures in measure(options, some, losses=True)]
-    losses = {variant.name: figures["losses"] for variant, figures in zip(chosen, found, strict=True)}
+    losses = {
+        variant.name: figures["losses"] for variant, figures in zip(chosen, found, strict=True)
+    }
     first = losses[chosen[0].name]
     for variant in chosen:
         differences = [abs(a - b) for a, b in zip(first, losses[variant.name], strict=True)]
         if max(differences) > EQUAL[variant.precision]:
-            sys.exit(f"{variant.name} has the losses {losses[variant.name]}, {chosen[0].name} has {first}")
+            sys.exit(
+                f"{variant.name} has the losses {losses[variant.name]}, {chosen[0].name} has "
+                f"{first}"
+            )
 
 
 def compare(options: argparse.Namespace, config: ModelConfig) -> None:
@@ -329,11 +416,17 @@ def compare(options: argparse.Namespace, config: ModelConfig) -> None:
         for _ in range(options.rounds):
             for variant in chosen:
                 found[variant.name] += measure(options, [variant], rounds=1)
-    speeds = {name: statistics.median(one for run in runs for one in run["speeds"]) for name, runs in found.items()}
+    speeds = {
+        name: statistics.median(one for run in runs for one in run["speeds"])
+        for name, runs in found.items()
+    }
     for variant in chosen:
         speed, base = speeds[variant.name], speeds[chosen[0].name]
         same = next(speeds[other.name] for other in chosen if other.precision == variant.precision)
-        line = f"{variant.name:34}{speed:10,.0f} tokens/s  {speed / base:6.2f} x  {speed / same:6.2f} x in its precision"
+        line = (
+            f"{variant.name:34}{speed:10,.0f} tokens/s  {speed / base:6.2f} x  {speed / same:6.2f} "
+            f"x in its precision"
+        )
         if options.device == "cuda":
             share = speed * flops_per_token(config, options.length) / (options.peak_tflops * 1e12)
             line += f"  {share:.1%} of the peak"
@@ -342,7 +435,9 @@ def compare(options: argparse.Namespace, config: ModelConfig) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="bert-mini")
     parser.add_argument("--changes", default="{}", help="of the model's config, as JSON")
     parser.add_argument("--vocab-size", type=int, default=30_522)
@@ -353,21 +448,36 @@ def main() -> None:
     kinds.add_argument("--packed", action="store_true")
     parser.add_argument("--only", choices=["fp32", "bf16"])
     parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--memory-by-length", type=int, nargs="+", help="only peak memory, at these lengths")
+    parser.add_argument(
+        "--memory-by-length", type=int, nargs="+", help="only peak memory, at these lengths"
+    )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--peak-tflops", type=float, default=989.0, help="of the GPU in bf16, without sparsity (H100 SXM)")
+    parser.add_argument(
+        "--peak-tflops",
+        type=float,
+        default=989.0,
+        help="of the GPU in bf16, without sparsity (H100 SXM)",
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
-    parser.add_argument("--cpu-time", action="store_true", help="count the process's time: for one thread on a machine in use")
     parser.add_argument(
-        "--together", action="store_true", help="all variants in one process: compiled once, no figure of memory"
+        "--cpu-time",
+        action="store_true",
+        help="count the process's time: for one thread on a machine in use",
+    )
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="all variants in one process: compiled once, no figure of memory",
     )
     parser.add_argument("--some", help=argparse.SUPPRESS)
     parser.add_argument("--losses", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    model = model_config({"preset": options.model, **json.loads(options.changes)}, vocab_size=options.vocab_size)
+    model = model_config(
+        {"preset": options.model, **json.loads(options.changes)}, vocab_size=options.vocab_size
+    )
     if options.some:
         print(json.dumps(run(options, PretrainConfig(model=model, global_batch=options.batch))))
         return
@@ -380,7 +490,9 @@ def main() -> None:
             print(f"{options.model}, {options.batch} x {length}: {used:.2f} GiB for a step")
         return
     batches = make_batches(model, 8, options.batch, options.length, row_kind(options), "cpu")
-    real = sum(int(batch["attention_mask"].sum()) for batch in batches) / (8 * options.batch * options.length)
+    real = sum(int(batch["attention_mask"].sum()) for batch in batches) / (
+        8 * options.batch * options.length
+    )
     shape = f"V {options.vocab_size}, {options.batch} x {options.length}"
     print(f"{options.model}, {shape}, {real:.0%} of the positions are tokens")
     compare(options, model)

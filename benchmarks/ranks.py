@@ -1,12 +1,16 @@
-"""What an engine costs between ranks: a step of ours at each ZeRO stage beside torch's own DistributedDataParallel.
+"""What an engine costs between ranks: a step of ours at each ZeRO stage beside torch's own
+DistributedDataParallel.
 
-    python -m benchmarks.ranks [--model bert-mini] [--vocab-size 30522] [--batch 16] [--precision bf16] [--zero 0,1,2,3] [--rounds 5]
+    python -m benchmarks.ranks [--model bert-mini] [--vocab-size 30522] [--batch 16] [--precision
+    bf16] [--zero 0,1,2,3] [--rounds 5]
         [--optimizer adamw]
 
-Two ranks on this machine, a thread each, over gloo. All variants live in the same two processes and take turns, each with the same model,
-batches and loss: `ddp` is the loop that anybody would write around DistributedDataParallel and AdamW, `zero 0` our own sum of gradients,
-the others DeepSpeed's stages as `cloze pretrain --zero N` runs them. Tokens a second of both ranks together, medians over the rounds;
-where both share a core, or other work does, the ratio of the processor time says more.
+Two ranks on this machine, a thread each, over gloo. All variants live in the same two processes and
+take turns, each with the same model,
+batches and loss: `ddp` is the loop that anybody would write around DistributedDataParallel and
+AdamW, `zero 0` our own sum of gradients, the others DeepSpeed's stages as `cloze pretrain --zero N`
+runs them. Tokens a second of both ranks together, medians over the rounds; where both share a core,
+or other work does, the ratio of the processor time says more.
 """
 
 from __future__ import annotations
@@ -26,14 +30,14 @@ import torch
 from torch import distributed
 
 from benchmarks.steps import batches_of, ours, plain
-from flows.launchers.ranks import RANK_ENVIRONMENT
-from model.families.presets import model_config
-from model.train.config import PretrainConfig
-from model.train.distributed import join
-from model.train.engines import EngineChoice
-from model.train.optimizers import OPTIMIZERS
-from model.train.precision import resolve
-from pipeline.core.execution import Execution
+from cloze.core.stages.execution import Execution
+from cloze.flows.launch.local import RANK_ENVIRONMENT
+from cloze.model.families.table import model_config
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.distributed import init_distributed
+from cloze.model.train.engines import EngineConfig
+from cloze.model.train.optimizers import OPTIMIZERS
+from cloze.model.train.precision import resolve
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import environments
 
@@ -42,19 +46,26 @@ RANKS = 2
 
 def rank(options: argparse.Namespace) -> None:
     """One of the two processes; the first prints."""
-    world = join(Execution(threads=1, processes=RANKS, device="cpu"))
+    world = init_distributed(Execution(threads=1, processes=RANKS, device="cpu"))
     model = model_config(options.model, vocab_size=options.vocab_size)
     config = PretrainConfig(
-        model=model, global_batch=RANKS * options.batch, precision=options.precision, optimizer=options.optimizer
+        model=model,
+        global_batch=RANKS * options.batch,
+        precision=options.precision,
+        optimizer=options.optimizer,
     )
     precision = resolve(options.precision, torch.device("cpu"))
     first = world.rank * 128
     batches = batches_of(options.dataset, range(first, first + 128), options.batch, options.length)
     steps = {"ddp": plain(config, precision, world)}
     for stage in map(int, options.zero.split(",")):
-        steps[f"zero {stage}"] = ours(config, precision, world, EngineChoice("deepspeed" if stage else "torch", stage))
+        steps[f"zero {stage}"] = ours(
+            config, precision, world, EngineConfig("deepspeed" if stage else "torch", stage)
+        )
     speeds: dict[str, list[float]] = {name: [] for name in steps}
-    works: dict[str, list[float]] = {name: [] for name in steps}  # processor time of both ranks, with that of gloo's threads
+    works: dict[str, list[float]] = {
+        name: [] for name in steps
+    }  # processor time of both ranks, with that of gloo's threads
     for number in range(options.rounds + 1):  # the first warms up
         for name, step in steps.items():
             distributed.barrier()
@@ -65,13 +76,17 @@ def rank(options: argparse.Namespace) -> None:
             seconds, work = time.perf_counter() - began, torch.tensor(time.process_time() - worked)
             distributed.all_reduce(work)
             if number:
-                speeds[name].append(RANKS * options.steps * options.batch * options.length / seconds)
+                speeds[name].append(
+                    RANKS * options.steps * options.batch * options.length / seconds
+                )
                 works[name].append(float(work))
-    if world.first:
+    if world.is_rank_zero:
         for name in steps:
             fast = [one / other for one, other in zip(speeds[name], speeds["ddp"], strict=True)]
             cheap = [other / one for one, other in zip(works[name], works["ddp"], strict=True)]
-            line = f"{name:8}{statistics.median(speeds[name]):10,.0f} tokens/s  {_ratios(fast)} of ddp"
+            line = (
+                f"{name:8}{statistics.median(speeds[name]):10,.0f} tokens/s  {_ratios(fast)} of ddp"
+            )
             print(f"{line}, by processor time {_ratios(cheap)}", flush=True)
 
 
@@ -80,7 +95,9 @@ def _ratios(found: Sequence[float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="bert-mini")
     parser.add_argument("--vocab-size", type=int, default=30_522)
     parser.add_argument("--length", type=int, default=128)
@@ -96,18 +113,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rank(options)
         return
     print(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, 2 ranks of 1 thread"
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch "
+        f"{torch.__version__}, 2 ranks of 1 thread"
     )
     print(
-        f"{options.model}, V {options.vocab_size}, {options.precision}, {options.optimizer}, {options.batch} x {options.length} a rank",
+        f"{options.model}, V {options.vocab_size}, {options.precision}, {options.optimizer}, "
+        f"{options.batch} x {options.length} a rank",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as directory:
         dataset = write_dataset(
-            Path(directory) / "dataset", rows=256, length=options.length, vocab_size=options.vocab_size, full=True
+            Path(directory) / "dataset",
+            rows=256,
+            length=options.length,
+            vocab_size=options.vocab_size,
+            full=True,
         )
         command = [sys.executable, "-m", "benchmarks.ranks", *sys.argv[1:], "--dataset", dataset]
-        ranks = [subprocess.Popen(command, env={**RANK_ENVIRONMENT, **env}) for env in environments(RANKS)]
+        ranks = [
+            subprocess.Popen(command, env={**RANK_ENVIRONMENT, **env})
+            for env in environments(RANKS)
+        ]
         ended = [process.wait() for process in ranks]
         if any(ended):
             sys.exit("a rank failed; see above")

@@ -1,15 +1,17 @@
-"""What a checkpoint costs a training: how long its steps stand still, and how much slower they are while it is written.
+"""What a checkpoint costs a training: how long its steps stand still, and how much slower they are
+while it is written.
 
-    python -m benchmarks.saves [--model bert-base] [--processes 1,2] [--seconds 60] [--rounds 3] [--batch 8] [--zero 1] [--out DIR]
+    python -m benchmarks.saves [--model bert-base] [--processes 1,2] [--seconds 60] [--rounds 3]
+    [--batch 8] [--zero 1] [--out DIR]
 
 A training by our engine saves once every `--seconds`, in alternation
 
     waiting    it stands still until `checkpoint.json` is there
     beside     it stands still for the copy to the host's memory, and a thread of each rank writes
 
-Medians over the rounds, by the first rank's clock: the stall and its share of the interval, seconds from the copy to
-`checkpoint.json`, and of `beside` a step's time while that is written beside a step's otherwise. The last column is the most memory that a
-rank held.
+Medians over the rounds, by the first rank's clock: the stall and its share of the interval, seconds
+from the copy to `checkpoint.json`, and of `beside` a step's time while that is written beside a
+step's otherwise. The last column is the most memory that a rank held.
 """
 
 from __future__ import annotations
@@ -29,22 +31,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.data.collate import collate
-from model.data.sampler import Sampler
-from model.data.shards import Shards
-from model.families.models import new_model
-from model.families.presets import model_config
-from model.train.config import PretrainConfig
-from model.train.distributed import World, join
-from model.train.engines import EngineChoice
-from model.train.engines.create import create
-from model.train.interfaces import NO_MILESTONES, START, Saved
-from model.train.precision import resolve
-from model.train.recipe import recipe, step_pace
-from model.train.saving import Saver
-from model.train.scoring import Scoring
-from model.train.state import Progress, Run
-from pipeline.core.execution import Execution
+from cloze.core.stages.execution import Execution
+from cloze.model.data.batch import collate
+from cloze.model.data.sampler import Sampler
+from cloze.model.data.shards import ShardedRows
+from cloze.model.families.models import new_model
+from cloze.model.families.table import model_config
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.distributed import World, init_distributed
+from cloze.model.train.engines import EngineConfig
+from cloze.model.train.engines.create import create
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.loop.interfaces import NO_MILESTONES, START, CheckpointMetadata
+from cloze.model.train.precision import resolve
+from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.resume.saving import CheckpointSaver
+from cloze.model.train.resume.state import RunInfo, TrainerState
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import start
 
@@ -57,31 +59,62 @@ def steps(values: dict[str, Any], world: World, dataset: str) -> tuple[Any, Any,
     config = PretrainConfig(model=model, global_batch=values["batch"], steps=1000)
     precision: Any = resolve("auto", world.device)
     torch.manual_seed(1)
-    scoring = Scoring(new_model(model), ("mlm", "nsp"), precision)
-    choice = EngineChoice("deepspeed", values["zero"]) if values["zero"] and world.size > 1 else EngineChoice("torch", 0)
+    scoring = PretrainModule(new_model(model), ("mlm", "nsp"), precision)
+    choice = (
+        EngineConfig("deepspeed", values["zero"])
+        if values["zero"] and world.size > 1
+        else EngineConfig("torch", 0)
+    )
     mine = max(1, values["batch"] // world.size)
-    engine = create(choice, scoring, recipe(config, precision, step_pace(config)), world, micro_batch=mine, accumulation=1)
-    shards, sampler = Shards(dataset), Sampler(ROWS, 2, 1)
+    engine = create(
+        choice,
+        scoring,
+        recipe(config, precision, step_duration(config)),
+        world,
+        micro_batch=mine,
+        accumulation=1,
+    )
+    shards, sampler = ShardedRows(dataset), Sampler(ROWS, 2, 1)
     first = world.rank * mine
-    batch = collate(shards.take(*sampler.locate(np.arange(first, first + mine))), pad=0, longest=LENGTH, layout="buckets")
-    targets = scoring.targets(batch)
+    batch = collate(
+        shards.take(*sampler.locate(np.arange(first, first + mine))),
+        pad=0,
+        longest=LENGTH,
+        layout="buckets",
+    )
+    targets = scoring.count_targets(batch)
 
     def step() -> None:
-        counts = torch.tensor([max(1, count) for count in world.total(targets)], dtype=torch.float32)
+        counts = torch.tensor(
+            [max(1, count) for count in world.all_reduce_sum(targets)], dtype=torch.float32
+        )
         engine.backward(batch, counts, last=True)
         engine.step(1e-5)
 
-    return engine, step, Saved(model=model, heads=dict(model.heads), tokenizer=f"{dataset}/tokenizer")
+    return (
+        engine,
+        step,
+        CheckpointMetadata(model=model, heads=dict(model.heads), tokenizer=f"{dataset}/tokenizer"),
+    )
 
 
 def measured(values: dict[str, Any], directory: Path) -> dict[str, list[dict[str, float]]]:
     """Every rank runs it."""
-    world = join(Execution(threads=values["threads"], device="cpu"))
+    world = init_distributed(Execution(threads=values["threads"], device="cpu"))
     engine, step, saved = steps(values, world, str(directory / "dataset"))
-    run = Run(
-        fingerprint="", build="", config={}, precision="", compiled=False, engine="", zero=0, packages={}, begun=START, data=""
+    run = RunInfo(
+        fingerprint="",
+        build="",
+        config={},
+        precision="",
+        compiled=False,
+        engine="",
+        zero=0,
+        packages={},
+        begun=START,
+        data="",
     )
-    saver = Saver(str(directory / "run"), world, saved=saved, run=run, keep=1)
+    saver = CheckpointSaver(str(directory / "run"), world, saved=saved, run=run, keep=1)
     for _ in range(3):
         step()
     found: dict[str, list[dict[str, float]]] = {"waiting": [], "beside": []}
@@ -90,12 +123,14 @@ def measured(values: dict[str, Any], directory: Path) -> dict[str, list[dict[str
         for how, rows in found.items():
             number += 1
             began = time.perf_counter()
-            saver.begin(Progress(step=number), NO_MILESTONES, engine)
+            saver.save_async(TrainerState(step=number), NO_MILESTONES, engine)
             if how == "waiting":
                 saver.wait()
             stall = time.perf_counter() - began
             beside, alone, written = list[float](), list[float](), 0.0
-            while not world.total([int(time.perf_counter() - began > values["seconds"])])[0]:
+            while not world.all_reduce_sum([int(time.perf_counter() - began > values["seconds"])])[
+                0
+            ]:
                 writing, at = saver.written < number, time.perf_counter()
                 step()
                 (beside if writing else alone).append(time.perf_counter() - at)
@@ -118,33 +153,56 @@ def _rank(directory: Path) -> None:
     found = measured(values, directory)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     if int(os.environ.get("RANK", "0")) == 0:
-        size = sum(path.stat().st_size for path in (directory / "run").rglob("*") if path.is_file()) / 1e9
-        (directory / "found.json").write_text(json.dumps({"rows": found, "memory": memory, "size": size}))
+        size = (
+            sum(path.stat().st_size for path in (directory / "run").rglob("*") if path.is_file())
+            / 1e9
+        )
+        (directory / "found.json").write_text(
+            json.dumps({"rows": found, "memory": memory, "size": size})
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="bert-base")
     parser.add_argument("--vocab-size", type=int, default=30522)
     parser.add_argument("--processes", default="1,2")
     parser.add_argument("--zero", type=int, default=0, help="of several processes")
-    parser.add_argument("--batch", type=int, default=8, help=f"rows of {LENGTH} tokens a step, of all processes")
+    parser.add_argument(
+        "--batch", type=int, default=8, help=f"rows of {LENGTH} tokens a step, of all processes"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="between two saves")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, help="of each process; by default the cores divided by the processes")
-    parser.add_argument("--out", help="a directory on the disk to measure; by default a temporary one")
+    parser.add_argument(
+        "--threads", type=int, help="of each process; by default the cores divided by the processes"
+    )
+    parser.add_argument(
+        "--out", help="a directory on the disk to measure; by default a temporary one"
+    )
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     if options.out:
         os.makedirs(options.out, exist_ok=True)
-    print(f"{platform.processor() or platform.machine()}, {cores} cores, torch {torch.__version__}; {options.model}")
     print(
-        f"{'ranks':<7}{'how':<10}{'stall s':>9}{'share':>9}{'written s':>11}{'step s':>9}{'while writing':>15}{'GB':>7}{'memory GB':>11}"
+        f"{platform.processor() or platform.machine()}, {cores} cores, torch {torch.__version__}; "
+        f"{options.model}"
+    )
+    print(
+        f"{'ranks':<7}{'how':<10}{'stall s':>9}{'share':>9}{'written s':>11}{'step s':>9}"
+        f"{'while writing':>15}{'GB':>7}{'memory GB':>11}"
     )
     for processes in map(int, options.processes.split(",")):
         with tempfile.TemporaryDirectory(dir=options.out) as name:
             directory = Path(name)
-            write_dataset(directory / "dataset", rows=ROWS, length=LENGTH, vocab_size=options.vocab_size, full=True)
+            write_dataset(
+                directory / "dataset",
+                rows=ROWS,
+                length=LENGTH,
+                vocab_size=options.vocab_size,
+                full=True,
+            )
             values = {**vars(options), "threads": options.threads or max(1, cores // processes)}
             (directory / "values.json").write_text(json.dumps(values))
             ranks = start(["-m", "benchmarks.saves", "--rank", name], processes, directory / "log")
@@ -155,12 +213,14 @@ def main() -> int:
             found = json.loads((directory / "found.json").read_text())
         for how, rows in found["rows"].items():
             stall, share, written, alone = (
-                statistics.median(row[key] for row in rows) for key in ("stall", "share", "written", "step_alone")
+                statistics.median(row[key] for row in rows)
+                for key in ("stall", "share", "written", "step_alone")
             )
             beside = statistics.median(row["step_beside"] for row in rows)
             slower = f"{beside:.2f}" if beside else "–"
             print(
-                f"{processes:<7}{how:<10}{stall:>9.2f}{share:>9.2%}{written:>11.2f}{alone:>9.2f}{slower:>15}"
+                f"{processes:<7}{how:<10}{stall:>9.2f}{share:>9.2%}{written:>11.2f}{alone:>9.2f}"
+                f"{slower:>15}"
                 f"{found['size']:>7.2f}{found['memory']:>11.2f}",
                 flush=True,
             )

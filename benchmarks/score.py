@@ -1,12 +1,14 @@
 """Scoring minimal pairs: `cloze score` beside plain loops over the same weights.
 
-    python -m benchmarks.score --checkpoint W/pretrain --data BLIMP [--pairs 200] [--threads 2] [--rounds 3]
+    python -m benchmarks.score --checkpoint W/pretrain --data BLIMP [--pairs 200] [--threads 2]
+    [--rounds 3]
 
-A plain loop takes one sentence after the other, its masked copies as a batch, and computes the vocabulary's logits at every position:
-with transformers' BertForMaskedLM over the exported checkpoint, and with our own model. Ours are the stage's scorer in fp32, and as
-`cloze score` runs it by default: in bf16 where the hardware multiplies that, close pairs again in fp32. Each round runs every variant
-once over the same sentences, a sample of all phenomena; medians over the rounds, by wall clock and by CPU time. Scores must be equal to
-1e-3 nats in fp32, and every pair be judged alike.
+A plain loop takes one sentence after the other, its masked copies as a batch, and computes the
+vocabulary's logits at every position: with transformers' BertForMaskedLM over the exported
+checkpoint, and with our own model. Ours are the stage's scorer in fp32, its default, and in bf16
+where the hardware multiplies that. Each round runs every variant once over the same sentences, a
+sample of all phenomena; medians over the rounds, by wall clock and by CPU time. Scores must be
+equal to 1e-3 nats in fp32, and every pair be judged alike.
 """
 
 from __future__ import annotations
@@ -21,15 +23,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from model import checkpoint
-from model.families.models import restore
-from model.hub.write import write_directory
-from model.tasks.formats.minimal_pairs import MinimalPair, read_minimal_pairs
-from model.train.precision import native_bf16
-from model.use.pseudo_likelihood import Floats
-from model.use.scorer import Scorer
-from model.use.scoring import correct, settle
-from pipeline import tokenizer
+from cloze.model import checkpoint
+from cloze.model.families.models import load_model
+from cloze.model.hub.write import write_directory
+from cloze.model.tasks.formats.pairs import MinimalPair, read_minimal_pairs
+from cloze.model.train.precision import native_bf16
+from cloze.model.use.scorer import Floats, SentenceScorer
+from cloze.model.use.scoring import correct
+from cloze.pipeline import tokenizer
 
 EQUAL = 1e-3  # nats of a sentence's score
 WARM_UP = 10  # pairs
@@ -69,18 +70,24 @@ def plain(path: str) -> Score:
     """The same loop with our model."""
     loaded = checkpoint.load(path)
     pieces = tokenizer.load(loaded.tokenizer)
-    model = restore(loaded.model, loaded.state)
+    model = load_model(loaded.model, loaded.state)
 
     @torch.inference_mode()
     def run(pairs: list[MinimalPair]) -> Floats:
         scores = []
         for text in texts_of(pairs):
-            ids = torch.tensor([pieces.special.cls, *pieces.encode_batch([text])[0], pieces.special.sep])
+            ids = torch.tensor(
+                [pieces.special.cls, *pieces.encode_batch([text])[0], pieces.special.sep]
+            )
             places = torch.arange(1, len(ids) - 1)
             copies = ids.repeat(len(places), 1)
             copies[torch.arange(len(places)), places] = pieces.special.mask
             everywhere = torch.arange(copies.numel())
-            batch = {"input_ids": copies, "token_type_ids": torch.zeros_like(copies), "masked_positions": everywhere}
+            batch = {
+                "input_ids": copies,
+                "token_type_ids": torch.zeros_like(copies),
+                "masked_positions": everywhere,
+            }
             found = model(batch)["mlm_logits"].view(*copies.shape, -1).log_softmax(dim=-1)
             scores.append(float(found[torch.arange(len(places)), places, ids[places]].sum()))
         return np.array(scores).reshape(-1, 2)
@@ -89,27 +96,24 @@ def plain(path: str) -> Score:
 
 
 def ours(path: str, fast: bool) -> Score:
-    """The stage's scorer. Args: fast: in bf16, and close pairs again."""
-    exact = Scorer(path, precision="fp32")
-    scorer = Scorer(path, precision="bf16") if fast else exact
-
-    def scored(chosen: Scorer, some: list[MinimalPair]) -> Floats:
-        return np.array([found.score() for found in chosen.scored(texts_of(some))]).reshape(-1, 2)
+    """Return the stage's scorer. Args: fast: bf16 instead of fp32."""
+    scorer = SentenceScorer(path, precision="bf16" if fast else "fp32")
 
     def run(pairs: list[MinimalPair]) -> Floats:
-        scores = scored(scorer, pairs)
-        if fast:
-            settle(scores, lambda numbers: scored(exact, [pairs[i] for i in numbers]))
-        return scores
+        return np.array([found.score() for found in scorer.scored(texts_of(pairs))]).reshape(-1, 2)
 
     return run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--pairs", type=int, default=200, help="about this many, of all phenomena alike")
+    parser.add_argument(
+        "--pairs", type=int, default=200, help="about this many, of all phenomena alike"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-plain", action="store_true", help="leave our own plain loop out")
@@ -124,7 +128,7 @@ def main() -> None:
         **({} if given.no_fp32 else {"cloze score, fp32": ours(given.checkpoint, False)}),
     }
     if native_bf16(torch.device("cpu")):
-        variants["cloze score, bf16, close pairs in fp32"] = ours(given.checkpoint, True)
+        variants["cloze score, bf16"] = ours(given.checkpoint, True)
     walls: dict[str, list[float]] = {name: [] for name in variants}
     cpus: dict[str, list[float]] = {name: [] for name in variants}
     scores: dict[str, Floats] = {}
@@ -138,16 +142,26 @@ def main() -> None:
             cpus[name].append(time.process_time() - cpu)
     reference = next(iter(variants))
     print(
-        f"{platform.processor() or platform.machine()}, {given.threads} threads, torch {torch.__version__}, {len(pairs)} pairs"
+        f"{platform.processor() or platform.machine()}, {given.threads} threads, torch "
+        f"{torch.__version__}, {len(pairs)} pairs"
     )
-    print("| | pairs/s | × by wall clock | × by CPU time | greatest difference, nats | pairs judged otherwise |")
+    print(
+        "| | pairs/s | × by wall clock | × by CPU time | greatest difference, nats | pairs judged "
+        "otherwise |"
+    )
     print("|---|---|---|---|---|---|")
     for name in variants:
         wall, cpu = statistics.median(walls[name]), statistics.median(cpus[name])
-        wall_ratio, cpu_ratio = statistics.median(walls[reference]) / wall, statistics.median(cpus[reference]) / cpu
+        wall_ratio, cpu_ratio = (
+            statistics.median(walls[reference]) / wall,
+            statistics.median(cpus[reference]) / cpu,
+        )
         error = float(np.abs(scores[name] - scores[reference]).max())
         otherwise = int((correct(scores[name]) != correct(scores[reference])).sum())
-        print(f"| {name} | {len(pairs) / wall:.1f} | {wall_ratio:.2f} | {cpu_ratio:.2f} | {error:.1e} | {otherwise} |")
+        print(
+            f"| {name} | {len(pairs) / wall:.1f} | {wall_ratio:.2f} | {cpu_ratio:.2f} | "
+            f"{error:.1e} | {otherwise} |"
+        )
         if otherwise or ("bf16" not in name and error > EQUAL):
             raise SystemExit(f"{name} does not give the scores of {reference}")
 

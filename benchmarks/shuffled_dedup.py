@@ -1,13 +1,17 @@
-"""The search for duplicates by an engine's shuffle: CPU, bytes and memory a document, and from these what so many documents take.
+"""The search for duplicates by an engine's shuffle: CPU, bytes and memory a document, and from
+these what so many documents take.
 
-    python -m benchmarks.shuffled_dedup [--documents 150000 600000] [--runner flink] [--duplicates 0.3] [--for 1e9] [--workers 100]
+    python -m benchmarks.shuffled_dedup [--documents 150000 600000] [--runner flink] [--duplicates
+    0.3] [--for 1e9] [--workers 100]
 
-References of invented documents, `--duplicates` of them in groups of 2 to 9 that share ids, exact hashes or some bands. Two sizes are planned,
-and the difference is told, so start-up is left out. As with a billion documents, one process may decide on a twentieth of them, and a
-message holds about 275 values (a billion documents are 3,800 blocks, and a column's values 950 buckets).
+References of invented documents, `--duplicates` of them in groups of 2 to 9 that share ids, exact
+hashes or some bands. Two sizes are planned, and the difference is told, so start-up is left out. As
+with a billion documents, a message holds about 275 values (a billion documents are 3,800 blocks,
+and a column's values 950 buckets).
 
-First in this process, where every message is counted and each step's CPU is known; then on the runner, whose CPU is that of all processes:
-Beam's, Java's, the workers'. `flink` is the embedded one and wants CLOZE_FLINK_CLASSPATH where Beam cannot fetch its job server.
+First in this process, where every message is counted and each step's CPU is known; then on the
+runner, whose CPU is that of all processes: Beam's, Java's, the workers'. `flink` is the embedded
+one and wants CLOZE_FLINK_CLASSPATH where Beam cannot fetch its job server.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ from __future__ import annotations
 import argparse
 import resource
 import tempfile
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -25,34 +28,42 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 
-from pipeline.core import random_keys
-from pipeline.core.arrow import write_arrow
-from pipeline.core.execution import Execution
-from pipeline.core.humanize import duration, si
-from pipeline.core.stage import Build
-from pipeline.corpus.dedup.options import DEFAULT
-from pipeline.corpus.dedup.plan import Plan, Wanted, plan
-from pipeline.corpus.dedup.shuffled import search
-from pipeline.corpus.dedup.shuffled.blocks import SIZES, Sizes, cut_blocks, write_blocks
-from pipeline.corpus.dedup.shuffled.screen import Screen, looked_at
-from pipeline.corpus.parts import references_schema
-from pipeline.engines.exchange import Exchange
+from cloze.core import random_keys
+from cloze.core.arrow import write_arrow
+from cloze.core.humanize import format_count, format_duration
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.pipeline.corpus.duplicates.distributed import search
+from cloze.pipeline.corpus.duplicates.distributed.blocks import (
+    SIZES,
+    Sizes,
+    cut_blocks,
+    write_blocks,
+)
+from cloze.pipeline.corpus.duplicates.distributed.search import FindCandidates, lookup_columns
+from cloze.pipeline.corpus.duplicates.plan import CorpusPlan, CorpusPlanRequest, plan
+from cloze.pipeline.corpus.options import DEFAULT
+from cloze.pipeline.corpus.read.intermediate import signatures_schema
+from cloze.pipeline.runners.shuffle import ShuffleJob
 
 BLOCK, IN_MESSAGE = 1 << 15, 275
 LINK = 1.25e9  # bytes a second of a worker's network: 10 Gbit/s
 
 
-def write_references(directory: Path, count: int, duplicates: float, parts: int = 8) -> tuple[list[str], list[int]]:
+def write_references(
+    directory: Path, count: int, duplicates: float, parts: int = 8
+) -> tuple[list[str], list[int]]:
     """Parts of references; returns their paths and documents."""
     draw = np.random.default_rng(count)
     numbers = np.arange(count)
     head = numbers.copy()
     grouped = int(count * duplicates)
     edges = np.cumsum(draw.integers(2, 10, grouped))
-    head[:grouped] = np.concatenate(([0], edges))[np.searchsorted(edges, numbers[:grouped], side="right")]
+    head[:grouped] = np.concatenate(([0], edges))[
+        np.searchsorted(edges, numbers[:grouped], side="right")
+    ]
     head = np.minimum(head, numbers)
     kind = draw.random(count)
     of = {
@@ -60,16 +71,18 @@ def write_references(directory: Path, count: int, duplicates: float, parts: int 
         "exact": np.where(kind < 0.3, head, numbers),
     }
     columns: dict[str, Any] = {
-        "key": random_keys.derive(1, of["key"]),
+        "key": random_keys.fold_in(1, of["key"]),
         "characters": draw.integers(500, 9000, count).astype(np.uint32),
         "heldout": draw.random(count) < 0.02,
-        "exact_high": random_keys.derive(2, of["exact"]),
-        "exact_low": random_keys.derive(3, of["exact"]),
+        "exact_high": random_keys.fold_in(2, of["exact"]),
+        "exact_low": random_keys.fold_in(3, of["exact"]),
     }
     columns["bytes"] = columns["characters"]
     for band in range(DEFAULT.bands):
-        columns[f"band_{band:02d}"] = random_keys.derive(4, band, np.where(draw.random(count) < 0.5, head, numbers))
-    schema = references_schema(DEFAULT, verified=True)
+        columns[f"band_{band:02d}"] = random_keys.fold_in(
+            4, band, np.where(draw.random(count) < 0.5, head, numbers)
+        )
+    schema = signatures_schema(DEFAULT, verified=True)
     order, paths, documents = draw.permutation(count), [], []
     for number, own in enumerate(np.array_split(order, parts)):
         paths.append(str(directory / f"part-{number}.refs.arrow"))
@@ -78,20 +91,30 @@ def write_references(directory: Path, count: int, duplicates: float, parts: int 
     return paths, documents
 
 
-def _batches(own: Any, columns: dict[str, Any], head: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(
+    own: Any, columns: dict[str, Any], head: Any, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     for begin in range(0, own.size, 300):
         rows = own[begin : begin + 300]
         minima = np.arange(DEFAULT.minima)
-        alike = random_keys.uniform(random_keys.derive(5, rows[:, None], minima)) < 0.8
-        sketch = random_keys.derive(6, np.where(alike, head[rows][:, None], rows[:, None]), minima).astype(np.uint8)
+        alike = random_keys.uniform(random_keys.fold_in(5, rows[:, None], minima)) < 0.8
+        sketch = random_keys.fold_in(
+            6, np.where(alike, head[rows][:, None], rows[:, None]), minima
+        ).astype(np.uint8)
         arrays = [pa.array(columns[name][rows]) for name in schema.names if name != "sketch"]
         kind = schema.field("sketch").type
-        arrays.append(pa.FixedSizeBinaryArray.from_buffers(kind, rows.size, [None, pa.py_buffer(sketch.tobytes())]))
+        arrays.append(
+            pa.FixedSizeBinaryArray.from_buffers(
+                kind, rows.size, [None, pa.py_buffer(sketch.tobytes())]
+            )
+        )
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class Counted:
-    """Takes the place of `exchange`: the steps one after the other in this process, what they send held in lists."""
+    """Takes the place of `exchange`: the steps one after the other in this process, what they send
+    held in lists.
+    """
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -99,15 +122,31 @@ class Counted:
         self.messages: Counter[str] = Counter()
         self.fullest = 0
 
-    def __call__(self, build: Build, step: str, work: Exchange, asking: int, settling: int | None = None) -> list[Any]:
+    def __call__(
+        self,
+        build: BuildContext,
+        step: str,
+        work: ShuffleJob,
+        asking: int,
+        settling: int | None = None,
+    ) -> list[Any]:
         del build
         name = step.removeprefix("dedup-").rstrip("0123456789-")
         began = time.process_time()
-        buckets = self._sent(name, (message for block in range(asking) for message in work.ask(block)))
+        buckets = self._sent(
+            name, (message for block in range(asking) for message in work.map_block(block))
+        )
         self.fullest = max([self.fullest, *(sum(map(len, held)) for held in buckets.values())])
-        answered = (message for bucket, held in buckets.items() for message in work.match(bucket, held))
+        answered = (
+            message
+            for bucket, held in buckets.items()
+            for message in work.reduce_bucket(bucket, held)
+        )
         blocks = self._sent(name, answered)
-        results = [work.settle(block, blocks.get(block, [])) for block in range(asking if settling is None else settling)]
+        results = [
+            work.apply_replies(block, blocks.get(block, []))
+            for block in range(asking if settling is None else settling)
+        ]
         self.seconds[name] += time.process_time() - began
         return results
 
@@ -120,42 +159,22 @@ class Counted:
         return held
 
 
-class Peak:
-    """The most that one of our worker processes held."""
-
-    def __init__(self) -> None:
-        self.bytes, self._ended = 0, threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> Peak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._ended.wait(0.2):
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    if "java" not in process.name():
-                        self.bytes = max(self.bytes, process.memory_info().rss)
-                except psutil.Error:
-                    continue
-
-
 def held_by_a_worker(room: Path, paths: list[str], documents: list[int]) -> int:
-    """The most that a process holds which does a whole block's screening and a full bucket, in bytes; it runs in one of its own."""
+    """The most that a process holds which does a whole block's screening and a full bucket, in
+    bytes; it runs in one of its own.
+    """
     blocks = cut_blocks(paths, documents, sum(documents))
     write_blocks(str(room / "blocks"), blocks)
-    screen = Screen(directory=str(room), columns=looked_at(DEFAULT, True), slices=950, sampled=SIZES.sampled)
-    for _ in screen.ask(0):
+    screen = FindCandidates(directory=str(room), columns=lookup_columns(DEFAULT, True), slices=950)
+    for _ in screen.map_block(0):
         pass
-    values = random_keys.derive(8, np.arange(SIZES.bucket) % (SIZES.bucket * 4 // 5))
-    messages = [number.to_bytes(4, "little") + own.tobytes() for number, own in enumerate(np.array_split(values, 3800))]
-    answers = dict(screen.match(0, messages))
-    screen.settle(0, answers.values())
+    values = random_keys.fold_in(8, np.arange(SIZES.bucket) % (SIZES.bucket * 4 // 5))
+    messages = [
+        number.to_bytes(4, "little") + own.tobytes()
+        for number, own in enumerate(np.array_split(values, 3800))
+    ]
+    answers = dict(screen.reduce_bucket(0, messages))
+    screen.apply_replies(0, answers.values())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -165,18 +184,20 @@ def cpu() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in found)
 
 
-def planned(directory: Path, runner: str, paths: list[str], documents: list[int]) -> Plan:
+def planned(directory: Path, runner: str, paths: list[str], documents: list[int]) -> CorpusPlan:
     """Plan by shuffles, with a build of its own."""
     count = sum(documents)
-    begun = Build(path=str(directory / "out"), inputs={}, execution=Execution(runner=runner), fingerprint="f")
+    begun = BuildContext(
+        path=str(directory / "out"), inputs={}, execution=Execution(runner=runner), fingerprint="f"
+    )
     slices = max(1, BLOCK // IN_MESSAGE)
-    held = Sizes(block=BLOCK, bucket=-(-count // slices), sampled=64)
+    held = Sizes(block=BLOCK, bucket=-(-count // slices))
     with begun.cleanup:
-        return search.shuffled_plan(begun, paths, documents, wanted(directory, len(paths)), count // 20, held)
+        return search.shuffled_plan(begun, paths, documents, wanted(directory, len(paths)), held)
 
 
-def wanted(directory: Path, parts: int) -> Wanted:
-    return Wanted(
+def wanted(directory: Path, parts: int) -> CorpusPlanRequest:
+    return CorpusPlanRequest(
         shard_bytes=4 << 20,
         plan_file=str(directory / "plan.arrow"),
         duplicates_file=None,
@@ -188,65 +209,86 @@ def wanted(directory: Path, parts: int) -> Wanted:
     )
 
 
-def measured(count: int, runner: str, duplicates: float) -> tuple[Counted, float, float, int, int]:
-    """What is counted in this process, CPU seconds in it and on the runner, a worker's peak, and documents dropped."""
+def measured(count: int, runner: str, duplicates: float) -> tuple[Counted, float, float, int]:
+    """Return the counts of this process, CPU seconds in it and on the runner, and documents
+    dropped.
+    """
     with tempfile.TemporaryDirectory() as room:
         place = Path(room)
         paths, documents = write_references(place, count, duplicates)
-        counted, shuffle = Counted(), search.exchange
-        search.exchange = counted
+        counted, shuffle = Counted(), search.run_shuffle
+        search.run_shuffle = counted
         try:
             began = cpu()
             here = planned(place / "here", "local", paths, documents)
             own = cpu() - began
         finally:
-            search.exchange = shuffle
-        with Peak() as peak:
-            began = cpu()
-            there = planned(place / "there", runner, paths, documents)
-            everywhere = cpu() - began
+            search.run_shuffle = shuffle
+        began = cpu()
+        there = planned(place / "there", runner, paths, documents)
+        everywhere = cpu() - began
         one = place / "one"
         one.mkdir()
         if not plan(paths, wanted(one, len(paths))) == here == there:
             raise SystemExit(f"the plans of {count} documents differ")
-        return counted, own, everywhere, peak.bytes, sum(here.dropped.values())
+        return counted, own, everywhere, sum(here.dropped.values())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, nargs=2, default=(150_000, 600_000))
     parser.add_argument("--runner", default="flink")
-    parser.add_argument("--duplicates", type=float, default=0.3, help="share of documents in groups")
-    parser.add_argument("--for", type=float, default=1e9, dest="target", help="documents to tell of")
+    parser.add_argument(
+        "--duplicates", type=float, default=0.3, help="share of documents in groups"
+    )
+    parser.add_argument(
+        "--for", type=float, default=1e9, dest="target", help="documents to tell of"
+    )
     parser.add_argument("--workers", type=int, default=100)
     options = parser.parse_args()
     small, large = options.documents
     one, two = (measured(count, options.runner, options.duplicates) for count in (small, large))
     more = large - small
-    print(f"{small:,} and {large:,} documents, {two[4] / large:.1%} dropped; a document, by the difference:")
+    print(
+        f"{small:,} and {large:,} documents, {two[3] / large:.1%} dropped; a document, by the "
+        f"difference:"
+    )
     print(f"{'step':<10} {'CPU µs here':>12} {'bytes sent':>11} {'messages':>9}")
     for name in two[0].seconds:
         found = [
             (b[name] - a[name]) / more
-            for a, b in ((getattr(one[0], x), getattr(two[0], x)) for x in ("seconds", "bytes", "messages"))
+            for a, b in (
+                (getattr(one[0], x), getattr(two[0], x)) for x in ("seconds", "bytes", "messages")
+            )
         ]
         print(f"{name:<10} {found[0] * 1e6:>12.2f} {found[1]:>11.1f} {found[2]:>9.3f}")
     sent = (sum(two[0].bytes.values()) - sum(one[0].bytes.values())) / more
     own, all_of_it = ((two[n] - one[n]) / more for n in (1, 2))
     print(
-        f"together: {own * 1e6:.1f} µs in this process, {all_of_it * 1e6:.1f} µs of all processes on {options.runner}; {sent:.0f} bytes;"
-        f" a bucket got {si(two[0].fullest)}B at most{f', a worker held {si(two[3])}B' if two[3] else ''}"
+        f"together: {own * 1e6:.1f} µs in this process, {all_of_it * 1e6:.1f} µs of all processes "
+        f"on {options.runner}; {sent:.0f} bytes;"
+        f" a bucket got {format_count(two[0].fullest)}B at most"
     )
     hours = options.target * all_of_it / 3600
     network = options.target * sent / options.workers / LINK
-    with tempfile.TemporaryDirectory() as room, ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with (
+        tempfile.TemporaryDirectory() as room,
+        ProcessPoolExecutor(1, get_context("spawn")) as pool,
+    ):
         paths, documents = write_references(Path(room), SIZES.block, options.duplicates)
         most = pool.submit(held_by_a_worker, Path(room), paths, documents).result()
-    print(f"a worker at a block of {SIZES.block:,} documents and a bucket of {SIZES.bucket:,} values holds {si(most)}B at most")
     print(
-        f"{options.target:,.0f} documents: {hours:,.1f} core-hours, {si(options.target * sent)}B shuffled;"
-        f" on {options.workers} workers of a core each {duration(hours * 3600 / options.workers)} of CPU,"
-        f" {duration(network)} of a network of {si(LINK)}B/s each"
+        f"a worker at a block of {SIZES.block:,} documents and a bucket of {SIZES.bucket:,} values "
+        f"holds {format_count(most)}B at most"
+    )
+    print(
+        f"{options.target:,.0f} documents: {hours:,.1f} core-hours, "
+        f"{format_count(options.target * sent)}B shuffled;"
+        f" on {options.workers} workers of a core each "
+        f"{format_duration(hours * 3600 / options.workers)} of CPU,"
+        f" {format_duration(network)} of a network of {format_count(LINK)}B/s each"
     )
 
 

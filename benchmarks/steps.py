@@ -1,5 +1,6 @@
-"""A training step as our trainer runs it, without its loop, and as anybody would write it: what `benchmarks.train` and `benchmarks.ranks`
-compare. Both have the same weights, optimizer, objectives and batches.
+"""A training step as our trainer runs it, without its loop, and as anybody would write it: what
+`benchmarks.train` and `benchmarks.ranks` compare. Both have the same weights, optimizer, objectives
+and batches.
 """
 
 from __future__ import annotations
@@ -9,29 +10,41 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from model.data.batch import Batch
-from model.data.collate import collate
-from model.data.sampler import Sampler
-from model.data.shards import Shards
-from model.families.models import new_model
-from model.train.config import PretrainConfig
-from model.train.distributed import World
-from model.train.engines import EngineChoice
-from model.train.engines.create import create
-from model.train.optimizers.adamw import adamw
-from model.train.parameters import parameter_groups
-from model.train.precision import Precision
-from model.train.recipe import recipe, step_pace
-from model.train.scoring import Scoring
+from cloze.model.data.batch import Batch, collate
+from cloze.model.data.sampler import Sampler
+from cloze.model.data.shards import ShardedRows
+from cloze.model.families.models import new_model
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.distributed import World
+from cloze.model.train.engines import EngineConfig
+from cloze.model.train.engines.create import create
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.parameters import parameter_groups
+from cloze.model.train.precision import Precision
+from cloze.model.train.recipe import recipe, step_duration
 
 Step = Callable[[Batch], None]
 
 
-def ours(config: PretrainConfig, precision: Precision, world: World, choice: EngineChoice, compiled: bool = False) -> Step:
+def ours(
+    config: PretrainConfig,
+    precision: Precision,
+    world: World,
+    choice: EngineConfig,
+    compiled: bool = False,
+) -> Step:
     """A step of our engine, of `config.global_batch` rows over all ranks."""
     scoring = _scoring(config, precision, compiled)
-    settled = recipe(config, precision, step_pace(config))
-    engine = create(choice, scoring, settled, world, micro_batch=config.global_batch // world.size, accumulation=1)
+    settled = recipe(config, precision, step_duration(config))
+    engine = create(
+        choice,
+        scoring,
+        settled,
+        world,
+        micro_batch=config.global_batch // world.size,
+        accumulation=1,
+    )
 
     def step(batch: Batch) -> None:
         engine.backward(batch, _counts(scoring, batch, world.size), last=True)
@@ -40,15 +53,21 @@ def ours(config: PretrainConfig, precision: Precision, world: World, choice: Eng
     return step
 
 
-def plain(config: PretrainConfig, precision: Precision, world: World, compiled: bool = False) -> Step:
-    """The loop that anybody would write: around the model alone, or around DistributedDataParallel where there are several ranks."""
+def plain(
+    config: PretrainConfig, precision: Precision, world: World, compiled: bool = False
+) -> Step:
+    """The loop that anybody would write: around the model alone, or around DistributedDataParallel
+    where there are several ranks.
+    """
     scoring = _scoring(config, precision, compiled)
-    settled = recipe(config, precision, step_pace(config))
+    settled = recipe(config, precision, step_duration(config))
     optimizer = adamw(parameter_groups(scoring.model, settled), settled)
     wrapped = torch.nn.parallel.DistributedDataParallel(scoring) if world.size > 1 else scoring
 
     def step(batch: Batch) -> None:
-        loss, *_ = wrapped(batch, _counts(scoring, batch, 1))  # DistributedDataParallel takes the mean over ranks
+        loss, *_ = wrapped(
+            batch, _counts(scoring, batch, 1)
+        )  # DistributedDataParallel takes the mean over ranks
         loss.backward()
         torch.nn.utils.clip_grad_norm_(scoring.parameters(), 1.0)
         optimizer.step()
@@ -59,7 +78,7 @@ def plain(config: PretrainConfig, precision: Precision, world: World, compiled: 
 
 def batches_of(dataset: str, rows: range, batch: int, length: int) -> list[Batch]:
     """Batches of `batch` rows each, of the samples with these numbers."""
-    shards = Shards(dataset)
+    shards = ShardedRows(dataset)
     sampler = Sampler(len(shards), 2, 1)
     return [
         collate(
@@ -72,11 +91,15 @@ def batches_of(dataset: str, rows: range, batch: int, length: int) -> list[Batch
     ]
 
 
-def _scoring(config: PretrainConfig, precision: Precision, compiled: bool) -> Scoring:
+def _scoring(config: PretrainConfig, precision: Precision, compiled: bool) -> PretrainModule:
     torch.manual_seed(0)
-    return Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)
+    return PretrainModule(new_model(config.model), ("mlm", "nsp"), precision, compiled)
 
 
-def _counts(scoring: Scoring, batch: Batch, ranks: int) -> torch.Tensor:
-    """Predictions of all ranks: they read batches of one shape, so what is here times their number."""
-    return torch.tensor([ranks * max(1, count) for count in scoring.targets(batch)], dtype=torch.float32)
+def _counts(scoring: PretrainModule, batch: Batch, ranks: int) -> torch.Tensor:
+    """Predictions of all ranks: they read batches of one shape, so what is here times
+    their number.
+    """
+    return torch.tensor(
+        [ranks * max(1, count) for count in scoring.count_targets(batch)], dtype=torch.float32
+    )

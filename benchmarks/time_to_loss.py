@@ -1,14 +1,18 @@
-"""Time to loss: how long ours takes to the held-out loss that transformers' Trainer reaches in ten minutes.
+"""Time to loss: how long ours takes to the held-out loss that transformers' Trainer reaches in ten
+minutes.
 
-    python -m benchmarks.time_to_loss --corpus W/corpus --vocab vocab.txt --work DIR [--minutes 10] [--rates 5e-4] [--theirs fp32,bf16]
+    python -m benchmarks.time_to_loss --corpus W/corpus --vocab vocab.txt --work DIR [--minutes 10]
+    [--rates 5e-4] [--theirs fp32,bf16]
         [--ours bert,bert-tuned] [--budgets 30,45,60,90] [--threads 2]
 
-The same text, vocabulary and sizes (BERT-mini: 4 layers of 256) on the same machine, whole commands timed. Theirs: BertForMaskedLM,
-blocks of 128 tokens as `run_mlm` makes them, its own collator, 32 rows a step, a linear schedule over the steps that fit; the best of
-`--rates`. Both read rows that were made before. Ours tries each budget in turn, until it is no worse.
+The same text, vocabulary and sizes (BERT-mini: 4 layers of 256) on the same machine, whole commands
+timed. Theirs: BertForMaskedLM, blocks of 128 tokens as `run_mlm` makes them, its own collator, 32
+rows a step, a linear schedule over the steps that fit; the best of `--rates`. Both read rows that
+were made before. Ours tries each budget in turn, until it is no worse.
 
-One script scores all: it opens what both have written with transformers, on the same held-out blocks with the same masks (15 %, 80/10/10).
-What is there below `--work` is not made again, so parts can be run one after another.
+One script scores all: it opens what both have written with transformers, on the same held-out
+blocks with the same masks (15 %, 80/10/10). What is there below `--work` is not made again, so
+parts can be run one after another.
 """
 
 from __future__ import annotations
@@ -28,31 +32,70 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipeline import tokenizer
-from pipeline.corpus.shards import read_shard, texts
+from cloze.pipeline import tokenizer
+from cloze.pipeline.corpus.write.shards import read_shard, texts
 
 LENGTH, BATCH, SCORED = 128, 32, 400
-CLOZE = "from flows.cli import entry; entry()"
+CLOZE = "from cloze.flows.cli import entry; entry()"
 
 OURS: dict[str, tuple[str, list[str]]] = {
     "bert": ("packed", ["--model", "bert-mini", "--learning-rate", "5e-4", "--global-batch", "32"]),
     "bert-tuned": (
         "packed",
-        ["--model", "bert-mini", "--learning-rate", "2e-3", "--global-batch", "16", "--betas", "0.9", "0.98"]
+        [
+            "--model",
+            "bert-mini",
+            "--learning-rate",
+            "2e-3",
+            "--global-batch",
+            "16",
+            "--betas",
+            "0.9",
+            "0.98",
+        ]
         + ["--set", "model.hidden_dropout=0", "--set", "model.attention_dropout=0"],
     ),
     "bert-unigram": (
         "packed",
-        ["--model", "bert-mini", "--learning-rate", "2e-3", "--global-batch", "16", "--betas", "0.9", "0.98"]
-        + ["--set", "model.hidden_dropout=0", "--set", "model.attention_dropout=0", "--output-bias", "unigram"],
+        [
+            "--model",
+            "bert-mini",
+            "--learning-rate",
+            "2e-3",
+            "--global-batch",
+            "16",
+            "--betas",
+            "0.9",
+            "0.98",
+        ]
+        + [
+            "--set",
+            "model.hidden_dropout=0",
+            "--set",
+            "model.attention_dropout=0",
+            "--output-bias",
+            "unigram",
+        ],
     ),
     "modern-tiny": (
         "packed",
-        ["--model", "modern-tiny", "--learning-rate", "2e-3", "--global-batch", "32", "--betas", "0.9", "0.98"],
+        [
+            "--model",
+            "modern-tiny",
+            "--learning-rate",
+            "2e-3",
+            "--global-batch",
+            "32",
+            "--betas",
+            "0.9",
+            "0.98",
+        ],
     ),
 }
-"""A name, the recipe of its rows, and what else is typed: `bert` is theirs in every respect, `bert-tuned` has a rate and batch for so short a
-training and no dropout, `bert-unigram` also begins at the targets' frequencies, `modern-tiny` is another, smaller model (2 layers of 128)."""
+"""A name, the recipe of its rows, and what else is typed: `bert` is theirs in every respect,
+`bert-tuned` has a rate and batch for so short a training and no dropout, `bert-unigram` also begins
+at the targets' frequencies, `modern-tiny` is another, smaller model (2 layers of 128).
+"""
 
 Blocks = npt.NDArray[np.int64]
 
@@ -67,10 +110,14 @@ def blocks(corpus: str, vocab: str, split: str, most: int | None = None) -> Bloc
         chosen = texts(table, table["split"].to_numpy(zero_copy_only=False) == split)
         ends = np.cumsum(chosen.counts)
         for start, end in zip(ends - chosen.counts, ends, strict=True):
-            found += backend.encode(" ".join(chosen.sentences[start:end]), add_special_tokens=False).ids
+            found += backend.encode(
+                " ".join(chosen.sentences[start:end]), add_special_tokens=False
+            ).ids
             if most is not None and len(found) >= most * (LENGTH - 2):
                 break
-    rows = np.array(found[: len(found) // (LENGTH - 2) * (LENGTH - 2)], np.int64).reshape(-1, LENGTH - 2)[:most]
+    rows = np.array(found[: len(found) // (LENGTH - 2) * (LENGTH - 2)], np.int64).reshape(
+        -1, LENGTH - 2
+    )[:most]
     edge = np.ones((len(rows), 1), np.int64)
     return np.hstack([edge * special.cls, rows, edge * special.sep])
 
@@ -82,14 +129,26 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
         np.save(work / "heldout.npy", blocks(options.corpus, options.vocab, "heldout", SCORED))
     for kind in {OURS[name][0] for name in options.ours.split(",")}:
         recipe = ["--recipe", "roberta", *(["--pairing", "packed"] if kind == "packed" else [])]
-        told = ["--corpus", options.corpus, "--tokenizer", options.vocab, "--length", LENGTH, "--copies", 4, *recipe]
+        told = [
+            "--corpus",
+            options.corpus,
+            "--tokenizer",
+            options.vocab,
+            "--length",
+            LENGTH,
+            "--copies",
+            4,
+            *recipe,
+        ]
         cloze("dataset", *told, "--out", work / f"dataset-{kind}")
 
 
 def cloze(*words: object) -> float:
     """Run a command of ours; seconds."""
     began = time.perf_counter()
-    told = subprocess.run([sys.executable, "-c", CLOZE, *map(str, words)], capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        [sys.executable, "-c", CLOZE, *map(str, words)], capture_output=True, text=True, check=False
+    )
     if told.returncode:
         sys.exit(f"cloze {words[0]} failed:\n{told.stdout[-500:]}\n{told.stderr[-2000:]}")
     return time.perf_counter() - began
@@ -104,7 +163,11 @@ def scored(directory: Path, work: Path) -> float:
     rows = torch.from_numpy(np.load(work / "heldout.npy"))
     draws = torch.Generator().manual_seed(0)
     chance = torch.rand(rows.shape, generator=draws)
-    chosen = (torch.rand(rows.shape, generator=draws) < 0.15) & (rows != special.cls) & (rows != special.sep)
+    chosen = (
+        (torch.rand(rows.shape, generator=draws) < 0.15)
+        & (rows != special.cls)
+        & (rows != special.sep)
+    )
     random = torch.randint(0, model.config.vocab_size, rows.shape, generator=draws)
     shown = torch.where(chosen & (chance < 0.8), torch.tensor(special.mask), rows)
     shown = torch.where(chosen & (chance >= 0.9), random, shown)
@@ -112,7 +175,11 @@ def scored(directory: Path, work: Path) -> float:
     with torch.no_grad():
         for at in range(0, len(rows), 20):
             logits = model(shown[at : at + 20]).logits[chosen[at : at + 20]].float()
-            total += float(torch.nn.functional.cross_entropy(logits, rows[at : at + 20][chosen[at : at + 20]], reduction="sum"))
+            total += float(
+                torch.nn.functional.cross_entropy(
+                    logits, rows[at : at + 20][chosen[at : at + 20]], reduction="sum"
+                )
+            )
     return total / int(chosen.sum())
 
 
@@ -125,7 +192,12 @@ def train_theirs(options: argparse.Namespace) -> None:
     rows = np.load(work / "train.npy", mmap_mode="r")
     vocab = json.loads((work / "told.json").read_text())["vocab"]
     pieces = transformers.BertTokenizer(vocab)
-    shape = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+    shape = {
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    }
     model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=len(pieces), **shape))
 
     class Rows(torch.utils.data.Dataset[dict[str, Any]]):
@@ -152,7 +224,9 @@ def train_theirs(options: argparse.Namespace) -> None:
 
     def trainer(steps: int) -> transformers.Trainer:
         collator = transformers.DataCollatorForLanguageModeling(pieces)
-        return transformers.Trainer(model=model, args=arguments(steps), train_dataset=Rows(), data_collator=collator)
+        return transformers.Trainer(
+            model=model, args=arguments(steps), train_dataset=Rows(), data_collator=collator
+        )
 
     if options.steps == 0:  # how fast a step is
         trainer(3).train()
@@ -172,12 +246,21 @@ def theirs(precision: str, rate: str, options: argparse.Namespace, work: Path) -
         return dict(json.loads((out / "found.json").read_text()))
 
     def command(steps: int) -> list[str]:
-        told = {"train": precision, "steps": steps, "rates": rate, "work": work, "out": out, "threads": options.threads}
+        told = {
+            "train": precision,
+            "steps": steps,
+            "rates": rate,
+            "work": work,
+            "out": out,
+            "threads": options.threads,
+        }
         named = [word for name, value in told.items() for word in (f"--{name}", str(value))]
         return [sys.executable, "-m", "benchmarks.time_to_loss", *named]
 
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
-    told = subprocess.run(command(0), env=environment, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        command(0), env=environment, capture_output=True, text=True, check=True
+    ).stdout
     steps = int((60 * options.minutes - 15) / json.loads(told.strip().splitlines()[-1])["step"])
     began = time.perf_counter()
     subprocess.run(command(steps), env=environment, capture_output=True, check=True)
@@ -192,10 +275,23 @@ def ours(name: str, budget: int, options: argparse.Namespace, work: Path) -> dic
     out = work / f"ours-{name}-{budget}"
     if (out / "found.json").exists():
         return dict(json.loads((out / "found.json").read_text()))
-    shutil.rmtree(out, ignore_errors=True)  # of a try that was cut off: what it made would take no time now
-    told = ["--dataset", work / f"dataset-{kind}", "--budget", f"{budget}s", "--threads", options.threads, "--heldout-rows", 64]
-    seconds = cloze("pretrain", *told, *words, "--set", "objectives=[mlm]", "--out", out / "pretrain")
-    cloze("export", out / "pretrain", "--to", out / "hf")
+    shutil.rmtree(
+        out, ignore_errors=True
+    )  # of a try that was cut off: what it made would take no time now
+    told = [
+        "--dataset",
+        work / f"dataset-{kind}",
+        "--budget",
+        f"{budget}s",
+        "--threads",
+        options.threads,
+        "--heldout-rows",
+        64,
+    ]
+    seconds = cloze(
+        "pretrain", *told, *words, "--set", "objectives=[mlm]", "--out", out / "pretrain"
+    )
+    cloze("export", out / "pretrain", "--out", out / "hf")
     steps = json.loads((out / "pretrain" / "manifest.json").read_text())["summary"]["steps"]
     found = {"seconds": seconds, "steps": steps, "loss": scored(out / "hf", work)}
     (out / "found.json").write_text(json.dumps(found))
@@ -203,7 +299,9 @@ def ours(name: str, budget: int, options: argparse.Namespace, work: Path) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", help="a corpus artifact")
     parser.add_argument("--vocab", help="a vocab.txt")
     parser.add_argument("--work", required=True, help="a directory for all that is made")
@@ -227,20 +325,33 @@ def main() -> None:
     (work / "told.json").write_text(json.dumps({"vocab": str(Path(options.vocab).resolve())}))
     prepare(options, work)
     machine = platform.processor() or platform.machine()
-    print(f"{machine}, {options.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}")
-    print("| who | steps | command | held-out MLM | time to theirs |\n|---|---|---|---|---|", flush=True)
+    print(
+        f"{machine}, {options.threads} threads, torch {torch.__version__}, load "
+        f"{os.getloadavg()[0]:.1f}"
+    )
+    print(
+        "| who | steps | command | held-out MLM | time to theirs |\n|---|---|---|---|---|",
+        flush=True,
+    )
     for precision in options.theirs.split(","):
         tried = {rate: theirs(precision, rate, options, work) for rate in options.rates.split(",")}
         rate, best = min(tried.items(), key=lambda item: float(item[1]["loss"]))
         print(
-            f"| Trainer, {precision}, {rate} | {best['steps']} | {best['seconds']:.0f} s | {best['loss']:.3f} | |", flush=True
+            f"| Trainer, {precision}, {rate} | {best['steps']} | {best['seconds']:.0f} s | "
+            f"{best['loss']:.3f} | |",
+            flush=True,
         )
         for name in options.ours.split(","):
             for budget in map(int, options.budgets.split(",")):
                 found = ours(name, budget, options, work)
-                ratio = f"1/{best['seconds'] / found['seconds']:.1f}" if found["loss"] <= best["loss"] else "not yet"
+                ratio = (
+                    f"1/{best['seconds'] / found['seconds']:.1f}"
+                    if found["loss"] <= best["loss"]
+                    else "not yet"
+                )
                 print(
-                    f"| ours, {name} | {found['steps']} | {found['seconds']:.0f} s | {found['loss']:.3f} | {ratio} |",
+                    f"| ours, {name} | {found['steps']} | {found['seconds']:.0f} s | "
+                    f"{found['loss']:.3f} | {ratio} |",
                     flush=True,
                 )
                 if found["loss"] <= best["loss"]:

@@ -1,10 +1,13 @@
-"""The `cloze` command. A verb is one file in `flows/commands/` and one line in the table below.
+"""The `cloze` command: a table of commands that are loaded lazily, and the handling of errors.
 
-Nothing heavy is imported here: `cloze --help` must answer at once. Errors become one sentence and an exit code.
+A command is a function in `flows/commands/` and one line in the table below. This module imports
+nothing heavy: `cloze --help` must answer at once. Errors become one sentence and an exit code.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import signal
 import sys
 import traceback
@@ -12,76 +15,153 @@ from typing import NoReturn
 
 import click
 
-from flows.commands.stage_command import stage_command
-from flows.graph.stages import TABLE
-from pipeline.core.errors import ClozeError, did_you_mean
-from pipeline.core.registry import load
+from cloze.core.errors import ClozeError, did_you_mean
+from cloze.flows.commands.option_overrides import emit
+from cloze.flows.graph.stages import TABLE
 
-# Verb -> `module:function`. A stage without a line here is a verb too, made from the table of stages.
-COMMANDS: dict[str, str] = {
-    "run": "flows.commands.run:run",
-    "plan": "flows.commands.plan:plan",
-    "cancel": "flows.commands.cancel:cancel",
-    "status": "flows.commands.status:status",
-    "nightly": "flows.commands.nightly:nightly",
-    "champion": "flows.commands.champion:champion",
-    "logs": "flows.commands.logs:logs",
-    "verify": "flows.commands.verify:verify",
-    "lineage": "flows.commands.lineage:lineage",
-    "doctor": "flows.commands.doctor:doctor",
-    "filter": "flows.commands.filter:filter_",
-    "corpus": "flows.commands.corpus:corpus",
-    "vocab": "flows.commands.vocab:vocab",
-    "dataset": "flows.commands.dataset:dataset",
-    "pretrain": "flows.commands.pretrain:pretrain",
-    "resume": "flows.commands.resume:resume",
-    "merge": "flows.commands.merge:merge",
-    "finetune": "flows.commands.finetune:finetune",
-    "evaluate": "flows.commands.evaluate:evaluate",
-    "export": "flows.commands.export:export",
-    "import": "flows.commands.import_:import_",
-    "answer": "flows.commands.answer:answer",
-    "classify": "flows.commands.classify:classify",
-    "tag": "flows.commands.tag:tag",
-    "fill-mask": "flows.commands.fill_mask:fill_mask",
-    "generate": "flows.commands.generate:generate",
-    "score": "flows.commands.score:score",
-    "embed": "flows.commands.embed:embed",
-    "fetch": "flows.commands.fetch:fetch",
-    "ui": "flows.commands.ui:ui",
-    "deploy": "flows.commands.deploy:deploy",
+# Heading of `cloze --help` -> command -> its help line of at most 58 characters.
+COMMANDS: dict[str, dict[str, str]] = {
+    "Run pipelines": {
+        "run": "Run all stages of a config or preset; reuse finished ones.",
+        "plan": "Show which stages would run, why, and at what cost.",
+        "status": "List all runs, or show the progress of one run.",
+        "logs": "Show the logs of a run, node, stage or artifact.",
+        "cancel": "Stop a run or a stage; trainings save a checkpoint.",
+        "resume": "Continue an interrupted or failed run or training.",
+    },
+    "Prepare data": {
+        "fetch": "Download a text collection, such as simplewiki.",
+        "corpus": "Clean, filter and deduplicate raw text into a corpus.",
+        "explain": "Show what each corpus step does to one document.",
+        "train-filter": "Train a quality filter from good and bad documents.",
+        "embed-corpus": "Compute an embedding for each document of a corpus.",
+        "semdedup": "Remove semantic duplicates from a corpus.",
+        "vocab": "Train, import or extend a tokenizer vocabulary.",
+        "compare-vocab": "Compare tokenizers on held-out text.",
+        "dataset": "Tokenize, pack and mask a corpus into Arrow shards.",
+        "inspect": "Show one row of a dataset as text, with its mask.",
+    },
+    "Train models": {
+        "plan-training": "Estimate the memory and hours of a pretraining.",
+        "pretrain": "Pretrain an encoder on one or more datasets.",
+        "merge": "Average the last checkpoints of a pretraining.",
+        "finetune": "Fine-tune a pretrained encoder on a task.",
+        "import": "Convert a Hugging Face model into a checkpoint.",
+        "export": "Convert a checkpoint into a Hugging Face model.",
+    },
+    "Evaluate": {
+        "evaluate": "Score a fine-tuned checkpoint on labelled data.",
+        "perplexity": "Compute a checkpoint's loss on held-out rows.",
+        "score-pairs": "Score minimal pairs, such as those of BLiMP.",
+        "nightly": "Evaluate new checkpoints against the champion.",
+        "champion": "Show the champion and its history, or roll it back.",
+    },
+    "Use a model": {
+        "fill-mask": "Predict the [MASK] tokens of a text.",
+        "embed": "Compute the embeddings of texts.",
+        "classify": "Classify texts with a fine-tuned checkpoint.",
+        "tag": "Find the entities in texts.",
+        "answer": "Answer questions from a passage.",
+        "generate": "Continue texts with a causal language model.",
+        "score": "Compute the log-probability of sentences.",
+    },
+    "Operate": {
+        "ui": "Start Prefect, MLflow and the dashboard.",
+        "deploy": "Register the deployments and schedules in Prefect.",
+        "doctor": "Check this machine and its servers; --fix repairs.",
+        "verify": "Compare artifacts byte by byte with their manifests.",
+        "lineage": "Show what an artifact was made from.",
+        "completion": "Print the completion script of bash, zsh or fish.",
+        "help": "Show help on a command, option or topic.",
+    },
 }
+# Modules of `cloze.flows.commands` with several commands; another command has its own module.
+MODULES = {
+    "run": "run nightly",
+    "run_control": "status logs cancel resume",
+    "plan": "plan plan-training",
+    "data_stages": "corpus explain train-filter embed-corpus semdedup vocab compare-vocab dataset"
+    " inspect",
+    "model_stages": "pretrain merge finetune import export evaluate perplexity score-pairs",
+    "inference": "fill-mask embed classify tag answer generate score",
+    "artifacts": "verify lineage champion",
+    "services": "ui deploy doctor fetch",
+    "help": "completion help",
+}
+HIDDEN = ("report", "submission")  # stages that read all nodes of a run; hidden from the help
+RENAMED = ("vectors", "score")  # stages whose command has another name
+PLUGINS = "Other stages"  # heading of the stages without a line above
 
 
-class Verbs(click.Group):
-    """Imports a verb's module when the verb is asked for, and its stage's when its options are."""
+def command_names() -> list[str]:
+    """Return the names of the commands in the table."""
+    return [name for rows in COMMANDS.values() for name in rows]
+
+
+def _load(name: str) -> click.Command:
+    """Import the command from its module."""
+    shared = (module for module, names in MODULES.items() if name in names.split())
+    module = next(shared, name.replace("-", "_"))
+    members = vars(importlib.import_module(f"cloze.flows.commands.{module}")).values()
+    commands = (member for member in members if isinstance(member, click.Command))
+    return next(command for command in commands if command.name == name)
+
+
+class CommandGroup(click.Group):
+    """Click group that imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *(name for name in TABLE if name not in COMMANDS)]
+        return [*command_names(), *_plugins()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            command: click.Command = load(COMMANDS[cmd_name])
-            return command
-        return stage_command(cmd_name) if cmd_name in TABLE else None
+        if cmd_name in command_names():
+            return _load(cmd_name)
+        if cmd_name not in HIDDEN and cmd_name not in _plugins():
+            return None
+        from cloze.flows.commands.stage_command import stage_command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        verbs = self.list_commands(ctx)
-        if args and args[0] not in verbs:
-            hint = did_you_mean(args[0], verbs, otherwise="see `cloze --help`")
-            raise click.UsageError(f"unknown verb {args[0]!r}; {hint}")
+        return stage_command(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        commands = self.list_commands(ctx)
+        if args and args[0] not in (*commands, *HIDDEN):
+            hint = did_you_mean(args[0], commands, otherwise="see `cloze --help`")
+            raise click.UsageError(f"No such command {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from cloze.flows.commands.help import TOPICS
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-@click.version_option(package_name="cloze")
+        table = {group: list(rows.items()) for group, rows in COMMANDS.items()}
+        table[PLUGINS] = [(name, f"Build the artifact of stage {name}.") for name in _plugins()]
+        table["Help topics"] = [("help TOPIC", ", ".join(TOPICS))]
+        for group, rows in table.items():
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+
+def _plugins() -> list[str]:
+    return [
+        name for name in TABLE if name not in command_names() and name not in (*HIDDEN, *RENAMED)
+    ]
+
+
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--debug", is_flag=True, help="Print tracebacks.")
+@click.version_option(package_name="cloze-pretraining")
 def cloze(debug: bool) -> None:
-    """Pretrain BERT-family encoders: raw text in, an evaluated encoder and a report out.
-
-    `cloze run demo` runs the whole DAG; each stage is a verb too.
-    """
-    del debug  # `main` looks for it before the verbs do
+    """Pretrain, fine-tune and evaluate BERT-family encoders from raw text."""
+    del debug  # `main` reads it, before or after the command
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -89,37 +169,43 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 done, 2 usage, 3 data, 4 stopped with a checkpoint, 1 anything else."""
-    from pipeline.core.system_errors import os_sentence
+    """Run the command line and return the exit code; `cloze help exit-codes` lists them."""
+    from cloze.core.errors import describe_os_error
 
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]  # works before and after the verb
+    given = [argument for argument in given if argument != "--debug"]
+    fail = functools.partial(_fail, debug=debug, as_json="--json" in given)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = cloze.main(given, prog_name="cloze", standalone_mode=False)  # what `ctx.exit` was given, else None
+        # the argument of `ctx.exit`, else None
+        code = cloze.main(given, prog_name="cloze", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        return _fail(f"{error.format_message()}", error.exit_code if error.exit_code != 1 else 2, debug)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted; run the same command again to go on", 1, debug)
+        return fail(error, error.format_message(), error.exit_code if error.exit_code != 1 else 2)
+    except (KeyboardInterrupt, click.Abort) as error:
+        return fail(error, "interrupted; run the same command again to continue", 1)
     except BrokenPipeError:
         return 1
     except ClozeError as error:
-        return _fail(str(error), error.exit_code, debug)
+        return fail(error, str(error), error.exit_code)
     except OSError as error:
-        return _fail(os_sentence(error, "input or output"), 1, debug)
+        return fail(error, describe_os_error(error, "input or output"), 1)
     except Exception as error:
-        return _fail(f"{type(error).__name__}: {error} (a fault of Cloze's own; --debug shows where)", 1, debug)
+        hint = "internal error; run again with --debug and report the traceback"
+        return fail(error, f"{type(error).__name__}: {error} ({hint})", 1)
 
 
-def _fail(sentence: str, code: int, debug: bool) -> int:
+def _fail(error: BaseException, sentence: str, code: int, *, debug: bool, as_json: bool) -> int:
     if debug:
         traceback.print_exc()
-    sys.stderr.write(f"cloze: {' '.join(sentence.split())}\n")
+    sentence = " ".join(sentence.split())
+    sys.stderr.write(f"cloze: {sentence}\n")
+    if as_json:
+        emit({"error": {"type": type(error).__name__, "message": sentence, "exit_code": code}})
     return code
 
 
 def entry() -> NoReturn:
-    """The console script."""
+    """Run the console script."""
     sys.exit(main())

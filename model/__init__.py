@@ -1,1 +1,1 @@
-"""Arrow shards to a trained encoder. Knows torch; never Beam or Prefect."""
+"""From Arrow shards to a trained encoder. Imports torch, never Beam or Prefect."""

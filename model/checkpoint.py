@@ -1,19 +1,19 @@
-"""Checkpoints: what pretraining and fine-tuning write, and what fine-tuning, evaluation, export and inference read.
+"""Checkpoints: written by pretraining and fine-tuning; read by evaluation, export and inference.
 
-A checkpoint is a directory that is complete if and only if its `checkpoint.json` exists; that file is written last and
-holds the size and sha256 of every other one:
+A checkpoint is a directory. It is complete if and only if its `checkpoint.json` exists. That file
+is written last and holds the size and sha256 of every other file:
 
-    model.safetensors   the weights in fp32 under our parameter names; the tied decoder is stored once. Of a training that runs on n
-                        ranks, model-00001-of-0000n.safetensors and so on, whole tensors in each (`model.tensors`)
-    config.json         model, heads, task, dataset, step: all that is needed to build the model again
-    tokenizer/          a Hugging Face tokenizer directory
-    training/           (of pretraining, and while fine-tuning runs) what `resume` needs; the trainer's own
-    checkpoint.json
+ model.safetensors   the weights in fp32 under Cloze's parameter names; a tied decoder is
+                     stored once. With n ranks: model-00001-of-0000n.safetensors and so on,
+                     whole tensors in each (`cloze.model.tensors`)
+ config.json         model, heads, task, dataset, step: everything needed to build the model
+ tokenizer/          a Hugging Face tokenizer directory
+ training/           (pretraining, and while fine-tuning runs) the state that `resume` needs
 
-`heads` has one entry a head: `{"masked_lm": {}, "pair": {"num_labels": 2}}` after pretraining,
-`{"classifier": {"num_labels": n}}` after fine-tuning for a sentence task (see `Task.heads` for others). `task` is null, or at least
-`{"name": …}`; where outputs have names, with `"labels": [name of label 0, …]`.
-No pickle is ever read: weights travel as safetensors.
+`heads` has one entry per head: `{"masked_lm": {}, "pair": {"num_labels": 2}}` after pretraining,
+`{"classifier": {"num_labels": n}}` after fine-tuning for a sentence task (see `Task.heads`). `task`
+is null or at least `{"name": …}`, and has `"labels": [name of label 0, …]` if the outputs have
+names. Pickles are never read.
 """
 
 from __future__ import annotations
@@ -28,33 +28,41 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import ValidationError
 
-from model.families.config import ModelConfig
-from model.families.presets import parse_model
-from model.tensors import PICKLE, PICKLES, Tensors, write_tensors
-from pipeline.core import artifact, checkpoints, storage
-from pipeline.core.artifact import FileEntry
-from pipeline.core.checkpoints import COMPLETE, is_checkpoint
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Build
-from pipeline.dataset.schema import DatasetInfo
-from pipeline.tokenizer.special import SpecialTokens
+from cloze.core import storage
+from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.artifacts.artifact import FileEntry
+from cloze.core.artifacts.checkpoints import COMPLETE, is_checkpoint
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.stage import BuildContext
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.table import parse_model
+from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, write_tensors
+from cloze.pipeline.dataset.schema import DatasetInfo
+from cloze.pipeline.tokenizer.special import SpecialTokens
 
 if TYPE_CHECKING:
-    from pipeline.tokenizer.tokenizer import Tokenizer
+    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer"
 TRAINING = "training"
-HOLD_TRIES = 5
+PIN_ATTEMPTS = 5
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A checkpoint in memory. `path` is the checkpoint directory, `tokenizer` a directory in it."""
+class LoadedCheckpoint:
+    """A checkpoint in memory.
+
+    Attributes:
+        path: the checkpoint directory.
+        tokenizer: the tokenizer directory in `path`.
+        datasets: of a mixture: name, share, rows, tokens and epochs of each dataset.
+        state: parameter name -> fp32 tensor on the CPU.
+    """
 
     path: str
     model: ModelConfig
@@ -63,8 +71,8 @@ class Loaded:
     dataset: DatasetInfo | None
     step: int
     tokenizer: str
-    datasets: Sequence[Mapping[str, Any]] = ()  # of a mixture: name, share, rows, tokens and epochs of each
-    state: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)  # parameter name -> fp32 tensor on the CPU
+    datasets: Sequence[Mapping[str, Any]] = ()
+    state: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
 
 def save_weights(
@@ -79,25 +87,42 @@ def save_weights(
     datasets: Sequence[Mapping[str, Any]] = (),
     step: int = 0,
 ) -> None:
-    """Write weights, config and tokenizer into a new checkpoint directory. It is incomplete until `complete` is called.
+    """Write weights, config and tokenizer into a new, incomplete checkpoint directory.
+
+    `finalize` completes it.
 
     Args:
-        directory: where; whatever an interrupted save left there is removed first.
-        state: parameter name -> tensor of any dtype and device; floating-point ones are stored as fp32.
-        tokenizer: one to save, or a directory whose files are copied, such as a dataset's `tokenizer/`.
+        directory: output directory; leftovers of an interrupted save are removed first.
+        state: parameter name -> tensor of any dtype and device; floating-point tensors are stored
+            as fp32.
+        tokenizer: a tokenizer to save, or a directory to copy, such as a dataset's `tokenizer/`.
+        datasets: see `write_metadata`.
     """
     clear(directory)
-    write_tensors(storage.join(directory, WEIGHTS), {name: master(tensor) for name, tensor in state.items()})
-    describe(directory, model=model, tokenizer=tokenizer, heads=heads, task=task, dataset=dataset, datasets=datasets, step=step)
+    write_tensors(
+        storage.join(directory, WEIGHTS),
+        {name: to_saved_dtype(tensor) for name, tensor in state.items()},
+    )
+    write_metadata(
+        directory,
+        model=model,
+        tokenizer=tokenizer,
+        heads=heads,
+        task=task,
+        dataset=dataset,
+        datasets=datasets,
+        step=step,
+    )
 
 
 def clear(directory: str) -> None:
-    """Remove the checkpoint directory, and what an interrupted save left there."""
-    storage.remove(storage.join(directory, COMPLETE))  # first: what is being removed is no checkpoint any more
+    """Remove the checkpoint directory, with the leftovers of an interrupted save."""
+    # First, so that a half-removed directory does not pass for a checkpoint.
+    storage.remove(storage.join(directory, COMPLETE))
     storage.remove(directory)
 
 
-def describe(
+def write_metadata(
     directory: str,
     *,
     model: ModelConfig,
@@ -108,10 +133,10 @@ def describe(
     datasets: Sequence[Mapping[str, Any]] = (),
     step: int = 0,
 ) -> None:
-    """Write what a checkpoint is beside its weights; see `save_weights`.
+    """Write all of a checkpoint except its weights: config.json and tokenizer; see `save_weights`.
 
     Args:
-        datasets: of a mixture, which ones, and how much of each; see `Loaded`.
+        datasets: of a mixture: name, share, rows, tokens and epochs of each dataset.
     """
     config = {
         "format": FORMAT,
@@ -130,39 +155,57 @@ def describe(
         tokenizer.save(target)
 
 
-def complete(directory: str, known: Iterable[FileEntry] = ()) -> None:
-    """Finish the checkpoint: write `checkpoint.json`, last and atomically, with the hash of every file.
+def finalize(directory: str, known: Iterable[FileEntry] = ()) -> None:
+    """Complete the checkpoint: write `checkpoint.json` with the hash of every file, atomically.
 
     Args:
-        known: files that their writers have hashed; the others are read for it.
+        known: files whose hashes are known from writing; all others are read and hashed.
     """
     entries = {entry.path: entry for entry in known}
-    names = [name for name in storage.list_files(directory) if name != COMPLETE and name not in entries]
+    names = [
+        name for name in storage.list_files(directory) if name != COMPLETE and name not in entries
+    ]
+    # Temporary files belong to another launch.
+    names = [name for name in names if not name.rpartition("/")[2].startswith(storage.TEMPORARY)]
     entries |= {entry.path: entry for entry in artifact.hash_files(directory, names)}
-    files = [{"path": name, "size": entries[name].size, "sha256": entries[name].sha256} for name in sorted(entries)]
-    storage.write_bytes(storage.join(directory, COMPLETE), _json({"format": FORMAT, "files": files}))
+    files = [
+        {"path": name, "size": entries[name].size, "sha256": entries[name].sha256}
+        for name in sorted(entries)
+    ]
+    storage.write_bytes(
+        storage.join(directory, COMPLETE), _json({"format": FORMAT, "files": files})
+    )
 
 
 def verify(directory: str, *, training: bool = True) -> None:
-    """Compare every file of a complete checkpoint with its recorded size and sha256.
+    """Check every file of a complete checkpoint against its recorded size and sha256.
 
     Args:
-        training: false leaves out the files that only `resume` reads, which are the larger part.
+        training: False skips the files that only `resume` reads, most of the bytes.
 
     Raises:
-        DataError: the checkpoint is incomplete, or a file is missing or changed; the message names it.
+        DataError: the checkpoint is incomplete, or the named file is missing or damaged.
     """
     name = storage.join(directory, COMPLETE)
     if not storage.exists(name):
-        raise DataError(f"{directory} holds no complete checkpoint ({COMPLETE} is missing); use another checkpoint")
+        raise DataError(
+            f"{directory} holds no complete checkpoint ({COMPLETE} is missing); use another "
+            f"checkpoint"
+        )
     try:
         content = json.loads(storage.read_text(name))
         found_format = content["format"]
-        recorded = {str(entry["path"]): (str(entry["sha256"]), int(entry["size"])) for entry in content["files"]}
+        recorded = {
+            str(entry["path"]): (str(entry["sha256"]), int(entry["size"]))
+            for entry in content["files"]
+        }
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{name} is damaged ({error!r}); use another checkpoint") from error
     if found_format != FORMAT:
-        raise DataError(f"{name} has format {found_format}, this program reads {FORMAT}; use the Cloze that made it")
+        raise DataError(
+            f"{name} has format {found_format}, this program reads {FORMAT}; use the Cloze that "
+            f"made it"
+        )
     for path, (digest, size) in sorted(recorded.items()):
         if not training and path.startswith(TRAINING + "/"):
             continue
@@ -171,42 +214,47 @@ def verify(directory: str, *, training: bool = True) -> None:
             raise DataError(f"{file} is missing from the checkpoint; use another checkpoint")
         found_digest, found_size = storage.sha256(file)
         if found_size != size:
-            raise DataError(f"{file} has {found_size} bytes, {COMPLETE} says {size}; use another checkpoint")
+            raise DataError(
+                f"{file} has {found_size} bytes, {COMPLETE} says {size}; use another checkpoint"
+            )
         if found_digest != digest:
-            raise DataError(f"{file} has sha256 {found_digest[:12]}…, {COMPLETE} says {digest[:12]}…; use another checkpoint")
+            raise DataError(
+                f"{file} has sha256 {found_digest[:12]}…, {COMPLETE} says {digest[:12]}…; use "
+                f"another checkpoint"
+            )
 
 
-def load(path: str) -> Loaded:
-    """Read the checkpoint at `path` (anything that `resolve` accepts) after verifying its files, but for those of `resume`.
+def load(path: str) -> LoadedCheckpoint:
+    """Read and verify the checkpoint that `path` resolves to, except its training state.
 
     Raises:
-        DataError: there is none, a file of it is damaged, or the training that made it has removed it.
+        DataError: no checkpoint exists, a file is damaged, or the training has removed it.
     """
-    with held(path) as directory:
+    with resolve_pinned(path) as directory:
         verify(directory, training=False)
         with weights(directory) as found:
-            return replace(described(directory), state=dict(found))
+            return replace(load_metadata(directory), state=dict(found))
 
 
-def weights(directory: str) -> Tensors:
-    """The weights of the complete checkpoint at `directory`, each read when it is asked for.
+def weights(directory: str) -> LazyTensors:
+    """Open the weights of the complete checkpoint at `directory`; each tensor is read on access.
 
     Raises:
         DataError: a file is missing or damaged.
     """
-    return Tensors.open(directory, WEIGHTS)
+    return LazyTensors.open(directory, WEIGHTS)
 
 
-def load_input(build: Build, path: str) -> Loaded:
-    """`load`, and hold the checkpoint as long as `build` goes on, for its tokenizer is read later."""
-    return load(build.cleanup.enter_context(held(path)))
+def load_input(build: BuildContext, path: str) -> LoadedCheckpoint:
+    """Load the checkpoint at `path` and pin it until `build` ends: its tokenizer is read later."""
+    return load(build.cleanup.enter_context(resolve_pinned(path)))
 
 
-def described(directory: str) -> Loaded:
-    """What the complete checkpoint at `directory` says of itself: all but its weights, which are left empty.
+def load_metadata(directory: str) -> LoadedCheckpoint:
+    """Read everything except the weights of the complete checkpoint at `directory`.
 
     Raises:
-        DataError: its config.json is missing or damaged.
+        DataError: config.json is missing or damaged.
     """
     name = storage.join(directory, CONFIG)
     try:
@@ -216,7 +264,7 @@ def described(directory: str) -> Loaded:
         heads, task, step = dict(content["heads"]), content["task"], int(content["step"])
     except (ValueError, TypeError, KeyError, ValidationError, UsageError) as error:
         raise DataError(f"{name} is damaged ({error}); use another checkpoint") from error
-    return Loaded(
+    return LoadedCheckpoint(
         path=directory,
         model=model,
         heads=heads,
@@ -229,33 +277,34 @@ def described(directory: str) -> Loaded:
 
 
 @contextlib.contextmanager
-def held(path: str) -> Iterator[str]:
-    """The checkpoint directory that `path` stands for (see `resolve`), which its training leaves alone inside the block.
+def resolve_pinned(path: str) -> Iterator[str]:
+    """Resolve `path` to a checkpoint directory and protect it from pruning inside the block.
 
     Raises:
-        DataError: there is none, or its training has removed it.
+        DataError: no checkpoint exists, or the training has removed it.
     """
     with contextlib.ExitStack() as hold:
-        for attempt in range(HOLD_TRIES):
+        for attempt in range(PIN_ATTEMPTS):
             directory = resolve(path)
             try:
-                hold.enter_context(checkpoints.held(directory))
+                hold.enter_context(checkpoints.pinned(directory))
                 break
-            except DataError:  # removed in between: of an unfinished training there is a newer one by now
-                if directory == path or attempt + 1 == HOLD_TRIES:
+            # Removed since `resolve`: an unfinished training has a newer checkpoint by now.
+            except DataError:
+                if directory == path or attempt + 1 == PIN_ATTEMPTS:
                     raise
         yield directory
 
 
 def resolve(path: str) -> str:
-    """The checkpoint directory that `path` stands for.
+    """Return the checkpoint directory that `path` refers to.
 
     Args:
-        path: a checkpoint directory; a finished pretrain or finetune artifact, which names its checkpoint; or an
-            unfinished one, of which the newest complete and undamaged checkpoint counts.
+        path: a checkpoint directory; a finished pretrain or finetune artifact; or an unfinished
+            one, whose newest complete and undamaged checkpoint is taken.
 
     Raises:
-        DataError: there is none. A missing checkpoint is never taken for a start from nothing.
+        DataError: no checkpoint exists. A missing checkpoint never means training from scratch.
     """
     if is_checkpoint(path):
         return path
@@ -268,23 +317,29 @@ def resolve(path: str) -> str:
         named = manifest.summary.get("checkpoint")
         if not named:
             raise DataError(
-                f"{path} is an artifact of {manifest.stage} and has no checkpoint; name one of pretrain or finetune"
+                f"{path} is an artifact of {manifest.stage} and has no checkpoint; name one of "
+                f"pretrain or finetune"
             )
         directory = storage.join(path, str(named))
         if not is_checkpoint(directory):
-            raise DataError(f"{directory} is incomplete or gone ({COMPLETE} is missing); make {path} again")
+            raise DataError(
+                f"{directory} is incomplete or gone ({COMPLETE} is missing); make {path} again"
+            )
         return directory
     return _newest(path)
 
 
 def _newest(path: str) -> str:
-    """The newest undamaged checkpoint of the unfinished training at `path`, which may go on meanwhile."""
+    """Return the newest undamaged checkpoint of the unfinished training at `path`.
+
+    The training may still be running and prune checkpoints.
+    """
     candidates: list[str] = []
     while (found := checkpoints.complete_steps(path)) != candidates:
         candidates = found
         for directory in reversed(candidates):
             try:
-                with checkpoints.held(directory):
+                with checkpoints.pinned(directory):
                     verify(directory)
             except DataError as error:
                 if is_checkpoint(directory):
@@ -292,24 +347,33 @@ def _newest(path: str) -> str:
                 continue
             return directory
     if candidates:
-        raise DataError(f"{path} has {len(candidates)} checkpoints, all of them damaged; start again in another directory")
+        raise DataError(
+            f"{path} has {len(candidates)} checkpoints, all of them damaged; start again in "
+            f"another directory"
+        )
     raise DataError(f"{path} holds no complete checkpoint; {_what_it_is(path)}")
 
 
 def _instead_of(path: str) -> str:
-    """What to name in place of a path that leads nowhere."""
+    """Return advice on which path to give instead of the missing `path`."""
     steps, _, name = path.rstrip("/").rpartition("/")
     kept = checkpoints.complete_steps(steps.removesuffix(f"/{checkpoints.STEPS}"))
-    if checkpoints.step_of(name) < 0 or not steps.endswith(f"/{checkpoints.STEPS}") or not kept:
+    if checkpoints.parse_step(name) < 0 or not steps.endswith(f"/{checkpoints.STEPS}") or not kept:
         return "name a checkpoint, or an artifact of pretrain or finetune"
-    there = ", ".join(str(checkpoints.step_of(directory)) for directory in kept)
-    return f"the training keeps those of step {there}: name one, or have this one kept (milestones) and train again"
+    there = ", ".join(str(checkpoints.parse_step(directory)) for directory in kept)
+    return (
+        f"the training keeps those of step {there}: name one, or have this one kept (milestones) "
+        f"and train again"
+    )
 
 
 def _what_it_is(path: str) -> str:
     names = storage.list_files(path) if storage.is_dir(path) else []
     if any(name.endswith((WEIGHTS, ".safetensors.index.json")) for name in names):
-        return "it may be a Hugging Face directory (import it with model.hub.read), or a save that was interrupted"
+        return (
+            "it may be a Hugging Face directory (import it with cloze.model.hub.read), or a save "
+            "that was interrupted"
+        )
     if any(name.endswith(PICKLES) for name in names):
         pickle = next(name for name in names if name.endswith(PICKLES))
         return f"its {pickle} is {PICKLE}"
@@ -330,8 +394,8 @@ def copy_files(source: str, target: str) -> None:
             storage.write_bytes(storage.join(target, name), handle.read())
 
 
-def master(tensor: torch.Tensor) -> torch.Tensor:
-    """The form that a checkpoint keeps a weight in."""
+def to_saved_dtype(tensor: torch.Tensor) -> torch.Tensor:
+    """Convert floating-point tensors to fp32, the dtype in checkpoints."""
     return tensor.float() if tensor.is_floating_point() else tensor
 
 

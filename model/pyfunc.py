@@ -1,45 +1,57 @@
-"""What MLflow loads a model of ours with: `mlflow.pyfunc.load_model(…).predict([…])`. An MLmodel file names this module.
+"""MLflow's pyfunc loader: `mlflow.pyfunc.load_model(…).predict([…])`.
 
-The model's data is a checkpoint directory as it was written: safetensors, JSON and a tokenizer, no pickle. MLflow is not imported here.
+MLmodel files name this module.
+
+The model's data is a checkpoint directory: safetensors, JSON and a tokenizer, no pickle. This
+module does not import MLflow.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from model import checkpoint
-from model.use.classify import Classifier
-from model.use.masks import Filler
-from pipeline.core import storage
-from pipeline.core.errors import UsageError
+from cloze.core import storage
+from cloze.core.errors import UsageError
+from cloze.model import checkpoint
+from cloze.model.families.config import prediction_objectives
+from cloze.model.use.answer import QuestionAnsweringPipeline
+from cloze.model.use.classify import TextClassificationPipeline
+from cloze.model.use.embed import EmbeddingPipeline
+from cloze.model.use.fill_mask import FillMaskPipeline
+from cloze.model.use.generate import SamplingParams, TextGenerationPipeline, continuation_json
+from cloze.model.use.tag import TokenClassificationPipeline
 
 if TYPE_CHECKING:
     import pandas
 
 TOP_K = 5
-TEXT, PAIR, CHOICES = "text", "text_pair", "choices"  # columns of the input; for tasks on pairs, and for those that choose
+TOKENS = 40
+QUESTION, PASSAGE = "question", "passage"  # input columns of question answering models
+# Input columns; `text_pair` for tasks on pairs, `choices` for multiple choice.
+TEXT, PAIR, CHOICES = ("text", "text_pair", "choices")
 
 
 class MaskModel:
-    """Fills masks: one row a candidate."""
+    """Fill-mask model: one output row per candidate."""
 
     def __init__(self, path: str) -> None:
-        self._filler = Filler(path)
+        self._filler = FillMaskPipeline(path)
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
-        """The candidates of each mask of each text, best first.
+        """Return the candidates of each mask of each text, best first.
 
         Args:
             model_input: strings with [MASK], as a list, a Series, or a DataFrame's column `text`.
-            params: `top_k`, candidates a mask.
+            params: `top_k`, candidates per mask.
 
         Returns:
-            Columns `text` (the number of the text, from 0), `mask` (the number of the mask in it), `token`, `score` (its probability)
-            and `sequence` (the text with the token in place).
+            Columns `text` (index of the text, from 0), `mask` (index of the mask in it), `token`,
+            `score` (its probability) and `sequence` (the text with the token filled in).
 
         Raises:
-            UsageError: a text has no mask, or is longer than the model reads.
+            UsageError: a text has no mask, or is longer than the model's maximum length.
         """
         import pandas
 
@@ -54,24 +66,27 @@ class MaskModel:
 
 
 class TextModel:
-    """Labels texts, scores them, or chooses what follows them: one row a text."""
+    """Classification, regression or multiple-choice model: one output row per text."""
 
     def __init__(self, path: str) -> None:
-        self._classifier = Classifier(path)
+        self._classifier = TextClassificationPipeline(path)
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
-        """The answer to each text.
+        """Return the answer for each text.
 
         Args:
-            model_input: strings, as a list, a Series, or a DataFrame's columns `text` and, for tasks on pairs, `text_pair`; for tasks
-                that choose, `choices`, a list of endings a text.
-            params: none are known.
+            model_input: strings, as a list, a Series, or a DataFrame with columns `text`,
+                `text_pair` (tasks on pairs) and `choices` (multiple choice; a list of endings per
+                text).
+            params: ignored.
 
         Returns:
-            Columns `label` (of a choice, the ending) and `score`, its probability; of a task of numbers `score` alone, the number.
+            Columns `label` (multiple choice: the ending) and `score`, its probability. Regression:
+            `score` alone, the predicted number.
 
         Raises:
-            UsageError: the task is about pairs, or chooses, and there are none; or the other way round.
+            UsageError: pairs or choices are missing that the task needs, or given that it does not
+                take.
         """
         import pandas
 
@@ -81,39 +96,191 @@ class TextModel:
             return pandas.DataFrame({"score": found.score(texts, pairs)})
         if found.answers == "choices":
             if not hasattr(model_input, "columns") or CHOICES not in model_input.columns:
-                raise UsageError(f"the model chooses among endings (found no column {CHOICES}); give a DataFrame with one")
+                raise UsageError(
+                    f"the model chooses among endings (found no column {CHOICES}); give a "
+                    f"DataFrame with one"
+                )
             rows = [
-                (best["text"], best["score"]) for (best,) in found.choose(texts, [list(own) for own in model_input[CHOICES]], 1)
+                (best["text"], best["score"])
+                for (best,) in found.choose(texts, [list(own) for own in model_input[CHOICES]], 1)
             ]
         else:
             rows = [(best["label"], best["score"]) for (best,) in found.classify(texts, pairs, 1)]
         return pandas.DataFrame(rows, columns=["label", "score"])
 
 
+class ContinuationModel:
+    """Text generation model: one output row per text."""
+
+    def __init__(self, path: str) -> None:
+        self._generator = TextGenerationPipeline(path)
+
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
+        """Return the likeliest continuation of each text.
+
+        Args:
+            model_input: strings, as a list, a Series, or a DataFrame's column `text`.
+            params: `tokens`, the maximum number of generated tokens.
+
+        Returns:
+            Columns `text` (prompt and continuation), `continuation`, `tokens` (number generated)
+            and `stopped` (`end` of the text, `tokens` or `model`).
+        """
+        import pandas
+
+        tokens = int((params or {}).get("tokens", TOKENS))
+        found = self._generator.generate(
+            _columns(model_input)[0], tokens=tokens, samples=1, choice=SamplingParams()
+        )
+        return pandas.DataFrame(
+            [continuation_json(one) for (one,) in found],
+            columns=["text", "continuation", "tokens", "stopped"],
+        )
+
+
+class AnswerModel:
+    """Extractive question answering model: one output row per answer."""
+
+    def __init__(self, path: str) -> None:
+        self._answerer = QuestionAnsweringPipeline(path)
+
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
+        """Return the answers to each question, best first.
+
+        Args:
+            model_input: a DataFrame with columns `question` and `passage`.
+            params: `top_k`, answers per question.
+
+        Returns:
+            Columns `question` (index, from 0), `answer`, `score`, `start` and `end` (character
+            offsets in the passage, -1: no answer).
+
+        Raises:
+            UsageError: a column is missing.
+        """
+        import pandas
+
+        missing = [
+            name for name in (QUESTION, PASSAGE) if name not in getattr(model_input, "columns", ())
+        ]
+        if missing:
+            raise UsageError(
+                f"the model answers questions from passages (found no column {missing[0]}); give a "
+                f"DataFrame with both"
+            )
+        asked = [
+            (str(question), str(passage))
+            for question, passage in zip(model_input[QUESTION], model_input[PASSAGE], strict=True)
+        ]
+        found = self._answerer.answer_batch(asked, int((params or {}).get("top_k", TOP_K)))
+        rows = [
+            {
+                "question": number,
+                **answer,
+                **{end: -1 if answer[end] is None else answer[end] for end in ("start", "end")},
+            }
+            for number, answers in enumerate(found)
+            for answer in answers
+        ]
+        return pandas.DataFrame(rows, columns=["question", "answer", "score", "start", "end"])
+
+
+class TagModel:
+    """Named-entity model: one output row per entity."""
+
+    def __init__(self, path: str) -> None:
+        self._tagger = TokenClassificationPipeline(path)
+
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
+        """Return the entities of each text, in the order of their positions.
+
+        Args:
+            model_input: strings, as a list, a Series, or a DataFrame's column `text`.
+            params: ignored.
+
+        Returns:
+            Columns `text` (index of the text, from 0), `entity`, `type`, `start` and `end`
+            (character offsets) and `score`.
+        """
+        import pandas
+
+        del params
+        rows = [
+            {**entity, "text": number, "entity": entity["text"]}
+            for number, entities in enumerate(self._tagger.tag_batch(_columns(model_input)[0]))
+            for entity in entities
+        ]
+        return pandas.DataFrame(rows, columns=["text", "entity", "type", "start", "end", "score"])
+
+
+class VectorModel:
+    """Embedding model: one output row per text."""
+
+    def __init__(self, path: str) -> None:
+        self._embedder = EmbeddingPipeline(path)
+
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
+        """Return the embedding of each text.
+
+        Args:
+            model_input: strings, as a list, a Series, or a DataFrame's column `text`.
+            params: ignored.
+
+        Returns:
+            A column `vector`, a list of floats.
+        """
+        import pandas
+
+        del params
+        return pandas.DataFrame({"vector": self._embedder.embed(_columns(model_input)[0]).tolist()})
+
+
+# Models by the checkpoint's head; `cloze.flows.tracking.models` describes them to MLflow.
+MODELS: dict[str, Callable[[str], Any]] = {
+    "masked_lm": MaskModel,
+    "lm": ContinuationModel,
+    "classifier": TextModel,
+    "pair_classifier": TextModel,
+    "choice": TextModel,
+    "span": AnswerModel,
+    "token_classifier": TagModel,
+    "embedding": VectorModel,
+}
+
+
 def _columns(model_input: Any) -> tuple[list[str], list[str] | None]:
-    """The texts, and the second texts if there are any."""
+    """Return the texts, and the second texts if the input has them."""
     if hasattr(model_input, "columns"):
         names = [str(name) for name in model_input.columns]
         first = TEXT if TEXT in names else names[0]
-        chosen = dict(zip(names, (model_input.iloc[:, place] for place in range(len(names))), strict=True))
+        chosen = dict(
+            zip(names, (model_input.iloc[:, place] for place in range(len(names))), strict=True)
+        )
         pairs = [str(text) for text in chosen[PAIR]] if PAIR in chosen else None
         return [str(text) for text in chosen[first]], pairs
-    return [str(text) for text in ([model_input] if isinstance(model_input, str) else model_input)], None
+    return [
+        str(text) for text in ([model_input] if isinstance(model_input, str) else model_input)
+    ], None
 
 
-def _load_pyfunc(data_path: str) -> MaskModel | TextModel:
-    """MLflow's entry point. Args: data_path: a checkpoint directory.
+def _load_pyfunc(data_path: str) -> Any:
+    """Load the model for a checkpoint directory; MLflow's entry point.
+
+    Args:
+        data_path: a checkpoint directory.
 
     Raises:
-        UsageError: the checkpoint neither fills masks nor labels texts.
-        DataError: it is damaged.
+        UsageError: no model here serves the checkpoint's heads.
+        DataError: the checkpoint is damaged.
     """
     path = checkpoint.resolve(data_path)
-    content = json.loads(storage.read_text(storage.join(path, checkpoint.CONFIG)))
-    if content.get("task") is not None:
-        return TextModel(path)
-    if "masked_lm" in content["heads"]:
-        return MaskModel(path)
+    heads = json.loads(storage.read_text(storage.join(path, checkpoint.CONFIG)))["heads"]
+    # A masked_lm head that was trained left to right only.
+    if set(prediction_objectives(heads)) == {"clm"}:
+        return ContinuationModel(path)
+    for head, model in MODELS.items():
+        if head in heads:
+            return model(path)
     raise UsageError(
-        f"{path} neither fills masks nor labels texts (it has {', '.join(content['heads'])}); use another checkpoint"
+        f"{path} has no head that MLflow could ask ({', '.join(heads)}); use the verbs of `cloze`"
     )

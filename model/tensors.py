@@ -1,12 +1,13 @@
-"""Tensors in safetensors files, written and read one after another, whole or a slice at a time.
+"""Tensors in safetensors files, written and read one at a time, whole or in slices.
 
-The tensors of a checkpoint lie in one file, or in as many as ranks wrote them:
+The tensors of a checkpoint are in one file, or in one file per rank:
 
-    model.safetensors
-    model-00001-of-00004.safetensors, model-00002-of-00004.safetensors, …
+ model.safetensors
+ model-00001-of-00004.safetensors, model-00002-of-00004.safetensors, …
 
-A tensor lies in one of them under its name; or it is cut, and flat pieces of it lie in any of them, each under `NAME[START:STOP]`, with
-the whole tensor's shape under NAME in the file's metadata ("30522,768"). The headers tell all that, so there is no file that says it again.
+A whole tensor is stored under its name. A sharded tensor is stored as flat slices in any of the
+files, each under `NAME[START:STOP]`; the file's metadata maps NAME to the whole shape
+("30522,768"). The headers hold all of this, so no index file is needed.
 """
 
 from __future__ import annotations
@@ -15,22 +16,25 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-from pipeline.core import storage
-from pipeline.core.errors import DataError
+from cloze.core import storage
+from cloze.core.errors import DataError
 
 SUFFIX = ".safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-PICKLE = "a pickle, which can run code when it is read; convert it to safetensors where it comes from"
+PICKLE = (
+    "a pickle, which can run code when it is read; convert it to safetensors where it comes from"
+)
 BLOCK = 16 << 20  # bytes that are written and hashed at once
-MOST_HEADER = 100_000_000  # bytes, as the format has it
-DTYPES = {  # as the safetensors format names them
+MOST_HEADER = 100_000_000  # bytes; limit of the safetensors format
+DTYPES = {  # names in the safetensors format
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -48,14 +52,14 @@ _PART = re.compile(r"(.+)-(\d{5,})-of-(\d{5,})\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """Numbers of a tensor that lie behind each other once it is flattened.
+class TensorSlice:
+    """Consecutive values of a flattened tensor.
 
     Attributes:
-        name: the tensor's.
-        shape: the whole tensor's.
-        start: where they begin.
-        values: [n], any device.
+        name: name of the tensor.
+        shape: shape of the whole tensor.
+        start: index of the first value in the flattened tensor.
+        values: [n], on any device.
     """
 
     name: str
@@ -69,42 +73,59 @@ class Slice:
 
     @property
     def key(self) -> str:
-        """The name that it has in a file."""
-        return self.name if self.whole else f"{self.name}[{self.start}:{self.start + self.values.numel()}]"
+        """Name of the slice in a file."""
+        return (
+            self.name
+            if self.whole
+            else f"{self.name}[{self.start}:{self.start + self.values.numel()}]"
+        )
 
 
 def part_name(name: str, number: int, count: int) -> str:
-    """The file that part `number` (from 0) of `count` is in: `model.safetensors`, or `model-00001-of-00002.safetensors`."""
-    return name if count == 1 else f"{name.removesuffix(SUFFIX)}-{number + 1:05d}-of-{count:05d}{SUFFIX}"
+    """Return the file name of part `number` (from 0), such as model-00001-of-00002.safetensors."""
+    return (
+        name
+        if count == 1
+        else f"{name.removesuffix(SUFFIX)}-{number + 1:05d}-of-{count:05d}{SUFFIX}"
+    )
 
 
 def write_tensors(
-    path: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]] | None = None
+    path: str,
+    tensors: Mapping[str, Tensor],
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    commit: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[str, int]:
-    """Write tensors as one safetensors file, atomically. Tensors that share memory are written out each.
+    """Write tensors as one safetensors file, atomically.
 
-    One tensor after another goes out, so that no more than one of them is in memory twice: `safetensors.torch.save` would first lay
-    all of them together.
+    Tensors that share memory are each written. Tensors are written one at a time, so at most one is
+    in memory twice; `safetensors.torch.save` first collects all of them.
 
     Args:
-        shapes: of the tensors that pieces belong to.
+        shapes: whole shapes of the sharded tensors.
+        commit: see `storage.atomic_output`.
 
     Returns:
         The file's sha256 and its size in bytes.
     """
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that every number lies aligned
+    # Largest elements first keeps every tensor aligned.
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     ready = {name: tensors[name].detach() for name in order}
     said = {name: ",".join(map(str, shape)) for name, shape in sorted((shapes or {}).items())}
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **said}}
     end = 0
     for name, tensor in ready.items():
         begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the format wants the numbers aligned
+    text += b" " * (-len(text) % 8)  # the format requires alignment to 8 bytes
     opening = len(text).to_bytes(8, "little") + text
     digest = hashlib.sha256(opening)
-    with storage.atomic_output(path) as handle:
+    with storage.atomic_output(path, commit) as handle:
         handle.write(opening)
         for tensor in ready.values():
             content = _bytes(tensor.to("cpu").contiguous())
@@ -119,15 +140,15 @@ def read_tensors(path: str) -> dict[str, Tensor]:
     """Read a safetensors file onto the CPU.
 
     Raises:
-        DataError: it is missing, a pickle, or damaged.
+        DataError: the file is missing, a pickle, or damaged.
     """
-    with Tensors([path]) as found:
+    with LazyTensors([path]) as found:
         return dict(found)
 
 
 @dataclass(slots=True)
 class _Piece:
-    """Where numbers [start, stop) of a flattened tensor lie: a file, and the first one's byte in it."""
+    """Location of the values [start, stop) of a flattened tensor: a file and a byte offset."""
 
     start: int
     stop: int
@@ -142,16 +163,17 @@ class _Entry:
     pieces: list[_Piece]
 
 
-class Tensors(MutableMapping[str, Tensor]):
-    """The tensors of some files by name, read anew whenever one is asked for: none is kept.
+class LazyTensors(MutableMapping[str, Tensor]):
+    """The tensors of several files by name, read from disk on every access and never cached.
 
-    Tensors that are set lie in memory, and hide the files' of the same name.
+    Assigned tensors are kept in memory and hide tensors of the same name in the files.
 
     Args:
-        files: of safetensors.
+        files: paths of safetensors files.
 
     Raises:
-        DataError: one is missing, a pickle, or damaged; or together they lack a part of a tensor.
+        DataError: a file is missing, a pickle, or damaged; or the files together lack a part of a
+            tensor.
     """
 
     def __init__(self, files: Sequence[str]) -> None:
@@ -165,22 +187,30 @@ class Tensors(MutableMapping[str, Tensor]):
             _check_whole(name, entry, files)
 
     @classmethod
-    def open(cls, directory: str, name: str) -> Tensors:
-        """Those of `directory`'s file `name`, or of all the parts it is cut into.
+    def open(cls, directory: str, name: str) -> LazyTensors:
+        """Open the file `name` in `directory`, or all parts that it is split into.
 
         Raises:
-            DataError: there is none, a part is missing, or one is damaged.
+            DataError: no such file exists, a part is missing, or one is damaged.
         """
         return cls(part_files(directory, name))
 
     def __getitem__(self, name: str) -> Tensor:
         entry = self._entries[name]
-        return entry if isinstance(entry, Tensor) else self._read(entry, 0, math.prod(entry.shape)).view(entry.shape)
+        return (
+            entry
+            if isinstance(entry, Tensor)
+            else self._read(entry, 0, math.prod(entry.shape)).view(entry.shape)
+        )
 
     def slice(self, name: str, start: int, stop: int) -> Tensor:
-        """Numbers [start, stop) of the flattened tensor; no others are read."""
+        """Read the values [start, stop) of the flattened tensor, and no others."""
         entry = self._entries[name]
-        return entry.flatten()[start:stop] if isinstance(entry, Tensor) else self._read(entry, start, stop)
+        return (
+            entry.flatten()[start:stop]
+            if isinstance(entry, Tensor)
+            else self._read(entry, start, stop)
+        )
 
     def __setitem__(self, name: str, tensor: Tensor) -> None:
         self._entries[name] = tensor
@@ -198,11 +228,11 @@ class Tensors(MutableMapping[str, Tensor]):
         return len(self._entries)
 
     def clear(self) -> None:
-        """Forget all of them, and let go of the files."""
+        """Drop all tensors and close the files."""
         self._entries.clear()
         self._close()
 
-    def __enter__(self) -> Tensors:
+    def __enter__(self) -> LazyTensors:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -214,7 +244,10 @@ class Tensors(MutableMapping[str, Tensor]):
             self._opened = None
 
     def _handle(self, path: str) -> IO[bytes]:
-        """The file, opened; one at a time, as a checkpoint may have more parts than a process may open files."""
+        """Return the open file.
+
+        Only one is open at a time: a checkpoint may have more parts than a process may open files.
+        """
         if self._opened is None or self._opened[0] != path:
             self._close()
             self._opened = path, storage.open_input(path)
@@ -231,7 +264,7 @@ class Tensors(MutableMapping[str, Tensor]):
         return found
 
     def _add(self, path: str, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Take up what the file's header tells."""
+        """Add the tensors that the file's header lists."""
         if path.endswith(PICKLES):
             raise DataError(f"{path} is {PICKLE}")
         handle, size = self._handle(path), int(storage.stat(path)["size"])
@@ -243,26 +276,39 @@ class Tensors(MutableMapping[str, Tensor]):
             header = json.loads(handle.read(length))
             metadata = header.pop("__metadata__", None) or {}
             cuts = {found[1] for found in map(_PIECE.fullmatch, header) if found}
-            shapes |= {name: tuple(map(int, text.split(","))) for name, text in metadata.items() if name in cuts}
+            shapes |= {
+                name: tuple(map(int, text.split(",")))
+                for name, text in metadata.items()
+                if name in cuts
+            }
             for key, value in header.items():
                 dtype, shape = _KNOWN[value["dtype"]], tuple(map(int, value["shape"]))
                 begin, end = value["data_offsets"]
-                if end - begin != math.prod(shape) * dtype.itemsize or not 0 <= begin <= end <= size - 8 - length:
+                if (
+                    end - begin != math.prod(shape) * dtype.itemsize
+                    or not 0 <= begin <= end <= size - 8 - length
+                ):
                     raise ValueError(f"{key} lies outside of it")
                 cut = _PIECE.fullmatch(key)
                 name, start = (cut[1], int(cut[2])) if cut and cut[1] in shapes else (key, 0)
-                entry = self._entries.setdefault(name, _Entry(dtype, shapes[name] if name != key else shape, []))
+                entry = self._entries.setdefault(
+                    name, _Entry(dtype, shapes[name] if name != key else shape, [])
+                )
                 assert isinstance(entry, _Entry)
-                entry.pieces.append(_Piece(start, start + math.prod(shape), path, 8 + length + begin))
+                entry.pieces.append(
+                    _Piece(start, start + math.prod(shape), path, 8 + length + begin)
+                )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path} is no safetensors file or is damaged ({error}); use another checkpoint") from error
+            raise DataError(
+                f"{path} is no safetensors file or is damaged ({error}); use another checkpoint"
+            ) from error
 
 
 def part_files(directory: str, name: str) -> list[str]:
-    """The file `name` of `directory`, or all the parts that it is cut into.
+    """Return the path of the file `name` in `directory`, or of all parts that it is split into.
 
     Raises:
-        DataError: there is none, or not all of them.
+        DataError: neither the file nor a complete set of parts exists.
     """
     path = storage.join(directory, name)
     if storage.exists(path):
@@ -275,30 +321,37 @@ def part_files(directory: str, name: str) -> list[str]:
     for count, files in parts.items():
         if files == [part_name(name, number, count) for number in range(count)]:
             return [storage.join(directory, file) for file in files]
-    there = f" ({', '.join(file for files in parts.values() for file in files)} alone)" if parts else ""
+    there = (
+        f" ({', '.join(file for files in parts.values() for file in files)} alone)" if parts else ""
+    )
     raise DataError(f"{path} is missing{there}; use another checkpoint")
 
 
 def copy_into(network: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy every tensor of the network's state from `tensors`, one after another.
+    """Copy every tensor of the network's state from `tensors`, one at a time.
 
     Raises:
-        DataError: one is missing, or has another shape.
+        DataError: a tensor is missing, or has another shape.
     """
     errors: list[str] = []
     for prefix, module in network.named_modules():
-        copy_own(module, f"{prefix}." if prefix else "", tensors, errors)
-    refuse(errors)
+        copy_module_tensors(module, f"{prefix}." if prefix else "", tensors, errors)
+    raise_mismatch(errors)
 
 
-def refuse(errors: Sequence[str]) -> None:
-    """Raises DataError if something did not fit."""
+def raise_mismatch(errors: Sequence[str]) -> None:
+    """Raise DataError if `errors` is not empty."""
     if errors:
-        raise DataError(f"the checkpoint's weights are not those of the model ({errors[0].strip()}); use another checkpoint")
+        raise DataError(
+            f"the checkpoint's weights are not those of the model ({errors[0].strip()}); use "
+            f"another checkpoint"
+        )
 
 
-def copy_own(module: torch.nn.Module, prefix: str, tensors: Mapping[str, Tensor], errors: list[str]) -> None:
-    """Copy what the module itself holds, without those below it; what does not fit is added to `errors`."""
+def copy_module_tensors(
+    module: torch.nn.Module, prefix: str, tensors: Mapping[str, Tensor], errors: list[str]
+) -> None:
+    """Copy the module's own tensors, not those of its children; append mismatches to `errors`."""
     missing: list[str] = []
     module._load_from_state_dict(tensors, prefix, {}, True, missing, [], errors)
     errors += [f"{name} is missing" for name in missing]
@@ -307,13 +360,15 @@ def copy_own(module: torch.nn.Module, prefix: str, tensors: Mapping[str, Tensor]
 def _check_whole(name: str, entry: _Entry, files: Sequence[str]) -> None:
     entry.pieces.sort(key=lambda piece: (piece.start, piece.stop))
     stops = [piece.stop for piece in entry.pieces]
-    if [piece.start for piece in entry.pieces] != [0, *stops[:-1]] or stops[-1] != math.prod(entry.shape):
+    if [piece.start for piece in entry.pieces] != [0, *stops[:-1]] or stops[-1] != math.prod(
+        entry.shape
+    ):
         place = files[0] if len(files) == 1 else files[0].rpartition("/")[0]
         raise DataError(f"{place} lacks a part of {name}, or has one twice; use another checkpoint")
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """A contiguous tensor's memory on the CPU."""
+    """View the memory of a contiguous CPU tensor as bytes."""
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 

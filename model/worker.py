@@ -1,10 +1,10 @@
-"""`python -m model.worker JOB`: a training or inference stage in a process of its own, one of WORLD_SIZE ranks."""
+"""Worker process `python -m cloze.model.worker JOB`: one rank of a training or inference stage."""
 
 from __future__ import annotations
 
 import sys
 
-from pipeline.core.worker import main
+from cloze.core.stages.worker import main
 
 if __name__ == "__main__":
-    sys.exit(main("model"))
+    sys.exit(main("cloze.model"))

@@ -1,1 +1,1 @@
-"""Raw text to Arrow shards. Knows Beam; never torch, deepspeed, prefect or mlflow."""
+"""Raw text to Arrow shards. Imports Beam, but never torch, deepspeed, prefect or mlflow."""

@@ -1,4 +1,4 @@
-"""`python -m pipeline.worker JOB`: a data stage in a process of its own."""
+"""`python -m cloze.pipeline.worker JOB`: a data stage in its own process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import logging
 import os
 import sys
 
-from pipeline.core.worker import main
+from cloze.core.stages.worker import main
 
 if __name__ == "__main__":
-    code = main("pipeline")
+    code = main("cloze.pipeline")
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # a runner's threads, waiting for a worker or a job server that has gone, would keep the process for minutes
+    # threads that wait for a lost worker or job server would delay the exit by minutes
+    os._exit(code)

@@ -1,4 +1,6 @@
-"""Fixtures that all tests share: the sample data, the shared data where it is, and a quiet environment."""
+"""Fixtures that all tests share: the sample data, the shared data where it is, and a quiet
+environment.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-# The same examples at every run, and no deadline, so that a change is to blame for what fails and not a busy machine;
-# HYPOTHESIS_PROFILE=explore looks for new ones.
+# The same examples at every run, and no deadline, so that a change is to blame for what fails and
+# not a busy machine; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
@@ -50,7 +52,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first: at the end no worker waits for another's."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("soak"))
+    slow = Counter(
+        item.path
+        for item in items
+        if item.get_closest_marker("slow") and not item.get_closest_marker("soak")
+    )
     items.sort(key=lambda item: -slow[item.path])
 
 
@@ -64,7 +70,10 @@ def samples() -> Path:
 def shared_data() -> Path:
     """Real data beside the checkout; tests that want it skip where it is absent."""
     if not SHARED_DATA.is_dir():
-        pytest.skip(f"{SHARED_DATA} is not here: this test reads real data that is no part of the repository")
+        pytest.skip(
+            f"{SHARED_DATA} is not here: this test reads real data that is no part of the "
+            f"repository"
+        )
     return SHARED_DATA
 
 
@@ -82,5 +91,7 @@ def _own_slots(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks and workers that this process starts are forks of a Python that has imported the libraries: see `tests.warm`."""
+    """Ranks and workers that this process starts are forks of a Python that has imported the
+    libraries: see `tests.warm`.
+    """
     monkeypatch.setattr(sys, "executable", warming.python())

@@ -1,4 +1,6 @@
-"""A host of a test whose clock jumps, or whose disk is full for it alone: a library (`faulty_host.c`) that its processes preload."""
+"""A host of a test whose clock jumps, or whose disk is full for it alone: a library
+(`faulty_host.c`) that its processes preload.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ _LAYOUT = struct.Struct("<qq")
 def missing() -> str | None:
     """Why there can be no such host here; None: there can."""
     return (
-        None if COMPILER else "what makes a host faulty is built by a C compiler, which is not installed (apt-get install gcc)"
+        None
+        if COMPILER
+        else (
+            "what makes a host faulty is built by a C compiler, which is not installed (apt-get "
+            "install gcc)"
+        )
     )
 
 
@@ -24,14 +31,18 @@ class FaultyHost:
     """What is wrong on one host, for all its processes at once.
 
     Args:
-        directory: for the library and what it looks at; nothing of it may be on the disk that is full.
+        directory: for the library and what it looks at; nothing of it may be on the disk that is
+            full.
     """
 
     def __init__(self, directory: Path) -> None:
         assert COMPILER is not None
         directory.mkdir(parents=True, exist_ok=True)
         library, state = directory / "faulty_host.so", directory / "faults"
-        subprocess.run([COMPILER, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(SOURCE)], check=True)
+        subprocess.run(
+            [COMPILER, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(SOURCE)],
+            check=True,
+        )
         state.write_bytes(bytes(_LAYOUT.size))
         with state.open("r+b") as stream:
             self._faults = mmap.mmap(stream.fileno(), _LAYOUT.size)

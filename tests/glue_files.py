@@ -1,4 +1,6 @@
-"""GLUE's nine tasks in files of a few lines, as its archive has them: folders, names, headers and label names."""
+"""GLUE's nine tasks in files of a few lines, as its archive has them: folders, names, headers and
+label names.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ TEST_ROWS = 4
 
 
 def write_glue(directory: Path, train: int = 8, dev: int = 4) -> Path:
-    """All of them, with test files of `TEST_ROWS` rows, and the diagnostic set below `diagnostic/`."""
+    """All of them, with test files of `TEST_ROWS` rows, and the diagnostic set below
+    `diagnostic/`.
+    """
 
     def table(name: str, header: list[str] | None, rows: list[list[str]]) -> None:
         path = directory / name
@@ -26,14 +30,24 @@ def write_glue(directory: Path, train: int = 8, dev: int = 4) -> Path:
 
     for split, count in (("train", train), ("dev", dev)):
         texts = [(BAD, GOOD)[i % 2][i // 2 % 2] + f" {i} ." for i in range(count)]
-        table(f"CoLA/{split}.tsv", None, [["gj04", str(i % 2), "", text] for i, text in enumerate(texts)])
-        table(f"SST-2/{split}.tsv", ["sentence", "label"], [[text, str(i % 2)] for i, text in enumerate(texts)])
+        table(
+            f"CoLA/{split}.tsv",
+            None,
+            [["gj04", str(i % 2), "", text] for i, text in enumerate(texts)],
+        )
+        table(
+            f"SST-2/{split}.tsv",
+            ["sentence", "label"],
+            [[text, str(i % 2)] for i, text in enumerate(texts)],
+        )
         table(
             f"MRPC/{split}.tsv",
             ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"],
             [[str(i % 2), "1", "2", text, texts[-i]] for i, text in enumerate(texts)],
         )
-        scored = [[str(i), text, texts[-i], f"{5 * (i % 3) / 2:.3f}"] for i, text in enumerate(texts)]
+        scored = [
+            [str(i), text, texts[-i], f"{5 * (i % 3) / 2:.3f}"] for i, text in enumerate(texts)
+        ]
         table(f"STS-B/{split}.tsv", ["index", "sentence1", "sentence2", "score"], scored)
         for folder, (columns, label, labels, _) in PAIRS.items():
             rows = [[str(i), text, texts[-i], labels[i % 2]] for i, text in enumerate(texts)]
@@ -47,9 +61,18 @@ def write_glue(directory: Path, train: int = 8, dev: int = 4) -> Path:
     for folder in ("CoLA", "SST-2"):
         table(f"{folder}/test.tsv", ["index", "sentence"], singles)
     pairs = [[str(i), text, texts[-i]] for i, text in enumerate(texts)]
-    for name in ("MNLI/test_matched", "MNLI/test_mismatched", "STS-B/test", "diagnostic/diagnostic"):
+    for name in (
+        "MNLI/test_matched",
+        "MNLI/test_mismatched",
+        "STS-B/test",
+        "diagnostic/diagnostic",
+    ):
         table(f"{name}.tsv", ["index", "sentence1", "sentence2"], pairs)
-    table("MRPC/test.tsv", ["index", "#1 ID", "#2 ID", "#1 String", "#2 String"], [[i, "1", "2", a, b] for i, a, b in pairs])
+    table(
+        "MRPC/test.tsv",
+        ["index", "#1 ID", "#2 ID", "#1 String", "#2 String"],
+        [[i, "1", "2", a, b] for i, a, b in pairs],
+    )
     for folder, (columns, _, _, number) in PAIRS.items():
         table(f"{folder}/test.tsv", [number, *columns], pairs)
     return directory

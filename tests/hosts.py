@@ -1,6 +1,8 @@
-"""Several hosts on one machine, for real: network namespaces on one bridge, each with a name, a hosts file and an ssh server of its own.
+"""Several hosts on one machine, for real: network namespaces on one bridge, each with a name, a
+hosts file and an ssh server of its own.
 
-They share the disk, as hosts of a cluster share a directory. Needs root, iproute2 and an OpenSSH server.
+They share the disk, as hosts of a cluster share a directory. Needs root, iproute2 and an OpenSSH
+server.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,7 +35,10 @@ def missing() -> str | None:
     if SSHD is None or shutil.which("ssh") is None:
         return "hosts need an OpenSSH server and client"
     name = f"cz-try-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
+    made = (
+        subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode
+        == 0
+    )
     subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
     return None if made else "this container makes no network namespaces"
 
@@ -58,10 +62,12 @@ class Hosts:
         Path("/run/sshd").mkdir(parents=True, exist_ok=True)
         for name in ("host_key", "key"):
             _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.directory / name))
-        addresses = {name: f"{NETWORK}.{number}" for number, name in enumerate(self.names, start=1)} | {
-            "head": f"{NETWORK}.254"
-        }
-        listed = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())
+        addresses = {
+            name: f"{NETWORK}.{number}" for number, name in enumerate(self.names, start=1)
+        } | {"head": f"{NETWORK}.254"}
+        listed = "127.0.0.1 localhost\n" + "".join(
+            f"{address} {name}\n" for name, address in addresses.items()
+        )
         for name in addresses:
             place = Path("/etc/netns") / self.namespace(name)
             place.mkdir(parents=True)
@@ -74,7 +80,21 @@ class Hosts:
         _run("ip", "-n", head, "link", "set", "br0", "up")
         for name in self.names:
             there = self.namespace(name)
-            _run("ip", "link", "add", "eth0", "netns", there, "type", "veth", "peer", "name", f"to-{name}", "netns", head)
+            _run(
+                "ip",
+                "link",
+                "add",
+                "eth0",
+                "netns",
+                there,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"to-{name}",
+                "netns",
+                head,
+            )
             _run("ip", "-n", there, "address", "add", f"{addresses[name]}/24", "dev", "eth0")
             _run("ip", "-n", there, "link", "set", "eth0", "up")
             _run("ip", "-n", head, "link", "set", f"to-{name}", "master", "br0")
@@ -82,22 +102,34 @@ class Hosts:
             self.serve(name)
         deadline = time.monotonic() + 60
         for name in self.names:
-            while subprocess.run(self.ssh(name, "true"), capture_output=True, check=False).returncode:
+            while subprocess.run(
+                self.ssh(name, "true"), capture_output=True, check=False
+            ).returncode:
                 assert time.monotonic() < deadline, f"sshd of {name} does not answer"
                 time.sleep(0.2)
 
     def serve(self, name: str) -> None:
         """Start the host's ssh server, in a mount and host name of its own."""
         options = (
-            f"HostKey={self.directory / 'host_key'}", f"AuthorizedKeysFile={self.directory / 'key.pub'}", "StrictModes=no", "UsePAM=no",
+            f"HostKey={self.directory / 'host_key'}",
+            f"AuthorizedKeysFile={self.directory / 'key.pub'}", "StrictModes=no", "UsePAM=no",
             "PidFile=none", "MaxStartups=100", "PrintMotd=no",
         )  # fmt: skip
-        words = " ".join(f"{variable}={value}" for variable, value in self.environments.get(name, {}).items())
+        words = " ".join(
+            f"{variable}={value}" for variable, value in self.environments.get(name, {}).items()
+        )
         told = [*options, f"'SetEnv={words}'"] if words else options
-        command = " ".join([f"hostname {name};", f"exec {SSHD} -D -e -f /dev/null", *(f"-o {option}" for option in told)])
+        command = " ".join(
+            [
+                f"hostname {name};",
+                f"exec {SSHD} -D -e -f /dev/null",
+                *(f"-o {option}" for option in told),
+            ]
+        )
         with (self.directory / f"sshd-{name}.log").open("ab") as log:
             self.servers[name] = subprocess.Popen(
-                ["ip", "netns", "exec", self.namespace(name), "unshare", "--uts", "sh", "-c", command],
+                ["ip", "netns", "exec", self.namespace(name), "unshare", "--uts", "sh", "-c",
+                    command],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -109,7 +141,9 @@ class Hosts:
         for server in self.servers.values():
             server.wait()
         for name in (*self.names, "head"):
-            subprocess.run(["ip", "netns", "del", self.namespace(name)], capture_output=True, check=False)
+            subprocess.run(
+                ["ip", "netns", "del", self.namespace(name)], capture_output=True, check=False
+            )
             shutil.rmtree(Path("/etc/netns") / self.namespace(name), ignore_errors=True)
 
     def namespace(self, name: str) -> str:
@@ -117,11 +151,19 @@ class Hosts:
 
     @property
     def options(self) -> list[str]:
-        """ssh's, for `--ssh-options`."""
-        return [f"IdentityFile={self.directory / 'key'}", "UserKnownHostsFile=/dev/null", "StrictHostKeyChecking=no"]
+        """ssh's, for `--ssh-option`."""
+        return [
+            f"IdentityFile={self.directory / 'key'}",
+            "UserKnownHostsFile=/dev/null",
+            "StrictHostKeyChecking=no",
+        ]
 
     def ssh(self, name: str, *command: str) -> list[str]:
-        options = [word for option in (*self.options, "BatchMode=yes", "LogLevel=ERROR") for word in ("-o", option)]
+        options = [
+            word
+            for option in (*self.options, "BatchMode=yes", "LogLevel=ERROR")
+            for word in ("-o", option)
+        ]
         return ["ip", "netns", "exec", self.namespace("head"), "ssh", *options, name, *command]
 
     def hostfile(self, *lines: str) -> str:
@@ -132,12 +174,17 @@ class Hosts:
 
     def pids(self, name: str) -> list[int]:
         """The processes on a host."""
-        told = subprocess.run(["ip", "netns", "pids", self.namespace(name)], capture_output=True, text=True, check=False).stdout
+        told = subprocess.run(
+            ["ip", "netns", "pids", self.namespace(name)],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
         return [int(word) for word in told.split()]
 
     def ranks(self, name: str) -> list[int]:
         """The training processes on a host."""
-        return [pid for pid in self.pids(name) if b"model.worker" in _command(pid)]
+        return [pid for pid in self.pids(name) if b"cloze.model.worker" in _command(pid)]
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """To all that runs on a host, its ssh server included."""
@@ -159,11 +206,11 @@ class Hosts:
 
     def start(self, *arguments: Any, at: str = "head", **environment: str) -> subprocess.Popen[str]:
         """Type `cloze ARGUMENTS --json` on a host."""
-        # torchrun is frozen with all that descends from it, and forks do not
-        python = sys.executable if "torchrun" in arguments else warm.python()
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.namespace(at), python, "-c", warm.ENTRY, *map(str, arguments), "--json"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+            ["ip", "netns", "exec", self.namespace(at), warm.python(), "-c", warm.ENTRY, *map(str,
+                arguments), "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ,
+            "PYTHONPATH": str(REPOSITORY), **environment},
         )  # fmt: skip
 
     def cloze(self, *arguments: Any, at: str = "head", **environment: str) -> tuple[int, str]:
@@ -178,12 +225,14 @@ class Hosts:
 
     def by(self, launcher: str, hostfile: str | None = None) -> list[str]:
         """The options that start on all hosts."""
-        ssh = [word for option in self.options for word in ("--ssh-options", option)]
+        ssh = [word for option in self.options for word in ("--ssh-option", option)]
         return ["--launcher", launcher, "--hostfile", hostfile or self.hostfile(), *ssh]
 
 
 @contextmanager
-def hosts(directory: Path, *names: str, environments: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Hosts]:
+def hosts(
+    directory: Path, *names: str, environments: Mapping[str, Mapping[str, str]] | None = None
+) -> Iterator[Hosts]:
     """Args: directory: for keys and logs; environments: see `Hosts`."""
     found = Hosts(directory, names, environments or {})
     try:

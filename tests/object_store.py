@@ -22,7 +22,9 @@ class Store:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     pytest.importorskip("s3fs", reason="s3fs is not installed (pip install 'cloze[s3]')")
-    moto = pytest.importorskip("moto.server", reason="moto is not installed (pip install 'cloze[dev]')")
+    moto = pytest.importorskip(
+        "moto.server", reason="moto is not installed (pip install 'cloze[dev]')"
+    )
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -36,8 +38,16 @@ def store(s3_server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     import boto3
     import s3fs
 
-    names = {"AWS_ENDPOINT_URL": s3_server, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
-    for name, value in {**names, "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}.items():
+    names = {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+    }
+    for name, value in {
+        **names,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
         monkeypatch.setenv(name, value)
     s3fs.S3FileSystem.clear_instance_cache()
     bucket = f"bucket-{abs(hash(request.node.nodeid)):x}"

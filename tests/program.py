@@ -1,4 +1,6 @@
-"""A copy of the program that a test adds things to, as somebody would who extends it: new files, and lines in tables."""
+"""A copy of the program that a test adds things to, as somebody would who extends it: new files,
+and lines in tables.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import warm
+from tests.checkout import copy_packages, import_path
 from tests.conftest import REPOSITORY
 
 ENTRY = warm.ENTRY
@@ -24,9 +27,8 @@ class Program:
 
     @classmethod
     def copied(cls, root: Path, *packages: str) -> Program:
-        """Args: packages: what is copied beside `pipeline`, `model` and `flows`."""
-        for package in ("pipeline", "model", "flows", *packages):
-            shutil.copytree(REPOSITORY / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+        """Args: packages: further folders to copy."""
+        copy_packages(root, *packages)
         shutil.copy(REPOSITORY / "prefect.yaml", root)
         return cls(root)
 
@@ -49,7 +51,7 @@ class Program:
         return subprocess.run(
             [warm.python(), *map(str, arguments)],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": str(self.root), **environment},
+            env={**os.environ, "PYTHONPATH": import_path(self.root), **environment},
             capture_output=True,
             text=True,
             timeout=280,

@@ -1,7 +1,8 @@
-"""A Slurm of two nodes on this machine, of a test's own: daemons, ports, keys and state below one directory.
+"""A Slurm of two nodes on this machine, of a test's own: daemons, ports, keys and state below one
+directory.
 
-Needs root and Debian's `slurm-wlm` and `munge`. The nodes are two slurmd of one host, with a core each; nothing below /etc is read or
-written. A node that is silent is lost after some 25 s.
+Needs root and Debian's `slurm-wlm` and `munge`. The nodes are two slurmd of one host, with a core
+each; nothing below /etc is read or written. A node that is silent is lost after some 25 s.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.core.processes import free_ports
+from cloze.core.processes import free_ports
 
 PATIENCE = 240.0  # seconds: the machine may have other work
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
@@ -60,7 +61,9 @@ def missing() -> str | None:
     if os.geteuid() != 0:
         return "a Slurm of the tests' own needs root"
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
-    return f"{', '.join(absent)} not installed (apt-get install slurm-wlm munge)" if absent else None
+    return (
+        f"{', '.join(absent)} not installed (apt-get install slurm-wlm munge)" if absent else None
+    )
 
 
 class Slurm:
@@ -81,9 +84,14 @@ class Slurm:
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
         munge = {
-            name: f"{self.root}/munge/{name.partition('-')[0]}" for name in ("key-file", "pid-file", "log-file", "seed-file")
+            name: f"{self.root}/munge/{name.partition('-')[0]}"
+            for name in ("key-file", "pid-file", "log-file", "seed-file")
         }
-        self.run("munged", *(f"--{name}={path}" for name, path in munge.items()), f"--socket={self.root}/munge/socket")
+        self.run(
+            "munged",
+            *(f"--{name}={path}" for name, path in munge.items()),
+            f"--socket={self.root}/munge/socket",
+        )
         self.run("slurmctld")
         for node in ("n1", "n2"):
             self.start_node(node)
@@ -96,14 +104,21 @@ class Slurm:
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """What a command of Slurm's prints; it must succeed."""
         done = subprocess.run(
-            command, env=self.environment, cwd=cwd or self.root, capture_output=True, text=True, timeout=60, check=False
+            command,
+            env=self.environment,
+            cwd=cwd or self.root,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout.strip()
 
     def node_state(self, node: str) -> str:
         found = subprocess.run(
-            ["sinfo", "-h", "-N", "-n", node, "-p", "usual", "-o", "%T"], env=self.environment, capture_output=True, text=True, check=False
+            ["sinfo", "-h", "-N", "-n", node, "-p", "usual", "-o", "%T"], env=self.environment,
+                capture_output=True, text=True, check=False
         )  # fmt: skip
         return found.stdout.strip()
 
@@ -120,8 +135,9 @@ class Slurm:
     def hasten(self, job: str) -> None:
         """Let a job that was queued again begin soon, not after Slurm's usual two minutes.
 
-        Not at once: a node refuses what was started in the second in which it was told to end the job's last start (its credential
-        counts as revoked, to the second), and the job has failed then.
+        Not at once: a node refuses what was started in the second in which it was told to end the
+        job's last start (its credential counts as revoked, to the second), and the job has failed
+        then.
         """
 
         next_time = 0.0  # to ask: Slurm may set its own two minutes after we have
@@ -131,8 +147,18 @@ class Slurm:
             state = self.jobs()[job]  # REQUEUED comes before PENDING
             again = self.field(job, "Restarts") != "0"
             if state == "PENDING" and again and time.monotonic() > next_time:
-                command = ["scontrol", "update", f"JobId={job}", "StartTime=now+3"]  # refused where it begins just now
-                asked = subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
+                command = [
+                    "scontrol",
+                    "update",
+                    f"JobId={job}",
+                    "StartTime=now+3",
+                ]  # refused where it begins just now
+                asked = (
+                    subprocess.run(
+                        command, env=self.environment, capture_output=True, check=False
+                    ).returncode
+                    == 0
+                )
                 next_time = time.monotonic() + (20.0 if asked else 0.0)
             return again and state in ("RUNNING", "COMPLETED", "FAILED")
 
@@ -146,16 +172,23 @@ class Slurm:
 
     def told(self) -> str:
         """What the daemons said last."""
-        return "\n".join(f"{path.name}: {path.read_text()[-2000:]}" for path in self.root.glob("*.log"))
+        return "\n".join(
+            f"{path.name}: {path.read_text()[-2000:]}" for path in self.root.glob("*.log")
+        )
 
     def lose(self, node: str) -> None:
-        """What happens when the power of a node fails: its daemon and all that it has started are gone at once."""
+        """What happens when the power of a node fails: its daemon and all that it has started are
+        gone at once.
+        """
         daemon = psutil.Process(int((self.root / f"slurmd.{node}.pid").read_text()))
         lost = [daemon]
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 # a step's daemon belongs to init; its name tells its node only through its spool
-                if process.name() == "slurmstepd" and process.environ().get("SLURMD_NODENAME", self._node_of(process)) == node:
+                if (
+                    process.name() == "slurmstepd"
+                    and process.environ().get("SLURMD_NODENAME", self._node_of(process)) == node
+                ):
                     lost += [process, *process.children(recursive=True)]
         for process in lost:
             with suppress(psutil.Error):
@@ -163,7 +196,12 @@ class Slurm:
 
     def _node_of(self, process: psutil.Process) -> str:
         return next(
-            (Path(found.path).stem for found in process.open_files() if found.path.startswith(f"{self.root}/slurmd.")), ""
+            (
+                Path(found.path).stem
+                for found in process.open_files()
+                if found.path.startswith(f"{self.root}/slurmd.")
+            ),
+            "",
         )
 
     def stop(self) -> None:
@@ -179,7 +217,9 @@ class Slurm:
 
 
 def _end(pid: int) -> None:
-    """SIGTERM, then SIGKILL. One that has ended stays a zombie where the first process of a container reaps nobody."""
+    """SIGTERM, then SIGKILL. One that has ended stays a zombie where the first process of a
+    container reaps nobody.
+    """
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         process.terminate()
@@ -193,7 +233,9 @@ def _end(pid: int) -> None:
 @contextmanager
 def running() -> Iterator[Slurm]:
     """A cluster that is up."""
-    root = Path(tempfile.mkdtemp(prefix="cz-slurm-", dir="/tmp"))  # a socket's path may be 107 characters long
+    root = Path(
+        tempfile.mkdtemp(prefix="cz-slurm-", dir="/tmp")
+    )  # a socket's path may be 107 characters long
     root.chmod(0o755)  # munge wants to see it from everywhere
     found = Slurm(root)
     try:

@@ -1,9 +1,11 @@
-"""The defaults of every stage's config as plain values, and what of a change to them must raise the stage's version.
+"""The defaults of every stage's config as plain values, and what of a change to them must raise the
+stage's version.
 
-    python -m tests.stage_defaults     writes tests/defaults.json; after a version was raised, or to guard options that are new
+    python -m tests.stage_defaults     writes tests/defaults.json; after a version was raised, or to
+    guard options that are new
 
-An option at its default is no part of the fingerprint (`StageConfig.identity`), so a changed default that nobody tells of would
-take old artifacts for new ones.
+An option at its default is no part of the fingerprint (`StageConfig.identity`), so a changed
+default that nobody tells of would take old artifacts for new ones.
 """
 
 from __future__ import annotations
@@ -16,21 +18,24 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from flows.graph import stages
-from model.families.table import FAMILIES, config_class
-from pipeline.core.annotations import field_types, is_marked
-from pipeline.core.config import TagMark, WatchingMark
+from cloze.core.config import NoFingerprintMark, UnionTagMark, field_types, has_field_marker
+from cloze.flows.graph import stages
+from cloze.model.families.table import FAMILIES, config_class
 
 FILE = Path(__file__).with_name("defaults.json")
 REQUIRED = "(required)"
 
 
 def defaults(model: type[BaseModel], prefix: str = "") -> dict[str, Any]:
-    """The default of each field that takes part in a fingerprint, those of nested configs by dotted name."""
+    """The default of each field that takes part in a fingerprint, those of nested configs by dotted
+    name.
+    """
     found: dict[str, Any] = {}
     for name, annotation in field_types(model).items():
         field = model.model_fields[name]
-        if is_marked(model, name, WatchingMark) or is_marked(model, name, TagMark):  # never counts, or at its default too
+        if has_field_marker(model, name, NoFingerprintMark) or has_field_marker(
+            model, name, UnionTagMark
+        ):  # never counts, or at its default too
             continue
         default = REQUIRED if field.is_required() else field.get_default(call_default_factory=True)
         found[prefix + name] = json.loads(json.dumps(to_jsonable_python(default)))
@@ -47,7 +52,9 @@ def _nested(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def current() -> dict[str, Any]:
-    """`version` and `defaults` by stage, as they are in the code; those of the model families with pretraining."""
+    """`version` and `defaults` by stage, as they are in the code; those of the model families with
+    pretraining.
+    """
     found: dict[str, Any] = {}
     for name in (*stages.TABLE, *stages.TOOLS):
         stage = stages.stage(name)
@@ -64,14 +71,20 @@ def faults(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if name not in now:
             continue
         if now[name]["version"] != was["version"]:
-            found.append(f"{name}: version {was['version']} became {now[name]['version']}; run python -m tests.stage_defaults")
+            found.append(
+                f"{name}: version {was['version']} became {now[name]['version']}; run python -m "
+                f"tests.stage_defaults"
+            )
             continue
         for field, default in was["defaults"].items():
             values = now[name]["defaults"]
             if field not in values:
                 found.append(f"{name}: field {field} is gone; raise the stage's version")
             elif values[field] != default:
-                found.append(f"{name}: default of {field} was {default!r}, is {values[field]!r}; raise the stage's version")
+                found.append(
+                    f"{name}: default of {field} was {default!r}, is {values[field]!r}; raise the "
+                    f"stage's version"
+                )
     return found
 
 

@@ -1,4 +1,6 @@
-"""The data benchmarks count right: rates, ratios, CPU time and memory of processes, and the input that they make. Not how fast."""
+"""The data benchmarks count right: rates, ratios, CPU time and memory of processes, and the input
+that they make. Not how fast.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ from benchmarks.data.measure import (
     whole,
 )
 from benchmarks.data.prepared import Work
-from pipeline.core.execute import execute
-from pipeline.corpus.stage import STAGE, CorpusConfig
+from cloze.core.stages.execute import execute
+from cloze.pipeline.corpus.stage import STAGE, CorpusConfig
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
 
@@ -69,11 +71,19 @@ def sample(wall: float, cpu: float, work: float, **more: Any) -> Sample:
 class TestRates:
     positive = st.floats(min_value=1e-3, max_value=1e3)
 
-    @given(start=st.floats(min_value=0, max_value=1e3), each=positive, small=st.integers(1, 100), more=st.integers(1, 100))
+    @given(
+        start=st.floats(min_value=0, max_value=1e3),
+        each=positive,
+        small=st.integers(1, 100),
+        more=st.integers(1, 100),
+    )
     def test_a_slope_is_what_more_costs_whatever_the_start_costs(
         self, start: float, each: float, small: int, more: int
     ) -> None:
-        first, last = (sample(start + each * work, 2 * (start + each * work), work) for work in (small, small + more))
+        first, last = (
+            sample(start + each * work, 2 * (start + each * work), work)
+            for work in (small, small + more)
+        )
         rate = slope(first, last)
         assert rate.wall == pytest.approx(1 / each, rel=1e-4)
         assert rate.cpu == pytest.approx(1 / (2 * each), rel=1e-4)
@@ -85,8 +95,13 @@ class TestRates:
         assert median_rate([broken, Rate(4, 4), Rate(6, 6)]).wall == 5
 
     def test_the_ratio_is_taken_round_by_round(self) -> None:
-        ours, theirs = [Rate(2, 2), Rate(20, 20), Rate(3, 3)], [Rate(1, 1), Rate(10, 10), Rate(1, 1)]
-        assert median_ratio(ours, theirs) == Rate(2, 2)  # the machine drifted tenfold in the second round
+        ours, theirs = (
+            [Rate(2, 2), Rate(20, 20), Rate(3, 3)],
+            [Rate(1, 1), Rate(10, 10), Rate(1, 1)],
+        )
+        assert median_ratio(ours, theirs) == Rate(
+            2, 2
+        )  # the machine drifted tenfold in the second round
 
     def test_a_case_of_fewer_rounds_is_compared_with_its_last(self) -> None:
         assert len(slopes([sample(1, 1, 1)], [sample(2, 2, 2), sample(3, 3, 2)])) == 2
@@ -99,7 +114,12 @@ class TestRates:
 class TestProcesses:
     @pytest.mark.parametrize("in_child", [False, True])
     def test_cpu_time_and_memory_of_a_case_and_of_what_it_starts(self, in_child: bool) -> None:
-        found = run(Case(function=f"{HERE}:burn", arguments={"seconds": BURNT, "megabytes": 300, "in_child": in_child}))
+        found = run(
+            Case(
+                function=f"{HERE}:burn",
+                arguments={"seconds": BURNT, "megabytes": 300, "in_child": in_child},
+            )
+        )
         assert found.cpu >= BURNT
         assert found.wall >= BURNT
         assert found.work == 5
@@ -109,7 +129,8 @@ class TestProcesses:
 
     def test_a_case_has_the_cores_and_the_environment_that_it_is_given(self) -> None:
         program = (
-            "import os, json; print('chatter'); print(json.dumps({'wall': 1, 'cpu': 1, 'work': len(os.sched_getaffinity(0)),"
+            "import os, json; print('chatter'); print(json.dumps({'wall': 1, 'cpu': 1, 'work': "
+            "len(os.sched_getaffinity(0)),"
             " 'more': {'told': os.environ['TOLD']}}))"
         )
         found = run(Case(command=(sys.executable, "-c", program), environment={"TOLD": "yes"}))
@@ -123,7 +144,9 @@ class TestProcesses:
         assert found.wall >= 0.3
 
     def test_a_case_that_fails_is_told_with_its_reason(self) -> None:
-        with pytest.raises(RuntimeError, match=r"fail ended with 1: .*(\n.*)*ValueError: the reason"):
+        with pytest.raises(
+            RuntimeError, match=r"fail ended with 1: .*(\n.*)*ValueError: the reason"
+        ):
             run(Case(function=f"{HERE}:fail"))
 
     def test_cases_alternate_and_the_slow_one_sits_out(self) -> None:
@@ -152,7 +175,9 @@ class TestSources:
             assert len(found & wanted) / len(found | wanted) < 0.25
 
     @pytest.mark.parametrize("kind", sources.KINDS)
-    def test_sources_of_a_size_are_read_whole(self, kind: str, shared_data: Path, tmp_path: Path) -> None:
+    def test_sources_of_a_size_are_read_whole(
+        self, kind: str, shared_data: Path, tmp_path: Path
+    ) -> None:
         size = 1_000_000
         raw = sources.make(kind, size, str(tmp_path / "raw"), str(shared_data))
         config = CorpusConfig.model_validate({"sources": [{"kind": raw.kind, "path": raw.path}]})
@@ -163,15 +188,24 @@ class TestSources:
             assert abs(raw.bytes - size) < 500_000
 
     @pytest.mark.parametrize("kind", ["jsonl", "warc"])
-    def test_repeated_documents_are_new_ones(self, kind: str, shared_data: Path, tmp_path: Path) -> None:
+    def test_repeated_documents_are_new_ones(
+        self, kind: str, shared_data: Path, tmp_path: Path
+    ) -> None:
         found = []
         whole_size = {"jsonl": 177_778, "warc": 1_803_043}[kind]
         for times in (1, 2):
-            raw = sources.make(kind, times * whole_size, str(tmp_path / f"raw{times}"), str(shared_data))
-            config = CorpusConfig.model_validate({"sources": [{"kind": raw.kind, "path": raw.path}]})
+            raw = sources.make(
+                kind, times * whole_size, str(tmp_path / f"raw{times}"), str(shared_data)
+            )
+            config = CorpusConfig.model_validate(
+                {"sources": [{"kind": raw.kind, "path": raw.path}]}
+            )
             found.append(execute(STAGE, config, {}, str(tmp_path / f"corpus{times}")).manifest)
         assert found[1].rows >= 1.9 * found[0].rows
-        assert found[1].counters.get("dropped/near_duplicate", 0) <= 2 * found[0].counters.get("dropped/near_duplicate", 0) + 1
+        assert (
+            found[1].counters.get("dropped/near_duplicate", 0)
+            <= 2 * found[0].counters.get("dropped/near_duplicate", 0) + 1
+        )
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +219,9 @@ def vocab(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class TestCases:
-    def test_the_tokenizer_alone_and_the_stage_do_the_same_work(self, corpus: str, vocab: str, tmp_path: Path) -> None:
+    def test_the_tokenizer_alone_and_the_stage_do_the_same_work(
+        self, corpus: str, vocab: str, tmp_path: Path
+    ) -> None:
         out = tmp_path / "dataset"
         alone = cases.tokenizer_alone(corpus, vocab, parallel=False)
         stage = cases.dataset(corpus, vocab, {"length": 48, "copies": 2}, 1, str(out))
@@ -199,10 +235,16 @@ class TestCases:
         assert sorted(given) == sorted("\n".join(sentences) for _, sentences in made_documents(30))
 
     @pytest.mark.parametrize("dynamic", [False, True])
-    def test_the_loader_counts_the_tokens_of_an_epoch(self, dynamic: bool, corpus: str, vocab: str, tmp_path: Path) -> None:
+    def test_the_loader_counts_the_tokens_of_an_epoch(
+        self, dynamic: bool, corpus: str, vocab: str, tmp_path: Path
+    ) -> None:
         made = make(corpus, vocab, tmp_path / "dataset")
         found = loader.throughput(made.artifact, dynamic, 1)
-        lengths = [length for table in _train(made.artifact) for length in table["input_ids"].combine_chunks().value_lengths()]
+        lengths = [
+            length
+            for table in _train(made.artifact)
+            for length in table["input_ids"].combine_chunks().value_lengths()
+        ]
         assert found["work"] == sum(length.as_py() for length in lengths)
         assert loader.reach(made.artifact, dynamic, 4, 6.5)["work"] == 1
 
@@ -210,7 +252,10 @@ class TestCases:
 def _train(path: str) -> list[Any]:
     import pyarrow as pa
 
-    return [pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in sorted(Path(path).glob("train-*.arrow"))]
+    return [
+        pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+        for file in sorted(Path(path).glob("train-*.arrow"))
+    ]
 
 
 class TestReports:
@@ -221,14 +266,25 @@ class TestReports:
             for name, cost in costs.items()
             for size, work in (("5", 10), ("25", 50))
         }
-        text = dataset_stage.report(samples, {"bert, 1 copy": "wordpiece", "bert, 10 copies": "wordpiece"}, (5, 25))
-        assert _cells(text, "bert, 10 copies")[2:] == ["2.00", "2.00", f"{51 / 26:.2f}"]  # CPU, wall, CPU with the start
+        text = dataset_stage.report(
+            samples, {"bert, 1 copy": "wordpiece", "bert, 10 copies": "wordpiece"}, (5, 25)
+        )
+        assert _cells(text, "bert, 10 copies")[2:] == [
+            "2.00",
+            "2.00",
+            f"{51 / 26:.2f}",
+        ]  # CPU, wall, CPU with the start
         assert "Ten copies cost 1.25 times the CPU time of one" in text
 
     def test_reference(self) -> None:
         samples = {
             f"{name} {size}": [
-                sample(start + cost * work, start + cost * work, 0 if name == reference.THEIRS else work, **more)
+                sample(
+                    start + cost * work,
+                    start + cost * work,
+                    0 if name == reference.THEIRS else work,
+                    **more,
+                )
             ]
             for name, start, cost, more in (
                 (reference.OURS, 1, 0.1, {"shards": 1_000_000}),
@@ -244,9 +300,16 @@ class TestReports:
         assert cells[6:8] == ["1.0 MB", "1/8.0"]
 
     def test_corpus(self) -> None:
-        costs = {"wikipedia": 0.2, corpus_stage.GENSIM_NAME: 0.5, "mix, 1 workers": 0.2, "mix, 2 workers": 0.21}
+        costs = {
+            "wikipedia": 0.2,
+            corpus_stage.GENSIM_NAME: 0.5,
+            "mix, 1 workers": 0.2,
+            "mix, 2 workers": 0.21,
+        }
         samples = {
-            f"{name} {size}": [sample((0.5 if "2 w" in name else 1) * cost * work, cost * work, work * 1e6)]
+            f"{name} {size}": [
+                sample((0.5 if "2 w" in name else 1) * cost * work, cost * work, work * 1e6)
+            ]
             for name, cost in costs.items()
             for size, work in (("6", 6), ("24", 24))
         }
@@ -260,12 +323,22 @@ class TestReports:
         assert memory.linearity(first, small, large) == pytest.approx(1)
         quadratic = ([sample(1, 0.1 * work**2, work)] for work in (2, 20, 200))
         assert memory.linearity(*quadratic) == pytest.approx(10)
-        text = memory.report({"corpus 2": first, "corpus 20": small, "corpus 200": large}, (2, 20, 200))
+        text = memory.report(
+            {"corpus 2": first, "corpus 20": small, "corpus 200": large}, (2, 20, 200)
+        )
         assert _cells(text, "corpus") == ["100", "100", "+0%", "80", "80", "+0%", "1.00"]
 
     def test_loader(self) -> None:
-        samples = {"bert, stored": [sample(2, 1, 4e6)], "bert, stored @0.5": [sample(0.5, 0.4, 1), sample(0.3, 0.2, 1)]}
-        assert _cells(loader.report(samples), "bert, stored") == ["4.00M", "2.00M", "0.500 s", "0.400 s"]
+        samples = {
+            "bert, stored": [sample(2, 1, 4e6)],
+            "bert, stored @0.5": [sample(0.5, 0.4, 1), sample(0.3, 0.2, 1)],
+        }
+        assert _cells(loader.report(samples), "bert, stored") == [
+            "4.00M",
+            "2.00M",
+            "0.500 s",
+            "0.400 s",
+        ]
 
 
 def _cells(text: str, name: str) -> list[str]:
@@ -286,4 +359,7 @@ def test_what_is_made_is_made_once(shared_data: Path, tmp_path: Path) -> None:
     stamp = Path(first[0].path).stat().st_mtime_ns
     assert made() == first
     assert Path(first[0].path).stat().st_mtime_ns == stamp
-    assert json.loads(Path(tmp_path, "raw/jsonl-0.05/made.json").read_text())["raws"][0]["bytes"] == first[0].bytes
+    assert (
+        json.loads(Path(tmp_path, "raw/jsonl-0.05/made.json").read_text())["raws"][0]["bytes"]
+        == first[0].bytes
+    )

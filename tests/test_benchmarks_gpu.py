@@ -1,4 +1,6 @@
-"""The first GPU's one command, at its smallest size on the CPU: every row runs, and what fails costs itself alone."""
+"""The first GPU's one command, at its smallest size on the CPU: every row runs, and what fails
+costs itself alone.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,32 @@ from tests import warm
 from tests.conftest import REPOSITORY
 
 # Of what `pyproject.toml` names, and a machine with a PyTorch image lacks or need not have.
-ABSENT = ("prefect", "mlflow", "apache_beam", "fastapi", "sqlalchemy", "click", "rich", "matplotlib", "sklearn", "scipy", "ftfy", "lxml", "fastwarc",
-    "py3langid", "resiliparse", "sentencex", "seqeval", "orjson", "deepspeed", "transformers", "pytest", "hypothesis", "yaml", "jinja2")  # fmt: skip
+ABSENT = (
+    "prefect",
+    "mlflow",
+    "apache_beam",
+    "fastapi",
+    "sqlalchemy",
+    "click",
+    "rich",
+    "matplotlib",
+    "sklearn",
+    "scipy",
+    "ftfy",
+    "lxml",
+    "fastwarc",
+    "py3langid",
+    "resiliparse",
+    "sentencex",
+    "seqeval",
+    "orjson",
+    "deepspeed",
+    "transformers",
+    "pytest",
+    "hypothesis",
+    "yaml",
+    "jinja2",
+)
 BLOCKED = """
 import importlib.abc, sys
 class Absent(importlib.abc.MetaPathFinder):
@@ -50,7 +76,9 @@ def test_it_needs_the_model_room_and_the_core_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
-    """But for the two that start what takes long here, DeepSpeed and torch's compiler: other tests run both on the CPU."""
+    """But for the two that start what takes long here, DeepSpeed and torch's compiler: other tests
+    run both on the CPU.
+    """
     wanted = "^(?!check: (ZeRO|compiled))"
     done = subprocess.run(
         [
@@ -68,19 +96,29 @@ def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
             wanted,
         ],
         cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "nowhere"},  # nor does a single process need a network
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "nowhere",
+        },  # nor does a single process need a network
         capture_output=True,
         text=True,
         timeout=850,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    machine, *rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    machine, *rows = [
+        json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()
+    ]
     assert "torch" in machine
     assert [row["row"] for row in rows] == [
-        name for name in (*check_names(), *speed_names(tiny=True)) if "ZeRO" not in name and "compiled" not in name
+        name
+        for name in (*check_names(), *speed_names(tiny=True))
+        if "ZeRO" not in name and "compiled" not in name
     ]
-    assert [row["row"] for row in rows if not row["ok"]] == ["check: offload agrees"], "a CPU has nowhere to move anything to"
+    assert [row["row"] for row in rows if not row["ok"]] == ["check: offload agrees"], (
+        "a CPU has nowhere to move anything to"
+    )
     for row in rows:
         if not row["row"].startswith("check"):
             assert row["figures"]["tokens_per_second"] > 0
@@ -102,14 +140,27 @@ for line in sys.stdin:
 
 def test_a_row_that_dies_or_hangs_or_fails_costs_itself_alone(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", CHILD], tmp_path / "log", os.environ)
-    limits = {"a": 60.0, "dies": 60.0, "b": 60.0, "hangs": 1.0, "c": 60.0, "fails": 60.0, "d": 60.0, "e": 60.0}
+    limits = {
+        "a": 60.0,
+        "dies": 60.0,
+        "b": 60.0,
+        "hangs": 1.0,
+        "c": 60.0,
+        "fails": 60.0,
+        "d": 60.0,
+        "e": 60.0,
+    }
     rows = {row: child.ask(row, 1.0, limit) for row, limit in limits.items()}
     child.end()
     assert {row for row, answer in rows.items() if not answer["ok"]} == {"dies", "hangs", "fails"}
     assert rows["dies"]["error"].startswith("the process ended (SIGABRT)")
     assert rows["hangs"]["error"] == "took longer than 1 s"
-    process = {row: answer["figures"]["process"] for row, answer in rows.items() if "figures" in answer}
-    assert process["c"] == process["fails"] != process["d"] == process["e"], "a GPU may answer nothing after a fault"
+    process = {
+        row: answer["figures"]["process"] for row, answer in rows.items() if "figures" in answer
+    }
+    assert process["c"] == process["fails"] != process["d"] == process["e"], (
+        "a GPU may answer nothing after a fault"
+    )
 
 
 def test_it_keeps_to_its_minutes(tmp_path: Path) -> None:
@@ -124,9 +175,24 @@ def test_what_is_missing_is_named() -> None:
     figures = {"tokens_per_second": 2000.0, "padded_tokens_per_second": 3000.0, "mfu": 0.5}
     rows = [
         {"row": "check: kernels agree", "ok": False, "error": "outputs differ by 2", "took": 1.0},
-        {"row": "bert-base 128: loop", "ok": True, "figures": {**figures, "data_wait": 0.01, "memory_gb": 12.5}, "took": 1.0},
-        {"row": "bert-base 128: bare", "ok": True, "figures": {**figures, "tokens_per_second": 2500.0}, "took": 1.0},
-        {"row": "bert-base 128: theirs", "ok": False, "error": "OutOfMemoryError: 80 GB", "took": 1.0},
+        {
+            "row": "bert-base 128: loop",
+            "ok": True,
+            "figures": {**figures, "data_wait": 0.01, "memory_gb": 12.5},
+            "took": 1.0,
+        },
+        {
+            "row": "bert-base 128: bare",
+            "ok": True,
+            "figures": {**figures, "tokens_per_second": 2500.0},
+            "took": 1.0,
+        },
+        {
+            "row": "bert-base 128: theirs",
+            "ok": False,
+            "error": "OutOfMemoryError: 80 GB",
+            "took": 1.0,
+        },
     ]
     page = markdown(rows, {"device": "NVIDIA H200", "torch": "2.11"})
     assert page.startswith("# NVIDIA H200\n")

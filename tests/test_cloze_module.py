@@ -1,4 +1,6 @@
-"""`import cloze`: its examples are true, it imports nothing heavy by itself, and it says what a checkpoint cannot do."""
+"""`import cloze`: its examples are true, it imports nothing heavy by itself, and it says what a
+checkpoint cannot do.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,16 @@ import numpy as np
 import pytest
 
 import cloze
-from model import checkpoint
-from model.families.models import new_backbone
-from model.tasks.table import load_task
+from cloze.model import checkpoint
+from cloze.model.families.models import new_backbone
+from cloze.model.tasks.table import load_task
 from tests.tiny_models import tiny_config, write_checkpoint, write_classifier, write_tokenizer
 
-VERBS = {name: verb for name, verb in inspect.getmembers(cloze.Checkpoint, inspect.isfunction) if not name.startswith("_")}
+VERBS = {
+    name: verb
+    for name, verb in inspect.getmembers(cloze.Checkpoint, inspect.isfunction)
+    if not name.startswith("_")
+}
 EXAMPLES = [found for found in doctest.DocTestFinder().find(cloze) if found.examples]
 
 
@@ -34,7 +40,7 @@ def write_tuned(directory: Path, name: str, meaning: dict[str, Any]) -> None:
         heads=task.heads(meaning),
         task={"name": name, "options": {}, "max_length": 16, **meaning},
     )
-    checkpoint.complete(str(directory))
+    checkpoint.finalize(str(directory))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +51,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_checkpoint(base / "W" / "gpt2", base / "scratch-gpt2", family="gpt2")
     write_classifier(base / "W" / "sst2", base / "scratch-classifier")
     write_tuned(base / "W" / "squad", "squad", {})
-    write_tuned(base / "W" / "ner", "conll2003", {"labels": ["O", "B-PER", "I-PER"], "scheme": "IOB1"})
+    write_tuned(
+        base / "W" / "ner", "conll2003", {"labels": ["O", "B-PER", "I-PER"], "scheme": "IOB1"}
+    )
     write_tuned(base / "W" / "stsb", "stsb", {"mean": 2.5, "lowest": 0.0, "highest": 5.0})
     write_tuned(base / "W" / "swag", "swag", {"labels": ["0", "1"]})
     return base
@@ -72,9 +80,11 @@ def test_everything_public_is_named_and_has_an_example() -> None:
 
 def test_importing_it_is_light_and_using_it_needs_nothing_of_the_command_line() -> None:
     code = (
-        "import sys, cloze; heavy = {'torch', 'numpy', 'pyarrow', 'transformers'} & set(sys.modules); assert not heavy, heavy;"
+        "import sys, cloze; heavy = {'torch', 'numpy', 'pyarrow', 'transformers'} & "
+        "set(sys.modules); assert not heavy, heavy;"
         " cloze.load('W/pretrain').fill_mask('a [MASK]');"
-        " other = {'flows', 'prefect', 'mlflow', 'apache_beam', 'deepspeed', 'click'} & set(sys.modules); assert not other, other"
+        " other = {'flows', 'prefect', 'mlflow', 'apache_beam', 'deepspeed', 'click'} & "
+        "set(sys.modules); assert not other, other"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
 
@@ -113,11 +123,15 @@ def test_vectors_of_texts_together_are_those_alone() -> None:
     model, texts = cloze.load("W/squad"), ["the cat sat.", "a dog ran in the park.", "paris"]
     together = model.embed(texts)
     assert together.dtype == np.float32
-    np.testing.assert_allclose(together, np.concatenate([model.embed([text]) for text in texts]), atol=1e-5)
+    np.testing.assert_allclose(
+        together, np.concatenate([model.embed([text]) for text in texts]), atol=1e-5
+    )
     assert np.abs(together[0] - together[1]).max() > 0.01
 
 
-def test_a_checkpoint_stays_where_it_was_when_it_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_stays_where_it_was_when_it_was_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = cloze.load("W/pretrain")
     monkeypatch.chdir(tmp_path)
     assert len(model.fill_mask("the [MASK]", top_k=1)) == 1

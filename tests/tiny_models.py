@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model import checkpoint
-from model.families.config import ModelConfig
-from model.families.models import new_model
-from model.families.presets import parse_model
-from model.families.pretraining import PretrainingModel
-from pipeline import tokenizer
-from pipeline.dataset.schema import DatasetInfo
+from cloze.model import checkpoint
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import PretrainingModel, new_model
+from cloze.model.families.table import parse_model
+from cloze.pipeline import tokenizer
+from cloze.pipeline.dataset.schema import DatasetInfo
 
 WORDS = [
     "the",
@@ -40,8 +39,9 @@ WORDS = [
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"bcdefghijklmnopqrstuvwxyz"]
 
 
-# What the common tiny sizes do not show of a family, the first also being what `tiny_config` gives. Every family of the table is
-# tested without a line here; a line is for what its tests would otherwise pass by.
+# What the common tiny sizes do not show of a family, the first also being what `tiny_config` gives.
+# Every family of the table is tested without a line here; a line is for what its tests would
+# otherwise pass by.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "roberta": [{}, {"pad_token_id": 3, "layer_norm_eps": 1e-5}],
     "albert": [
@@ -67,20 +67,34 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
             "conv_act": "gelu",
             "position_biased_input": True,
         },
-        {"pos_att_type": ["p2c"], "share_att_key": False, "position_buckets": 6, "enhanced_mask_decoder": True},
-        {"pretraining": "rtd", "enhanced_mask_decoder": True, "position_buckets": 8, "num_hidden_layers": 3},
+        {
+            "pos_att_type": ["p2c"],
+            "share_att_key": False,
+            "position_buckets": 6,
+            "enhanced_mask_decoder": True,
+        },
+        {
+            "pretraining": "rtd",
+            "enhanced_mask_decoder": True,
+            "position_buckets": 8,
+            "num_hidden_layers": 3,
+        },
     ],
     "longformer": [{"attention_window": 8}, {"attention_window": [4, 8], "pad_token_id": 3}],
 }
 
 
 def variants(family: str) -> list[dict[str, Any]]:
-    """Changes of the common tiny sizes that together show what the family is about; at least one, which may be empty."""
+    """Changes of the common tiny sizes that together show what the family is about; at least one,
+    which may be empty.
+    """
     return VARIANTS.get(family, [{}])
 
 
 def tiny_config(family: str = "bert", **changes: Any) -> ModelConfig:
-    """Two layers of 16 with 4 heads, without dropout, for the vocabulary `PIECES`, and the family's first variant."""
+    """Two layers of 16 with 4 heads, without dropout, for the vocabulary `PIECES`, and the family's
+    first variant.
+    """
     values: dict[str, Any] = {
         "vocab_size": len(PIECES),
         "hidden_size": 16,
@@ -96,7 +110,9 @@ def tiny_config(family: str = "bert", **changes: Any) -> ModelConfig:
 
 
 def tiny_model(seed: int = 0, **changes: Any) -> PretrainingModel:
-    """Random weights in every parameter: biases and norms too, or a test could not tell whether they are used."""
+    """Random weights in every parameter: biases and norms too, or a test could not tell whether
+    they are used.
+    """
     torch.manual_seed(seed)
     model = new_model(tiny_config(**changes))
     with torch.no_grad():
@@ -106,13 +122,19 @@ def tiny_model(seed: int = 0, **changes: Any) -> PretrainingModel:
     return model.eval()
 
 
-def tiny_batch(rows: int = 4, length: int = 12, seed: int = 0, vocab_size: int = len(PIECES)) -> dict[str, Tensor]:
-    """Rows of several lengths with two segments, some masked positions, and pair labels of which one is missing."""
+def tiny_batch(
+    rows: int = 4, length: int = 12, seed: int = 0, vocab_size: int = len(PIECES)
+) -> dict[str, Tensor]:
+    """Rows of several lengths with two segments, some masked positions, and pair labels of which
+    one is missing.
+    """
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(4, length + 1, (rows,), generator=generator)
     lengths[0] = length
     real = torch.arange(length) < lengths[:, None]
-    ids = torch.randint(5, vocab_size, (rows, length), generator=generator).where(real, torch.tensor(0))
+    ids = torch.randint(5, vocab_size, (rows, length), generator=generator).where(
+        real, torch.tensor(0)
+    )
     masked = (torch.rand(rows, length, generator=generator) < 0.3) & real
     masked[:, 1] = True
     pairs = torch.randint(0, 2, (rows,), generator=generator)
@@ -153,7 +175,9 @@ def dataset_info(pieces: str, **changes: Any) -> DatasetInfo:
     return DatasetInfo(**{**values, **changes})
 
 
-def write_checkpoint(directory: Path, scratch: Path, *, step: int = 5, seed: int = 0, **changes: Any) -> str:
+def write_checkpoint(
+    directory: Path, scratch: Path, *, step: int = 5, seed: int = 0, **changes: Any
+) -> str:
     """A complete pretraining checkpoint of random weights."""
     pieces = write_tokenizer(scratch)
     model = tiny_model(seed, **changes)
@@ -166,15 +190,24 @@ def write_checkpoint(directory: Path, scratch: Path, *, step: int = 5, seed: int
         dataset=dataset_info(pieces),
         step=step,
     )
-    checkpoint.complete(str(directory))
+    checkpoint.finalize(str(directory))
     return str(directory)
 
 
-def write_classifier(directory: Path, scratch: Path, labels: tuple[str, ...] = ("negative", "positive")) -> str:
+def write_classifier(
+    directory: Path, scratch: Path, labels: tuple[str, ...] = ("negative", "positive")
+) -> str:
     """A complete fine-tuned checkpoint of random weights."""
     pieces = write_tokenizer(scratch)
-    backbone = {name: tensor for name, tensor in tiny_model().state_dict().items() if name.startswith(("encoder.", "pooler."))}
-    head = {"classifier.weight": torch.randn(len(labels), 16), "classifier.bias": torch.randn(len(labels))}
+    backbone = {
+        name: tensor
+        for name, tensor in tiny_model().state_dict().items()
+        if name.startswith(("encoder.", "pooler."))
+    }
+    head = {
+        "classifier.weight": torch.randn(len(labels), 16),
+        "classifier.bias": torch.randn(len(labels)),
+    }
     checkpoint.save_weights(
         str(directory),
         model=tiny_config(),
@@ -185,5 +218,5 @@ def write_classifier(directory: Path, scratch: Path, labels: tuple[str, ...] = (
         dataset=dataset_info(pieces),
         step=9,
     )
-    checkpoint.complete(str(directory))
+    checkpoint.finalize(str(directory))
     return str(directory)

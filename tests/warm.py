@@ -1,14 +1,19 @@
-"""A Python that has imported the libraries: processes that tests start come out of it in a moment instead of importing torch anew.
+"""A Python that has imported the libraries: processes that tests start come out of it in a moment
+instead of importing torch anew.
 
-    [python(), "-m", "model.worker", job]       as `[sys.executable, …]`, and what that process starts is as warm
-    python -m tests.warm DIRECTORY              the nursery, of which they are forks
+    [python(), "-m", "cloze.model.worker", job]       as `[sys.executable, …]`, and what that
+    process starts is as warm python -m tests.warm DIRECTORY              the nursery, of which they
+    are forks
 
-`DIRECTORY/python` stands for the interpreter. It hands its arguments, environment, working directory and open files to the nursery, which
-forks; signals go on to the fork, its end is theirs, and who kills the one kills the other. A fork has imported libraries alone, nothing
-of the program: what the program forgets to import is missing there, too. What is not the program's own is run by the interpreter itself.
+`DIRECTORY/python` stands for the interpreter. It hands its arguments, environment, working
+directory and open files to the nursery, which forks; signals go on to the fork, its end is theirs,
+and who kills the one kills the other. A fork has imported libraries alone, nothing
+of the program: what the program forgets to import is missing there, too. What is not the program's
+own is run by the interpreter itself.
 
-A fork differs from a fresh process in this: its parent is the nursery; it is stopped (SIGSTOP) by nobody who stops what stands for it;
-it has the nursery's hash seed, and whatever libraries read from the environment when they are loaded (OMP_NUM_THREADS).
+A fork differs from a fresh process in this: its parent is the nursery; it is stopped (SIGSTOP) by
+nobody who stops what stands for it; it has the nursery's hash seed, and whatever libraries read
+from the environment when they are loaded (OMP_NUM_THREADS).
 """
 
 from __future__ import annotations
@@ -40,19 +45,24 @@ from typing import Any, NoReturn
 
 import psutil
 
-from pipeline.core.processes import PARENT_PID
+from cloze.core.processes import PARENT_PID
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-ENTRY = "from flows.cli import entry; entry()"
-OURS = ("pipeline", "model", "flows", "tests", "benchmarks")
+ENTRY = "from cloze.flows.cli import entry; entry()"
+OURS = ("cloze", "tests", "benchmarks")
 PATH = sys.path[1:]  # of the nursery
-PREPARE = "CLOZE_TEST_PREPARE"  # `module:function`, called in a fork before its program; it may change the program
+# `module:function`, called in a fork before its program; it may change the program
+PREPARE = "CLOZE_TEST_PREPARE"
 # What takes long to import and reads little of the environment when it is.
 LIBRARIES = (
-    "torch", "torch._dynamo", "torch.distributed", "apache_beam", "apache_beam.runners.worker.sdk_worker_main", "deepspeed",
-    "deepspeed.runtime.engine", "deepspeed.runtime.zero.muon.muon_optimizer", "mlflow", "mlflow.tracking",
-    "mlflow.store.tracking.sqlalchemy_store", "pyarrow", "pandas", "matplotlib.figure", "scipy.stats", "sklearn.metrics",
-    "tokenizers", "safetensors.torch", "pydantic", "click", "rich.console", "jinja2", "lxml.etree", "ftfy", "sentencex",
+    "torch", "torch._dynamo", "torch.distributed", "apache_beam",
+    "apache_beam.runners.worker.sdk_worker_main", "deepspeed",
+    "deepspeed.runtime.engine", "deepspeed.runtime.zero.muon.muon_optimizer", "mlflow",
+    "mlflow.tracking",
+    "mlflow.store.tracking.sqlalchemy_store", "pyarrow", "pandas", "matplotlib.figure",
+    "scipy.stats", "sklearn.metrics",
+    "tokenizers", "safetensors.torch", "pydantic", "click", "rich.console", "jinja2", "lxml.etree",
+    "ftfy", "sentencex",
     "yaml", "orjson",
 )  # fmt: skip
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -60,7 +70,6 @@ CLIENT = r"""#!{python} -IS
 import os, sys
 words = sys.argv[1:]
 warm = words[:1] == ["-m"] and words[1].split(".")[0] in (*{ours!r}, "pytest")
-warm = warm and words[1] != "model.torchrun"  # which is frozen with all that descends from it
 if words[:1] == ["-c"]:
     import re
     warm = re.search(r"\b(?:{alternatives})\b", words[1])
@@ -211,12 +220,16 @@ class _Server:
         self._listening.listen(64)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
-        self._selector.register(leash, selectors.EVENT_READ, functools.partial(os._exit, 0))  # the kernel ends the forks
+        self._selector.register(
+            leash, selectors.EVENT_READ, functools.partial(os._exit, 0)
+        )  # the kernel ends the forks
 
     def serve(self) -> None:
         while True:
             for key, _ in self._selector.select():
-                if self._selector.get_map().get(key.fd) is key:  # no other event of this round has ended it
+                if (
+                    self._selector.get_map().get(key.fd) is key
+                ):  # no other event of this round has ended it
                     key.data()
 
     def _accept(self) -> None:
@@ -233,15 +246,31 @@ class _Server:
             connection.close()
         else:
             nursery = os.getpid()
-            asking, *_ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            asking, *_ = struct.unpack(
+                "iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            )
             pid = os.fork()
             if not pid:
-                _become(nursery, asking, words, place, environment, dict(zip(numbers, fds, strict=True)), self._python)
+                _become(
+                    nursery,
+                    asking,
+                    words,
+                    place,
+                    environment,
+                    dict(zip(numbers, fds, strict=True)),
+                    self._python,
+                )
             note = self._directory / str(asking)
             note.write_text(str(pid))
             ended = os.pidfd_open(pid)
-            self._selector.register(ended, selectors.EVENT_READ, functools.partial(self._over, pid, ended, connection, note))
-            self._selector.register(connection, selectors.EVENT_READ, functools.partial(self._told, pid, connection))
+            self._selector.register(
+                ended,
+                selectors.EVENT_READ,
+                functools.partial(self._over, pid, ended, connection, note),
+            )
+            self._selector.register(
+                connection, selectors.EVENT_READ, functools.partial(self._told, pid, connection)
+            )
         for fd in fds:
             os.close(fd)
 
@@ -271,7 +300,13 @@ class _Server:
 
 
 def _become(
-    nursery: int, asking: int, words: Sequence[str], place: str, environment: dict[str, str], fds: dict[int, int], python: str
+    nursery: int,
+    asking: int,
+    words: Sequence[str],
+    place: str,
+    environment: dict[str, str],
+    fds: dict[int, int],
+    python: str,
 ) -> NoReturn:
     """Be what was asked for, and end."""
     code: object = 1
@@ -286,7 +321,11 @@ def _become(
         environment.pop(PARENT_PID, None)  # who stands for it looks after that
         os.environ.clear()
         os.environ.update(environment)
-        sys.path[:] = [place, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *PATH]
+        sys.path[:] = [
+            place,
+            *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)),
+            *PATH,
+        ]
         sys.executable = python
         code = _run(words)
     except KeyboardInterrupt:
@@ -309,7 +348,9 @@ def _enter(pid: int) -> None:
     for kind in ("net", "uts", "mnt"):
         if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
             with open(f"/proc/{pid}/ns/{kind}") as there:
-                assert ctypes.CDLL(None, use_errno=True).setns(there.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+                assert ctypes.CDLL(None, use_errno=True).setns(there.fileno(), 0) == 0, os.strerror(
+                    ctypes.get_errno()
+                )
 
 
 def _take(fds: dict[int, int]) -> None:
@@ -324,7 +365,9 @@ def _take(fds: dict[int, int]) -> None:
         if number not in fds:
             os.open(os.devnull, os.O_RDWR)
         errors = "backslashreplace" if number == 2 else None
-        stream = open(number, mode, buffering=-1 if number == 0 else 1, closefd=False, errors=errors)  # noqa: SIM115
+        stream = open(  # noqa: SIM115
+            number, mode, buffering=-1 if number == 0 else 1, closefd=False, errors=errors
+        )
         setattr(sys, ("stdin", "stdout", "stderr")[number], stream)
         setattr(sys, ("__stdin__", "__stdout__", "__stderr__")[number], stream)
 
@@ -359,7 +402,9 @@ def _main(directory: str, telling: int, leash: int) -> None:
     weight.grad = torch.zeros(2)
     torch.optim.AdamW([weight]).step()  # imports what takes longest
     assert threading.active_count() == 1, "a library has begun a thread, which no fork would have"
-    inspect.getmodule(inspect.currentframe())  # finds every module's file, and remembers it: torch asks for its callers'
+    inspect.getmodule(
+        inspect.currentframe()
+    )  # finds every module's file, and remembers it: torch asks for its callers'
     gc.freeze()  # what a fork collects it has made itself
     server = _Server(directory, leash)
     os.write(telling, b".")

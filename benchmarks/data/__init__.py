@@ -1,1 +1,3 @@
-"""What the data engine costs: each question a command, each figure a ratio taken in one run. See `python -m benchmarks.data --help`."""
+"""What the data engine costs: each question a command, each figure a ratio taken in one run. See
+`python -m benchmarks.data --help`.
+"""

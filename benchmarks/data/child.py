@@ -1,4 +1,6 @@
-"""One case in a process of its own: `python -m benchmarks.data.child module:function JSON`; its last line is what it found."""
+"""One case in a process of its own: `python -m benchmarks.data.child module:function JSON`; its
+last line is what it found.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""The corpus stage's MB/s a core, source by source: parsed, cleaned, filtered, cut into sentences, rid of copies, written.
+"""The corpus stage's MB/s a core, source by source: parsed, cleaned, filtered, cut into sentences,
+rid of copies, written.
 
-MB are of the input as it is unpacked; a core's second is a second of CPU time of all processes. Two sizes of each source are read, and the
-difference is told, so start-up is left out; repeated documents are no copies of each other (`sources.py`).
+MB are of the input as it is unpacked; a core's second is a second of CPU time of all processes. Two
+sizes of each source are read, and the difference is told, so start-up is left out; repeated
+documents are no copies of each other (`sources.py`).
 
-With `--workers-against-one` a corpus of books is read by one worker and by two. That needs a quiet machine with two cores.
-With `--gensim PYTHON`, an interpreter that has gensim, also gensim's `WikiCorpus` on the same dumps, its pool one process: it takes markup
-out and makes lower-case words, and does nothing about sentences, filters or copies. With `--wikiextractor PYTHON` also WikiExtractor, one
-process, without its pass over the dump for templates (`--no-templates`).
+With `--workers-against-one` a corpus of books is read by one worker and by two. That needs a quiet
+machine with two cores. With `--gensim PYTHON`, an interpreter that has gensim, also gensim's
+`WikiCorpus` on the same dumps, its pool one process: it takes markup out and makes lower-case
+words, and does nothing about sentences, filters or copies. With `--wikiextractor PYTHON` also
+WikiExtractor, one process, without its pass over the dump for templates (`--no-templates`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data.measure import MEGABYTE, Case, Sample, alternate, median_rate, median_ratio, slopes, table
+from benchmarks.data.measure import (
+    MEGABYTE,
+    Case,
+    Sample,
+    alternate,
+    median_rate,
+    median_ratio,
+    slopes,
+    table,
+)
 from benchmarks.data.prepared import Work
 from benchmarks.data.sources import KINDS, Raw
 
@@ -52,16 +64,35 @@ OTHERS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sources", nargs="*", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--sizes", type=float, nargs=2, default=(6, 24), metavar="MB", help="of each source, unpacked")
-    parser.add_argument("--gensim", metavar="PYTHON", help="an interpreter that has gensim")
-    parser.add_argument("--wikiextractor", metavar="PYTHON", help="an interpreter that has wikiextractor")
     parser.add_argument(
-        "--workers-against-one", action="store_true", help="one worker against two on the mix of books and encyclopedia"
+        "--sizes",
+        type=float,
+        nargs=2,
+        default=(6, 24),
+        metavar="MB",
+        help="of each source, unpacked",
     )
-    parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE", help="of the corpus config, such as dedup=none")
+    parser.add_argument("--gensim", metavar="PYTHON", help="an interpreter that has gensim")
+    parser.add_argument(
+        "--wikiextractor", metavar="PYTHON", help="an interpreter that has wikiextractor"
+    )
+    parser.add_argument(
+        "--workers-against-one",
+        action="store_true",
+        help="one worker against two on the mix of books and encyclopedia",
+    )
+    parser.add_argument(
+        "--config",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of the corpus config, such as dedup=none",
+    )
 
 
-def corpus_case(work: Work, name: str, raws: Sequence[Raw], config: Mapping[str, Any], workers: int = 1) -> Case:
+def corpus_case(
+    work: Work, name: str, raws: Sequence[Raw], config: Mapping[str, Any], workers: int = 1
+) -> Case:
     return Case(
         function="benchmarks.data.cases:corpus",
         arguments={
@@ -80,8 +111,13 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
     planned: dict[str, Case] = {}
     for kind in options.sources:
         for size in options.sizes:
-            planned[f"{kind} {size:g}"] = corpus_case(work, f"{kind}-{size:g}", work.raw(kind, size), config)
-    for name, python in ((GENSIM_NAME, options.gensim), (WIKIEXTRACTOR_NAME, options.wikiextractor)):
+            planned[f"{kind} {size:g}"] = corpus_case(
+                work, f"{kind}-{size:g}", work.raw(kind, size), config
+            )
+    for name, python in (
+        (GENSIM_NAME, options.gensim),
+        (WIKIEXTRACTOR_NAME, options.wikiextractor),
+    ):
         if python is None:
             continue
         script = Path(work.scratch(f"run_{name.split()[0].lower()}.py"))
@@ -89,7 +125,9 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
         for size in options.sizes:
             (dump,) = work.raw("wikipedia", size)
             command = (str(Path(python).absolute()), str(script), dump.path, str(dump.bytes))
-            planned[f"{name} {size:g}"] = Case(command=command, environment={"PYTHONWARNINGS": "ignore"})
+            planned[f"{name} {size:g}"] = Case(
+                command=command, environment={"PYTHONWARNINGS": "ignore"}
+            )
     if options.workers_against_one:
         for size in options.sizes:
             for workers in (1, 2):
@@ -126,5 +164,8 @@ def report(samples: Mapping[str, Sequence[Sample]], sizes: Sequence[float]) -> s
             lines.append(f"Wikipedia: {ratio.cpu:.2f} times {whose} MB/s a core.")
     if "mix, 2 workers" in rates:
         ratio = median_ratio(rates["mix, 2 workers"], rates["mix, 1 workers"])
-        lines.append(f"Two workers: {ratio.wall:.2f} times one by wall time, at {1 / ratio.cpu:.2f} times its CPU time.")
+        lines.append(
+            f"Two workers: {ratio.wall:.2f} times one by wall time, at {1 / ratio.cpu:.2f} times "
+            f"its CPU time."
+        )
     return "\n".join(lines)

@@ -1,8 +1,10 @@
-"""The loader, as training uses it: seconds until the batch at any position of any epoch is there, and tokens/s into batches.
+"""The loader, as training uses it: seconds until the batch at any position of any epoch is there,
+and tokens/s into batches.
 
-In one process: rows gathered from the mapped shards in the sampler's order, masks laid over them, padded, as tensors; stored masks and
-fresh ones (`dynamic`). Tokens are real ones, padding left out. The seconds are those of a process that has its modules
-imported and nothing opened; hashing the shards before their first use (`model.data.shards.verify`) is no part of it.
+In one process: rows gathered from the mapped shards in the sampler's order, masks laid over them,
+padded, as tensors; stored masks and fresh ones (`dynamic`). Tokens are real ones, padding left out.
+The seconds are those of a process that has its modules imported and nothing opened; hashing the
+shards before their first use (`cloze.model.data.shards.verify`) is no part of it.
 """
 
 from __future__ import annotations
@@ -39,10 +41,13 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
         for dynamic in (False, True):
             masks = "fresh" if dynamic else "stored"
             arguments = {"dataset": dataset, "dynamic": dynamic, "batch": batch}
-            planned[f"{name}, {masks}"] = Case(function="benchmarks.data.loader:throughput", arguments=arguments)
+            planned[f"{name}, {masks}"] = Case(
+                function="benchmarks.data.loader:throughput", arguments=arguments
+            )
             for position in POSITIONS:
                 planned[f"{name}, {masks} @{position}"] = Case(
-                    function="benchmarks.data.loader:reach", arguments={**arguments, "position": position}
+                    function="benchmarks.data.loader:reach",
+                    arguments={**arguments, "position": position},
                 )
     samples = alternate(planned, options.rounds)
     return report(samples), samples
@@ -53,9 +58,22 @@ def report(samples: Mapping[str, Sequence[Sample]]) -> str:
     rows = []
     for name in (name for name in samples if "@" not in name):
         rate = median_rate([whole(sample) for sample in samples[name]])
-        reached = [one for case, taken in samples.items() if case.startswith(f"{name} @") for one in taken]
-        wall, cpu = (max((getattr(one, field) for one in reached), default=float("nan")) for field in ("wall", "cpu"))
-        rows.append([name, f"{rate.cpu / 1e6:.2f}M", f"{rate.wall / 1e6:.2f}M", f"{wall:.3f} s", f"{cpu:.3f} s"])
+        reached = [
+            one for case, taken in samples.items() if case.startswith(f"{name} @") for one in taken
+        ]
+        wall, cpu = (
+            max((getattr(one, field) for one in reached), default=float("nan"))
+            for field in ("wall", "cpu")
+        )
+        rows.append(
+            [
+                name,
+                f"{rate.cpu / 1e6:.2f}M",
+                f"{rate.wall / 1e6:.2f}M",
+                f"{wall:.3f} s",
+                f"{cpu:.3f} s",
+            ]
+        )
     head = ("", "tokens/CPU s", "tokens/s", "to any position, the longest", "of it CPU")
     return table(head, rows)
 
@@ -65,12 +83,12 @@ def throughput(dataset: str, dynamic: bool, batch: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from model.data.collate import collate
-    from model.data.training import training_order, training_shards
+    from cloze.model.data.batch import collate
+    from cloze.model.data.mixture import make_sampler, training_shards
 
     torch.set_num_threads(1)
     shards = training_shards(dataset, dynamic)
-    order = training_order(shards, 0, dynamic, batch)
+    order = make_sampler(shards, 0, dynamic, batch)
     assert shards.info is not None
     tokens = 0
     starts = range(0, len(shards) - batch + 1, batch)
@@ -89,14 +107,14 @@ def reach(dataset: str, dynamic: bool, batch: int, position: float) -> dict[str,
     import numpy as np
     import torch
 
-    from model.data import dynamic as _fresh  # noqa: F401 (its modules are imported before the clock starts)
-    from model.data.collate import collate
-    from model.data.training import training_order, training_shards
+    from cloze.model.data import rows as _fresh  # noqa: F401 (its modules are imported before the clock starts)
+    from cloze.model.data.batch import collate
+    from cloze.model.data.mixture import make_sampler, training_shards
 
     torch.set_num_threads(1)
     with Clock() as clock:
         shards = training_shards(dataset, dynamic)
-        order = training_order(shards, 0, dynamic, batch)
+        order = make_sampler(shards, 0, dynamic, batch)
         assert shards.info is not None
         first = int(position * len(shards))
         rows = shards.take(*order.locate(np.arange(first, first + batch)))

@@ -1,9 +1,11 @@
-"""How all of these benchmarks measure: every case in a fresh process, the cases of a round one after the other, medians over rounds.
+"""How all of these benchmarks measure: every case in a fresh process, the cases of a round one
+after the other, medians over rounds.
 
-Wall time says what a user waits; CPU time (user and system, of the process and all that it started) hardly changes when other work
-is on the machine, so ratios are taken of both. What it costs to start falls out where two sizes of one input are measured: see
-`slope`. Peak memory is the kernel's own figure for the largest process of a case; what of it is neither a mapped file nor
-shared is sampled.
+Wall time says what a user waits; CPU time (user and system, of the process and all that it started)
+hardly changes when other work is on the machine, so ratios are taken of both. What it costs to
+start falls out where two sizes of one input are measured: see `slope`. Peak memory is the kernel's
+own figure for the largest process of a case; what of it is neither a mapped file nor shared is
+sampled.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Sample:
     """One run of one case.
 
     Attributes:
-        wall, cpu: seconds of what the case timed; of the whole process where it timed nothing itself.
+        wall, cpu: seconds of what the case timed; of the whole process where it timed nothing
+            itself.
         work: what was done, in the case's own unit.
         peak: MB (1e6 bytes) that the largest process held, mapped files included.
         anonymous: MB of the largest process that are its own: no mapped files; sampled.
@@ -53,7 +56,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`module:function` with its arguments, run in a process of its own; or a command of another program's."""
+    """`module:function` with its arguments, run in a process of its own; or a command of another
+    program's.
+    """
 
     function: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +69,9 @@ class Case:
 
 
 class Clock:
-    """Seconds and CPU seconds between entering and leaving. Children count from when they have ended."""
+    """Seconds and CPU seconds between entering and leaving. Children count from when they have
+    ended.
+    """
 
     wall = cpu = 0.0
 
@@ -98,7 +105,12 @@ def run(case: Case) -> Sample:
         case.function,
         json.dumps(dict(case.arguments)),
     ]
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", **case.environment}
+    environment = {
+        **os.environ,
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",
+        **case.environment,
+    }
     allowed = sorted(os.sched_getaffinity(0))
     chosen = set(allowed if case.cores is None else allowed[-case.cores :])
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -117,11 +129,21 @@ def run(case: Case) -> Sample:
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         errors.seek(0)
-        said, complaint = output.read().decode(errors="replace"), errors.read().decode(errors="replace")
+        said, complaint = (
+            output.read().decode(errors="replace"),
+            errors.read().decode(errors="replace"),
+        )
     if process.returncode:
-        raise RuntimeError(f"{case.function or ' '.join(command[:3])} ended with {process.returncode}: {complaint[-2000:]}")
+        raise RuntimeError(
+            f"{case.function or ' '.join(command[:3])} ended with {process.returncode}: "
+            f"{complaint[-2000:]}"
+        )
     last = said.strip().rpartition("\n")[2]
-    told = json.loads(last) if last.startswith("{") else {"wall": wall, "cpu": usage.ru_utime + usage.ru_stime}
+    told = (
+        json.loads(last)
+        if last.startswith("{")
+        else {"wall": wall, "cpu": usage.ru_utime + usage.ru_stime}
+    )
     return Sample(**told, peak=memory.peak / MEGABYTE, anonymous=memory.own / MEGABYTE)
 
 
@@ -137,7 +159,8 @@ class _Memory:
 def _sampled(pid: int) -> Iterator[_Memory]:
     """The memory of the tree under `pid`, looked at until the context is left.
 
-    The peak is each process's own high-water mark. `ru_maxrss` would count what the process that started it held.
+    The peak is each process's own high-water mark. `ru_maxrss` would count what the process that
+    started it held.
     """
     found, ended = _Memory(), threading.Event()
 
@@ -173,13 +196,19 @@ def _own_bytes(process: psutil.Process) -> int:
 
 def _high_water(process: psutil.Process) -> int:
     try:
-        lines = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        lines = (
+            Path(f"/proc/{process.pid}/status")
+            .read_text(encoding="ascii", errors="replace")
+            .splitlines()
+        )
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
-def alternate(cases: Mapping[str, Case], rounds: int, say: Callable[[str], None] | None = None) -> dict[str, list[Sample]]:
+def alternate(
+    cases: Mapping[str, Case], rounds: int, say: Callable[[str], None] | None = None
+) -> dict[str, list[Sample]]:
     """Run all cases in turn, `rounds` times."""
     samples: dict[str, list[Sample]] = {name: [] for name in cases}
     for number in range(rounds):
@@ -188,7 +217,9 @@ def alternate(cases: Mapping[str, Case], rounds: int, say: Callable[[str], None]
                 continue
             sample = run(case)
             samples[name].append(sample)
-            (say or _say)(f"round {number + 1}/{rounds}  {name}: {sample.wall:.2f} s, CPU {sample.cpu:.2f} s")
+            (say or _say)(
+                f"round {number + 1}/{rounds}  {name}: {sample.wall:.2f} s, CPU {sample.cpu:.2f} s"
+            )
     return samples
 
 
@@ -213,9 +244,11 @@ def whole(sample: Sample) -> Rate:
 
 
 def slope(small: Sample, large: Sample) -> Rate:
-    """Work a second between two sizes of one input: what each more of it costs, whatever the start costs.
+    """Work a second between two sizes of one input: what each more of it costs, whatever the start
+    costs.
 
-    Under load a difference of wall times may come out at nothing or less; it is then no number (nan).
+    Under load a difference of wall times may come out at nothing or less; it is then no number
+    (nan).
     """
     work = large.work - small.work
     times = (large.wall - small.wall, large.cpu - small.cpu)
@@ -223,9 +256,13 @@ def slope(small: Sample, large: Sample) -> Rate:
 
 
 def slopes(small: Sequence[Sample], large: Sequence[Sample]) -> list[Rate]:
-    """The slope of each round; where one of the two had fewer rounds, its last stands for those it lacks."""
+    """The slope of each round; where one of the two had fewer rounds, its last stands for those it
+    lacks.
+    """
     rounds = max(len(small), len(large))
-    return [slope(small[min(n, len(small) - 1)], large[min(n, len(large) - 1)]) for n in range(rounds)]
+    return [
+        slope(small[min(n, len(small) - 1)], large[min(n, len(large) - 1)]) for n in range(rounds)
+    ]
 
 
 def median_rate(rates: Sequence[Rate]) -> Rate:
@@ -233,9 +270,13 @@ def median_rate(rates: Sequence[Rate]) -> Rate:
 
 
 def median_ratio(ours: Sequence[Rate], theirs: Sequence[Rate]) -> Rate:
-    """The median over the rounds of the ratio in each: what drifts from round to round falls out."""
+    """The median over the rounds of the ratio in each: what drifts from round to round
+    falls out.
+    """
     rounds = max(len(ours), len(theirs))
-    return median_rate([ours[min(n, len(ours) - 1)].over(theirs[min(n, len(theirs) - 1)]) for n in range(rounds)])
+    return median_rate(
+        [ours[min(n, len(ours) - 1)].over(theirs[min(n, len(theirs) - 1)]) for n in range(rounds)]
+    )
 
 
 def _median(values: Sequence[float]) -> float:
@@ -244,23 +285,31 @@ def _median(values: Sequence[float]) -> float:
 
 
 def machine() -> str:
-    """The machine in a line, and how loaded it is: above the number of its cores wall times mean little."""
+    """The machine in a line, and how loaded it is: above the number of its cores wall times mean
+    little.
+    """
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        name = next(
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         pass
     memory = psutil.virtual_memory().total / 2**30
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    return f"{name}, {cores} cores, {memory:.0f} GiB; Python {platform.python_version()}; load {load:.1f} at the beginning"
+    return (
+        f"{name}, {cores} cores, {memory:.0f} GiB; Python {platform.python_version()}; load "
+        f"{load:.1f} at the beginning"
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table whose columns are as wide as they must be."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in (head, *rows)
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in (head, *rows)
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)

@@ -1,8 +1,9 @@
 """Peak memory and time of the corpus and the dataset stage as their input grows.
 
-The stages run in one process each, so what is told is a worker with all that the stage itself holds beside it. Peak is the kernel's figure of
-resident memory, which counts mapped files as long as nobody else wants the memory; `own` leaves these out. The first size gives
-what the start costs; with it taken off, time is in proportion to size where the last column says 1.
+The stages run in one process each, so what is told is a worker with all that the stage itself holds
+beside it. Peak is the kernel's figure of resident memory, which counts mapped files as long as
+nobody else wants the memory; `own` leaves these out. The first size gives what the start costs;
+with it taken off, time is in proportion to size where the last column says 1.
 """
 
 from __future__ import annotations
@@ -16,11 +17,23 @@ from benchmarks.data.prepared import Work
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sizes", type=float, nargs=3, default=(2, 20, 200), metavar="MB", help="of raw text, growing")
     parser.add_argument(
-        "--sources", nargs="*", default=["mix", "wikipedia"], help="of the corpus stage; the dataset stage reads the mix"
+        "--sizes",
+        type=float,
+        nargs=3,
+        default=(2, 20, 200),
+        metavar="MB",
+        help="of raw text, growing",
     )
-    parser.add_argument("--stages", nargs="*", default=["corpus", "dataset"], choices=("corpus", "dataset"))
+    parser.add_argument(
+        "--sources",
+        nargs="*",
+        default=["mix", "wikipedia"],
+        help="of the corpus stage; the dataset stage reads the mix",
+    )
+    parser.add_argument(
+        "--stages", nargs="*", default=["corpus", "dataset"], choices=("corpus", "dataset")
+    )
     parser.add_argument("--workers", type=int, default=1)
 
 
@@ -29,7 +42,9 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
     for size in options.sizes:
         if "corpus" in options.stages:
             for kind in options.sources:
-                case = corpus_case(work, f"memory-{kind}-{size:g}", work.raw(kind, size), {}, options.workers)
+                case = corpus_case(
+                    work, f"memory-{kind}-{size:g}", work.raw(kind, size), {}, options.workers
+                )
                 planned[f"corpus, {kind} {size:g}"] = case
         if "dataset" in options.stages:
             planned[f"dataset {size:g}"] = Case(
@@ -73,7 +88,9 @@ def report(samples: Mapping[str, Sequence[Sample]], sizes: Sequence[float]) -> s
 
 
 def linearity(first: Sequence[Sample], small: Sequence[Sample], large: Sequence[Sample]) -> float:
-    """How much dearer (CPU time, the least of the rounds) a unit of work is from small to large than from first to small."""
+    """How much dearer (CPU time, the least of the rounds) a unit of work is from small to large
+    than from first to small.
+    """
     cpu = [min(one.cpu for one in taken) for taken in (first, small, large)]
     work = [taken[0].work for taken in (first, small, large)]
     return ((cpu[2] - cpu[1]) / (work[2] - work[1])) / ((cpu[1] - cpu[0]) / (work[1] - work[0]))

@@ -1,11 +1,15 @@
-"""The dataset stage against google-research/bert's `create_pretraining_data.py`: same documents, same vocabulary, one core each.
+"""The dataset stage against google-research/bert's `create_pretraining_data.py`: same documents,
+same vocabulary, one core each.
 
-Theirs is not in this repository: `--script` names the file in a checkout of google-research/bert, `--python` an interpreter
-that has TensorFlow 2 (`python -m venv V && V/bin/pip install tensorflow-cpu`). It runs as it is; a `sitecustomize.py` made for the
-run gives it `tensorflow.compat.v1` where it imports `tensorflow`. Ten copies of both, length 128, 20 predictions.
+Theirs is not in this repository: `--script` names the file in a checkout of google-research/bert,
+`--python` an interpreter that has TensorFlow 2 (`python -m venv V && V/bin/pip install
+tensorflow-cpu`). It runs as it is; a `sitecustomize.py` made for the run gives it
+`tensorflow.compat.v1` where it imports `tensorflow`. Ten copies of both, length 128, 20
+predictions.
 
-What differs: theirs cuts the documents anew for each copy and holds all in memory; ours stores a row once with ten masks beside it.
-Speed is of the text read, in WordPieces a second; the difference of two sizes leaves start-up out, beside it stand whole runs.
+What differs: theirs cuts the documents anew for each copy and holds all in memory; ours stores a
+row once with ten masks beside it. Speed is of the text read, in WordPieces a second; the difference
+of two sizes leaves start-up out, beside it stand whole runs.
 """
 
 from __future__ import annotations
@@ -17,7 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data import cases
-from benchmarks.data.measure import MEGABYTE, Case, Clock, Sample, alternate, median_ratio, run, slopes, table, whole
+from benchmarks.data.measure import (
+    MEGABYTE,
+    Case,
+    Clock,
+    Sample,
+    alternate,
+    median_ratio,
+    run,
+    slopes,
+    table,
+    whole,
+)
 from benchmarks.data.prepared import Work
 
 SHIM = """import sys
@@ -30,9 +45,20 @@ NAMES = (OURS, PACKED, THEIRS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--script", required=True, help="create_pretraining_data.py in a checkout of google-research/bert")
+    parser.add_argument(
+        "--script",
+        required=True,
+        help="create_pretraining_data.py in a checkout of google-research/bert",
+    )
     parser.add_argument("--python", required=True, help="an interpreter that has TensorFlow 2")
-    parser.add_argument("--sizes", type=float, nargs=2, default=(1, 4), metavar="MB", help="of the two corpora, as raw text")
+    parser.add_argument(
+        "--sizes",
+        type=float,
+        nargs=2,
+        default=(1, 4),
+        metavar="MB",
+        help="of the two corpora, as raw text",
+    )
     parser.add_argument("--their-rounds", type=int, default=1, help="theirs takes minutes")
 
 
@@ -44,10 +70,23 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
     outputs: dict[float, Path] = {}
     for size in options.sizes:
         corpus = work.corpus(size)
-        text, outputs[size] = Path(work.scratch(f"text-{size:g}.txt")), Path(work.scratch(f"theirs-{size:g}.tfrecord"))
-        run(Case(function="benchmarks.data.reference:write_text", arguments={"corpus": corpus, "out": str(text)}))
+        text, outputs[size] = (
+            Path(work.scratch(f"text-{size:g}.txt")),
+            Path(work.scratch(f"theirs-{size:g}.tfrecord")),
+        )
+        run(
+            Case(
+                function="benchmarks.data.reference:write_text",
+                arguments={"corpus": corpus, "out": str(text)},
+            )
+        )
         for name, compression in ((OURS, "none"), (PACKED, "zstd")):
-            config = {"recipe": "bert", "length": LENGTH, "max_predictions": PREDICTIONS, "copies": COPIES}
+            config = {
+                "recipe": "bert",
+                "length": LENGTH,
+                "max_predictions": PREDICTIONS,
+                "copies": COPIES,
+            }
             planned[f"{name} {size:g}"] = Case(
                 function="benchmarks.data.cases:dataset",
                 arguments={
@@ -60,7 +99,11 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
             )
         planned[f"{THEIRS} {size:g}"] = Case(
             command=their_command(options.python, options.script, work.data, text, outputs[size]),
-            environment={"PYTHONPATH": str(shim), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+            environment={
+                "PYTHONPATH": str(shim),
+                "CUDA_VISIBLE_DEVICES": "",
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+            },
             rounds=options.their_rounds,
         )
     samples = alternate(planned, options.rounds)
@@ -92,10 +135,14 @@ def write_text(corpus: str, out: str) -> dict[str, Any]:
     return clock.sample(0)
 
 
-def report(samples: Mapping[str, Sequence[Sample]], sizes: Sequence[float], disk: Mapping[float, int]) -> str:
+def report(
+    samples: Mapping[str, Sequence[Sample]], sizes: Sequence[float], disk: Mapping[float, int]
+) -> str:
     """Args: disk: bytes of their output by size."""
     small, large = sizes
-    work = {size: samples[f"{OURS} {size:g}"][0].work for size in sizes}  # the same text: theirs has as many pieces
+    work = {
+        size: samples[f"{OURS} {size:g}"][0].work for size in sizes
+    }  # the same text: theirs has as many pieces
     taken = {
         name: {
             size: [
@@ -114,15 +161,38 @@ def report(samples: Mapping[str, Sequence[Sample]], sizes: Sequence[float], disk
         middle = sorted(marginal[name], key=lambda rate: rate.cpu)[len(marginal[name]) // 2]
         total = sorted(totals[name], key=lambda rate: rate.cpu)[len(totals[name]) // 2]
         peak = max(one.peak for one in taken[name][large])
-        ratio, total_ratio = median_ratio(marginal[name], marginal[THEIRS]), median_ratio(totals[name], totals[THEIRS])
+        ratio, total_ratio = (
+            median_ratio(marginal[name], marginal[THEIRS]),
+            median_ratio(totals[name], totals[THEIRS]),
+        )
         cells = [f"{middle.cpu:,.0f}", f"{ratio.cpu:.1f}", f"{ratio.wall:.1f}"]
         cells += [f"{total.cpu:,.0f}", f"{total_ratio.cpu:.1f}", f"{total_ratio.wall:.1f}"]
         share = disk[large] / bytes_of[name]
-        rows.append([name, *cells, f"{bytes_of[name] / MEGABYTE:,.1f} MB", f"1/{share:.1f}", f"{peak:,.0f} MB"])
-    head = ("", "pieces/CPU s", "ratio", "of wall", "with start-up", "ratio", "of wall", "disk", "of theirs", "peak memory")
+        rows.append(
+            [
+                name,
+                *cells,
+                f"{bytes_of[name] / MEGABYTE:,.1f} MB",
+                f"1/{share:.1f}",
+                f"{peak:,.0f} MB",
+            ]
+        )
+    head = (
+        "",
+        "pieces/CPU s",
+        "ratio",
+        "of wall",
+        "with start-up",
+        "ratio",
+        "of wall",
+        "disk",
+        "of theirs",
+        "peak memory",
+    )
     return "\n".join(
         [
-            f"Corpora of {small:g} and {large:g} MB of raw text ({work[small]:,.0f} and {work[large]:,.0f} WordPieces), {COPIES} copies."
+            f"Corpora of {small:g} and {large:g} MB of raw text ({work[small]:,.0f} and "
+            f"{work[large]:,.0f} WordPieces), {COPIES} copies."
             f" Rates between the two; with start-up: of the larger. Disk: of the larger.",
             table(head, rows),
         ]

@@ -1,8 +1,10 @@
-"""Raw input of any size, made from the real files of `shared/data`: first each file once, then again under other names.
+"""Raw input of any size, made from the real files of `shared/data`: first each file once, then
+again under other names.
 
-A repeated document must not be a copy that the corpus stage finds and drops, so that it costs what a new one costs. In repetition n
-every common word (four to twelve letters between spaces, so no markup) becomes another one of the same length that is about as frequent: which one
-depends on n. What is left of a text's five-word shingles is under a tenth.
+A repeated document must not be a copy that the corpus stage finds and drops, so that it costs what
+a new one costs. In repetition n every common word (four to twelve letters between spaces, so no
+markup) becomes another one of the same length that is about as frequent: which one depends on n.
+What is left of a text's five-word shingles is under a tenth.
 """
 
 from __future__ import annotations
@@ -20,7 +22,19 @@ from pathlib import Path
 
 KINDS = ("wikipedia", "wikiextractor", "gutenberg", "novels", "warc", "jsonl", "docstrings")
 READER = {"gutenberg": "books", "novels": "books"}  # where it is not the kind's own name
-PACKAGES = ("pydantic", "prefect", "transformers", "torch", "stdlib", "scipy", "sklearn", "pandas", "numpy", "sympy", "mlflow")
+PACKAGES = (
+    "pydantic",
+    "prefect",
+    "transformers",
+    "torch",
+    "stdlib",
+    "scipy",
+    "sklearn",
+    "pandas",
+    "numpy",
+    "sympy",
+    "mlflow",
+)
 MIX = {"wikiextractor": 0.45, "novels": 0.32, "gutenberg": 0.23}  # as much as there is of each
 
 _WORD = re.compile(rb"(?<= )[a-z]{4,12}(?= )")
@@ -29,7 +43,9 @@ _NEIGHBOURS = 64  # words that take each other's places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """A source on the disk: what `--source KIND=PATH` is given, and its bytes as they are read, unpacked."""
+    """A source on the disk: what `--source KIND=PATH` is given, and its bytes as they are read,
+    unpacked.
+    """
 
     kind: str
     path: str
@@ -55,7 +71,9 @@ def _exchange(data: str, copy: int) -> dict[bytes, bytes]:
     for words in _ranked(data).values():
         for first in range(0, len(words), _NEIGHBOURS):
             block = words[first : first + _NEIGHBOURS]
-            table.update({word: block[(place + copy) % len(block)] for place, word in enumerate(block)})
+            table.update(
+                {word: block[(place + copy) % len(block)] for place, word in enumerate(block)}
+            )
     return table
 
 
@@ -93,12 +111,18 @@ def _files(pattern: str, data: str) -> list[Path]:
     """In an order that has nothing to do with their names, so that a few of them are like all."""
     found = sorted(Path(data).glob(pattern), key=lambda path: zlib.crc32(path.name.encode()))
     if not found:
-        raise FileNotFoundError(f"{data}/{pattern} is not here: give --data the directory of real data")
+        raise FileNotFoundError(
+            f"{data}/{pattern} is not here: give --data the directory of real data"
+        )
     return found
 
 
-def _until(size: float, units: list[bytes], render: Callable[[bytes, int], bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """(copy, number, content) of units, again and again, until what there is is as near to `size` bytes as it gets; one at least."""
+def _until(
+    size: float, units: list[bytes], render: Callable[[bytes, int], bytes]
+) -> Iterator[tuple[int, int, bytes]]:
+    """(copy, number, content) of units, again and again, until what there is is as near to `size`
+    bytes as it gets; one at least.
+    """
     total, copy = 0, 0
     while True:
         for number, unit in enumerate(units):
@@ -110,7 +134,9 @@ def _until(size: float, units: list[bytes], render: Callable[[bytes, int], bytes
         copy += 1
 
 
-def _text_files(pattern: str, rename: Callable[[bytes, int], bytes] | None = None) -> Callable[..., tuple[Path, int]]:
+def _text_files(
+    pattern: str, rename: Callable[[bytes, int], bytes] | None = None
+) -> Callable[..., tuple[Path, int]]:
     def write(out: Path, size: float, data: str) -> tuple[Path, int]:
         files = _files(pattern, data)
 
@@ -128,7 +154,11 @@ def _text_files(pattern: str, rename: Callable[[bytes, int], bytes] | None = Non
 
 
 def _rename_extracted(content: bytes, copy: int) -> bytes:
-    return re.sub(rb'(<doc id=")(\d+)', lambda match: match[1] + b"%d" % (int(match[2]) + copy * 10**9), content)
+    return re.sub(
+        rb'(<doc id=")(\d+)',
+        lambda match: match[1] + b"%d" % (int(match[2]) + copy * 10**9),
+        content,
+    )
 
 
 def _wikipedia(out: Path, size: float, data: str) -> tuple[Path, int]:
@@ -140,7 +170,12 @@ def _wikipedia(out: Path, size: float, data: str) -> tuple[Path, int]:
         if not copy:
             return page
         page = page.replace(b"</title>", b" (%d)</title>" % copy, 1)
-        page = re.sub(rb"<id>(\d+)</id>", lambda match: b"<id>%d</id>" % (int(match[1]) + copy * 10**8), page, count=1)
+        page = re.sub(
+            rb"<id>(\d+)</id>",
+            lambda match: b"<id>%d</id>" % (int(match[1]) + copy * 10**8),
+            page,
+            count=1,
+        )
         return varied(page, copy, data)
 
     path, total = out / "enwiki.xml.bz2", len(head) + len(foot)
@@ -154,7 +189,11 @@ def _wikipedia(out: Path, size: float, data: str) -> tuple[Path, int]:
 
 
 def _jsonl(out: Path, size: float, data: str) -> tuple[Path, int]:
-    lines = [line for file in _files("web/*.jsonl.gz", data) for line in gzip.decompress(file.read_bytes()).splitlines(True)]
+    lines = [
+        line
+        for file in _files("web/*.jsonl.gz", data)
+        for line in gzip.decompress(file.read_bytes()).splitlines(True)
+    ]
 
     def render(line: bytes, copy: int) -> bytes:
         if not copy:
@@ -183,7 +222,11 @@ def _warc(out: Path, size: float, data: str) -> tuple[Path, int]:
             return record
         head, _, body = record.partition(b"\r\n\r\n")
         head = re.sub(rb"\r\nWARC-(?:Block|Payload)-Digest: [^\r]*", b"", head)
-        return re.sub(rb"(urn:uuid:)(........)", rb"\g<1>%08X" % copy, head) + b"\r\n\r\n" + varied(body, copy, data)
+        return (
+            re.sub(rb"(urn:uuid:)(........)", rb"\g<1>%08X" % copy, head)
+            + b"\r\n\r\n"
+            + varied(body, copy, data)
+        )
 
     path, total = out / "web.warc.gz", 0
     with open(path, "wb") as packed:
@@ -195,8 +238,8 @@ def _warc(out: Path, size: float, data: str) -> tuple[Path, int]:
 
 def _packages(size: float) -> Raw:
     """As many installed packages as have `size` bytes of source; nothing is repeated."""
-    from pipeline.core.errors import DataError
-    from pipeline.corpus.readers import find_reader
+    from cloze.core.errors import DataError
+    from cloze.pipeline.corpus.readers import find_reader
 
     names: list[str] = []
     total = 0

@@ -1,10 +1,12 @@
 """What a machine with a GPU says of this trainer, in so many minutes.
 
     python -m benchmarks.gpu --minutes 9                    # on a GPU: checks, then the table
-    python -m benchmarks.gpu --device cpu --tiny --minutes 3  # the same rows at the smallest size, anywhere
+    python -m benchmarks.gpu --device cpu --tiny --minutes 3  # the same rows at the smallest size,
+    anywhere
 
-Rows go to rows.jsonl as they come, results.md holds the table so far, child.log what libraries said: in --out, in $OUT where that is set,
-or in runs/gpu. It ends with 1 where a check failed; a speed that could not be measured is named in the table.
+Rows go to rows.jsonl as they come, results.md holds the table so far, child.log what libraries
+said: in --out, in $OUT where that is set, or in runs/gpu. It ends with 1 where a check failed; a
+speed that could not be measured is named in the table.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ def machine(device: str) -> dict[str, Any]:
     found: dict[str, Any] = {"device": f"{platform.processor() or platform.machine()} CPU"}
     if device == "cuda":
         gpu = torch.cuda.get_device_properties(0)
-        found = {"device": gpu.name, "memory": f"{gpu.total_memory / 1e9:.0f} GB", "CUDA": torch.version.cuda}
+        found = {
+            "device": gpu.name,
+            "memory": f"{gpu.total_memory / 1e9:.0f} GB",
+            "CUDA": torch.version.cuda,
+        }
     found |= {"torch": torch.__version__, "Python": platform.python_version()}
     for package in ("transformers", "deepspeed"):
         try:
@@ -44,7 +50,9 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--tiny", action="store_true", help="everything at the smallest size")
@@ -59,7 +67,10 @@ def main() -> None:
     from benchmarks.gpu.table import markdown
 
     if options.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("there is no GPU here that torch can use; --device cpu --tiny runs the same rows on the CPU")
+        sys.exit(
+            "there is no GPU here that torch can use; --device cpu --tiny runs the same rows on "
+            "the CPU"
+        )
     options.out.mkdir(parents=True, exist_ok=True)
     told, rows = machine(options.device), list[dict[str, Any]]()
     (options.out / "rows.jsonl").write_text(json.dumps(told) + "\n")
@@ -72,16 +83,26 @@ def main() -> None:
         (options.out / "results.md").write_text(markdown(rows, told))
         figures = row.get("figures") or {}
         shown = "  ".join(
-            f"{name} {value:.4g}" for name, value in figures.items() if isinstance(value, float) and "time_" not in name
+            f"{name} {value:.4g}"
+            for name, value in figures.items()
+            if isinstance(value, float) and "time_" not in name
         )
         how = {True: "ok", False: "FAILED", None: "not run"}[row["ok"]]
-        print(f"{time.monotonic() - BEGAN:6.0f} s  {row['row']:40} {how:8} {row.get('error') or shown}", flush=True)
+        print(
+            f"{time.monotonic() - BEGAN:6.0f} s  {row['row']:40} {how:8} "
+            f"{row.get('error') or shown}",
+            flush=True,
+        )
 
     with tempfile.TemporaryDirectory(prefix="cloze-gpu-") as scratch:
         where = options.device, options.tiny, Path(scratch), options.out / "child.log"
-        children = child_of(*where, **dict([DETERMINISTIC])), child_of(*where)  # the second as trainings run
+        children = (
+            child_of(*where, **dict([DETERMINISTIC])),
+            child_of(*where),
+        )  # the second as trainings run
         wanted = [
-            [name for name in names if re.search(options.only, name)] for names in (check_names(), speed_names(options.tiny))
+            [name for name in names if re.search(options.only, name)]
+            for names in (check_names(), speed_names(options.tiny))
         ]
         checks, speeds = zip(wanted, children, strict=True)
         left = 60 * options.minutes - MARGIN - (time.monotonic() - BEGAN)

@@ -1,7 +1,9 @@
-"""What must be equal on a GPU, as everywhere: a row a check. `tests/model/test_gpu.py` runs the same ones, marked `gpu`.
+"""What must be equal on a GPU, as everywhere: a row a check. `tests/model/test_gpu.py` runs the
+same ones, marked `gpu`.
 
-Each is given its `Place` and returns figures to tell; what is not equal raises AssertionError, what cannot run here `Skipped`.
-On the CPU they run at the smallest size, so that they are known to work before there is a GPU.
+Each is given its `Place` and returns figures to tell; what is not equal raises AssertionError, what
+cannot run here `Skipped`. On the CPU they run at the smallest size, so that they are known to work
+before there is a GPU.
 """
 
 from __future__ import annotations
@@ -19,28 +21,27 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.place import Place
-from model.data.batch import Batch, move
-from model.data.collate import collate
-from model.data.layouts import Kind, Sequences, buckets, packed, rows
-from model.data.shards import Shards
-from model.families.config import for_dataset
-from model.families.models import new_model
-from model.families.table import FAMILIES
-from model.layers import logit_sizes
-from model.layers.attention import SelfAttention
-from model.layers.encoder import Encoder
-from model.layers.varlen import runs_varlen
-from model.objectives import choose
-from model.train.arriving import Arriving
-from model.train.distributed import World
-from model.train.engines import EngineChoice
-from model.train.engines.create import create
-from model.train.optimizers import OPTIMIZERS
-from model.train.optimizers.adamw import adamw
-from model.train.parameters import parameter_groups
-from model.train.precision import Precision
-from model.train.recipe import recipe, step_pace
-from model.train.scoring import Scoring
+from cloze.model.data.batch import Batch, collate, move
+from cloze.model.data.layouts import LayoutKind, Sequences, buckets, packed, rows
+from cloze.model.data.shards import ShardedRows
+from cloze.model.families.config import for_dataset
+from cloze.model.families.models import new_model
+from cloze.model.families.table import FAMILIES
+from cloze.model.layers import logit_sizes
+from cloze.model.layers.attention import SelfAttention
+from cloze.model.layers.attention_kernels import runs_varlen
+from cloze.model.layers.encoder import Encoder
+from cloze.model.objectives import choose
+from cloze.model.train.distributed import World
+from cloze.model.train.engines import EngineConfig
+from cloze.model.train.engines.create import create
+from cloze.model.train.engines.transfers import AsyncScalar
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.optimizers import OPTIMIZERS
+from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.parameters import parameter_groups
+from cloze.model.train.precision import Precision
+from cloze.model.train.recipe import recipe, step_duration
 from tests.model.datasets import lines
 from tests.model.train.ranks import STILL, Here, config, digests, here
 from tests.tiny_models import tiny_config
@@ -69,7 +70,9 @@ class Skipped(Exception):
 
 
 def kernels_agree(place: Place) -> Figures:
-    """Attention of sequences that lie end to end beside masked attention: one layer's output and gradient, whole and in windows."""
+    """Attention of sequences that lie end to end beside masked attention: one layer's output and
+    gradient, whole and in windows.
+    """
     device, precision = torch.device(place.device), _precision(place)
     lengths = np.array([70, 3, 40, 16, 70])
     real = (torch.arange(70) < torch.from_numpy(lengths)[:, None]).to(device)
@@ -79,11 +82,20 @@ def kernels_agree(place: Place) -> Figures:
         layer = SelfAttention(128, 2, dropout=0.0, window=window).to(device)
         hidden = torch.randn(5, 70, 128, device=device, requires_grad=True)
         sequences = Sequences.alone(lengths, 70)
-        tokens, padded = (packed if varlen else buckets)(sequences).to(device), rows(sequences).to(device)
+        tokens, padded = (
+            (packed if varlen else buckets)(sequences).to(device),
+            rows(sequences).to(device),
+        )
         with torch.autocast(place.device, dtype=torch.bfloat16, enabled=precision == "bf16"):
-            outputs = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens)), layer(hidden, padded)
+            outputs = (
+                tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens)),
+                layer(hidden, padded),
+            )
         outputs = tuple(output.float() * real[..., None] for output in outputs)
-        gradients = [torch.autograd.grad(output.square().sum(), hidden, retain_graph=True)[0] for output in outputs]
+        gradients = [
+            torch.autograd.grad(output.square().sum(), hidden, retain_graph=True)[0]
+            for output in outputs
+        ]
         worst = max(worst, _apart(*outputs), _apart(*gradients))
     _close(worst, precision, "outputs or gradients")
     return {"kernel": "variable lengths" if varlen else "masked", "difference": worst}
@@ -92,7 +104,7 @@ def kernels_agree(place: Place) -> Figures:
 def layouts_agree(place: Place) -> Figures:
     """Padded = unpadded = packed: loss and gradient of every family that leaves padding out."""
     precision, worst, where = _precision(place), 0.0, ""
-    kinds: list[Kind] = ["rows", "buckets"]
+    kinds: list[LayoutKind] = ["rows", "buckets"]
     if runs_varlen(torch.device(place.device), torch.bfloat16, 16):
         kinds.append("packed")
     families = [name for name in FAMILIES if name != "electra"]  # whose generator draws anew
@@ -100,7 +112,11 @@ def layouts_agree(place: Place) -> Figures:
         found = {}
         for kind in kinds:
             scoring, batch = _scoring(place, family, precision, layout=kind)
-            if any(not part.unpads for part in scoring.modules() if isinstance(part, Encoder)):
+            if any(
+                not part.supports_unpadding
+                for part in scoring.modules()
+                if isinstance(part, Encoder)
+            ):
                 break
             found[kind] = _gradient(scoring, batch)
         for kind, gradient in found.items():
@@ -115,7 +131,9 @@ def compiled_is_eager(place: Place) -> Figures:
     precision = _precision(place)
     found = []
     for compiled in (False, True):
-        scoring, batch = _scoring(place, "bert", precision, compiled=compiled, num_hidden_layers=1 if place.tiny else 2)
+        scoring, batch = _scoring(
+            place, "bert", precision, compiled=compiled, num_hidden_layers=1 if place.tiny else 2
+        )
         found.append(_gradient(scoring, batch))
     worst = _apart(*found)
     _close(worst, precision, "gradients")
@@ -133,21 +151,27 @@ def a_cpu_checkpoint_goes_on(place: Place) -> Figures:
 
 
 def resume_is_bit_exact(place: Place) -> Figures:
-    """Stopped and gone on with, on the device: not a byte differs, under torch's deterministic kernels if not without."""
+    """Stopped and gone on with, on the device: not a byte differs, under torch's deterministic
+    kernels if not without.
+    """
     plain = _resumed_alike(place, "plain")
     if plain:
         return {"deterministic kernels": "not needed"}
     os.environ.setdefault(*DETERMINISTIC)
     torch.use_deterministic_algorithms(True)
     try:
-        assert _resumed_alike(place, "deterministic"), "the checkpoints differ, even with torch.use_deterministic_algorithms"
+        assert _resumed_alike(place, "deterministic"), (
+            "the checkpoints differ, even with torch.use_deterministic_algorithms"
+        )
     finally:
         torch.use_deterministic_algorithms(False)
     return {"deterministic kernels": "needed"}
 
 
 def zero_stages_agree(place: Place) -> Figures:
-    """ZeRO 1 to 3 beside plain torch on one device, and each one's checkpoint gone on with in plain torch."""
+    """ZeRO 1 to 3 beside plain torch on one device, and each one's checkpoint gone on with in plain
+    torch.
+    """
     if importlib.util.find_spec("deepspeed") is None:
         raise Skipped("deepspeed is not installed")
     straight, worst = _losses(_run(place, "zero-0")), 0.0
@@ -160,19 +184,26 @@ def zero_stages_agree(place: Place) -> Figures:
 
 
 def every_family_steps(place: Place) -> Figures:
-    """One step of each: its loss is about that of chance, as on the CPU, and its update leaves finite weights."""
+    """One step of each: its loss is about that of chance, as on the CPU, and its update leaves
+    finite weights.
+    """
     losses = {}
     for family in FAMILIES:
         scoring, batch = _scoring(place, family, _precision(place))
         loss, _ = scoring(batch, _counts(scoring, batch))
         loss.backward()
-        settled = recipe(config(), "fp32", step_pace(config()))
+        settled = recipe(config(), "fp32", step_duration(config()))
         adamw(parameter_groups(scoring.model, settled), settled).step()
         chance = scoring.chance(VOCABULARY)
         found = losses[family] = float(loss)
         assert math.isfinite(found), f"{family}: the loss is {found}"
-        if chance is not None and family not in ("electra", "deberta"):  # of which one part of the loss weighs fifty times
-            assert abs(found - chance) < 0.15 * chance, f"{family}: the first loss is {found:.3f}, chance {chance:.3f}"
+        if chance is not None and family not in (
+            "electra",
+            "deberta",
+        ):  # of which one part of the loss weighs fifty times
+            assert abs(found - chance) < 0.15 * chance, (
+                f"{family}: the first loss is {found:.3f}, chance {chance:.3f}"
+            )
         assert all(bool(torch.isfinite(parameter).all()) for parameter in scoring.parameters()), (
             f"{family}: weights are not finite"
         )
@@ -199,7 +230,9 @@ def sixteen_bits_train(place: Place) -> Figures:
     straight = _losses(_run(place, "fp32"))
     fp16 = _losses(_run(place, "fp16", values={"precision": "fp16"}))
     masters = _losses(_run(place, "masters", values={"precision": "bf16", "reduce": "bf16"}))
-    worst = max(abs(a - b) / a for found in (fp16, masters) for a, b in zip(straight, found, strict=True))
+    worst = max(
+        abs(a - b) / a for found in (fp16, masters) for a, b in zip(straight, found, strict=True)
+    )
     _close(worst, "bf16", "losses")
     return {"difference": worst}
 
@@ -211,23 +244,37 @@ def offload_agrees(place: Place) -> Figures:
     if importlib.util.find_spec("deepspeed") is None:
         raise Skipped("deepspeed is not installed")
     worst = 0.0
-    for optimizer, stages in (("adamw", (1, 3)), ("lamb", (2,))):  # of which LAMB adds up over ranks what lies on the CPU
+    for optimizer, stages in (
+        ("adamw", (1, 3)),
+        ("lamb", (2,)),
+    ):  # of which LAMB adds up over ranks what lies on the CPU
         values = {"optimizer": optimizer}
         straight = _losses(_run(place, f"there-{optimizer}", values=values))
         for stage in stages:
-            away = _run(place, f"away-{optimizer}-{stage}", values=values, engine="deepspeed", zero=stage, offload="cpu")
-            worst = max([worst, *(abs(a - b) / a for a, b in zip(straight, _losses(away), strict=True))])
+            away = _run(
+                place,
+                f"away-{optimizer}-{stage}",
+                values=values,
+                engine="deepspeed",
+                zero=stage,
+                offload="cpu",
+            )
+            worst = max(
+                [worst, *(abs(a - b) / a for a, b in zip(straight, _losses(away), strict=True))]
+            )
     _close(worst, "fp32", "losses")
     return {"difference": worst}
 
 
 def a_step_waits_for_nothing(place: Place) -> Figures:
-    """Forward, backward and update by every optimizer: torch refuses whatever would make the host wait."""
+    """Forward, backward and update by every optimizer: torch refuses whatever would make the host
+    wait.
+    """
     device, norms = torch.device(place.device), []
-    choice, world = EngineChoice("torch", 0), World(0, 1, device)
+    choice, world = EngineConfig("torch", 0), World(0, 1, device)
     for optimizer in OPTIMIZERS:
         settings = config(optimizer=optimizer)
-        settled = recipe(settings, _precision(place), step_pace(settings))
+        settled = recipe(settings, _precision(place), step_duration(settings))
         scoring, batch = _scoring(place, "bert", settled.precision)
         engine = create(choice, scoring, settled, world, micro_batch=ROWS, accumulation=1)
         counts = _counts(scoring, batch)
@@ -236,7 +283,7 @@ def a_step_waits_for_nothing(place: Place) -> Figures:
                 if step and device.type == "cuda":  # the first one makes what stays
                     torch.cuda.set_sync_debug_mode("error")
                 engine.backward(batch, counts, last=True)
-                norms.append(Arriving(engine.step(1e-3)))
+                norms.append(AsyncScalar(engine.step(1e-3)))
         finally:
             if device.type == "cuda":
                 torch.cuda.set_sync_debug_mode("default")
@@ -264,47 +311,73 @@ def _precision(place: Place) -> Precision:
 
 
 def _close(worst: float, precision: Precision, what: str) -> None:
-    assert worst < CLOSE[precision], f"{what} differ by {worst:.2g} of their norm, {CLOSE[precision]:g} is allowed"
+    assert worst < CLOSE[precision], (
+        f"{what} differ by {worst:.2g} of their norm, {CLOSE[precision]:g} is allowed"
+    )
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
-    """The norm of the difference beside that of the second; what is not a number is infinitely far away."""
+    """The norm of the difference beside that of the second; what is not a number is infinitely far
+    away.
+    """
     one, other = one.detach().double(), other.detach().double()
     found = float((one - other).norm() / other.norm())
     return found if math.isfinite(found) else math.inf
 
 
 def _scoring(
-    place: Place, family: str, precision: Precision, *, layout: Kind = "rows", compiled: bool = False, **sizes: Any
-) -> tuple[Scoring, Batch]:
-    """A tiny model of the family without dropout, and a batch, both on the device and always the same."""
+    place: Place,
+    family: str,
+    precision: Precision,
+    *,
+    layout: LayoutKind = "rows",
+    compiled: bool = False,
+    **sizes: Any,
+) -> tuple[PretrainModule, Batch]:
+    """A tiny model of the family without dropout, and a batch, both on the device and always the
+    same.
+    """
     pairs = PAIRS.get(family)
-    shards = Shards(place.small(pairs or "alone", vocab_size=VOCABULARY, pair_task=pairs))
+    shards = ShardedRows(place.small(pairs or "alone", vocab_size=VOCABULARY, pair_task=pairs))
     info = shards.info
     assert info is not None
     more = {"embedding_size": 32} if family == "electra" else {}
-    model = for_dataset(tiny_config(family, **{**WIDE, "vocab_size": VOCABULARY, **more, **sizes}), info)
+    model = for_dataset(
+        tiny_config(family, **{**WIDE, "vocab_size": VOCABULARY, **more, **sizes}), info
+    )
     torch.manual_seed(0)
     network = new_model(model)
-    scoring = Scoring(network, choose(model, info), precision, compiled, place.device).to(place.device).train()
+    scoring = (
+        PretrainModule(network, choose(model, info), precision, compiled, place.device)
+        .to(place.device)
+        .train()
+    )
     rows = np.arange(ROWS)
     taken = shards.take(rows, np.zeros_like(rows))
     fixed = shards.most_predictions() if compiled else None
-    batch = collate(taken, pad=info.special.pad, longest=info.length, layout=layout, fixed_predictions=fixed)
+    batch = collate(
+        taken, pad=info.special.pad, longest=info.length, layout=layout, fixed_predictions=fixed
+    )
     return scoring, move(batch, torch.device(place.device))
 
 
-def _counts(scoring: Scoring, batch: Batch) -> Tensor:
+def _counts(scoring: PretrainModule, batch: Batch) -> Tensor:
     return torch.tensor(
-        [max(1, count) for count in scoring.targets(batch)], dtype=torch.float32, device=batch["input_ids"].device
+        [max(1, count) for count in scoring.count_targets(batch)],
+        dtype=torch.float32,
+        device=batch["input_ids"].device,
     )
 
 
-def _gradient(scoring: Scoring, batch: Batch) -> Tensor:
+def _gradient(scoring: PretrainModule, batch: Batch) -> Tensor:
     """The whole gradient, behind it the loss: one flat tensor."""
     loss, _ = scoring(batch, _counts(scoring, batch))
     loss.backward()
-    found = [parameter.grad.float().flatten() for parameter in scoring.parameters() if parameter.grad is not None]
+    found = [
+        parameter.grad.float().flatten()
+        for parameter in scoring.parameters()
+        if parameter.grad is not None
+    ]
     return torch.cat([*found, loss.detach().float().reshape(1)])
 
 
@@ -317,10 +390,21 @@ def _run(
     values: Mapping[str, Any] | None = None,
     **execution: Any,
 ) -> Here:
-    """A training of a few steps without dropout, in fp32 if `values` of the config do not say otherwise; one that is there goes on."""
-    settings = config(**{"steps": STEPS, "model": STILL, "log_every": 1, "heldout_rows": 0, **(values or {})})
+    """A training of a few steps without dropout, in fp32 if `values` of the config do not say
+    otherwise; one that is there goes on.
+    """
+    settings = config(
+        **{"steps": STEPS, "model": STILL, "log_every": 1, "heldout_rows": 0, **(values or {})}
+    )
     dataset = place.small("nsp", vocab_size=VOCABULARY)
-    return here(settings, dataset, place.scratch / name, stop_at=stop_at, device=device or place.device, **execution)
+    return here(
+        settings,
+        dataset,
+        place.scratch / name,
+        stop_at=stop_at,
+        device=device or place.device,
+        **execution,
+    )
 
 
 def _losses(run: Here) -> list[float]:

@@ -1,9 +1,10 @@
-"""Runs rows in a process of its own: what ends it (a fault of the driver, memory that is out) ends one row.
+"""Runs rows in a process of its own: what ends it (a fault of the driver, memory that is out) ends
+one row.
 
     python -m benchmarks.gpu.child --device cuda --scratch DIR [--tiny]
 
-Reads a JSON object a line, {"row": name, "seconds": n}, and answers each with one: {"row": …, "ok": …, "took": …, and figures or an error}.
-Everything else that is printed goes to standard error.
+Reads a JSON object a line, {"row": name, "seconds": n}, and answers each with one: {"row": …, "ok":
+…, "took": …, and figures or an error}. Everything else that is printed goes to standard error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.rows import row_named
-from pipeline.core.processes import die_with_parent
+from cloze.core.processes import die_with_parent
 
 
 def run(name: str, place: Any) -> dict[str, Any]:
@@ -38,7 +39,9 @@ def run(name: str, place: Any) -> dict[str, Any]:
 
 
 def begin(device: str) -> None:
-    """Start the device. A machine whose driver cannot map memory piece by piece, as ranks ask of torch's allocator, is not asked for it."""
+    """Start the device. A machine whose driver cannot map memory piece by piece, as ranks ask of
+    torch's allocator, is not asked for it.
+    """
     if device == "cuda":
         import torch
 
@@ -47,11 +50,15 @@ def begin(device: str) -> None:
         except RuntimeError as error:
             print(f"the device does not start: {error}", file=sys.stderr, flush=True)
             if os.environ.pop("PYTORCH_ALLOC_CONF", None):
-                os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu.child", *sys.argv[1:]])
+                os.execv(
+                    sys.executable, [sys.executable, "-m", "benchmarks.gpu.child", *sys.argv[1:]]
+                )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", required=True)
     parser.add_argument("--scratch", required=True, type=Path)
     parser.add_argument("--tiny", action="store_true")

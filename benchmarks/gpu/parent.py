@@ -1,7 +1,8 @@
 """Hands rows out to a child, keeps to the minutes, and writes each answer down as it comes.
 
-A child that dies, takes too long, or fails costs the row that it was at: the next row gets a new one. A kernel's fault leaves a process whose
-every later call to the GPU fails likewise, and a row that ran out of memory one that may hold some still.
+A child that dies, takes too long, or fails costs the row that it was at: the next row gets a new
+one. A kernel's fault leaves a process whose every later call to the GPU fails likewise, and a row
+that ran out of memory one that may hold some still.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.processes import PARENT_PID
+from cloze.core.processes import PARENT_PID
 
 CHECKS_SHARE = 0.4  # of the time, at most
 LEAST = 10.0  # seconds that no row is begun with less of
 MEASURED = 0.3  # of a row's time is measured; the rest begins and warms up
 LONGEST, SHORTEST = 8.0, 0.2  # seconds of measuring
-SLOW = 90.0  # seconds that a row may take at least, where there are so many: the first one starts a device
+# seconds that a row may take at least, where there are so many: the first one starts a device
+SLOW = 90.0
 
 Row = dict[str, Any]
 
@@ -44,7 +46,8 @@ class Child:
         if self.process is None or self.process.poll() is not None:
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
-                    self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env={**self.environment, PARENT_PID: str(os.getpid())},
+                    self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                    env={**self.environment, PARENT_PID: str(os.getpid())},
                     start_new_session=True,
                 )  # fmt: skip
         assert self.process.stdin is not None
@@ -102,7 +105,8 @@ def run_rows(
     written: Callable[[Row], None],
     longest: float = LONGEST,
 ) -> list[Row]:
-    """All rows in their order, each with its share of the time that is left; those that there is no time for say so.
+    """All rows in their order, each with its share of the time that is left; those that there is no
+    time for say so.
 
     Args:
         checks, speeds: names, and who runs them.
@@ -117,7 +121,12 @@ def run_rows(
                 left = began + share * seconds - time.monotonic()
                 whole = began + seconds - time.monotonic()
                 if left < min(LEAST, seconds / 10):
-                    answer: Row = {"row": row, "ok": None, "error": "there was no time left", "took": 0.0}
+                    answer: Row = {
+                        "row": row,
+                        "ok": None,
+                        "error": "there was no time left",
+                        "took": 0.0,
+                    }
                 else:
                     own = left / (len(rows) - number)
                     measured = min(longest, max(SHORTEST, MEASURED * own))
@@ -130,8 +139,10 @@ def run_rows(
 
 
 def child_of(device: str, tiny: bool, scratch: Path, log: Path, **environment: str) -> Child:
-    """One that runs rows on that device, with these variables beside those of a training's ranks."""
-    from flows.launchers.ranks import RANK_ENVIRONMENT
+    """One that runs rows on that device, with these variables beside those of a
+    training's ranks.
+    """
+    from cloze.flows.launch.local import RANK_ENVIRONMENT
 
     command = [
         sys.executable,

@@ -11,7 +11,10 @@ import numpy as np
 
 from tests.model.datasets import write_dataset
 
-SPREAD, MEAN = 0.7, 0.42  # lengths of an encyclopedia's paragraphs, log-normal, beside the longest: half of a row in the mean
+SPREAD, MEAN = (
+    0.7,
+    0.42,
+)  # lengths of an encyclopedia's paragraphs, log-normal, beside the longest: half of a row in the mean
 SHORTEST = 8
 
 
@@ -37,7 +40,8 @@ class Place:
         if not path.exists():
             making = path.with_suffix(".making")
             write_dataset(
-                making, rows=rows, heldout=0, length=length, vocab_size=vocabulary, copies=1, pair_task="nsp" if pairs else None,
+                making, rows=rows, heldout=0, length=length, vocab_size=vocabulary, copies=1,
+                pair_task="nsp" if pairs else None,
                 lengths=lambda rng: ragged_length(rng, length),
             )  # fmt: skip
             making.rename(path)
@@ -51,4 +55,6 @@ class Place:
 
 def ragged_length(rng: np.random.Generator, longest: int) -> int:
     """One row's length."""
-    return int(min(longest, max(SHORTEST, math.exp(SPREAD * rng.standard_normal()) * MEAN * longest)))
+    return int(
+        min(longest, max(SHORTEST, math.exp(SPREAD * rng.standard_normal()) * MEAN * longest))
+    )

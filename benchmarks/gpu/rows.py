@@ -1,4 +1,6 @@
-"""All rows by name, in the order in which they run. Their code is imported by those that run them."""
+"""All rows by name, in the order in which they run. Their code is imported by those
+that run them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ def speed_names(tiny: bool) -> list[str]:
     from benchmarks.gpu.speed import WAYS, cases
 
     found = [f"{case.name}: {way}" for case in cases(tiny) for way in WAYS]
-    return found if tiny else [*found, *(f"{case.name}: compiled" for case in cases(tiny) if case.length == 128)]
+    return (
+        found
+        if tiny
+        else [*found, *(f"{case.name}: compiled" for case in cases(tiny) if case.length == 128)]
+    )
 
 
 def row_named(name: str) -> Callable[[Any], Mapping[str, Any]]:

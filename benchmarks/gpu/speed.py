@@ -1,12 +1,13 @@
 """How fast a model trains on ragged rows: a row a case and a way.
 
-    loop     `cloze pretrain` from the first step on, as it runs: loader, engine, figures, all but the last save
-    bare     the same model, objectives and optimizer in the loop that anybody would write, batches laid out and on the device beforehand
-    theirs   transformers' class of the same architecture, its attention sdpa, padded rows, in the same plain loop
-    compiled the loop with --compile, where padding cannot be left out
+    loop     `cloze pretrain` from the first step on, as it runs: loader, engine, figures, all but
+    the last save bare     the same model, objectives and optimizer in the loop that anybody would
+    write, batches laid out and on the device beforehand theirs   transformers' class of the same
+    architecture, its attention sdpa, padded rows, in the same plain loop compiled the loop with
+    --compile, where padding cannot be left out
 
-Tokens are real ones. MFU is by `model.train.arithmetic.operations_per_token`, whose terms for BERT are 72 L h^2 + 12 L h s + 6 rate h V, over
-the peak of `model.train.utilisation`.
+Tokens are real ones. MFU is by `cloze.model.train.plan.flops.flops_per_token`, whose terms for BERT
+are 72 L h^2 + 12 L h s + 6 rate h V, over the peak of `cloze.model.train.monitor.throughput`.
 """
 
 from __future__ import annotations
@@ -26,26 +27,23 @@ from torch import Tensor, nn
 from benchmarks.gpu.checks import Skipped
 from benchmarks.gpu.place import Place
 from benchmarks.model import theirs
-from model.data.batch import Batch, move
-from model.data.collate import blank, collate
-from model.data.layouts import Kind, layout_for
-from model.data.shards import Shards
-from model.data.sizes import Sizes, sizes
-from model.families.config import ModelConfig, for_dataset
-from model.families.models import new_model
-from model.families.presets import model_config
-from model.objectives import choose
-from model.train import pretraining
-from model.train.config import PretrainConfig
-from model.train.optimizers.adamw import adamw
-from model.train.parameters import freeze_unused, parameter_groups
-from model.train.precision import DTYPES, resolve
-from model.train.recipe import recipe, step_pace
-from model.train.scoring import Scoring
-from model.train.utilisation import utilisation
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Build
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.model.data.batch import Batch, TokenCounts, collate, empty_batch, move, sizes
+from cloze.model.data.layouts import LayoutKind, layout_for
+from cloze.model.data.shards import ShardedRows
+from cloze.model.families.config import ModelConfig, for_dataset
+from cloze.model.families.models import new_model
+from cloze.model.families.table import model_config
+from cloze.model.objectives import choose
+from cloze.model.train import pretraining
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.monitor.throughput import utilisation
+from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.parameters import freeze_unused, parameter_groups
+from cloze.model.train.precision import DTYPES, resolve
+from cloze.model.train.recipe import recipe, step_duration
 
 Step = Callable[[Batch], None]
 WAYS = ("loop", "bare", "theirs")
@@ -68,8 +66,9 @@ class Case:
         return f"{self.model} {self.length:,}"
 
 
-# 32,000 real tokens a step, half of them of BERT-large: a step then takes the GPU twice as long as its host, which starts 2,000 to 4,000
-# kernels in it, and transformers' logits of every position fit 141 GB.
+# 32,000 real tokens a step, half of them of BERT-large: a step then takes the GPU twice as long as
+# its host, which starts 2,000 to 4,000 kernels in it, and transformers' logits of every position
+# fit 141 GB.
 CASES = (
     Case(model="bert-base", length=128, rows=512),
     Case(model="bert-large", length=512, rows=64),
@@ -147,7 +146,13 @@ def _loop(case: Case, place: Place, compiled: bool) -> dict[str, Any]:
         threads=None if place.device == "cuda" else torch.get_num_threads(),
     )
     with tempfile.TemporaryDirectory(dir=place.scratch) as path:
-        build = Build(path=path, inputs={"dataset": dataset}, execution=execution, fingerprint="0" * 64, report=told)
+        build = BuildContext(
+            path=path,
+            inputs={"dataset": dataset},
+            execution=execution,
+            fingerprint="0" * 64,
+            report=told,
+        )
         with contextlib.suppress(_Enough):
             pretraining.run(_config(case, model, 2 if place.tiny else 20), build)
     lines = told.lines[WARM:]
@@ -161,7 +166,11 @@ def _loop(case: Case, place: Place, compiled: bool) -> dict[str, Any]:
         "memory_gb": lines[-1].get("gpu_memory_gb", lines[-1]["memory_gb"]),
         "loss": lines[-1]["loss"],
     }
-    shares = {name: float(np.mean([line[name] for line in lines])) for name in lines[-1] if name.startswith("time_")}
+    shares = {
+        name: float(np.mean([line[name] for line in lines]))
+        for name in lines[-1]
+        if name.startswith("time_")
+    }
     return {**found, **shares}
 
 
@@ -185,11 +194,11 @@ def _plain(case: Case, place: Place, transformers: bool) -> dict[str, Any]:
             _wait(device)  # or the host would run ahead for as long as there are events
     _wait(device)
     speed = tokens / (time.perf_counter() - began)
-    whole = sum(own, Sizes())
+    whole = sum(own, TokenCounts())
     found: dict[str, Any] = {
         "tokens_per_second": speed,
         "padded_tokens_per_second": speed * whole.positions / whole.tokens,
-        "mfu": utilisation(model, precision, device, 1).mfu(speed, whole.seen / whole.tokens),
+        "mfu": utilisation(model, precision, device, 1).mfu(speed, whole.attended / whole.tokens),
         "parameters": weights,
     }
     if device.type == "cuda":
@@ -197,15 +206,17 @@ def _plain(case: Case, place: Place, transformers: bool) -> dict[str, Any]:
     return found
 
 
-def _ours(case: Case, model: ModelConfig, dataset: str, device: torch.device) -> tuple[Step, Kind, int]:
-    info = Shards(dataset).info
+def _ours(
+    case: Case, model: ModelConfig, dataset: str, device: torch.device
+) -> tuple[Step, LayoutKind, int]:
+    info = ShardedRows(dataset).info
     assert info is not None
     precision = resolve("auto", device)
     torch.manual_seed(0)
     network = new_model(model)
-    scoring = Scoring(network, choose(model, info), precision, weights=model.loss_weights())
+    scoring = PretrainModule(network, choose(model, info), precision, weights=model.loss_weights())
     kind = layout_for([network], device, DTYPES[precision])
-    freeze_unused(scoring, {**blank(pad=info.special.pad), "mask_id": torch.tensor(-1)})
+    freeze_unused(scoring, {**empty_batch(pad=info.special.pad), "mask_id": torch.tensor(-1)})
     scoring.to(device).train()
 
     def loss_of(batch: Batch) -> Tensor:
@@ -213,10 +224,16 @@ def _ours(case: Case, model: ModelConfig, dataset: str, device: torch.device) ->
         loss: Tensor = scoring(batch, counts)[0]
         return loss
 
-    return _step(case, model, scoring, loss_of, precision), kind, sum(one.numel() for one in network.parameters())
+    return (
+        _step(case, model, scoring, loss_of, precision),
+        kind,
+        sum(one.numel() for one in network.parameters()),
+    )
 
 
-def _theirs(case: Case, model: ModelConfig, dataset: str, device: torch.device) -> tuple[Step, Kind, int]:
+def _theirs(
+    case: Case, model: ModelConfig, dataset: str, device: torch.device
+) -> tuple[Step, LayoutKind, int]:
     try:
         import transformers
     except ImportError:
@@ -226,13 +243,23 @@ def _theirs(case: Case, model: ModelConfig, dataset: str, device: torch.device) 
     torch.manual_seed(0)
     module, loss_of = theirs(precision, model, new_model(model), device.type)
     module.to(device).train()
-    return _step(case, model, module, loss_of, precision), "rows", sum(one.numel() for one in module.parameters())
+    return (
+        _step(case, model, module, loss_of, precision),
+        "rows",
+        sum(one.numel() for one in module.parameters()),
+    )
 
 
-def _step(case: Case, model: ModelConfig, module: nn.Module, loss_of: Callable[[Batch], Tensor], precision: str) -> Step:
+def _step(
+    case: Case,
+    model: ModelConfig,
+    module: nn.Module,
+    loss_of: Callable[[Batch], Tensor],
+    precision: str,
+) -> Step:
     """Forward, backward, clipping and the update; the device is never asked."""
     config = _config(case, model, 1)
-    settled = recipe(config, precision, step_pace(config))
+    settled = recipe(config, precision, step_duration(config))
     optimizer = adamw(parameter_groups(module, settled), settled)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
@@ -249,24 +276,35 @@ def _material(case: Case, place: Place) -> tuple[ModelConfig, str]:
     """The model, and rows for it."""
     model = model_config(case.model)
     pairs = "pair" in model.heads
-    vocabulary = 512 if place.tiny else type(model).usual_vocabulary
+    vocabulary = 512 if place.tiny else type(model).default_vocab_size
     rows = 8 * case.rows if place.tiny else BATCHES * case.rows
     dataset = place.ragged(case.length, vocabulary, rows, pairs)
-    info = Shards(dataset).info
+    info = ShardedRows(dataset).info
     assert info is not None
     positions = {"max_position_embeddings": max(model.max_position_embeddings, case.length)}
-    return for_dataset(model.model_copy(update={"vocab_size": vocabulary, **positions}), info), dataset
+    return for_dataset(
+        model.model_copy(update={"vocab_size": vocabulary, **positions}), info
+    ), dataset
 
 
-def _batches(dataset: str, case: Case, kind: Kind, count: int = BATCHES) -> tuple[list[Batch], Sequence[Sizes]]:
+def _batches(
+    dataset: str, case: Case, kind: LayoutKind, count: int = BATCHES
+) -> tuple[list[Batch], Sequence[TokenCounts]]:
     """So many, laid out that way, on the CPU."""
-    shards = Shards(dataset)
+    shards = ShardedRows(dataset)
     info = shards.info
     assert info is not None
     found = []
     for number in range(count):
         rows = np.arange(number * case.rows, (number + 1) * case.rows) % len(shards)
-        found.append(collate(shards.take(rows, np.zeros_like(rows)), pad=info.special.pad, longest=info.length, layout=kind))
+        found.append(
+            collate(
+                shards.take(rows, np.zeros_like(rows)),
+                pad=info.special.pad,
+                longest=info.length,
+                layout=kind,
+            )
+        )
     return found, [sizes(batch) for batch in found]
 
 

@@ -10,7 +10,10 @@ Row = Mapping[str, Any]
 
 def markdown(rows: Sequence[Row], machine: Mapping[str, Any]) -> str:
     """The checks, the table, and what failed."""
-    parts = [f"# {machine['device']}", ", ".join(f"{name} {value}" for name, value in machine.items() if name != "device")]
+    parts = [
+        f"# {machine['device']}",
+        ", ".join(f"{name} {value}" for name, value in machine.items() if name != "device"),
+    ]
     checks = [row for row in rows if row["row"].startswith("check: ")]
     if checks:
         parts += ["## What must be equal", "\n".join(_check(row) for row in checks)]
@@ -33,7 +36,8 @@ def _check(row: Row) -> str:
 def _table(rows: Sequence[Row]) -> str:
     found = {row["row"]: row["figures"] for row in rows if row["ok"]}
     lines = [
-        "| case | way | tokens/s | padded | MFU | GB | waits for data | beside bare | beside theirs |",
+        "| case | way | tokens/s | padded | MFU | GB | waits for data | beside bare | beside "
+        "theirs |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, figures in found.items():
@@ -54,7 +58,9 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _beside(figures: Row, other: Row | None) -> str:
-    return "" if other is None else f"{figures['tokens_per_second'] / other['tokens_per_second']:.2f}"
+    return (
+        "" if other is None else f"{figures['tokens_per_second'] / other['tokens_per_second']:.2f}"
+    )
 
 
 def _share(value: float | None) -> str:

@@ -1,1 +1,1 @@
-"""One module for each verb, or for a few of a kind; the table is in `flows.cli`."""
+"""Commands of `cloze`, several per module; `cloze.flows.cli` has their table."""

@@ -1,119 +1,295 @@
-"""The options of a stage's verb, made from its config: name, type, choices, bounds and help are said once, at the field.
-
-    steps: int = Field(default=1000, ge=1)        --steps INTEGER         [default: 1000; x>=1]
-    precision: Literal["fp32", "bf16"] = "fp32"   --precision [fp32|bf16]
-    keep_rejected: bool = False                   --keep-rejected / --no-keep-rejected
-    languages: tuple[str, ...] = ()               --languages TEXT        may be repeated
-    betas: tuple[float, float] = (0.9, 0.999)     --betas NUMBER NUMBER
-    micro_batch: int | Literal["auto"]            --micro-batch INTEGER|auto
-    fields: dict[str, str] = {}                   --fields NAME=VALUE     may be repeated
-
-A field of another type has no option of its own; `--set` reaches it. A verb declares the few fields that are spelled otherwise.
-"""
+"""Command-line options made from config fields, and their value types: counts, durations, names."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 import click
+from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 
-from flows.commands.spelling import GroupedOption, Spelled, named_values, parsing
-from pipeline.core.annotations import field_types
-from pipeline.core.config import InputPathMark
-from pipeline.core.descriptions import descriptions
+from cloze.core.config import InputPathMark, field_types
+from cloze.core.humanize import parse_count, parse_duration
+from cloze.core.options import field_docs, import_object
+from cloze.flows.commands.help import EXECUTION, Place, places
+from cloze.flows.commands.option_overrides import (
+    OTHER,
+    GroupedOption,
+    OptionOverride,
+    named_values,
+    parsing,
+)
 
-SCALARS: dict[type, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT, str: click.STRING}
-METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
+LONGEST_LIST = 10  # longest list of names in a metavar
 
 
-def field_options(
-    model: type[BaseModel],
-    prefix: str,
-    group: str,
-    spelled: Mapping[str, Spelled],
-    wanted: Callable[[str], bool] = lambda name: True,
-) -> Iterator[GroupedOption]:
-    """An option for each field that can have one.
+class Count(click.IntRange):
+    """Integer, also written as 10M, 2.5k or 300e9."""
 
-    Args:
-        prefix: of the options' parameters in Python, so that fields of several models do not meet.
-        spelled: by field.
-        wanted: which fields are.
-    """
-    # where a recipe or a profile fills what is not given, a field's own default may not be the one that counts
-    filled = any(found.info.mode == "before" for found in model.__pydantic_decorators__.model_validators.values())
-    texts = descriptions(model)
-    for name, annotation in field_types(model).items():
-        info, spelling = model.model_fields[name], spelled.get(name, Spelled(f"--{name.replace('_', '-')}"))
-        settings = _settings(annotation)
-        if not wanted(name) or (settings is None and spelling.parse is None):
-            continue
-        settings = {"help": texts.get(name), **(settings or {}), **spelling.settings}
-        if spelling.parse is not None:
-            settings |= {"type": click.STRING, "callback": parsing(spelling.parse)}
-        switch = f"/--no-{spelling.name.removeprefix('--')}" if settings.pop("switch", False) else ""
-        default = None if filled or info.is_required() else info.get_default(call_default_factory=True)
-        yield GroupedOption(
-            [f"{spelling.name}{switch}", f"{prefix}{name}"], group=group, default=None, field_default=default, **settings
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not value.lstrip("-").isdecimal():
+            count = parse_count(value)
+            if count is None:
+                self.fail(
+                    f"{value!r} is not a number; write it as 10M, 300e9 or 10000000", param, ctx
+                )
+            value = count
+        return super().convert(value, param, ctx)
+
+
+class Duration(click.FloatRange):
+    """Number in the unit of the option's name, or a text such as 90s, 10m or 1h30m."""
+
+    name = "duration"
+
+    def __init__(self, unit_seconds: float, **bounds: Any) -> None:
+        super().__init__(**bounds)
+        self.unit_seconds = unit_seconds
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = parse_duration(value) if isinstance(value, str) else None
+        return super().convert(
+            value if seconds is None else seconds / self.unit_seconds, param, ctx
         )
 
 
-def _settings(annotation: Any) -> dict[str, Any] | None:
-    """The settings of a click option for values of a type; None where text on a command line cannot say them."""
-    kind, marks = _bare(annotation)
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is bool:
-        return {"switch": True}
-    if origin is tuple:
-        several = arguments[1:] == (Ellipsis,)
-        each = [_settings(argument) for argument in (arguments[:1] if several else arguments)]
-        if any("type" not in (found or {}) or (found or {}).get("multiple") for found in each):
-            return None
-        if several:
-            return {**(each[0] or {}), "multiple": True}
-        metavar = " ".join((found or {}).get("metavar", "") for found in each)
-        return {"nargs": len(each), "type": tuple((found or {})["type"] for found in each), "metavar": metavar}
-    if origin is dict and arguments == (str, str):
-        return {"multiple": True, "metavar": "NAME=VALUE", "callback": parsing(named_values("text=content"))}
-    if origin is Literal and all(isinstance(argument, str) for argument in arguments):
-        return {"type": click.Choice(arguments)}
-    if origin in (Union, types.UnionType):
-        return _number_or_word(arguments)
-    if any(isinstance(mark, InputPathMark) for mark in marks):
-        return {"type": click.STRING, "metavar": "PATH"}
-    scalar = SCALARS.get(kind)
-    return None if scalar is None else {"type": _bounded(scalar, marks), "metavar": METAVARS[kind]}
-
-
 class NumberOrWord(click.ParamType[Any]):
-    """A number with its bounds, or one of a few words."""
+    """Number with bounds, or one of several words."""
 
     def __init__(self, number: click.ParamType[Any], words: Sequence[str]) -> None:
         self.number, self.words = number, tuple(words)
-        self.name = "|".join(["integer", *words])
+        self.name = "|".join(["N", *words])
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value in self.words else self.number.convert(value, param, ctx)
 
 
+class NameOf(click.ParamType[str]):
+    """Name in a table, which is imported for help and completion; the config validates the value.
+
+    Args:
+        reference: `module:ATTRIBUTE` of a collection of names, or of a function that returns one.
+        metavar: shown instead of a table that is too long.
+    """
+
+    name = "name"
+
+    def __init__(self, reference: str, metavar: str = "NAME") -> None:
+        self.reference, self.metavar = reference, metavar
+
+    @property
+    def names(self) -> Iterable[str]:
+        table = import_object(self.reference)
+        return list(table() if callable(table) else table)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        names = list(self.names)
+        return f"[{'|'.join(names)}]" if len(names) <= LONGEST_LIST else self.metavar
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
+
+
+# Type, bounds, default and help of a stage's options come from the config field.
+
+SCALARS: dict[type, click.ParamType[Any]] = {int: Count(), float: click.FLOAT, str: click.STRING}
+METAVARS = {int: "N", float: "X", str: "TEXT"}
+METAVAR_OF = {
+    "hostfile": "FILE",
+    "blocked_words": "FILE",
+    "flink_master": "HOST:PORT",
+    "worker_pool": "HOST:PORT",
+    "runner": "NAME",
+    "language": "CODE",
+    "languages": "CODE",
+    "licences": "SPDX",
+    "devices": "ID",
+    "beam_options": "--NAME=VALUE",
+    "slurm_options": "--NAME=VALUE",
+    "ssh_options": "NAME=VALUE",
+    "kubernetes_options": "NAME=VALUE",
+}
+OPTION_OF = {  # repeatable options use the singular of the field's name, except:
+    "devices": "--gpu-id",
+    "languages": "--keep-language",
+    "licences": "--license",
+    "dropped_sections": "--drop-section",
+    "kept_sections": "--keep-section",
+}
+TABLES = {  # tables of a field's valid names
+    "optimizer": NameOf("cloze.model.train.optimizers:OPTIMIZERS"),
+    "schedule": NameOf("cloze.model.train.loop.schedules:SCHEDULES"),
+    "launcher": NameOf("cloze.flows.launch.protocol:LAUNCHERS"),
+    "recipe": NameOf("cloze.pipeline.dataset.recipes:RECIPES"),
+    "pairing": NameOf("cloze.pipeline.dataset.pairings.registry:PAIRINGS"),
+    "masking": NameOf("cloze.pipeline.dataset.masking.registry:RULES"),
+    "random_from": NameOf("cloze.pipeline.dataset.masking.registry:RANDOM_FROM"),
+    "kind": NameOf("cloze.pipeline.vocab.trainers:TRAINERS"),
+    "task": NameOf("cloze.model.tasks.table:TASKS"),
+    "model": NameOf("cloze.model.families.table:presets", "PRESET"),
+    "family": NameOf("cloze.model.families.table:FAMILIES"),
+}
+UNITS = {"_seconds": 1.0, "_minutes": 60.0}
+
+
+def field_options(
+    model: type[BaseModel],
+    prefix: str,
+    placed: Mapping[str, Place],
+    spelled: Mapping[str, OptionOverride],
+    wanted: Callable[[str], bool] = lambda name: True,
+    *,
+    overriding: bool = False,
+) -> Iterator[GroupedOption]:
+    """Yield an option for each field that can have one, in the order of `placed`.
+
+    Args:
+        model: the config class.
+        prefix: prefix of the Python parameter names, to separate the fields of several models.
+        placed: heading and level of each field.
+        spelled: spelling by field.
+        wanted: predicate for the fields that get an option.
+        overriding: the options change recorded values, so every switch needs its `--no-`.
+    """
+    filled, texts, kinds = _filled_defaults(model), field_docs(model), field_types(model)
+    order = {name: number for number, name in enumerate(placed)}
+    for name in sorted(kinds, key=lambda name: order.get(name, len(order))):
+        info = model.model_fields[name]
+        settings = _settings(name, kinds[name])
+        spelling = spelled.get(name) or OptionOverride(
+            _option_name(name, (settings or {}).get("multiple", False))
+        )
+        if not wanted(name) or (settings is None and spelling.parse is None):
+            continue
+        settings = {"help": texts.get(name), **(settings or {}), **spelling.settings}
+        if spelling.parse is not None:
+            settings |= {"callback": parsing(spelling.parse)}
+            settings.setdefault("type", click.STRING)
+        default = None if info.is_required() else info.get_default(call_default_factory=True)
+        default = filled.get(name, default)
+        switch = ""
+        if settings.get("is_flag"):
+            both = overriding or default is not False or bool(_fillers(model))
+            switch = f"/--no-{spelling.name.removeprefix('--')}" if both else ""
+        place = placed.get(name, Place(OTHER, False))
+        yield GroupedOption(
+            [f"{spelling.name}{switch}", f"{prefix}{name}"],
+            group=place.group,
+            common=place.common,
+            default=None,
+            field_default=None if overriding else default,
+            **settings,
+        )
+
+
+def execution_options(
+    prefix: str, stage: str, wanted: Callable[[str], bool]
+) -> Iterator[GroupedOption]:
+    """Yield the options of `Execution` that a stage reads.
+
+    Stage "" is for a command that changes a recorded execution.
+    """
+    from cloze.core.stages.execution import Execution
+
+    yield from field_options(
+        Execution, prefix, places(stage, EXECUTION), {}, wanted, overriding=not stage
+    )
+
+
+def _option_name(name: str, repeatable: bool) -> str:
+    if name in OPTION_OF:
+        return OPTION_OF[name]
+    return f"--{(name.removesuffix('s') if repeatable else name).replace('_', '-')}"
+
+
+def _fillers(model: type[BaseModel]) -> list[str]:
+    """Return the validators that fill in values from a recipe or a preset."""
+    validators = model.__pydantic_decorators__.model_validators
+    return [name for name, found in validators.items() if found.info.mode == "before"]
+
+
+def _filled_defaults(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the values that a recipe or preset fills in if the user sets nothing."""
+    values: dict[str, Any] = {}
+    for name in _fillers(model):
+        values = getattr(model, name)(values)
+    return values
+
+
+def _settings(name: str, annotation: Any) -> dict[str, Any] | None:
+    """Return the click settings of a field's option; None if text cannot express its values."""
+    kind, marks = _bare(annotation)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is bool:
+        return {"is_flag": True}
+    if origin is tuple:
+        several = arguments[1:] == (Ellipsis,)
+        each = [_settings(name, argument) for argument in (arguments[:1] if several else arguments)]
+        if any("type" not in (found or {}) or (found or {}).get("multiple") for found in each):
+            return None
+        if several:
+            return {**(each[0] or {}), "multiple": True}
+        metavar = " ".join((found or {}).get("metavar", "") for found in each)
+        return {
+            "nargs": len(each),
+            "type": tuple((found or {})["type"] for found in each),
+            "metavar": metavar,
+        }
+    if origin is dict and arguments == (str, str):
+        return {
+            "multiple": True,
+            "metavar": "NAME=VALUE",
+            "callback": parsing(named_values("text=content")),
+        }
+    if origin is Literal and all(isinstance(argument, str) for argument in arguments):
+        return {"type": click.Choice(arguments)}
+    if kind is str and name in TABLES:
+        return {"type": TABLES[name]}
+    if origin in (Union, types.UnionType):
+        return _number_or_word(arguments)
+    if any(isinstance(mark, InputPathMark) for mark in marks):
+        return {"type": click.Path(), "metavar": METAVAR_OF.get(name, "PATH")}
+    scalar = SCALARS.get(kind)
+    if scalar is None:
+        return None
+    unit = next(
+        (seconds for suffix, seconds in UNITS.items() if kind is float and name.endswith(suffix)),
+        None,
+    )
+    return {"type": _bounded(scalar, marks, unit), "metavar": METAVAR_OF.get(name, METAVARS[kind])}
+
+
 def _number_or_word(arguments: Sequence[Any]) -> dict[str, Any] | None:
-    """The settings for `int | Literal["auto"]`; None for another union."""
-    words = [word for argument in arguments if get_origin(argument) is Literal for word in get_args(argument)]
+    """Return the settings for `int | Literal["auto"]`; None for other unions."""
+    words = [
+        word
+        for argument in arguments
+        if get_origin(argument) is Literal
+        for word in get_args(argument)
+    ]
     numbers = [
-        _bare(argument) for argument in arguments if get_origin(argument) is not Literal and argument is not types.NoneType
+        _bare(argument)
+        for argument in arguments
+        if get_origin(argument) is not Literal and argument is not types.NoneType
     ]
     if len(numbers) != 1 or numbers[0][0] is not int or not words:
         return None
     kind, marks = numbers[0]
-    return {"type": NumberOrWord(_bounded(SCALARS[kind], marks), words), "metavar": "|".join([METAVARS[kind], *words])}
+    return {
+        "type": NumberOrWord(_bounded(SCALARS[kind], marks), words),
+        "metavar": "|".join([METAVARS[kind], *words]),
+    }
 
 
 def _bare(annotation: Any) -> tuple[Any, list[Any]]:
-    """The type without `Annotated` and `| None`, and its marks."""
+    """Return the type without `Annotated` and `| None`, and its annotations."""
     marks: list[Any] = []
     while True:
         if hasattr(annotation, "__metadata__"):
@@ -127,8 +303,10 @@ def _bare(annotation: Any) -> tuple[Any, list[Any]]:
         return annotation, marks
 
 
-def _bounded(scalar: click.ParamType[Any], marks: list[Any]) -> click.ParamType[Any]:
-    """The number's type with the bounds that pydantic will hold it to."""
+def _bounded(
+    scalar: click.ParamType[Any], marks: list[Any], unit_seconds: float | None = None
+) -> click.ParamType[Any]:
+    """Return the number type with the bounds that pydantic checks."""
     bounds: dict[str, Any] = {}
     for mark in marks:
         if isinstance(mark, annotated_types.Ge):
@@ -139,6 +317,8 @@ def _bounded(scalar: click.ParamType[Any], marks: list[Any]) -> click.ParamType[
             bounds |= {"max": mark.le}
         elif isinstance(mark, annotated_types.Lt):
             bounds |= {"max": mark.lt, "max_open": True}
-    if not bounds:
-        return scalar
-    return click.IntRange(**bounds) if scalar is click.INT else click.FloatRange(**bounds)
+    if unit_seconds is not None:
+        return Duration(unit_seconds, **bounds)
+    if isinstance(scalar, Count):
+        return Count(**bounds)
+    return click.FloatRange(**bounds) if bounds and scalar is click.FLOAT else scalar

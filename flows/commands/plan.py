@@ -1,126 +1,125 @@
-"""`cloze plan`: what a run would do, and why; or what a pretraining would take on so many GPUs."""
+"""Planning commands: `plan` (a run) and `plan-training` (memory and hours of a pretraining)."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flows.commands.run_options import parameters_of, plan_options, show_plan
-from flows.commands.spelling import GroupedOption
-from pipeline.core.errors import UsageError
+from cloze.flows.commands.option_overrides import GroupedCommand, GroupedOption, emit, json_option
+from cloze.flows.commands.options import Count, NameOf
+from cloze.flows.commands.run import parameters_of, run_options, show_plan
 
-PLANNER = "model.train.scale.plan:planned"
-SCALE = "A training on GPUs"
-
-
-def _number(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """`300e9` -> 300000000000.0."""
-    del ctx
-    if value is None:
-        return None
-    try:
-        found = float(value.replace("_", "").replace(",", ""))
-    except ValueError:
-        found = math.nan
-    if not math.isfinite(found) or found <= 0:
-        raise UsageError(f"{parameter.name} ({value}) is no number above 0; write it as 300e9 or 300000000000")
-    return found
-
-
-def _option(name: str, told: str, kind: Any = None, **settings: Any) -> Any:
-    settings |= {"callback": _number} if kind is None else {"type": kind}
-    return click.option(name, cls=GroupedOption, group=SCALE, help=told, **settings)
-
-
-def _scale_options(command: Any) -> Any:
-    """What a training on other hardware is, in the order of `--help`."""
-    for decorate in reversed(
-        (
-            _option("--model", "A preset: plan its pretraining instead of a CONFIG.", click.STRING, metavar="PRESET"),
-            _option("--tokens", "Real tokens to train on, such as 300e9.", metavar="NUMBER"),
-            _option("--gpus", "How many; without it and --gpu, this machine's CPU.", click.INT),
-            _option("--gpu", "Of which kind: h100, a100-80, …", click.STRING, metavar="NAME"),
-            _option("--length", "Tokens of a row; without it 512, where the model reads as many.", click.INT),
-            _option("--global-batch", "Sequences a step; without it the paper's.", click.INT),
-            _option("--vocab-size", "Pieces; without it the paper's.", click.INT),
-            _option("--gpus-per-node", "GPUs of a machine; without it as the GPU is usually built.", click.INT),
-            _option("--interconnect", "Bytes a second from a machine to the others, one direction.", metavar="NUMBER"),
-            _option("--mfu", "Share of the GPU's peak that matrices reach.", metavar="SHARE"),
-            _option("--copies", "Mask copies of the dataset; without it 10.", click.INT),
-            _option("--epochs", "How often each token is seen; without it once.", metavar="NUMBER"),
-            _option("--ema", "With an average of the weights, of this decay.", metavar="DECAY"),
-            _option("--gpu-hours-between-failures", "Hours of one GPU between interruptions.", metavar="NUMBER"),
-            _option("--save-seconds", "Seconds that a save stops the training, as measured.", metavar="NUMBER"),
-            _option("--restart-seconds", "Seconds from an interruption to the next step, as measured.", metavar="NUMBER"),
-        )
-    ):
-        command = decorate(command)
-    return command
-
-
-SCALED = {  # options of a training on GPUs -> what the planner calls them
-    "model": "model",
-    "tokens": "tokens",
-    "gpus": "gpus",
-    "gpu": "gpu",
-    "length": "length",
-    "global_batch": "global_batch",
-    "vocab_size": "vocabulary",
-    "gpus_per_node": "gpus_per_node",
-    "interconnect": "interconnect",
-    "mfu": "mfu",
-    "copies": "copies",
-    "epochs": "epochs",
-    "ema": "ema",
-    "gpu_hours_between_failures": "gpu_hours",
-    "save_seconds": "save_seconds",
-    "restart_seconds": "restart_seconds",
-}
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.command()
-@plan_options
-@_scale_options
+@run_options
 def plan(as_json: bool, **values: Any) -> None:
-    """Show what a run of CONFIG would do, and why; or what pretraining a --model on --gpus would take.
+    """Show which stages would run, why, and at what cost.
 
-    Memory per GPU, time, energy, sizes and the network's share follow from arithmetic; each assumption is printed.
+    CONFIG is a YAML file, or a preset such as demo.
     """
-    scaled = {SCALED[name]: value for name in SCALED if (value := values.pop(name)) is not None}
-    if values["config"] is not None:
-        if scaled:
-            raise UsageError(f"{_flag(scaled)} is for plans of a --model, and CONFIG is a whole run; give one of them")
-        from flows.session import Session
+    from cloze.flows.run.session import RunSession
 
-        show_plan(Session(parameters_of(**values)), as_json)
-        return
-    given = [name for name in ("overrides", "force", "until", "only", "start_from") if values[name]]
-    if given:
-        raise UsageError(f"{given[0]} is for plans of a CONFIG; name one, or leave it out")
-    if "model" not in scaled:
-        raise UsageError("nothing to plan; name a run's CONFIG, or a --model with --tokens")
-    if "tokens" not in scaled:
-        raise UsageError("tokens is missing; say how many to train on, such as --tokens 300e9")
-    _show_training(scaled, as_json)
+    show_plan(RunSession(parameters_of(**values)), as_json)
 
 
-def _flag(scaled: dict[str, Any]) -> str:
-    first = next(name for name, planner in SCALED.items() if planner in scaled)
-    return f"--{first.replace('_', '-')}"
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PLANNER = "cloze.model.train.plan.training_plan:plan_training"
+WIDEST = 100
 
 
-def _show_training(scaled: dict[str, Any], as_json: bool) -> None:
+def _option(
+    flag: str, text: str, kind: Any = str, metavar: str = "N", **settings: Any
+) -> Callable[[Command], Command]:
+    return click.option(flag, cls=GroupedOption, type=kind, help=text, metavar=metavar, **settings)
+
+
+@click.command("plan-training", cls=GroupedCommand)
+@click.argument("model", type=NameOf("cloze.model.families.table:presets", "PRESET"))
+@_option(
+    "--tokens", "Tokens to train on, without padding, such as 300e9.", Count(min=1), required=True
+)
+@_option(
+    "--gpus", "Number of GPUs. Default: this machine's CPU, or 1 with --gpu-type.", Count(min=1)
+)
+@_option("--gpu-type", "GPU model, such as h100 or a100-80.", metavar="NAME")
+@_option("--length", "Tokens per row. Default: 512, at most what the model reads.", Count(min=1))
+@_option("--global-batch", "Sequences per optimizer step. Default: the paper's.", Count(min=1))
+@_option("--vocab-size", "Vocabulary size. Default: the paper's.", Count(min=1))
+@_option(
+    "--mfu",
+    "Model FLOP utilization, as a share of the GPU's peak. Default: 0.4.",
+    click.FloatRange(min=0, min_open=True),
+    metavar="X",
+)
+@json_option
+def plan_training(as_json: bool, **values: Any) -> None:
+    """Estimate the memory and hours of a pretraining.
+
+    PRESET is a model preset. The plan prints each of its assumptions.
+    """
     from rich.console import Console
 
-    from flows.commands.common import emit
-    from flows.launchers import slots
-    from flows.views import training_plan
-    from pipeline.core.registry import load
+    from cloze.core.options import import_object
+    from cloze.flows.machine import slots
 
-    found = load(PLANNER)(slots.machine().cpus, **scaled)
+    plan = import_object(PLANNER)(slots.machine().cpus, **values)
     if as_json:
-        emit(found)
+        emit(plan)
     else:
-        training_plan.show(Console(highlight=False), found)
+        show(Console(highlight=False), plan)
+
+
+def show(out: Console, plan: Mapping[str, Any]) -> None:
+    """Print a training plan in at most 100 columns."""
+    from rich.markup import escape
+
+    from cloze.core.humanize import format_bytes, format_count, format_duration
+    from cloze.flows.views.terminal import table_of
+
+    there, way = plan["hardware"], plan["chosen"]
+    where = (
+        f"{there['gpus']:,} {there['name']}" if there["gpus"] else f"this machine's {there['name']}"
+    )
+    out.print(
+        f"[bold]{escape(plan['model'])}[/], {format_count(plan['parameters'])} parameters, on "
+        f"{where}"
+    )
+    rows = f"{plan['global_batch']:,} sequences of {plan['length']:,} tokens"
+    out.print(f"{plan['steps']:,} steps of {rows}: {format_count(plan['tokens'])} tokens\n")
+    columns = ["ZeRO", "recomputed", "rows x passes", "memory", "hours", "GPU-hours"]
+    table = table_of(columns, right=columns, title="the most sequences at once that fit")
+    for each in plan["ways"]:
+        cells = [
+            str(each["zero"]),
+            "yes" if each["activation_checkpointing"] else "no",
+            f"{each['micro_batch']:,} x {each['accumulation']:,}",
+            format_bytes(each["memory"]["total"]),
+            _hours(each["hours"]),
+            _hours(each["gpu_hours"]),
+        ]
+        chosen = all(each[name] == way[name] for name in each)
+        table.add_row(*(f"[bold]{cell}[/]" for cell in cells) if chosen else cells)
+    out.print(table)
+    time = f"{format_duration(3600 * way['hours'])} at {way['mfu']:.0%} of the peak"
+    out.print(f"\n{time}; a checkpoint takes {format_bytes(plan['checkpoint_bytes'])}.\n")
+    width = min(out.width, WIDEST)
+    # keep an option and its value on one line
+    options = re.sub(" (?!--)", "\N{NO-BREAK SPACE}", way["command"])
+    lines = textwrap.wrap(options, width - 10, break_on_hyphens=False)
+    command = " \\\n        ".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+    out.print(f"    {command}\n", soft_wrap=True, markup=False)
+    for mark, name in (("careful: ", "warnings"), ("- ", "assumptions")):
+        for sentence in plan[name]:
+            out.print(textwrap.fill(mark + sentence, width, subsequent_indent="  "), markup=False)
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,10 +1,9 @@
-"""A stage as a verb: a click command whose options are made from the stage when they are first asked for.
+"""Stages as commands: click commands whose options are made from the stage on first use.
 
-    @click.command(cls=StageCommand, stage="pretrain", inputs={...}, spelled={...})
-    def pretrain(given: Given) -> None:
-        run_stage(given)
+    MERGE = StageCommand("merge", stage="merge", arguments=("checkpoint",), help="Average …")
 
-The table of verbs lists them without importing a stage. A stage without a module here gets `stage_command(name)`.
+The table of commands lists names without importing a stage. A stage without its own command gets
+`stage_command(name)`.
 """
 
 from __future__ import annotations
@@ -16,38 +15,66 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.common import emit
-from flows.commands.spelling import CONFIG, EXECUTION, GENERAL, GROUPS, INPUTS, GroupedOption, Spelled
+from cloze.flows.commands.help import STAGES, Place, places
+from cloze.flows.commands.option_overrides import (
+    INPUTS,
+    JSON_HELP,
+    GroupedCommand,
+    GroupedOption,
+    OptionOverride,
+    emit,
+)
 
 if TYPE_CHECKING:
-    from flows.views.live import StageDisplay
-    from pipeline.core.config import StageConfig
-    from pipeline.core.execute import Result
-    from pipeline.core.execution import Execution
-    from pipeline.core.reporting import Reporter
-    from pipeline.core.stage import Stage
+    from cloze.core.stages.execute import BuildResult
+    from cloze.core.stages.stage import Stage
 
-OF_CONFIG, OF_EXECUTION, OF_INPUTS = "config__", "execution__", "input__"  # prefixes of the parameters' names in Python
-PASSED_ON = {  # options for others, one a time
-    "beam_options": Spelled("--beam-option", settings={"metavar": "--NAME=VALUE"}),
-    "slurm_options": Spelled("--slurm-option", settings={"metavar": "--NAME=VALUE"}),
-    "kubernetes_options": Spelled("--kubernetes-option", settings={"metavar": "NAME=VALUE"}),
-}
+# prefixes of the Python parameter names
+OF_CONFIG, OF_EXECUTION, OF_INPUTS = ("config__", "execution__", "input__")
+# fields of Execution that data stages use
 BEAM = frozenset(
-    {"workers", "runner", "flink_master", "worker_pool", "beam_options", "driver_references"}
-)  # what of Execution data stages use
-OF_RUNS = frozenset({"cpus", "share", "retries", "retry_seconds"})  # and what only a run of several nodes does
+    {
+        "workers",
+        "runner",
+        "flink_master",
+        "worker_pool",
+        "beam_options",
+        "dedup_in_memory_documents",
+    }
+)
+# fields of Execution that only a run of several nodes uses
+RUN_ONLY_FIELDS = frozenset({"cpus", "share", "retries", "retry_seconds"})
+OF_ANY_PROCESS = frozenset({"threads", "timeout_minutes"})
+OF_ONE_GPU = OF_ANY_PROCESS | {"device", "devices"}
+
+
+def execution_fields(stage: Stage) -> frozenset[str]:
+    """Return the fields of `Execution` that affect a stage by itself."""
+    from cloze.core.stages.execution import Execution
+
+    if stage.worker is None:
+        return frozenset()
+    if stage.worker == "cloze.pipeline":
+        return BEAM
+    if not stage.parallel:
+        return OF_ONE_GPU if stage.on_gpu else OF_ANY_PROCESS
+    return frozenset(Execution.model_fields) - BEAM - RUN_ONLY_FIELDS - stage.unread
 
 
 @dataclass(slots=True, kw_only=True)
-class Given:
-    """What the user asked of a stage's verb: options that were given, and nothing else.
+class StageArguments:
+    """Arguments of a stage's command, without defaults.
 
     Attributes:
-        config: values by field; `overrides`, those of `--set`, nested, go on top.
-        inputs: paths by the input's name.
-        out: the artifact's directory.
-        transient: whether the artifact is thrown away where no directory is named.
+        stage: name of the stage.
+        config: values by field.
+        inputs: paths by role.
+        execution: execution settings by field.
+        overrides: nested values of `--set`, applied over `config`.
+        out: directory of the artifact.
+        force: rebuild the artifact even if it is cached.
+        as_json: print one JSON object.
+        transient: delete the artifact at the end if `out` is not given.
     """
 
     stage: str
@@ -61,158 +88,197 @@ class Given:
     transient: bool = False
 
 
-class StageCommand(click.Command):
-    """The verb of a stage. Its function takes `given`, and the options and arguments that it declares itself.
+class StageCommand(GroupedCommand):
+    """Command of a stage. Its function takes `given`, and the parameters that it declares itself.
 
     Args:
-        stage: a name in the tables of stages.
-        inputs: how inputs are spelled, by name: (option, help); without help the general one; None: the verb has its own.
-        spelled: how fields are spelled, by name.
-        out: the option that names the artifact's directory.
-        demanding: whether `out` and the stage's inputs must be given; else the verb looks after that.
-        transient: whether the artifact is thrown away, once its figures are told, where `out` is not given.
+        stage: name in the tables of stages.
+        inputs: option and help text by role; other inputs have generic ones.
+        arguments: input roles or config fields that are arguments instead of options.
+        spelled: spelling of options by config field.
+        demanding: `--out` and the stage's inputs are required; otherwise the command checks them.
+        transient: without `--out`, delete the artifact after its metrics are printed.
+        makes: the command builds an artifact; otherwise the options for that are absent.
+        callback: function of the command; default: `run_stage`.
     """
 
     def __init__(
         self,
-        *arguments: Any,
+        name: str | None,
+        *,
         stage: str,
-        inputs: Mapping[str, tuple[str, str] | None] | None = None,
-        spelled: Mapping[str, Spelled] | None = None,
-        out: str = "--out",
+        inputs: Mapping[str, tuple[str, str]] | None = None,
+        arguments: tuple[str, ...] = (),
+        spelled: Mapping[str, OptionOverride] | None = None,
         demanding: bool = True,
         transient: bool = False,
+        makes: bool = True,
         **settings: Any,
     ) -> None:
-        super().__init__(*arguments, **settings)
-        self.stage, self.inputs, self.spelled, self.out, self.demanding = stage, inputs or {}, spelled or {}, out, demanding
-        self.transient = transient
+        settings.setdefault("callback", run_stage)
+        super().__init__(name, **settings)
+        self.stage, self.inputs, self.spelled = stage, inputs or {}, spelled or {}
+        self.arguments, self.demanding, self.transient, self.makes = (
+            arguments,
+            demanding,
+            transient,
+            makes,
+        )
         self._complete = False
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self._complete:
-            self.params += self._options()
             self._complete = True
+            self.params = [*self._options(), *self.params]
         return super().get_params(ctx)
 
     def _options(self) -> Iterator[click.Parameter]:
-        from flows.commands.options import field_options
-        from flows.graph import stages
-        from pipeline.core.execution import Execution
+        from cloze.flows.commands.options import execution_options, field_options
+        from cloze.flows.graph import stages
 
         stage = stages.stage(self.stage)
+        for name in self.arguments:
+            prefix = OF_INPUTS if name in stage.inputs else OF_CONFIG
+            yield click.Argument([f"{prefix}{name}"], metavar=name.upper())
         yield from self._inputs(stage)
-        yield from field_options(stage.config, OF_CONFIG, CONFIG, self.spelled)
-        if stage.worker is not None:
-            beam = stage.worker == "pipeline"
-            wanted = BEAM if beam else Execution.model_fields.keys() - BEAM - OF_RUNS
-            yield from field_options(Execution, OF_EXECUTION, EXECUTION, PASSED_ON, wanted.__contains__)
-        told = "The directory of what is made" + ("; without it only figures are told." if self.transient else ".")
-        yield GroupedOption([self.out, "out"], required=self.demanding and not self.transient, metavar="DIR", help=told)
+        placed = places(self.stage)
+        if self.stage not in STAGES:  # plugin: all options are common
+            placed |= {
+                name: Place("Config", True)
+                for name in stage.config.model_fields
+                if name not in placed
+            }
+        yield from field_options(
+            stage.config, OF_CONFIG, placed, self.spelled, lambda name: name not in self.arguments
+        )
+        if self.makes:
+            yield from execution_options(
+                OF_EXECUTION, self.stage, execution_fields(stage).__contains__
+            )
+            yield GroupedOption(
+                ["-o", "--out", "out"],
+                required=self.demanding and not self.transient,
+                metavar="DIR",
+                help="Directory of the artifact to write."
+                + (" Default: the artifact is not kept." if self.transient else ""),
+            )
         yield GroupedOption(
             ["--set", "overrides"],
             multiple=True,
             metavar="KEY=VALUE",
             callback=_overrides,
-            help="Any config field of the stage.",
+            help="Config field of the stage, by its name. Repeatable.",
         )
-        yield GroupedOption(["--force"], is_flag=True, help="Make it again, whatever is there.")
-        yield GroupedOption(
-            ["--json", "as_json"], is_flag=True, help="Print one JSON object as the last line of standard output."
-        )
+        if self.makes:
+            yield GroupedOption(
+                ["--force"],
+                is_flag=True,
+                help="Rebuild a finished artifact, and replace one with other settings. An "
+                "interrupted build with the"
+                " same settings still resumes.",
+            )
+        yield GroupedOption(["--json", "as_json"], is_flag=True, help=JSON_HELP)
 
     def _inputs(self, stage: Stage) -> Iterator[click.Parameter]:
         for name, wanted in stage.inputs.items():
-            spelled = self.inputs.get(name, (f"--{name}", f"What stage {name} made."))
-            if spelled is not None:
-                flag, told = spelled
-                required = self.demanding and wanted.required
-                metavar = "[NAME=]PATH" if wanted.several else "PATH"
-                yield GroupedOption(
-                    [flag, f"{OF_INPUTS}{name}"],
-                    group=INPUTS,
-                    required=required,
-                    metavar=metavar,
-                    help=told,
-                    multiple=wanted.several,
-                )
+            if name in self.arguments:
+                continue
+            flag, text = self.inputs.get(name, (f"--{name}", _input_help(name)))
+            yield GroupedOption(
+                [flag, f"{OF_INPUTS}{name}"],
+                group=INPUTS,
+                required=self.demanding and wanted.required,
+                type=click.Path(),
+                metavar="[NAME=]PATH" if wanted.multiple else "PATH",
+                help=text,
+                multiple=wanted.multiple,
+            )
 
     def invoke(self, ctx: click.Context) -> Any:
         values = ctx.params
 
         def below(prefix: str) -> dict[str, Any]:
-            """The parameters with this prefix that were given."""
-            found = {name.removeprefix(prefix): values.pop(name) for name in list(values) if name.startswith(prefix)}
-            return {name: value for name, value in found.items() if value is not None and value != ()}
+            """Remove and return the given parameters with this prefix."""
+            found = {
+                name.removeprefix(prefix): values.pop(name)
+                for name in list(values)
+                if name.startswith(prefix)
+            }
+            return {
+                name: value for name, value in found.items() if value is not None and value != ()
+            }
 
         inputs = _spread(below(OF_INPUTS))
-        given = Given(stage=self.stage, config=below(OF_CONFIG), inputs=inputs, execution=below(OF_EXECUTION))
+        given = StageArguments(
+            stage=self.stage, config=below(OF_CONFIG), inputs=inputs, execution=below(OF_EXECUTION)
+        )
         given.transient = self.transient
         for name in ("overrides", "out", "force", "as_json"):
-            setattr(given, name, values.pop(name))
+            if name in values:
+                setattr(given, name, values.pop(name))
         ctx.params = {"given": given, **values}
         return super().invoke(ctx)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                rows[getattr(parameter, "group", GENERAL)].append(record)
-        for group, records in rows.items():
-            if records:
-                with formatter.section(group):
-                    formatter.write_dl(records)
-
-    def get_short_help_str(self, limit: int = 45) -> str:
-        return super().get_short_help_str(limit) or f"The stage {self.stage} by itself."
-
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.help is None:
-            from flows.graph import stages
+            from cloze.flows.graph import stages
 
             self.help = stages.stage(self.stage).config.__doc__
         super().format_help_text(ctx, formatter)
 
 
+def _input_help(role: str) -> str:
+    """Return the generic help text of an input."""
+    if role == "checkpoint":
+        return "Checkpoint directory, or an artifact that contains one."
+    return f"{role.capitalize()} artifact."
+
+
 def _spread(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
-    """Inputs by key, those of roles that take several under their names: a directory's own, where none is given."""
+    """Return paths by input key; several inputs of a role are named, by default by directory."""
     found: dict[str, str] = {}
     for role, given in inputs.items():
         if isinstance(given, str):
             found[role] = given
             continue
-        from pipeline.core import roles
+        from cloze.core.stages import stage
 
-        whole = len(given) == 1 and os.path.exists(given[0])  # a path may hold an equals sign
-        found |= {role: given[0]} if whole else roles.spread(role, given, lambda path: path.rstrip("/").rpartition("/")[2])
+        whole = len(given) == 1 and os.path.exists(given[0])  # a path may contain an equals sign
+        found |= (
+            {role: given[0]}
+            if whole
+            else stage.assign_input_keys(
+                role, given, lambda path: path.rstrip("/").rpartition("/")[2]
+            )
+        )
     return found
 
 
-def _overrides(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    """`--set`: the border at which texts become values."""
+def _overrides(
+    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any]:
+    """Parse the texts of `--set` into nested values."""
     del ctx, parameter
     if not values:
         return {}
-    from flows.graph.overrides import parse
+    from cloze.flows.graph.overrides import parse
 
     return parse(values, "KEY=VALUE, such as seed=2")
 
 
 def stage_command(name: str) -> click.Command:
-    """The verb of a stage that has no module of its own."""
-
-    def verb(given: Given) -> None:
-        run_stage(given)
-
-    return StageCommand(name, callback=verb, stage=name)
+    """Return the command of a stage that has none of its own."""
+    return StageCommand(name, stage=name)
 
 
-def run_stage(given: Given, more: Callable[[Result], dict[str, Any]] | None = None) -> None:
-    """Make one artifact as the user asked, and tell what came of it.
+def run_stage(
+    given: StageArguments, more: Callable[[BuildResult], dict[str, Any]] | None = None
+) -> None:
+    """Build one artifact and print the result.
 
     Args:
-        more: tells more of the result, and gives it as JSON; a transient artifact is still there.
+        given: the command's arguments.
+        more: returns additional JSON values; called before a transient artifact is deleted.
     """
     if given.out is None and given.transient:
         import tempfile
@@ -223,77 +289,59 @@ def run_stage(given: Given, more: Callable[[Result], dict[str, Any]] | None = No
     _make(replace(given, transient=False), more)
 
 
-def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None:
-    from flows.graph import plan, stages
-    from flows.graph.demand import demand
-    from flows.graph.overrides import merge
-    from flows.launchers import slots, torchrun
-    from flows.views import terminal
-    from flows.views.live import StageDisplay
-    from pipeline.core.config import parse_config
-    from pipeline.core.execute import join_execution
-    from pipeline.core.execution import Execution
+def _make(given: StageArguments, more: Callable[[BuildResult], dict[str, Any]] | None) -> None:
+    from cloze.core.config import parse_config
+    from cloze.core.errors import UsageError
+    from cloze.core.stages.execute import join_execution
+    from cloze.core.stages.execution import Execution
+    from cloze.flows.graph import plan, stages
+    from cloze.flows.graph.command import CommandConfig, records_directory
+    from cloze.flows.graph.nodes import InputSource, Node
+    from cloze.flows.graph.overrides import merge
+    from cloze.flows.launch import host_setup
+    from cloze.flows.run.session import RunParameters, RunSession
+    from cloze.flows.views import terminal
 
     name, screen = given.stage, terminal.console()
     stage = stages.stage(name)
-    config = parse_config(stage.config, merge(given.config, given.overrides, stage.config, name), name)
+    config = parse_config(
+        stage.config, merge(given.config, given.overrides, stage.config, name), name
+    )
     how = parse_config(Execution, given.execution, "run")
     if given.out is None:
         raise click.UsageError("missing option --out; name the directory to write to")
-    there = slots.machine()
-    wanted = replace(demand(name, how, there), cpus=0)  # whoever types a verb means now; only GPUs are never shared unasked
-    with (
-        StageDisplay(name, screen) as display,
-        slots.taken(
-            wanted, there, given.out, name, display.stop_asked, lambda: screen.print(f"{name} waits for a GPU …")
-        ) as gpus,
-    ):
-        how = how.model_copy(update={"devices": gpus} if gpus else {})
-        if how.node_rank > 0 or torchrun.joins(how):
-            join_execution(stage, config, given.inputs, given.out, execution=how, report=display)
-            return
-        result = _recorded(given, stage, config, how, display)
-    screen.print(terminal.done_line(result) + ("" if given.transient else f"  [dim]{result.artifact}[/]"))
+    if stage.reads_all_nodes and not given.inputs:
+        raise click.UsageError(
+            f"{name} gathers the nodes of a run; run it there: cloze run CONFIG --only {name}"
+        )
+    foreign = host_setup.foreign_rank()
+    if foreign is not None and given.force:
+        raise UsageError(f"--force conflicts with torchrun; remove {given.out} instead")
+    if foreign is not None and foreign[0] > 0:
+        join_execution(stage, config, given.inputs, given.out, execution=how)
+        return
+    inputs = {role: InputSource(path=path) for role, path in given.inputs.items()}
+    node = Node(
+        name=name,
+        stage=name,
+        section=name,
+        values={},
+        config=config,
+        execution=how,
+        inputs=inputs,
+        out=given.out,
+    )
+    parameters = RunParameters(config=given.out, force=[name] if given.force else [])
+    runs = plan.runs_directory()
+    with records_directory(runs, given.out, is_transient=given.transient) as directory:
+        graph = CommandConfig(node=node, directory=directory, is_transient=given.transient)
+        with screen.status(f"{name}: inputs are read …"):
+            session = RunSession(parameters, screen, config=graph)
+        with session:
+            result = session.run_node(session.steps[0])
     told = more(result) if more else {}
     if given.as_json:
         content = {**plan.result_json(result), **told}
         if given.transient:
             del content["artifact"]
         emit(content)
-
-
-def _recorded(given: Given, stage: Stage, config: StageConfig, how: Execution, display: StageDisplay) -> Result:
-    """Make the artifact; MLflow gets its figures where the environment names a server, for a verb leaves nothing beside its artifact unasked."""
-    from flows.tracking.spool import URI
-    from pipeline.core.execute import execute
-
-    out = given.out
-    assert out is not None
-
-    def make(report: Reporter) -> Result:
-        return execute(stage, config, given.inputs, out, execution=how, force=given.force, report=report)
-
-    if not os.environ.get(URI) or given.transient:
-        return make(display)
-    from rich.markup import escape
-
-    from flows.graph import plan
-    from flows.tracking.node import NodeFacts
-    from flows.tracking.verb import recorded
-    from pipeline.core import fingerprints
-
-    facts = NodeFacts(
-        name=stage.name,
-        stage=stage.name,
-        section=stage.name,
-        config=config,
-        fingerprint=stage.fingerprint(
-            config, {name: fingerprints.input_fingerprint(path) for name, path in given.inputs.items()}
-        ),
-        artifact=out,
-        inputs=given.inputs,
-        world_size=how.processes * how.nodes if stage.parallel else 1,
-    )
-    return recorded(
-        make, facts, plan.runs_directory(), display, lambda told: display.screen.print(f"[yellow]{escape(told)}[/]")
-    )

@@ -1,6 +1,6 @@
-"""`cloze doctor`: is this machine fit, is all well with what runs on it, and what can be mended.
+"""`cloze doctor`: checks this machine, the servers and the runs, and repairs what it can.
 
-A check is a function that returns findings. A finding that is not fine says in a sentence what to do; where Cloze can do that itself
-without touching anything that is not its own, it brings a function that does, which `--fix` calls. Then the check is made again: only
-what it does not find any more is mended.
+A check is a function that yields findings. A finding that is not ok says what to do. If Cloze can
+repair it by changing only its own files and processes, the finding has a repair function, which
+`--fix` calls. The check then runs again: a finding counts as fixed if it is gone.
 """

@@ -1,4 +1,4 @@
-"""The machine: Python, packages, compiler, processor, GPUs and NCCL, disk."""
+"""Findings, their repair, and the checks of this machine."""
 
 from __future__ import annotations
 
@@ -8,18 +8,93 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from flows.doctor.finding import Finding
-from flows.graph.plan import runs_directory
-from pipeline.core import processors
+from cloze.core import processes
+from cloze.flows.data import DATA
+from cloze.flows.graph.plan import runs_directory
 
-CONSTRAINTS = Path(__file__).parent.parent.parent / "constraints.txt"  # the set that everything was tried with, in a checkout
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A result of a check, one line of the output.
+
+    Attributes:
+        check: name of the check.
+        found: what the check found.
+        ok: the finding needs no action.
+        fix: what to do if it is not ok.
+        repair: function that does it; None: the user must do it.
+        fixed: `repair` was called, and the finding is gone.
+        failed: error of `repair`.
+    """
+
+    check: str
+    found: str
+    ok: bool = True
+    fix: str = ""
+    repair: Callable[[], object] | None = None
+    fixed: bool = False
+    failed: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """Return the finding for `--json`."""
+        row = {"check": self.check, "found": self.found, "ok": self.ok}
+        if self.ok:
+            return row
+        return {
+            **row,
+            "fix": self.fix,
+            "can_fix": self.repair is not None,
+            "fixed": self.fixed,
+            **({"failed": self.failed} if self.failed else {}),
+        }
+
+
+Check = Callable[[], Iterable[Finding]]
+
+
+def run_check(check: Check, mend: bool) -> list[Finding]:
+    """Return the findings of a check; with `mend`, repair first and check again."""
+    found = list(check())
+    wrong = [finding for finding in found if not finding.ok and finding.repair is not None]
+    if not mend or not wrong:
+        return found
+    failures: dict[tuple[str, str], str] = {}
+    for finding in wrong:
+        assert finding.repair is not None
+        try:
+            finding.repair()
+        except Exception as error:
+            failures[finding.check, finding.found] = (
+                " ".join(str(error).split())[:200] or type(error).__name__
+            )
+    again = list(check())
+    still = {(finding.check, finding.found) for finding in again if not finding.ok}
+    mended = [
+        replace(finding, fixed=True)
+        for finding in wrong
+        if (finding.check, finding.found) not in still
+    ]
+    return [
+        *mended,
+        *(
+            replace(finding, failed=failures.get((finding.check, finding.found), ""))
+            for finding in again
+        ),
+    ]
+
+
+# Checks of Python, packages, compiler, processor, GPUs, NCCL and disk.
+
+CONSTRAINTS = DATA / "constraints.txt"  # the tested versions
 PACKAGES = (
     "torch",
     "deepspeed",
@@ -34,17 +109,23 @@ PACKAGES = (
     "sqlalchemy",
 )
 OPTIONAL = {"transformers": "needed only to check exports"}
-# What installs and does not work: what, with what, and how it shows.
+# Package versions that install but do not work: version, partner, symptom.
 BROKEN = (
     (Requirement("fastapi>=0.155"), "prefect", "Prefect's server does not start with it"),
-    (Requirement("sqlalchemy>=2.1"), "prefect", "Prefect's server fails at its first write with it"),
+    (
+        Requirement("sqlalchemy>=2.1"),
+        "prefect",
+        "Prefect's server fails at its first write with it",
+    ),
 )
 FREE_BYTES = 5 << 30
 FREE_SHARE_OF_FILES = 0.02
 _TORCH = """
 import json, torch
-gpus = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus and torch.distributed.is_nccl_available() else None
+cuda, nccl = torch.cuda, None
+gpus = [cuda.get_device_properties(n) for n in range(cuda.device_count() * cuda.is_available())]
+if gpus and torch.distributed.is_nccl_available():
+    nccl = ".".join(map(str, cuda.nccl.version()))
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "nccl": nccl,
                   "gpus": [[gpu.name, gpu.total_memory] for gpu in gpus]}))
 """
@@ -52,11 +133,13 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "ncc
 
 def python() -> Iterator[Finding]:
     fine = (3, 10) <= sys.version_info[:2] <= (3, 13)
-    yield Finding(check="python", found=platform.python_version(), ok=fine, fix="use Python 3.10 to 3.13")
+    yield Finding(
+        check="python", found=platform.python_version(), ok=fine, fix="use Python 3.10 to 3.13"
+    )
 
 
 def packages() -> Iterator[Finding]:
-    """Each package that matters; those that are known not to work together; what differs from the set that was tried."""
+    """Check the required packages, known conflicts, and differences from the tested versions."""
     for name in PACKAGES:
         try:
             yield _package(name, metadata.version(name))
@@ -64,10 +147,19 @@ def packages() -> Iterator[Finding]:
             if name in OPTIONAL:
                 yield Finding(check=name, found=f"not installed ({OPTIONAL[name]})")
             else:
-                yield Finding(check=name, found="not installed", ok=False, fix=f"pip install {_tried().get(name, name)}")
-    differing = [f"{name} {metadata.version(name)} (tried: {tried})" for name, tried in _differing()]
+                yield Finding(
+                    check=name,
+                    found="not installed",
+                    ok=False,
+                    fix=f"pip install {_tried().get(name, name)}",
+                )
+    differing = [
+        f"{name} {metadata.version(name)} (tried: {tried})" for name, tried in _differing()
+    ]
     if differing:
-        yield Finding(check="versions", found=f"other than those that were tried: {', '.join(differing)}")
+        yield Finding(
+            check="versions", found=f"other than those that were tried: {', '.join(differing)}"
+        )
 
 
 def _package(name: str, version: str) -> Finding:
@@ -75,20 +167,24 @@ def _package(name: str, version: str) -> Finding:
         if wrong.name == name and Version(version) in wrong.specifier:
             lower = str(wrong.specifier).removeprefix(">=")
             return Finding(
-                check=name, found=f"{version}, beside {partner}: {how}", ok=False, fix=f"pip install '{name}<{lower}'"
+                check=name,
+                found=f"{version}, beside {partner}: {how}",
+                ok=False,
+                fix=f"pip install '{name}<{lower}'",
             )
     return Finding(check=name, found=version)
 
 
 def _tried() -> dict[str, str]:
-    """Package -> `name==version` of the constraints that hold for this Python."""
+    """Return package -> `name==version` of the constraints for this Python version."""
     found = {}
-    if CONSTRAINTS.exists():
-        for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines():
-            if line.strip() and not line.startswith("#"):
-                requirement = Requirement(line)
-                if requirement.marker is None or requirement.marker.evaluate():
-                    found[requirement.name.lower().replace("_", "-")] = f"{requirement.name}{requirement.specifier}"
+    for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines():
+        if line.strip() and not line.startswith("#"):
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate():
+                found[requirement.name.lower().replace("_", "-")] = (
+                    f"{requirement.name}{requirement.specifier}"
+                )
     return found
 
 
@@ -106,9 +202,12 @@ def _differing() -> Iterator[tuple[str, str]]:
 
 
 def compiler() -> Iterator[Finding]:
-    """Wanted for `torch.compile` on a CPU alone: without one, training steps are not compiled."""
+    """Check for a C++ compiler: `torch.compile` on a CPU needs one, else steps are not compiled."""
     found = shutil.which("g++") or shutil.which("c++")
-    yield Finding(check="compiler", found=found or "none: training steps are not compiled; install g++ if they should be")
+    yield Finding(
+        check="compiler",
+        found=found or "none: training steps are not compiled; install g++ if they should be",
+    )
 
 
 def processor() -> Iterator[Finding]:
@@ -119,15 +218,22 @@ def processor() -> Iterator[Finding]:
         flags = []
     fast = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags]
     precision = f"bf16 by {', '.join(fast)}" if fast else "no native bf16: fp32"
-    yield Finding(check="processor", found=f"{len(processors.usable())} cores, {precision}")
+    yield Finding(check="processor", found=f"{len(processes.available_cpus())} cores, {precision}")
 
 
 def devices() -> Iterator[Finding]:
-    """What torch sees, whether the driver sees more, and NCCL where there are GPUs."""
-    done = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True, check=False, timeout=180)
+    """Check that torch sees all GPUs of the driver, and that NCCL is available for several."""
+    done = subprocess.run(
+        [sys.executable, "-c", _TORCH], capture_output=True, text=True, check=False, timeout=180
+    )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["failed"])[-1]
-        yield Finding(check="torch imports", found=last, ok=False, fix="install torch again, for this machine's driver")
+        yield Finding(
+            check="torch imports",
+            found=last,
+            ok=False,
+            fix="install torch again, for this machine's driver",
+        )
         return
     torch = json.loads(done.stdout.splitlines()[-1])
     names = [f"{name} ({memory / 2**30:.0f} GiB)" for name, memory in torch["gpus"]]
@@ -135,12 +241,17 @@ def devices() -> Iterator[Finding]:
     if len(names) < driver and "CUDA_VISIBLE_DEVICES" not in os.environ:
         yield Finding(
             check="devices",
-            found=f"the driver lists {driver} GPUs, torch {torch['version']} (CUDA {torch['cuda']}) sees {len(names)}",
+            found=(
+                f"the driver lists {driver} GPUs, torch {torch['version']} (CUDA {torch['cuda']}) "
+                f"sees {len(names)}"
+            ),
             ok=False,
             fix="install a torch that was built for this driver, or a newer driver",
         )
     else:
-        yield Finding(check="devices", found=", ".join(names) or "no GPU: training computes on the CPU")
+        yield Finding(
+            check="devices", found=", ".join(names) or "no GPU: training computes on the CPU"
+        )
     if names:
         without = len(names) > 1 and torch["nccl"] is None
         yield Finding(
@@ -154,17 +265,29 @@ def devices() -> Iterator[Finding]:
 def _driver_gpus() -> int:
     if shutil.which("nvidia-smi") is None:
         return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60)
+    listed = subprocess.run(
+        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60
+    )
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
 def disk() -> Iterator[Finding]:
-    """Bytes and files that may still be written where runs are kept."""
+    """Check the free bytes and free files where runs are stored."""
     runs = runs_directory()
     place = runs if runs.exists() else Path.cwd()
     free, files = shutil.disk_usage(place).free, os.statvfs(place)
     fine = free > FREE_BYTES
-    fix = f"free some: artifacts that no link in {runs} leads to are of earlier configs, and may be removed"
-    yield Finding(check="free disk", found=f"{free / 1e9:.0f} GB for {place.resolve()}", ok=fine, fix=fix)
+    fix = (
+        f"free some: artifacts that no link in {runs} leads to are of earlier configs, and may be "
+        f"removed"
+    )
+    yield Finding(
+        check="free disk", found=f"{free / 1e9:.0f} GB for {place.resolve()}", ok=fine, fix=fix
+    )
     if files.f_files and files.f_favail < FREE_SHARE_OF_FILES * files.f_files:
-        yield Finding(check="free files", found=f"{files.f_favail:,} more files fit on the disk", ok=False, fix=fix)
+        yield Finding(
+            check="free files",
+            found=f"{files.f_favail:,} more files fit on the disk",
+            ok=False,
+            fix=fix,
+        )

@@ -1,4 +1,4 @@
-"""What runs, and what is left of what ran: servers, stuck runs, slots, orphans, records that MLflow refused."""
+"""Checks of servers, zombie runs, slots, orphaned processes and rejected MLflow records."""
 
 from __future__ import annotations
 
@@ -11,76 +11,103 @@ from pathlib import Path
 
 import psutil
 
-from flows.doctor.finding import Finding
-from flows.graph import record, sweep
-from flows.graph.plan import runs_directory
-from flows.launchers import slots
-from flows.servers import processes, state
-from flows.servers.child import answers
-from flows.servers.services import grace_seconds, without_user
-from flows.tracking.refused import FILE, refused, send_again
-from flows.tracking.spool import DIRECTORY
-from pipeline.core.humanize import duration
-from pipeline.core.processes import PARENT_PID
+from cloze.core.errors import ClozeError
+from cloze.core.humanize import format_duration
+from cloze.core.processes import PARENT_PID
+from cloze.flows.doctor.machine import Finding
+from cloze.flows.graph.plan import runs_directory
+from cloze.flows.machine import slots
+from cloze.flows.prefect import sweep
+from cloze.flows.run import status_file
+from cloze.flows.tracking.spool import DIRECTORY
+from cloze.flows.tracking.spool_state import FILE, count_dead_letters, requeue
+from cloze.flows.ui import processes, state
+from cloze.flows.ui.service_process import answers
+from cloze.flows.ui.services import grace_seconds, without_user
 
 
 def servers() -> Iterator[Finding]:
-    """Those of `cloze ui`, and those that the environment names."""
+    """Check the servers of `cloze ui` and those named in the environment."""
     runs = runs_directory()
     now = state.running(runs)
     for service in now.get("services", {}).values():
         up = service["state"] == "up"
-        fix = f"see {service['log']}; when its cause is mended, end `cloze ui` (process {now['pid']}) and start it again"
-        yield Finding(
-            check=service["title"], found=_told(service), ok=up or service["state"] in ("starting", "waiting"), fix=fix
+        fix = (
+            f"see {service['log']}; when its cause is mended, end `cloze ui` (process "
+            f"{now['pid']}) and start it again"
         )
+        begins = service["state"] in ("starting", "waiting") and not service["restarts"]
+        yield Finding(check=service["title"], found=_told(service), ok=up or begins, fix=fix)
     if not now:
-        yield Finding(check="servers", found=f"none run for {runs.resolve()}; `cloze ui` starts them")
+        yield Finding(
+            check="servers", found=f"none run for {runs.resolve()}; `cloze ui` starts them"
+        )
     for variable, path in (("PREFECT_API_URL", "/health"), ("MLFLOW_TRACKING_URI", "/health")):
         address = os.environ.get(variable, "").rstrip("/")
         if address.startswith("http"):
             address = without_user(address)
             fine = answers(f"{address}{path}")
+            refusal = _refusal(address) if fine and variable == "PREFECT_API_URL" else ""
             yield Finding(
                 check=variable,
-                found=f"{address} {'answers' if fine else 'does not answer'}",
-                ok=fine,
+                found=refusal or f"{address} {'answers' if fine else 'does not answer'}",
+                ok=fine and not refusal,
                 fix=f"start that server (`cloze ui` starts one here), or unset {variable}",
             )
 
 
+def _refusal(api: str) -> str:
+    """Return why the running Prefect at `api` rejects this user; empty: it does not."""
+    from cloze.flows.prefect.deploy import connected
+
+    try:
+        with connected(api):
+            return ""
+    except ClozeError as error:
+        return str(error)
+
+
 def stuck() -> Iterator[Finding]:
-    """Runs that are said to go on and whose process is gone, in our records and in Prefect."""
+    """Find runs in progress whose process is gone, in local records and in Prefect."""
     runs = runs_directory()
     api = os.environ.get("PREFECT_API_URL") or state.running(runs).get("api")
-    reachable = api if api and answers(f"{api.rstrip('/')}/health") else None
+    reachable = api if api and answers(f"{api.rstrip('/')}/health") and not _refusal(api) else None
     for line in sweep.sweep(runs, reachable, mark=False):
         yield Finding(
             check="stuck run",
             found=line,
             ok=False,
             fix="mark it, so that what it held is free and it can go on (`cloze resume RUN`)",
-            mend=partial(sweep.sweep, runs, reachable),
+            repair=partial(sweep.sweep, runs, reachable),
         )
 
 
 def held_slots() -> Iterator[Finding]:
-    """Who computes; a holder whose run is over is stuck."""
+    """List slot holders; a holder whose run is over is stuck."""
     runs = runs_directory()
     by_holder: dict[tuple[int, str, str], list[slots.Holder]] = {}
     for holder in slots.holders():
         by_holder.setdefault((holder.pid, holder.run, holder.node), []).append(holder)
     for (pid, run, node), held in by_holder.items():
-        since = duration(max(0.0, time.time() - held[0].since))
-        found = f"{', '.join(holder.slot for holder in held)}: {node} of run {run}, process {pid}, for {since}"
-        known = record.newest(runs / run)
-        over = known is not None and known["pid"] == pid and known["state"] != record.RUNNING
+        since = format_duration(max(0.0, time.time() - held[0].since))
+        found = (
+            f"{', '.join(holder.slot for holder in held)}: {node} of run {run}, process {pid}, for "
+            f"{since}"
+        )
+        known = status_file.newest(status_file.directory_of(runs, run))
+        over = known is not None and known["pid"] == pid and known["state"] != status_file.RUNNING
         fix = f"the run is over and its process holds on to them; end it (kill {pid})"
-        yield Finding(check="slots", found=found, ok=not over, fix=fix, mend=partial(_end, [pid]) if over else None)
+        yield Finding(
+            check="slots",
+            found=found,
+            ok=not over,
+            fix=fix,
+            repair=partial(_end, [pid]) if over else None,
+        )
 
 
 def orphans() -> Iterator[Finding]:
-    """Processes of ours whose parent, named in their environment, is gone; and servers without a supervisor."""
+    """Find Cloze processes whose parent (from their environment) is gone, and leftover servers."""
     runs = runs_directory()
     left = {process.pid: "a server of a `cloze ui` that is gone" for process in _leftovers(runs)}
     for process in _mine():
@@ -96,14 +123,14 @@ def orphans() -> Iterator[Finding]:
                 found=f"process {pid} ({line}): {why}",
                 ok=False,
                 fix=f"end it (kill {pid})",
-                mend=partial(_end, [pid]),
+                repair=partial(_end, [pid]),
             )
 
 
 def refused_records() -> Iterator[Finding]:
-    """What MLflow has refused to record, with the most frequent reason."""
+    """Report the number of records that MLflow rejected, with the most frequent reason."""
     spools = runs_directory() / DIRECTORY
-    reasons = refused(spools)
+    reasons = count_dead_letters(spools)
     if not reasons:
         return
     (reason, _), *others = reasons.most_common()
@@ -112,8 +139,11 @@ def refused_records() -> Iterator[Finding]:
         check="records",
         found=f"{reasons.total():,} refused by MLflow: {reason}{more}",
         ok=False,
-        fix="mend the cause, then send them again with --fix; what is refused once more is set aside once more",
-        mend=partial(send_again, spools),
+        fix=(
+            "mend the cause, then send them again with --fix; what is refused once more is set "
+            "aside once more"
+        ),
+        repair=partial(requeue, spools),
     )
 
 
@@ -127,7 +157,7 @@ def _told(service: dict[str, object]) -> str:
 def _leftovers(runs: Path) -> list[psutil.Process]:
     if state.is_running(runs):
         return []
-    return [*processes.recorded(state.read(runs).get("services", {})), *processes.marked(state.directory(runs))]
+    return processes.marked_processes(state.directory(runs))
 
 
 def _mine() -> Iterator[psutil.Process]:
@@ -138,7 +168,7 @@ def _mine() -> Iterator[psutil.Process]:
 
 
 def _same_world(pid: int) -> bool:
-    """Whether a process counts processes as this one does: not so in a container, seen from outside."""
+    """Return whether a process is in this PID namespace; a process in a container is not."""
     with suppress(OSError):
         return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
     return False

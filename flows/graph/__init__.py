@@ -1,1 +1,1 @@
-"""A run as a graph of stages: its config, its plan, and how it is run."""
+"""A run as a graph of stages: its config, its plan, and the order of execution."""

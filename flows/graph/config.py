@@ -1,7 +1,7 @@
-"""A run's config: one section a node, from a YAML file or a preset's name, with overrides on top.
+"""Run configs: a YAML file or a preset with one section per node, and overrides on top.
 
-Relative paths in a file are relative to that file; in a preset, `samples/…` is the sample that Cloze brings. Paths in
-overrides are relative to where the command runs.
+Relative paths in a file are relative to that file; in a preset, `samples/…` is Cloze's sample data.
+Paths in overrides are relative to the working directory.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Any
 
 import yaml
 
-from flows.graph import stages
-from flows.graph.nodes import Node, stage_of
-from flows.graph.overrides import merge, read_yaml
-from flows.graph.sections import MATRIX, RUN, Graph
-from pipeline.core.config import parse_config, resolve_paths
-from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.execution import Execution
-from pipeline.core.roles import named
-from pipeline.core.stage import Stage
+from cloze.core.config import parse_config, resolve_paths
+from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import Stage, split_name
+from cloze.flows.data import DATA
+from cloze.flows.graph import stages
+from cloze.flows.graph.builder import GraphBuilder
+from cloze.flows.graph.nodes import Node, stage_of
+from cloze.flows.graph.overrides import merge, read_yaml
+from cloze.flows.graph.sections import MATRIX, RUN
 
-FLOWS = Path(__file__).resolve().parent.parent
-PRESETS = FLOWS / "presets"
+PRESETS = Path(__file__).resolve().parent.parent / "presets"
 NAME = "name"
-_RUN_NAME = re.compile(r"[^._/][^/]*")
-TOKENIZER = "tokenizer"  # instead of the vocab stage: a vocabulary that is there already
+_RUN_NAME = re.compile(r"[^\W_][\w.-]*")
+TOKENIZER = "tokenizer"  # path of an existing vocabulary, instead of the vocab stage
 
 
 class RunConfig:
     """The resolved config of a run.
 
     Attributes:
-        name: the run's name, and its directory's.
-        values: what it was made from: a config file's content with the overrides in it and its paths absolute.
-        nodes: the nodes of its graph by name, each after those that it needs.
-        left_out: nodes that its sections name and that are not made, and why.
-        execution: how they are run, where a node says nothing else.
-        tokenizer: path of a ready vocabulary; then there is no vocab node by itself.
+        name: name of the run and of its directory.
+        values: content of the config file with overrides applied and paths absolute.
+        nodes: nodes of the graph by name, in topological order.
+        left_out: reasons by name, for nodes that sections name but that are not built.
+        execution: default execution settings of the nodes.
+        tokenizer: path of an existing vocabulary, which replaces the vocab node.
     """
 
     def __init__(self, values: Mapping[str, Any], name: str) -> None:
@@ -48,7 +48,9 @@ class RunConfig:
         self.name = str(values.get(NAME) or name)
         if not _RUN_NAME.fullmatch(self.name):
             raise UsageError(
-                f"name ({self.name!r}) must be a directory's name: letters, digits, '.', '_', '-', not beginning with '.' or '_'"
+                f"name ({self.name!r}) must consist of letters, digits, '.', '_' and '-', and "
+                f"begin with a letter or"
+                " a digit; give the config a `name:`"
             )
         self.values = dict(values)
         self.tokenizer: str | None = values.get(TOKENIZER)
@@ -60,19 +62,25 @@ class RunConfig:
             if stage_of(key) and value is not False and not (key == "vocab" and self.tokenizer)
         }
         if not sections:
-            raise UsageError(f"the config of run {self.name!r} names no stage; give it sections such as corpus and vocab")
-        graph = Graph(sections, run, self.tokenizer)
+            raise UsageError(
+                f"the config of run {self.name!r} names no stage; give it sections such as corpus "
+                f"and vocab"
+            )
+        graph = GraphBuilder(sections, run, self.tokenizer).graph
         self.nodes: dict[str, Node] = graph.nodes
         self.left_out: dict[str, str] = graph.left_out
-        if self.left_out and all(stages.stage(node.stage).gathers for node in self.nodes.values()):
+        if self.left_out and all(
+            stages.stage(node.stage).reads_all_nodes for node in self.nodes.values()
+        ):
             name, reason = next(iter(self.left_out.items()))
             raise UsageError(
-                f"nothing of run {self.name!r} can be made: {name} and {len(self.left_out) - 1} more are left out ({reason}); name"
+                f"nothing of run {self.name!r} can be made: {name} and {len(self.left_out) - 1} "
+                f"more are left out ({reason}); name"
                 f" another place: --set {name.partition('@')[0]}.data=DIRECTORY"
             )
 
     def dump(self) -> dict[str, Any]:
-        """The whole config as YAML-able values by node, defaults filled in."""
+        """Return the whole config as YAML-compatible values by node, with defaults filled in."""
         nodes = {name: node.config.model_dump(mode="json") for name, node in self.nodes.items()}
         extra = {TOKENIZER: self.tokenizer} if self.tokenizer else {}
         return {NAME: self.name, **extra, **nodes, RUN: self.execution.model_dump(mode="json")}
@@ -85,7 +93,8 @@ def _check_sections(values: Mapping[str, Any]) -> None:
             stage, at, label = str(key).partition("@")
             if at and stage in stages.TABLE:
                 raise UsageError(
-                    f"config section {key!r} has a label ({label!r}) that is no word; use letters, digits, '_' and '-'"
+                    f"config section {key!r} has a label ({label!r}) that is no word; use letters, "
+                    f"digits, '_' and '-'"
                 )
             raise UsageError(f"unknown config section {key!r}; {did_you_mean(stage, known)}")
 
@@ -104,34 +113,37 @@ def preset_names() -> list[str]:
 
 
 def samples_directory() -> Path:
-    """Where the sample data lies: beside the packages in a checkout, inside `flows/` in an installed wheel."""
-    for parent in (FLOWS, FLOWS.parent):
-        if (parent / "samples").is_dir():
-            return parent / "samples"
-    raise UsageError("the sample data (samples/) is missing from this installation; use a checkout of the repository")
+    """Return the directory of the sample data."""
+    return (DATA / "samples").resolve()
 
 
 def load(reference: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-    """Read a YAML file or a preset, lay the overrides over it, validate all of it.
+    """Read a YAML file or a preset, apply the overrides and validate the result.
 
     Args:
-        overrides: nested, as `flows.graph.overrides` makes them: by section, then by key.
+        reference: path of a YAML file, or name of a preset.
+        overrides: nested by section and key, as `cloze.flows.graph.overrides` returns them.
 
     Raises:
-        UsageError: no such file or preset, bad YAML, an unknown key, a value that does not fit.
+        UsageError: no such file or preset, invalid YAML, an unknown key, or an invalid value.
     """
     return RunConfig(read(reference, overrides), Path(reference).stem)
 
 
-def read(reference: str, overrides: Mapping[str, Any] | None = None, more: Mapping[str, Path] | None = None) -> dict[str, Any]:
-    """The values of a YAML file or a preset, paths absolute, with the overrides on top.
+def read(
+    reference: str,
+    overrides: Mapping[str, Any] | None = None,
+    more: Mapping[str, Path] | None = None,
+) -> dict[str, Any]:
+    """Return the values of a YAML file or a preset, with absolute paths and overrides applied.
 
     Args:
+        reference: path of a YAML file, or name of a preset.
         overrides: see `load`.
-        more: files that go by a name beside the presets.
+        more: additional named files, treated like presets.
 
     Raises:
-        UsageError: no such file or preset, bad YAML.
+        UsageError: no such file or preset, or invalid YAML.
     """
     named = {**{name: PRESETS / f"{name}.yaml" for name in preset_names()}, **(more or {})}
     if reference in named:
@@ -139,18 +151,22 @@ def read(reference: str, overrides: Mapping[str, Any] | None = None, more: Mappi
     elif Path(reference).is_file():
         path, base = Path(reference), Path(reference).resolve().parent
     else:
-        raise UsageError(f"{reference!r} is neither a config file nor a preset; {did_you_mean(reference, named)}")
+        raise UsageError(
+            f"{reference!r} is neither a config file nor a preset; {did_you_mean(reference, named)}"
+        )
     try:
         values = read_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid YAML ({' '.join(str(error).split())}); mend it") from error
+        raise UsageError(
+            f"{path} is not valid YAML ({' '.join(str(error).split())}); mend it"
+        ) from error
     if not isinstance(values, dict):
         raise UsageError(f"{path} must hold a mapping of sections, found {type(values).__name__}")
     return _with_overrides(_resolved(values, base), overrides or {})
 
 
 def _resolved(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """The values with the paths in all sections made absolute; URLs, package lists and names of nodes stay as they are."""
+    """Make the paths in all sections absolute; URLs, package lists and node names stay."""
     found = dict(values)
     for name, section in values.items():
         stage = stage_of(str(name))
@@ -168,13 +184,18 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
     for role in stage.inputs.keys() & section.keys():
         said = section[role]
         found[role] = (
-            [_resolved_named(one, base) for one in said] if isinstance(said, list) else _resolved_reference(said, base)
+            [_resolved_named(one, base) for one in said]
+            if isinstance(said, list)
+            else _resolved_reference(said, base)
         )
     matrix = section.get(MATRIX)
     if isinstance(matrix, Mapping):
         found[MATRIX] = {
-            axis: {name: _resolved_section(below or {}, stage, base) for name, below in points.items()}
-            if isinstance(points, Mapping) and all(isinstance(below, Mapping) or below is None for below in points.values())
+            axis: {
+                name: _resolved_section(below or {}, stage, base) for name, below in points.items()
+            }
+            if isinstance(points, Mapping)
+            and all(isinstance(below, Mapping) or below is None for below in points.values())
             else points
             for axis, points in matrix.items()
         }
@@ -182,22 +203,26 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
 
 
 def _resolved_reference(reference: Any, base: str) -> Any:
-    """The path absolute that an input is named by; nodes and URLs stay as they are."""
-    if not isinstance(reference, str) or "/" not in reference or stage_of(reference.partition("/")[0]) is not None:
+    """Make the path of an input absolute; node names and URLs stay."""
+    if (
+        not isinstance(reference, str)
+        or "/" not in reference
+        or stage_of(reference.partition("/")[0]) is not None
+    ):
         return reference
     return reference if "://" in reference else os.path.normpath(os.path.join(base, reference))
 
 
 def _resolved_named(reference: Any, base: str) -> Any:
-    """The same of one among several inputs, which may have a name: `NAME=PATH`."""
+    """Make the path in `NAME=PATH` or `PATH` absolute, for a role with several inputs."""
     if not isinstance(reference, str):
         return reference
-    name, place = named(reference)
+    name, place = split_name(reference)
     return f"{name}=" * bool(name) + str(_resolved_reference(place, base))
 
 
 def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with overrides on top, section by section; overriding a section that is left out brings it in."""
+    """Apply overrides section by section; an override of an absent section adds the section."""
     _check_sections(overrides)
     found = dict(values)
     for name, override in overrides.items():
@@ -205,5 +230,7 @@ def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
             found[name] = override
             continue
         stage = stage_of(name)
-        found[name] = merge(_section(found, name), override, stages.stage(stage).config if stage else None, name)
+        found[name] = merge(
+            _section(found, name), override, stages.stage(stage).config if stage else None, name
+        )
     return found

@@ -1,7 +1,8 @@
-"""What a planned run will take: seconds, disk and memory of each node, and how far the last estimate was off.
+"""Cost estimates: seconds, disk and memory of each planned node, and the error of past estimates.
 
-Work comes from the stages' own arithmetic (`pipeline.core.cost`), speed from what was measured: the node's own last artifact, else
-artifacts of its stage in any run, those nearest in size; where there is none, a rough figure of the stage's. Each estimate says which.
+Work comes from the stages' cost models (`cloze.core.stages.execution`). Throughput comes from the
+node's own last artifact, else from the artifact of the same stage that is nearest in size, in any
+run; else it is the stage's rough constant. `Estimate.basis` says which.
 """
 
 from __future__ import annotations
@@ -16,33 +17,43 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.graph import record, stages
-from flows.graph.demand import demand
-from flows.graph.plan import Step
-from flows.launchers import slots
-from pipeline.core import artifact
-from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, facts_of
-from pipeline.core.errors import ClozeError
+from cloze.core.artifacts import artifact
+from cloze.core.errors import ClozeError
+from cloze.core.stages.execution import (
+    CostEstimate,
+    CostModel,
+    MachineSpec,
+    MeasuredThroughput,
+    Metadata,
+    artifact_metadata,
+)
+from cloze.flows.graph import stages
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.graph.schedule import resource_request
+from cloze.flows.machine import slots
 
 Basis = Literal["measured", "scaled", "rough"]
-LOOKED_AT = 16  # of a stage's newest artifacts
-SAME = 0.02  # work that differs by less is the same
-NEAR = 4.0  # times as large or small: beyond it the speed of another model says little
-FAULTS = (ClozeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)  # no estimate is worth a run
-FAR = 10.0  # times as much work: a short run's speed says little of a long one's
+LOOKED_AT = 16  # newest artifacts of a stage that are read
+SAME = 0.02  # relative difference below which work counts as equal
+FINISHED = "finished"  # state of a node that was built, in the record of its run
+NEAR = 4.0  # maximum ratio of model sizes for a transfer of throughput
+# a failed estimate must not end a run
+FAULTS = (ClozeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
+FAR = 10.0  # ratio of work beyond which a short run's throughput is unreliable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a node will take.
+    """Expected cost of a node.
 
     Attributes:
-        seconds: None: nobody knows.
-        disk_bytes: at most, while it is made.
-        memory_bytes: of all its processes together.
-        gpu_memory_bytes: of each GPU that it takes.
-        basis: `measured`: the same work was done here before; `scaled`: from measured work, by the amount; `rough`: nothing was measured.
-        note: how it is made, where that hangs on amounts.
+        seconds: wall-clock time; None: unknown.
+        disk_bytes: peak disk use during the build.
+        memory_bytes: memory of all processes together.
+        gpu_memory_bytes: memory of each GPU.
+        basis: `measured`: the same work was measured; `scaled`: scaled from measured work; `rough`:
+            not measured.
+        note: how the node will be computed, if that depends on its size.
     """
 
     seconds: float | None = None
@@ -56,40 +67,51 @@ class Estimate:
         return asdict(self)
 
 
-NOTHING = Estimate(seconds=0.0, disk_bytes=0, memory_bytes=0, gpu_memory_bytes=0, basis="measured")  # of what is cached
+# of cached nodes
+NOTHING = Estimate(seconds=0.0, disk_bytes=0, memory_bytes=0, gpu_memory_bytes=0, basis="measured")
 
 
-def estimates(steps: Sequence[Step], runs: Path) -> dict[str, Estimate]:
-    """What each step will take, in the steps' order.
+def estimates(steps: Sequence[PlannedNode], runs: Path) -> dict[str, Estimate]:
+    """Return the cost estimate of each node, in the plan's order.
 
     Args:
-        runs: the directory of all runs: what was made there says how fast this machine is.
+        steps: the planned nodes.
+        runs: directory of all runs, whose artifacts contain measured throughputs.
     """
     if all(step.cached for step in steps):
         return {step.name: NOTHING for step in steps}
-    computer, measured = this_computer(), Measured(runs)
-    facts: dict[str, Facts] = {}  # of artifacts, by path
+    computer, measured = this_computer(), MeasuredThroughputs(runs)
+    facts: dict[str, Metadata] = {}  # of artifacts, by path
     found: dict[str, Estimate] = {}
     for step in steps:
         inputs = {role: facts.get(path) or _facts_at(path) for role, path in step.inputs.items()}
         try:
             found[step.name], expected = _estimate(step, inputs, computer, measured)
-        except FAULTS:  # something is odd about what it reads or what was made before: running the stage will tell
+        except FAULTS:  # a broken input: the stage itself reports it
             found[step.name], expected = _last(step), {}
-        if step.cached:  # what its summary does not tell follows from its inputs, as in what is still to be made
+        if step.cached:  # expected metadata fill the gaps of the summary
             found[step.name], expected = NOTHING, {**expected, **_facts_at(step.artifact)}
         facts[step.artifact] = expected
     return found
 
 
-def _estimate(step: Step, inputs: Mapping[str, Facts], computer: Computer, measured: Measured) -> tuple[Estimate, Facts]:
-    """What a step will take, and the facts of what it will make."""
-    costs = stages.stage(step.node.stage).costs
+def _estimate(
+    step: PlannedNode,
+    inputs: Mapping[str, Metadata],
+    computer: MachineSpec,
+    measured: MeasuredThroughputs,
+) -> tuple[Estimate, Metadata]:
+    """Return the cost estimate of a node and the expected metadata of its artifact."""
+    costs = stages.stage(step.node.stage).cost_model
     if costs is None:
         return _last(step), {}
-    before = None if step.before is None else facts_of(step.before)
-    cost = costs.ahead(step.node.config, inputs, step.node.execution, computer, before)
+    before = None if step.previous is None else artifact_metadata(step.previous)
+    cost = costs.estimate(step.node.config, inputs, step.node.execution, computer, before)
     seconds, basis = _seconds(step, cost, costs, before, measured)
+    total = int(cost.expected_metadata.get("steps") or 0)
+    if step.resumes_at and total and cost.seconds is None:  # only the remaining steps are trained
+        start = min(cost.startup_seconds, seconds)
+        seconds = start + (seconds - start) * max(0.0, 1 - step.resumes_at / total)
     told = Estimate(
         seconds=round(seconds, 1),
         disk_bytes=cost.disk_bytes,
@@ -98,55 +120,70 @@ def _estimate(step: Step, inputs: Mapping[str, Facts], computer: Computer, measu
         basis=basis,
         note=cost.note,
     )
-    return told, cost.makes
+    return told, cost.expected_metadata
 
 
-def _last(step: Step) -> Estimate:
-    """What the node took the last time, whatever changed since then."""
-    return Estimate(seconds=step.last_seconds, basis=None if step.last_seconds is None else "scaled")
+def _last(step: PlannedNode) -> Estimate:
+    """Return the seconds of the node's last build as the estimate, regardless of changes since."""
+    return Estimate(
+        seconds=step.last_seconds, basis=None if step.last_seconds is None else "scaled"
+    )
 
 
-def _seconds(step: Step, cost: Cost, costs: Costs, before: Facts | None, measured: Measured) -> tuple[float, Basis]:
+def _seconds(
+    step: PlannedNode,
+    cost: CostEstimate,
+    costs: CostModel,
+    before: Metadata | None,
+    measured: MeasuredThroughputs,
+) -> tuple[float, Basis]:
     if cost.seconds is not None:
         return cost.seconds, "measured"
-    own = None if before is None else costs.afterwards(before)
+    own = None if before is None else costs.measure(before)
     if before is not None and own is not None and own.kind == cost.kind:
-        known: tuple[Pace, float] | None = (own, max(0.0, float(before["seconds"]) - own.seconds))
-        if abs(own.amount - cost.amount) <= SAME * own.amount:
-            return max(float(before["seconds"]), own.seconds), "measured"  # an artifact tells the seconds of its last try alone
-    elif before is not None and own is None:  # its stage does not say how fast it was
+        known: tuple[MeasuredThroughput, float] | None = (
+            own,
+            max(0.0, float(before["seconds"]) - own.seconds),
+        )
+        if abs(own.amount - cost.work) <= SAME * own.amount:
+            return max(
+                float(before["seconds"]), own.seconds
+            ), "measured"  # the manifest only has the seconds of the last attempt
+    elif before is not None and own is None:  # the stage measures no throughput
         return float(before["seconds"]), "measured" if step.forced else "scaled"
     else:
         known = measured.nearest(step.node.stage, costs, cost)
     if known is None:
-        return cost.start + cost.amount / (cost.speed * cost.width), "rough"
+        return cost.startup_seconds + cost.work / (cost.speed * cost.parallelism), "rough"
     pace, start = known
     near = max(pace.size, cost.size) <= NEAR * min(pace.size, cost.size)
-    far = cost.amount > FAR * pace.amount
+    far = cost.work > FAR * pace.amount
     speed = max(pace.speed, cost.speed) if far else pace.speed
-    return start + cost.amount / (speed * cost.width), "scaled" if near and not far else "rough"
+    return start + cost.work / (speed * cost.parallelism), "scaled" if near and not far else "rough"
 
 
-class Measured:
-    """What was made in any run, by stage: read when first asked for."""
+class MeasuredThroughputs:
+    """Throughputs of the artifacts of all runs by stage, read on first use."""
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
         self._places: dict[str, list[Path]] | None = None
-        self._paces: dict[str, list[tuple[Pace, float]]] = {}
+        self._paces: dict[str, list[tuple[MeasuredThroughput, float]]] = {}
 
-    def nearest(self, stage: str, costs: Costs, cost: Cost) -> tuple[Pace, float] | None:
-        """The pace of the artifact that is nearest in size, the newest of those, and its seconds of start; None: there is none."""
+    def nearest(
+        self, stage: str, costs: CostModel, cost: CostEstimate
+    ) -> tuple[MeasuredThroughput, float] | None:
+        """Return throughput and startup seconds of the artifact nearest in size, or None."""
         if stage not in self._paces:
             self._paces[stage] = list(self._read(stage, costs))
         fitting = [known for known in self._paces[stage] if known[0].kind == cost.kind]
         return min(fitting, key=lambda known: _distance(known[0], cost), default=None)
 
-    def _read(self, stage: str, costs: Costs) -> Iterable[tuple[Pace, float]]:
+    def _read(self, stage: str, costs: CostModel) -> Iterable[tuple[MeasuredThroughput, float]]:
         for place in self._newest(stage):
             with suppress(*FAULTS):
-                facts = facts_of(artifact.read_manifest(str(place)))
-                pace = costs.afterwards(facts)
+                facts = artifact_metadata(artifact.read_manifest(str(place)))
+                pace = costs.measure(facts)
                 if pace is not None and pace.amount > 0:
                     yield pace, max(0.0, float(facts["seconds"]) - pace.seconds)
 
@@ -162,10 +199,10 @@ class Measured:
         return sorted(self._places.get(stage, []), key=_changed, reverse=True)[:LOOKED_AT]
 
 
-def _distance(pace: Pace, cost: Cost) -> float:
-    """In size first of all, then in the amount of work."""
+def _distance(pace: MeasuredThroughput, cost: CostEstimate) -> float:
+    """Return the log distance in size, weighted twice, plus that in the amount of work."""
     return 2 * abs(math.log(max(pace.size, 1.0) / max(cost.size, 1.0))) + abs(
-        math.log(max(pace.amount, 1.0) / max(cost.amount, 1.0))
+        math.log(max(pace.amount, 1.0) / max(cost.work, 1.0))
     )
 
 
@@ -176,13 +213,13 @@ def _changed(place: Path) -> float:
 
 
 @cache
-def _facts_of_artifact(path: str, changed: float) -> Facts:
+def _facts_of_artifact(path: str, changed: float) -> Metadata:
     del changed
-    return facts_of(artifact.read_manifest(path))
+    return artifact_metadata(artifact.read_manifest(path))
 
 
-def _facts_at(path: str) -> Facts:
-    """What is known of an input that is there: an artifact, or a part of one; of anything else nothing."""
+def _facts_at(path: str) -> Metadata:
+    """Return the metadata of the artifact that contains `path`; empty if there is none."""
     place = Path(path)
     for found in (place, *list(place.parents)[:3]):
         with suppress(ClozeError, OSError):
@@ -190,16 +227,16 @@ def _facts_at(path: str) -> Facts:
     return {}
 
 
-def this_computer() -> Computer:
-    """This machine as stages' arithmetic sees it."""
+def this_computer() -> MachineSpec:
+    """Return the machine description for the stages' cost models."""
     there = slots.machine()
     memory, name = _gpu() if there.gpus else (0, "")
-    return Computer(cpus=there.cpus, gpus=len(there.gpus), gpu_bytes=memory, gpu=name)
+    return MachineSpec(cpus=there.cpus, gpus=len(there.gpus), gpu_bytes=memory, gpu=name)
 
 
 @cache
 def _gpu() -> tuple[int, str]:
-    """The memory of the smallest GPU, and its name."""
+    """Return the memory of the smallest GPU in bytes, and its name."""
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
         told = subprocess.run(
             ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"],
@@ -211,22 +248,28 @@ def _gpu() -> tuple[int, str]:
     return 0, ""
 
 
-def together(steps: Sequence[Step], found: Mapping[str, Estimate]) -> float | None:
-    """Seconds until all is made, with independent nodes beside each other as far as there are slots; None: of one nobody knows.
+def parallel_seconds(steps: Sequence[PlannedNode], found: Mapping[str, Estimate]) -> float | None:
+    """Simulate the schedule: return the seconds until all nodes are built; None if one is unknown.
 
-    Each node begins as soon as what it needs is there and enough is free, in the plan's order.
+    Nodes start in the plan's order, as soon as their inputs exist and enough slots are free.
     """
     there = slots.machine()
     free = {"gpus": len(there.gpus), "cpus": there.cpus}
     waiting = {step.name: step for step in steps if not step.cached}
-    running: list[tuple[float, str, slots.Demand]] = []
+    running: list[tuple[float, str, slots.ResourceRequest]] = []
     now = 0.0
     while waiting or running:
         for name, step in list(waiting.items()):
-            seconds, wanted = found[name].seconds, demand(step.node.stage, step.node.execution, there)
+            seconds, wanted = (
+                found[name].seconds,
+                resource_request(stages.stage(step.node.stage), step.node.execution, there),
+            )
             if seconds is None:
                 return None
-            busy = any(parent in waiting or any(parent == other for _, other, _ in running) for parent in step.after)
+            busy = any(
+                parent in waiting or any(parent == other for _, other, _ in running)
+                for parent in step.depends_on
+            )
             if not busy and wanted.gpus <= free["gpus"] and wanted.cpus <= free["cpus"]:
                 free["gpus"], free["cpus"] = free["gpus"] - wanted.gpus, free["cpus"] - wanted.cpus
                 running.append((now + seconds, name, wanted))
@@ -237,34 +280,23 @@ def together(steps: Sequence[Step], found: Mapping[str, Estimate]) -> float | No
     return now
 
 
-def last_time(directory: Path) -> dict[str, Any] | None:
-    """How far the estimates of the run's newest start that made something were off; None: there was none.
-
-    Returns:
-        As `off_of`.
-    """
-    for path in reversed(record.records_in(directory)):
-        found = off_of(record.read_file(path) or {})
-        if found is not None:
-            return found
-    return None
-
-
-def off_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How far the estimates of one start were off; None: it made nothing that had any.
+def estimate_error(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Compare the estimates of one start with reality; None: no node with an estimate was built.
 
     Args:
-        content: its record.
+        content: record of the start.
 
     Returns:
-        `expected` and `took`, seconds of the nodes that it made and that had an estimate, and `off`, by how much they took longer (0.1:
-        a tenth). Where nodes told what memory they took, `memory` has the same of that, in bytes, and `node`, for the one that was
-        furthest off; `gpu_memory` likewise.
+        `expected` and `took`: seconds over all built nodes with an estimate. `off`: relative error
+        (0.1: 10 % longer). `memory` and `gpu_memory`, if nodes reported memory: the same keys in
+        bytes and `node`, for the node with the largest error.
     """
     made = {
         name: node
         for name, node in content.get("nodes", {}).items()
-        if node["state"] == record.FINISHED and (node.get("estimate") or {}).get("seconds") is not None and "started" in node
+        if node["state"] == FINISHED
+        and (node.get("estimate") or {}).get("seconds") is not None
+        and "started" in node
     }
     if not made:
         return None

@@ -1,25 +1,27 @@
-"""Config values that are set by key, `section.key=value`, read once: at the border they become nested mappings.
+"""Config overrides (`section.key=value`) and matrices: parsing, merging, expansion.
 
-`parse` is for text, such as what `--set` is given; `nest` for values by dotted key, such as Prefect's form holds.
-Behind it everything takes the mapping, and `merge` lays it over a config's values.
+`parse` reads text, such as the values of `--set`; `nest` reads dotted keys, such as those of
+Prefect's form. Both return nested mappings, which `merge` applies to config values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import yaml
 
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import UsageError
+from cloze.core.config import StageConfig
+from cloze.core.errors import UsageError
 
-WHOLE = ""  # the key of what replaces a value before single keys of it are set
+WHOLE = ""  # key of the value that replaces the old one before its keys are set
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without its dates: `2024-01-01` is the name of a run more often than a day, and JSON has no days."""
+    """YAML loader without dates: `2024-01-01` is more often a run's name, and JSON has no dates."""
 
 
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
@@ -30,7 +32,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(text: str) -> Any:
-    """The values in `text`; all that comes out can be written as JSON. Raises `yaml.YAMLError`."""
+    """Return the values in `text`, all representable in JSON. Raises `yaml.YAMLError`."""
     values = yaml.load(text, _Loader)
     try:
         json.dumps(values)
@@ -40,15 +42,16 @@ def read_yaml(text: str) -> Any:
 
 
 def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict[str, Any]:
-    """`KEY=VALUE` strings as a nested mapping; values are YAML, later ones win.
+    """Parse `KEY=VALUE` strings into a nested mapping; values are YAML, and later ones win.
 
     Args:
-        example: of what is wanted, for the message.
-        sections: whether a key needs a section before it, such as `pretrain.steps`; alone stand only `name` and `tokenizer`, and
-            a section that is left out or brought in: `finetune=false`.
+        settings: the strings.
+        example: valid example, for the error message.
+        sections: require a section in each key, such as `pretrain.steps`. Exceptions: `name`,
+            `tokenizer`, and switching a section, as in `finetune=false`.
 
     Raises:
-        UsageError: no `=`, an empty key, or a value that is not YAML.
+        UsageError: no `=`, an empty key, or a value that is not valid YAML.
     """
     pairs = []
     for setting in settings:
@@ -59,27 +62,38 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
         try:
             value = read_yaml(text)
         except yaml.YAMLError as error:
-            raise UsageError(f"--set {setting!r} has a value that is not valid YAML; quote it") from error
-        if sections and "." not in key and key not in ("name", "tokenizer") and not isinstance(value, bool):
+            raise UsageError(
+                f"--set {setting!r} has a value that is not valid YAML; quote it"
+            ) from error
+        if (
+            sections
+            and "." not in key
+            and key not in ("name", "tokenizer")
+            and not isinstance(value, bool)
+        ):
             raise UsageError(f"--set {setting!r} must look like {example}")
         pairs.append((key, value))
     return unfold(pairs)
 
 
 def nest(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides of which some have dotted keys and some are nested already, all nested; dotted keys win."""
+    """Return overrides with dotted and nested keys as one nested mapping; dotted keys win."""
     plain = {key: value for key, value in overrides.items() if "." not in key}
-    return unfold(((key, value) for key, value in overrides.items() if "." in key), json.loads(json.dumps(plain)))
+    return unfold(
+        ((key, value) for key, value in overrides.items() if "." in key),
+        json.loads(json.dumps(plain)),
+    )
 
 
 def unfold(pairs: Iterable[tuple[str, Any]], onto: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Values by dotted key as a nested mapping: `("pretrain.steps", 200)` -> `{"pretrain": {"steps": 200}}`.
+    """Turn values by dotted key into nested ones: `pretrain.steps` -> `{"pretrain": {"steps": …}}`.
 
-    A key of a mapping is laid over what is there. Under the key `WHOLE` stands what replaces all of it first: a mapping that
-    was set as a value, or a plain value of which single keys were set afterwards.
+    Nested keys are merged. The key `WHOLE` holds a value that first replaces the whole field: a
+    mapping that was set as a value, or a plain value whose keys were set afterwards.
 
     Args:
-        onto: nested values that these are added to, in place.
+        pairs: (dotted key, value).
+        onto: nested values that the pairs are added to, in place.
     """
     found: dict[str, Any] = {} if onto is None else onto
     for key, value in pairs:
@@ -94,22 +108,26 @@ def unfold(pairs: Iterable[tuple[str, Any]], onto: dict[str, Any] | None = None)
     return found
 
 
-def merge(values: Any, overrides: Mapping[str, Any], config: type[StageConfig] | None, where: str) -> dict[str, Any]:
-    """`values` with `overrides` on top, mappings key by key.
+def merge(
+    values: Any, overrides: Mapping[str, Any], config: type[StageConfig] | None, where: str
+) -> dict[str, Any]:
+    """Return `values` with `overrides` applied, mappings key by key.
 
-    Where an override reaches into a field that holds a plain value, such as `model.hidden_dropout` into `model: bert-mini`,
-    the config class says what mapping the value stands for (`StageConfig.expand`). An override of a field takes back what `values` say of
-    its alternatives (`StageConfig.alternatives`): a budget takes the place of a preset's steps.
+    An override inside a shorthand, such as `model.hidden_dropout` with `model: bert-mini`, first
+    expands the shorthand (`StageConfig.expand_shorthand`). An override of a field removes its
+    alternatives (`StageConfig.mutually_exclusive`): a budget replaces a preset's steps.
 
     Args:
-        config: the class that `values` are of; None: a mapping without one.
+        values: config values.
+        overrides: nested overrides.
+        config: config class of the values; None: a plain mapping.
         where: the section, for messages.
 
     Raises:
-        UsageError: an override reaches into a value that stands for no mapping.
+        UsageError: an override sets a key of a value that is no mapping and has no expansion.
     """
     merged = dict(values)
-    for group in config.alternatives if config is not None else ():
+    for group in config.mutually_exclusive if config is not None else ():
         if any(overrides.get(name) is not None for name in group):
             merged = {name: value for name, value in merged.items() if name not in group}
     for key, override in overrides.items():
@@ -119,11 +137,109 @@ def merge(values: Any, overrides: Mapping[str, Any], config: type[StageConfig] |
         now = override.get(WHOLE, merged.get(key))
         rest = {name: value for name, value in override.items() if name != WHOLE}
         if rest and now not in (None, True) and not isinstance(now, Mapping):
-            expanded = config.expand(key, now) if config is not None else None
+            expanded = config.expand_shorthand(key, now) if config is not None else None
             if expanded is None:
                 raise UsageError(
-                    f"--set {where}.{key}.{next(iter(rest))} reaches into {where}.{key}, which holds {now!r}, not a mapping; set the whole of it"
+                    f"--set {where}.{key}.{next(iter(rest))} reaches into {where}.{key}, which "
+                    f"holds {now!r}, not a mapping; set the whole of it"
                 )
             now = expanded
         merged[key] = merge({} if now in (None, True) else now, rest, None, f"{where}.{key}")
     return merged
+
+
+# Matrices: one section of a run's config makes many nodes.
+
+WORD = re.compile(r"[A-Za-z0-9_.+-]+")  # valid characters of an instance's name
+
+
+def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield (value or name by axis, fields that the names set) for each combination of a matrix.
+
+    Args:
+        matrix: axes with values, or with names that set fields; None: one combination, no axes.
+        where: the section, for messages.
+
+    Raises:
+        UsageError: an axis is no list or mapping, is empty or repeats a value; or a value cannot be
+            part of a name.
+    """
+    if matrix is None:
+        matrix = {}
+    if not isinstance(matrix, Mapping):
+        raise UsageError(
+            f"{where}.matrix ({matrix!r}) must map axes to lists of values, such as {{seed: [1, 2, "
+            f"3]}}"
+        )
+    axes: list[list[tuple[str, Any, Mapping[str, Any]]]] = []
+    for axis, values in matrix.items():
+        if isinstance(values, Mapping) and all(
+            isinstance(below, Mapping) or below is None for below in values.values()
+        ):
+            points = [(str(axis), name, below or {}) for name, below in values.items()]
+        elif isinstance(values, Sequence) and not isinstance(values, str):
+            points = [(str(axis), value, {}) for value in values]
+        else:
+            raise UsageError(
+                f"{where}.matrix.{axis} ({values!r}) must be a list of values, or names with "
+                f"fields below each"
+            )
+        words = [slug(value, f"{where}.matrix.{axis}") for _, value, _ in points]
+        if not points or len(set(words)) < len(words):
+            raise UsageError(
+                f"{where}.matrix.{axis} ({values!r}) must hold at least one value, and each once"
+            )
+        axes.append(points)
+    for chosen in product(*axes):
+        fields: dict[str, Any] = {}
+        for _, _, below in chosen:
+            fields |= below
+        yield {axis: value for axis, value, _ in chosen}, fields
+
+
+def plain_axes(matrix: Any) -> set[str]:
+    """Return the axes whose values set fields directly."""
+    return {axis for axis, values in (matrix or {}).items() if not isinstance(values, Mapping)}
+
+
+def slug(value: Any, where: str) -> str:
+    """Return a value as a part of a node's name.
+
+    Raises:
+        UsageError: the value has other characters than letters, digits and `_.+-`.
+    """
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if not WORD.fullmatch(text) or text.startswith((".", "-")):
+        raise UsageError(
+            f"{where} ({value!r}) cannot be part of a name; give names with fields below each: "
+            f"{{short: {{field: …}}}}"
+        )
+    return text
+
+
+def substitute_axes(
+    value: Any, axes: Mapping[str, Any], told: Callable[[str], None] = lambda axis: None
+) -> Any:
+    """Replace `{axis}` in all strings of `value`, at any depth.
+
+    A string that consists of `{axis}` only becomes the axis value, with its type.
+
+    Args:
+        value: text, mapping, list or other value.
+        axes: matrix values by axis.
+        told: called with each axis that is found.
+    """
+    if isinstance(value, str):
+        for axis, found in axes.items():
+            spoken = f"{{{axis}}}"
+            if spoken in value:
+                told(axis)
+                if value == spoken:
+                    return found
+                value = value.replace(spoken, str(found))
+        return value
+    if isinstance(value, Mapping):
+        return {key: substitute_axes(item, axes, told) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [substitute_axes(item, axes, told) for item in value]
+    return value

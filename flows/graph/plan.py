@@ -1,8 +1,8 @@
-"""The plan of a run: its nodes, what each reads, which would run and why; and how one of them is made.
+"""The plan of a run: its nodes, their inputs, which would run and why; and the build of one node.
 
-An artifact lies at `RUNS/NAME/NODE-FINGERPRINT`, and the link `RUNS/NAME/NODE` leads to the newest. The
-fingerprints of all nodes follow from the config alone, so a plan needs no artifact to exist, and going back
-to an earlier config finds its artifacts again.
+An artifact is in `RUNS/NAME/NODE-FINGERPRINT`, and the link `RUNS/NAME/NODE` leads to the newest.
+Fingerprints follow from the config alone, so planning needs no artifacts, and a return to an
+earlier config reuses its artifacts.
 """
 
 from __future__ import annotations
@@ -16,38 +16,47 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from flows.graph import stages
-from flows.graph.config import RunConfig
-from flows.graph.nodes import Node, select, with_what_follows, with_what_leads_to
-from pipeline.core import artifact, fingerprints, storage
-from pipeline.core.artifact import Manifest
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execute import Result, execute
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import SILENT, Reporter
+from cloze.core import storage
+from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints
+from cloze.core.artifacts.artifact import Manifest
+from cloze.core.config import StageConfig
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import NULL_REPORTER, Reporter
+from cloze.flows.graph import stages
+from cloze.flows.graph.command import CommandConfig
+from cloze.flows.graph.config import RunConfig
+from cloze.flows.graph.nodes import Node, select_nodes, with_ancestors, with_descendants
 
 FORCED = "forced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A node of a planned run. `why` is empty where nothing is to do.
+class PlannedNode:
+    """A node of a planned run.
 
     Attributes:
-        inputs: paths by role.
-        after: the nodes of this plan that have to be made before.
-        before: the manifest of what was made the last time, in this run's directory.
+        node: the node of the graph.
+        inputs: input paths by role.
+        depends_on: nodes of this plan that must be built before.
+        fingerprint: hash that decides about reuse.
+        artifact: directory of the artifact.
+        cached: the artifact exists and is reused.
+        reason: why the node will run; empty if it is cached.
+        previous: manifest of the node's last artifact in this run's directory.
+        resumes_at: checkpoint step from which an unfinished training continues; 0: none.
     """
 
     node: Node
     inputs: dict[str, str]
-    after: tuple[str, ...]
+    depends_on: tuple[str, ...]
     fingerprint: str
     artifact: str
     cached: bool
-    why: str
-    before: Manifest | None = None
+    reason: str
+    previous: Manifest | None = None
+    resumes_at: int = 0
 
     @property
     def name(self) -> str:
@@ -55,103 +64,146 @@ class Step:
 
     @property
     def last_seconds(self) -> float | None:
-        """What the node took the last time."""
-        return self.before.seconds if self.before else None
+        """Seconds of the node's last build."""
+        return self.previous.seconds if self.previous else None
 
     @property
     def forced(self) -> bool:
-        return self.why == FORCED
+        return self.reason == FORCED
 
 
 def runs_directory() -> Path:
-    """`$CLOZE_RUNS`, by default `./runs`."""
+    """Return `$CLOZE_RUNS`; default: `./runs`."""
     return Path(os.environ.get("CLOZE_RUNS") or "runs")
 
 
-def run_directory(config: RunConfig) -> Path:
-    return runs_directory() / config.name
+def run_directory(config: RunConfig | CommandConfig) -> Path:
+    """Return the directory of a run's records, lock and artifacts, or of a command's records."""
+    return config.directory if isinstance(config, CommandConfig) else runs_directory() / config.name
 
 
 def plan(
-    config: RunConfig,
+    config: RunConfig | CommandConfig,
     *,
     start: Iterable[str] = (),
     only: Iterable[str] = (),
     until: Iterable[str] = (),
     force: Iterable[str] = (),
     begun: Collection[str] = (),
-) -> list[Step]:
-    """What a run of `config` consists of, in an order in which every node comes after its inputs.
+) -> list[PlannedNode]:
+    """Return the planned nodes of `config` in topological order.
 
-    `start`, `only`, `until` and `force` name nodes as `flows.graph.nodes.select` understands them.
+    `start`, `only`, `until` and `force` are patterns for `cloze.flows.graph.nodes.select_nodes`.
 
     Args:
-        start: run these nodes and all that need them, whatever is there.
-        only: run these nodes alone, and plan nothing else; their inputs must be there.
-        until: plan these nodes and what they need, and nothing else.
-        force: run these nodes, whatever is there.
-        begun: fingerprints of steps that an earlier try of the same run has begun: `start` and `force` count once.
+        config: a run, or a command as a run of one node.
+        start: run these nodes and all that depend on them, even if cached.
+        only: plan these nodes alone; their inputs must exist.
+        until: plan these nodes and all that they depend on.
+        force: run these nodes, even if cached.
+        begun: fingerprints of nodes that earlier attempts of this run have started; `start` and
+            `force` no longer apply to them.
 
     Raises:
-        UsageError: a name is no node of this run, `only` lacks an input, or a checkpoint to go on from was not kept.
+        UsageError: an unknown name, a missing input with `only`, or a checkpoint that was not kept.
     """
     nodes = config.nodes
-    forced = select(nodes, force, config.name) | with_what_follows(nodes, select(nodes, start, config.name))
-    chosen = select(nodes, only, config.name)
-    wanted = select(nodes, until, config.name)
+    forced = select_nodes(nodes, force, config.name) | with_descendants(
+        nodes, select_nodes(nodes, start, config.name)
+    )
+    chosen = select_nodes(nodes, only, config.name)
+    wanted = select_nodes(nodes, until, config.name)
     if wanted:
-        led = with_what_leads_to(nodes, wanted)
+        led = with_ancestors(nodes, wanted)
         nodes = {name: node for name, node in nodes.items() if name in led}
         forced, chosen = forced & led, chosen & led
     if chosen:
         forced &= chosen
-    steps: dict[str, Step] = {}
+    steps: dict[str, PlannedNode] = {}
     directory = run_directory(config)
-    outside: dict[str, str] = {}  # fingerprints of what is no part of the run
-    with fingerprints.remembering():
+    outside: dict[str, str] = {}  # fingerprints of inputs outside the run
+    with fingerprints.hash_cache_session():
         for name, node in nodes.items():
             steps[name] = _step(node, directory, steps, outside, name in forced, begun)
     if not chosen:
         return list(steps.values())
     for name in chosen:
-        for parent in steps[name].node.after:
+        for parent in steps[name].node.depends_on:
             if parent not in chosen and not artifact.is_artifact(steps[parent].artifact):
                 place = Path(steps[parent].artifact).name
-                raise UsageError(f"--only {name} needs {place}, which is not there; run the stages before it first")
-    return [replace(step, after=tuple(n for n in step.after if n in chosen)) for name, step in steps.items() if name in chosen]
+                raise UsageError(
+                    f"--only {name} needs {place}, which is not there; run the stages before it "
+                    f"first"
+                )
+    return [
+        replace(step, depends_on=tuple(n for n in step.depends_on if n in chosen))
+        for name, step in steps.items()
+        if name in chosen
+    ]
 
 
 def _step(
-    node: Node, directory: Path, steps: Mapping[str, Step], outside: dict[str, str], forced: bool, begun: Collection[str]
-) -> Step:
-    stage, before = stages.stage(node.stage), _manifest(directory / node.name)
+    node: Node,
+    directory: Path,
+    steps: Mapping[str, PlannedNode],
+    outside: dict[str, str],
+    forced: bool,
+    begun: Collection[str],
+) -> PlannedNode:
+    stage, before = stages.stage(node.stage), _manifest(node.out or str(directory / node.name))
     inputs, prints = _inputs(node, steps, outside)
     try:
         fingerprint, parents = stage.lineage(node.config, prints)
     except DataError as error:
-        raise DataError(f"{node.name}: {error}") from error
-    place = str(directory / f"{node.name}-{fingerprint[:12]}")
-    made = _manifest(Path(place))
-    why = ""
+        raise _name_place(error, node, node.name) from error
+    place = node.out or str(directory / f"{node.name}-{fingerprint[:12]}")
+    made = _manifest(place)
+    why, resumes_at = "", 0
     if forced and fingerprint not in begun:
         why = FORCED
+    elif resumes_at := _saved_step(place, fingerprint):
+        why = f"continues from step {resumes_at:,}"
     elif made is None or made.fingerprint != fingerprint:
-        remade = [parent for parent in node.after if steps[parent].why]
+        remade = [parent for parent in node.depends_on if steps[parent].reason]
         why = _why(before, node.config, stage.version, parents, remade)
-    return Step(
+    return PlannedNode(
         node=node,
         inputs=inputs,
-        after=node.after,
+        depends_on=node.depends_on,
         fingerprint=fingerprint,
         artifact=place,
         cached=not why,
-        why=why,
-        before=before,
+        reason=why,
+        previous=before,
+        resumes_at=resumes_at,
     )
 
 
-def _inputs(node: Node, steps: Mapping[str, Step], outside: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The paths and the fingerprints of a node's inputs."""
+def _saved_step(place: str, fingerprint: str) -> int:
+    """Return the step of the newest checkpoint of an unfinished training; 0: there is none.
+
+    Args:
+        place: directory of the training.
+        fingerprint: expected fingerprint of the training.
+    """
+    if not claim.is_unfinished(place):
+        return 0
+    try:
+        begun = claim.read(place)
+    except DataError:
+        return 0
+    saved = (
+        checkpoints.complete_steps(place)
+        if begun is not None and begun.fingerprint == fingerprint
+        else []
+    )
+    return checkpoints.parse_step(saved[-1]) if saved else 0
+
+
+def _inputs(
+    node: Node, steps: Mapping[str, PlannedNode], outside: dict[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the paths and the fingerprints of a node's inputs by role."""
     paths: dict[str, str] = {}
     prints: dict[str, str] = {}
     for role, origin in node.inputs.items():
@@ -160,7 +212,7 @@ def _inputs(node: Node, steps: Mapping[str, Step], outside: dict[str, str]) -> t
                 try:
                     outside[origin.path] = fingerprints.input_fingerprint(origin.path)
                 except DataError as error:
-                    raise DataError(f"{node.section}.{role}: {error}") from error
+                    raise _name_place(error, node, f"{node.section}.{role}") from error
             paths[role], prints[role] = origin.path, outside[origin.path]
             continue
         source = steps[origin.node]
@@ -171,22 +223,32 @@ def _inputs(node: Node, steps: Mapping[str, Step], outside: dict[str, str]) -> t
         prints[role] = f"{source.fingerprint}/{origin.path}"
         if source.cached and not storage.exists(paths[role]):
             raise UsageError(
-                f"{node.name} goes on from {origin.path} of {source.name}, which was not kept; use another step, or make it again:"
-                f" --force {source.name}"
+                f"{node.name} goes on from {origin.path} of {source.name}, which was not kept; use "
+                f"another step, or make it again:"
+                f" --force-node {source.name}"
             )
     return paths, prints
 
 
-def _manifest(place: Path) -> artifact.Manifest | None:
-    """That of the artifact at `place`, or where a link there leads to; None: there is none, or it is damaged."""
+def _name_place(error: DataError, node: Node, place: str) -> DataError:
+    """Prefix an error with its place in the run's config; a command has no config."""
+    return error if node.out else DataError(f"{place}: {error}")
+
+
+def _manifest(place: str) -> artifact.Manifest | None:
+    """Return the manifest of the artifact at `place`; None if it is missing or damaged."""
     try:
-        return artifact.read_manifest(str(place)) if artifact.is_artifact(str(place)) else None
+        return artifact.read_manifest(place) if artifact.is_artifact(place) else None
     except DataError:
         return None
 
 
 def _why(
-    before: artifact.Manifest | None, config: StageConfig, version: int, parents: Mapping[str, str], remade: list[str]
+    before: artifact.Manifest | None,
+    config: StageConfig,
+    version: int,
+    parents: Mapping[str, str],
+    remade: list[str],
 ) -> str:
     if before is None:
         return "not made yet"
@@ -195,8 +257,14 @@ def _why(
     now = config.model_dump(mode="json")
     fields = type(config).model_fields
     skipped = {*config.path_fields(), *config.watching_fields()}
-    defaults = {key: to_jsonable_python(fields[key].get_default(call_default_factory=True), fallback=str) for key in now}
-    was = {**defaults, **before.config}  # an option that is newer than the artifact was at its default
+    defaults = {
+        key: to_jsonable_python(fields[key].get_default(call_default_factory=True), fallback=str)
+        for key in now
+    }
+    was = {
+        **defaults,
+        **before.config,
+    }  # options added since then had their defaults
     changed = [key for key in now if key not in skipped and was[key] != now[key]]
     if changed:
         key = changed[0]
@@ -204,17 +272,25 @@ def _why(
         old, new = (json.dumps(value) for value in (was[key], now[key]))
         values = f" {old} became {new}" if len(old) + len(new) < 60 else " changed"
         return f"{key}{values}{more}"
-    inputs = [name for name in {**parents, **before.parents} if parents.get(name) != before.parents.get(name)]
+    inputs = [
+        name
+        for name in {**parents, **before.parents}
+        if parents.get(name) != before.parents.get(name)
+    ]
     if inputs:
         return f"{' and '.join(sorted(inputs))} changed"
     return f"{' and '.join(remade)} runs again" if remade else "not made with these settings yet"
 
 
-def run_step(step: Step, execution: Execution | None = None, report: Reporter = SILENT) -> Result:
-    """Make one step's artifact, and let the run's link lead to it.
+def build_node(
+    step: PlannedNode, execution: Execution | None = None, report: Reporter = NULL_REPORTER
+) -> BuildResult:
+    """Build the artifact of a planned node, and update the run's link to it.
 
     Args:
-        execution: how, where that is decided only now; else as the node says.
+        step: the planned node.
+        execution: execution settings, if they differ from the node's.
+        report: reporter for progress.
     """
     result = execute(
         stages.stage(step.node.stage),
@@ -225,12 +301,13 @@ def run_step(step: Step, execution: Execution | None = None, report: Reporter = 
         force=step.forced,
         report=report,
     )
-    link_to(step)
+    if not step.node.out:
+        link_to(step)
     return result
 
 
-def link_to(step: Step) -> None:
-    """Point the link beside the artifact, which has the node's name, at it, atomically."""
+def link_to(step: PlannedNode) -> None:
+    """Point the link with the node's name, next to the artifact, at the artifact; atomic."""
     place = Path(step.artifact)
     link = place.with_name(step.name)
     if link.is_symlink() and os.readlink(link) == place.name:
@@ -241,8 +318,8 @@ def link_to(step: Step) -> None:
     os.replace(new, link)
 
 
-def result_json(result: Result) -> dict[str, Any]:
-    """The object that `--json` prints for a stage; output paths are joined to the artifact's."""
+def result_json(result: BuildResult) -> dict[str, Any]:
+    """Return the object that `--json` prints for a stage; output paths include the artifact's."""
     content = result.as_json()
     for key in stages.stage(result.manifest.stage).outputs:
         if isinstance(content.get(key), str):

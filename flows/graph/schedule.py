@@ -1,21 +1,50 @@
-"""In which order the nodes of a run are made: each as soon as what it needs is there, independent ones beside each other.
-
-A node that fails stops what needs it and nothing else; in the end all failures are told.
-"""
+"""Scheduling of nodes: the slots that a node requests, and execution in dependency order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from flows.graph.plan import Step
-from pipeline.core.errors import ClozeError, Stopped
+from cloze.core.errors import ClozeError, StoppedError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import Stage
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.machine.slots import MachineResources, ResourceRequest
 
-MOST_AT_ONCE = 32  # nodes that run or wait for a slot; slots say how many of them compute
+
+def resource_request(
+    stage: Stage, execution: Execution, there: MachineResources
+) -> ResourceRequest:
+    """Return the slots that a node of that stage requests, at most those of the machine.
+
+    A training takes one GPU and one core per process. A torch stage on the CPU takes all cores, or
+    `cpus`; a data stage takes one core per worker. With a launcher other than local the request is
+    empty: the agents take the GPUs of their own hosts.
+    """
+    if execution.share or (stage.parallel and execution.launcher != "local"):
+        return ResourceRequest()
+    processes = execution.processes if stage.parallel else 1
+    if stage.on_gpu and there.gpus and execution.device != "cpu":
+        gpus = len(execution.devices) or min(processes, len(there.gpus))
+        return ResourceRequest(
+            gpus=gpus, cpus=min(execution.cpus or processes, there.cpus), devices=execution.devices
+        )
+    usual = (
+        there.cpus if stage.worker == "cloze.model" else execution.workers if stage.worker else 1
+    )
+    return ResourceRequest(cpus=min(execution.cpus or usual, there.cpus))
 
 
-class Failures(ClozeError):
-    """Several nodes failed. Attributes: errors: by node; exit_code: theirs where all have the same one, else 1."""
+MOST_AT_ONCE = 32  # threads, for nodes that run or wait for slots; slots limit computation
+
+
+class NodeFailures(ClozeError):
+    """Several nodes failed.
+
+    Attributes:
+        errors: exceptions by node.
+        exit_code: exit code that all exceptions share, else 1.
+    """
 
     def __init__(self, errors: Mapping[str, BaseException]) -> None:
         told = "; ".join(f"{name}: {sentence(error)}" for name, error in errors.items())
@@ -26,40 +55,47 @@ class Failures(ClozeError):
 
 
 def sentence(error: BaseException) -> str:
-    """What an error says; one that is not ours, with its kind."""
-    return str(error) if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}".removesuffix(": ")
+    """Return the message of an error; for exceptions outside Cloze, with the type."""
+    return (
+        str(error)
+        if isinstance(error, ClozeError)
+        else f"{type(error).__name__}: {error}".removesuffix(": ")
+    )
 
 
-def told(errors: Mapping[str, BaseException]) -> BaseException:
-    """What to raise for the nodes that failed: the error itself where it is one."""
-    return next(iter(errors.values())) if len(errors) == 1 else Failures(errors)
+def combine_errors(errors: Mapping[str, BaseException]) -> BaseException:
+    """Return the exception to raise for failed nodes: the single error, or `NodeFailures`."""
+    return next(iter(errors.values())) if len(errors) == 1 else NodeFailures(errors)
 
 
-def run_in_order(
-    steps: Sequence[Step],
-    make: Callable[[Step], object],
+def run_graph(
+    steps: Sequence[PlannedNode],
+    make: Callable[[PlannedNode], object],
     *,
-    skipped: Callable[[Step, str], None],
+    skipped: Callable[[PlannedNode, str], None],
     stop: Callable[[], None],
 ) -> None:
-    """Call `make` for every step, in threads.
+    """Call `make` for every node, in threads, as soon as the nodes that it depends on are done.
 
     Args:
-        skipped: told of a step that cannot be made, and of the node that failed before it.
-        stop: asks those that run to end; called when this thread is interrupted.
+        steps: the planned nodes.
+        make: builds one node.
+        skipped: called with a node that cannot be built and the failed node that it depends on.
+        stop: asks running nodes to stop; called when this thread is interrupted.
 
     Raises:
-        Failures: several nodes failed; of a single one, its error itself.
-        Stopped: this thread was interrupted, and a training saved a checkpoint; else what interrupted it.
+        NodeFailures: several nodes failed. A single failed node raises its own error.
+        StoppedError: this thread was interrupted, and a training saved a checkpoint.
+        BaseException: the interruption, if no training saved a checkpoint.
     """
     waiting = {step.name: step for step in steps}
     done: set[str] = set()
     errors: dict[str, BaseException] = {}
-    running: dict[Future[object], Step] = {}
+    running: dict[Future[object], PlannedNode] = {}
     with ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="node") as pool:
         try:
             while waiting or running:
-                for step in [step for step in waiting.values() if done.issuperset(step.after)]:
+                for step in [step for step in waiting.values() if done.issuperset(step.depends_on)]:
                     running[pool.submit(make, waiting.pop(step.name))] = step
                 finished, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
@@ -76,19 +112,23 @@ def run_in_order(
                 future.cancel()
             wait(running)
             ended = [future.exception() for future in running if not future.cancelled()]
-            saved = next((error for error in ended if isinstance(error, Stopped)), None)
+            saved = next((error for error in ended if isinstance(error, StoppedError)), None)
             if saved is not None:
                 raise saved from None
             raise
     if errors:
-        raise told(errors)
+        raise combine_errors(errors)
 
 
-def _skip(waiting: dict[str, Step], errors: Mapping[str, BaseException], skipped: Callable[[Step, str], None]) -> None:
-    """Leave out what can never be made; one after another, for the steps stand in their order."""
+def _skip(
+    waiting: dict[str, PlannedNode],
+    errors: Mapping[str, BaseException],
+    skipped: Callable[[PlannedNode, str], None],
+) -> None:
+    """Skip nodes that depend on failed ones; one pass suffices in topological order."""
     lost = {name: name for name in errors}
     for name, step in list(waiting.items()):
-        cause = next((lost[parent] for parent in step.after if parent in lost), None)
+        cause = next((lost[parent] for parent in step.depends_on if parent in lost), None)
         if cause is not None:
             lost[name] = cause
             skipped(waiting.pop(name), cause)

@@ -1,7 +1,7 @@
-"""The tables of stages. A row is a name and where its `Stage` is; all else about a stage, it says itself.
+"""Tables of stages: name -> import path of the `Stage`, which declares everything else.
 
-A new stage is one file and one line here: a run's config has a section for it, and it is a verb of the command line. Stage
-modules are imported when they are needed: a name costs nothing.
+A new stage is one file and one line here. It then has a config section and a command. Stage modules
+are imported on first use, so that listing names is cheap.
 """
 
 from __future__ import annotations
@@ -10,77 +10,82 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.registry import load
+from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.options import import_object
 
 if TYPE_CHECKING:
-    from pipeline.core.artifact import Manifest
-    from pipeline.core.stage import Stage
+    from cloze.core.artifacts.artifact import Manifest
+    from cloze.core.stages.stage import Stage
 
-# The stages of a run, in its order.
+# The stages of a run, in order.
 TABLE: dict[str, str] = {
-    "corpus": "pipeline.corpus.stage:STAGE",
-    "vectors": "model.use.vectors:STAGE",
-    "semdedup": "pipeline.corpus.semantic.stage:STAGE",
-    "vocab": "pipeline.vocab.stage:STAGE",
-    "dataset": "pipeline.dataset.stage:STAGE",
-    "pretrain": "model.train.stage:STAGE",
-    "merge": "model.use.merge_stage:STAGE",
-    "finetune": "model.tasks.finetune.stage:STAGE",
-    "evaluate": "model.tasks.evaluate.stage:STAGE",
-    "perplexity": "model.use.perplexity:STAGE",
-    "score": "model.use.score:STAGE",
-    "submission": "flows.report.submission:STAGE",
-    "report": "flows.report.stage:STAGE",
+    "corpus": "cloze.pipeline.corpus.stage:STAGE",
+    "vectors": "cloze.model.use.stages:VECTORS",
+    "semdedup": "cloze.pipeline.corpus.duplicates.semantic_stage:STAGE",
+    "vocab": "cloze.pipeline.vocab.stage:STAGE",
+    "dataset": "cloze.pipeline.dataset.stage:STAGE",
+    "pretrain": "cloze.model.train.stage:STAGE",
+    "merge": "cloze.model.use.stages:MERGE",
+    "finetune": "cloze.model.tasks.finetune.stage:STAGE",
+    "evaluate": "cloze.model.tasks.evaluate.stage:STAGE",
+    "perplexity": "cloze.model.use.stages:PERPLEXITY",
+    "score": "cloze.model.use.stages:SCORE",
+    "submission": "cloze.flows.report.submission:STAGE",
+    "report": "cloze.flows.report.stage:STAGE",
 }
 
-# Stages that are no part of a run: they make something of one artifact, or write nothing and answer at once.
+# Stages that are not part of a run: they convert one artifact, or print an answer.
 TOOLS: dict[str, str] = {
-    "export": "model.hub.export_stage:STAGE",
-    "import": "model.hub.import_stage:STAGE",
-    "answer": "model.use.answer_stage:STAGE",
-    "classify": "model.use.classify_stage:STAGE",
-    "tag": "model.use.tag_stage:STAGE",
-    "fill-mask": "model.use.fill_mask:STAGE",
-    "generate": "model.use.generate_stage:STAGE",
-    "score-texts": "model.use.score_texts_stage:STAGE",
-    "embed": "model.use.embed_stage:STAGE",
-    "filter": "pipeline.corpus.learned.stage:STAGE",
-    "explain": "pipeline.corpus.explain_stage:STAGE",
-    "compare-vocab": "pipeline.vocab.compare_stage:STAGE",
-    "inspect": "pipeline.dataset.inspect_stage:STAGE",
+    "export": "cloze.model.hub.stages:EXPORT",
+    "import": "cloze.model.hub.stages:IMPORT",
+    "answer": "cloze.model.use.verb:ANSWER",
+    "classify": "cloze.model.use.verb:CLASSIFY",
+    "tag": "cloze.model.use.verb:TAG",
+    "fill-mask": "cloze.model.use.verb:FILL_MASK",
+    "generate": "cloze.model.use.verb:GENERATE",
+    "score-texts": "cloze.model.use.verb:SCORE_TEXTS",
+    "embed": "cloze.model.use.verb:EMBED",
+    "filter": "cloze.pipeline.corpus.quality_filter_stage:STAGE",
+    "explain": "cloze.pipeline.corpus.explain_stage:STAGE",
+    "compare-vocab": "cloze.pipeline.vocab.compare_stage:STAGE",
+    "inspect": "cloze.pipeline.dataset.inspect_stage:STAGE",
 }
 
 
 def stage(name: str) -> Stage:
-    """The stage of that name, whose `run` starts processes of its own where the stage says so.
+    """Return the stage `name`; its `run` starts worker processes if the stage declares a worker.
 
     Raises:
-        UsageError: there is no such stage.
+        UsageError: the stage does not exist.
     """
     reference = TABLE.get(name) or TOOLS.get(name)
     if reference is None:
         raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, TABLE)}")
-    found: Stage = load(reference)
+    found: Stage = import_object(reference)
     if found.worker is None:
         return found
-    from flows.launchers.head import in_process  # heavy, and the names above are read at every start
+    # a heavy import, and this module is imported at every start
+    from cloze.flows.launch.coordinator import run_in_worker_processes
 
-    return dataclasses.replace(found, run=in_process(found, reference))
+    return dataclasses.replace(found, run=run_in_worker_processes(found, reference))
 
 
 def headline(manifest: Manifest) -> str:
-    """The one or two figures that say most about an artifact, in its stage's words."""
+    """Return the main metrics of an artifact as text, as formatted by its stage."""
     reference = TABLE.get(manifest.stage) or TOOLS.get(manifest.stage)
-    found: Stage | None = load(reference) if reference else None
+    found: Stage | None = import_object(reference) if reference else None
     return found.headline(manifest.summary) if found else ""
 
 
 def figures(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
-    """The figures by which runs of a stage are compared, from its summary."""
+    """Return the metrics by which runs of a stage are compared, from its summary."""
     found: dict[str, float] = {}
-    for key in stage(name).compared:
+    for key in stage(name).comparison_metrics:
         value = summary.get(key)
         inner = value if isinstance(value, Mapping) else {key: value}
-        found |= {k: float(v) for k, v in inner.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+        found |= {
+            k: float(v)
+            for k, v in inner.items()
+            if isinstance(v, (int, float)) and not isinstance(v, bool)
+        }
     return found

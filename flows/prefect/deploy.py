@@ -1,31 +1,38 @@
-"""Send the deployments of `prefect.yaml` to a Prefect server, with the work pool and the automations; what was removed from it goes."""
+"""Register the deployments of `prefect.yaml`, the work pool and the automations with Prefect.
+
+Deployments and schedules of Cloze that the file no longer contains are deleted.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.prefect import PREFECT_YAML, automations, lint
-from pipeline.core.errors import ClozeError, UsageError
+from cloze.core.errors import ClozeError, UsageError
+from cloze.flows.prefect import automations
+from cloze.flows.prefect.environment import HOME, PREFECT_YAML
+from cloze.flows.prefect.parameters import fields_of
+from cloze.flows.prefect.sweep import read_all
 
-HOME = "CLOZE_HOME"
-OURS = "flows.prefect."  # entrypoints
+OURS = "cloze.flows.prefect."  # prefix of entrypoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployed:
-    """What a server has now: deployments as `flow/name`, what was removed, automations by name."""
+class DeployResult:
+    """State of the server after a deploy; `deployments` and `removed` are named `flow/name`."""
 
     api: str
     pool: str
@@ -35,49 +42,89 @@ class Deployed:
     automations: list[str]
 
 
-def deploy(api_url: str | None = None, path: Path = PREFECT_YAML, notify: str | None = None) -> Deployed:
-    """Make the server's set of deployments that of the file. Twice does no more than once.
+def deploy(
+    api_url: str | None = None, path: Path = PREFECT_YAML, notify: str | None = None
+) -> DeployResult:
+    """Make the server's deployments those of the file. Idempotent.
 
     Args:
-        api_url: of the server's API; by default the one that Prefect's settings name.
-        notify: where failed runs are told, see `automations.wanted`.
+        api_url: URL of the server's API. Default: the one in Prefect's settings.
+        notify: address for notifications, see `automations.desired_automations`.
 
     Raises:
-        UsageError: the file has a fault, or no server is named.
-        ClozeError: Prefect refuses.
+        UsageError: the file is not valid YAML, or no server is configured.
+        ClozeError: Prefect rejects a request.
     """
-    content = lint.read(path)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(
+            f"{path} cannot be read ({' '.join(str(error).split())}); repair it"
+        ) from error
     api = api_url or PREFECT_API_URL.value()
     if not api:
-        raise UsageError("no Prefect server is named; set PREFECT_API_URL, or start one with `cloze ui`")
-    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
-        try:
-            client.api_healthcheck()
-            pool = _pool(client, content)
-            _send(api, path)
-            wanted = {str(entry["name"]): entry for entry in content["deployments"]}
-            removed = _removed(client, wanted, pool)
-            schedules = _schedules(client, wanted)
-            names = automations.apply(client, automations.wanted(client, notify))
-            return Deployed(
-                api=api,
-                pool=pool,
-                deployments=sorted(_names(client, pool)),
-                removed=removed,
-                schedules=schedules,
-                automations=names,
-            )
-        except (UsageError, ClozeError):
-            raise
-        except Exception as error:
-            raise ClozeError(f"Prefect at {api}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+        raise UsageError(
+            "no Prefect server is named; set PREFECT_API_URL, or start one with `cloze ui`"
+        )
+    with connected(api) as client:
+        pool = _pool(client, content)
+        _send(api, path)
+        wanted = {str(entry["name"]): entry for entry in content["deployments"]}
+        removed = _removed(client, wanted, pool)
+        _fit_forms(client, pool)
+        schedules = _schedules(client, wanted)
+        names = automations.apply(client, automations.desired_automations(client, notify))
+        return DeployResult(
+            api=api,
+            pool=pool,
+            deployments=sorted(_names(client, pool)),
+            removed=removed,
+            schedules=schedules,
+            automations=names,
+        )
+
+
+@contextmanager
+def connected(api: str) -> Iterator[SyncPrefectClient]:
+    """Yield an authenticated client of the server at `api`.
+
+    Raises:
+        ClozeError: the server does not answer, or rejects the login or a request.
+    """
+    try:
+        with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+            client.api_version()
+            yield client
+    except ClozeError:
+        raise
+    except Exception as error:
+        if _asks_for_login(error):
+            raise ClozeError(
+                f"Prefect at {api} refuses the login; set PREFECT_API_AUTH_STRING to its "
+                f"user:password,"
+                " or PREFECT_API_KEY for Prefect Cloud"
+            ) from error
+        raise ClozeError(
+            f"Prefect at {api}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        ) from error
+
+
+def _asks_for_login(error: BaseException | None) -> bool:
+    """Return whether the error or one of its causes is an HTTP status 401 or 403."""
+    while error is not None:
+        if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _pool(client: SyncPrefectClient, content: Mapping[str, Any]) -> str:
-    """The work pool that the file names, made if it is missing."""
+    """Return the name of the file's work pool; create the pool if it does not exist."""
     pools = {str((entry.get("work_pool") or {}).get("name")) for entry in content["deployments"]}
     if len(pools) != 1:
-        raise UsageError(f"the deployments name several work pools ({', '.join(sorted(pools))}); give them one")
+        raise UsageError(
+            f"the deployments name several work pools ({', '.join(sorted(pools))}); give them one"
+        )
     (name,) = pools
     try:
         client.read_work_pool(name)
@@ -86,15 +133,18 @@ def _pool(client: SyncPrefectClient, content: Mapping[str, Any]) -> str:
 
         template = ProcessWorker.get_default_base_job_template()
         with suppress(ObjectAlreadyExists):
-            client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+            client.create_work_pool(
+                WorkPoolCreate(name=name, type="process", base_job_template=template)
+            )
     return name
 
 
 def _send(api: str, path: Path) -> None:
-    """Prefect's own command, which knows all that the file may say."""
-    home = os.environ.get(HOME) or str(Path.cwd())  # where deployed flows run, and find ./runs
+    """Run `prefect deploy`, which supports everything that the file may contain."""
+    home = str(Path(os.environ.get(HOME) or ".").resolve())  # working directory of deployed flows
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(path)],
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file",
+            str(path)],
         env={**os.environ, "PREFECT_API_URL": api, HOME: home, "DO_NOT_TRACK": "1"},
         capture_output=True, text=True, check=False, cwd=path.parent,
     )  # fmt: skip
@@ -104,17 +154,33 @@ def _send(api: str, path: Path) -> None:
 
 
 def _ours(client: SyncPrefectClient, pool: str) -> list[tuple[str, Any]]:
-    flows = {flow.id: flow.name for flow in client.read_flows()}
-    found = [deployment for deployment in client.read_deployments() if deployment.work_pool_name == pool]
-    return [(f"{flows.get(deployment.flow_id, '?')}/{deployment.name}", deployment) for deployment in found]
+    flows = {
+        flow.id: flow.name for flow in read_all(lambda offset: client.read_flows(offset=offset))
+    }
+    found = [deployment for deployment in deployments(client) if deployment.work_pool_name == pool]
+    return [
+        (f"{flows.get(deployment.flow_id, '?')}/{deployment.name}", deployment)
+        for deployment in found
+    ]
+
+
+def deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
+    """Return all deployments of the server."""
+    return read_all(lambda offset: client.read_deployments(offset=offset))
 
 
 def _names(client: SyncPrefectClient, pool: str) -> list[str]:
     return [name for name, _ in _ours(client, pool)]
 
 
-def _removed(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]], pool: str) -> list[str]:
-    """Delete deployments of our flows in our pool that the file has no more, or has with another flow; the user's own stay."""
+def _removed(
+    client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]], pool: str
+) -> list[str]:
+    """Delete Cloze deployments in the pool that the file lacks, or has with another flow.
+
+    Returns:
+        Names of the deleted deployments; the user's own deployments are not deleted.
+    """
     removed = []
     for name, deployment in _ours(client, pool):
         entry = wanted.get(deployment.name)
@@ -126,12 +192,32 @@ def _removed(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]],
     return removed
 
 
-def _schedules(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Delete schedules with a slug that the file has no more; those made in the UI have none, and stay where the file has none either.
+def _fit_forms(client: SyncPrefectClient, pool: str) -> None:
+    """Remove fields of other stages and null defaults from each deployment's form.
 
-    Returns the file's, as `deployment/slug`.
+    The UI sends the default of an untouched field, and the server rejects null for a typed field
+    with a default. An empty field without a default is not sent.
     """
-    for deployment in client.read_deployments():
+    for _, deployment in _ours(client, pool):
+        schema = deployment.parameter_openapi_schema
+        if not schema or not str(deployment.entrypoint).startswith(OURS):
+            continue
+        shown = fields_of(deployment.parameters.get("until") or ())
+        for name, field in list(schema["properties"].items()):
+            if shown is not None and name not in shown:
+                del schema["properties"][name]
+            elif field.get("default", ...) is None:
+                del field["default"]
+        update = DeploymentUpdate.model_validate({"parameter_openapi_schema": schema})
+        client.update_deployment(deployment.id, update)
+
+
+def _schedules(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Delete schedules whose slug is not in the file; return the file's as `deployment/slug`.
+
+    Schedules made in the UI have no slug and are kept.
+    """
+    for deployment in deployments(client):
         entry = wanted.get(deployment.name)
         if entry is None or entry["entrypoint"] != deployment.entrypoint:
             continue
@@ -139,4 +225,8 @@ def _schedules(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]
         for schedule in client.read_deployment_schedules(deployment.id):
             if schedule.slug and schedule.slug not in slugs:
                 client.delete_deployment_schedule(deployment.id, schedule.id)
-    return [f"{name}/{schedule['slug']}" for name, entry in wanted.items() for schedule in entry.get("schedules") or []]
+    return [
+        f"{name}/{schedule['slug']}"
+        for name, entry in wanted.items()
+        for schedule in entry.get("schedules") or []
+    ]

@@ -1,14 +1,23 @@
-"""A run as a flow: every node a task run, submitted at once, each waiting for what it needs; slots say how many of them compute."""
+"""Prefect flows over a config's graph: a node is a task run, submitted when its inputs exist.
+
+A flow's process also watches its parent. If the worker is killed, the process stops as on SIGTERM,
+so trainings save checkpoints.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import queue
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
+from prefect import flow, tags
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
@@ -20,127 +29,268 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
-from flows.graph import schedule
-from flows.prefect import node as nodes
-from flows.prefect import orphans
-from flows.prefect.node import RUNNING, Running, node_of
-from flows.prefect.pages import plan_page
-from flows.prefect.parameters import parameters_of
-from flows.prefect.telling import Teller
-from flows.session import Session
-from pipeline.core.errors import ClozeError, Stopped
-from pipeline.core.secrets import masked
+from cloze.core.errors import ClozeError, StoppedError
+from cloze.core.secrets import redact
+from cloze.flows.graph import schedule
+from cloze.flows.prefect import parameters as form
+from cloze.flows.prefect.automations import TAG
+from cloze.flows.prefect.node import (
+    NODE_RUN_CONTEXT,
+    NodeRunContext,
+    install_log_filter,
+    node_of,
+    plan_page,
+)
+from cloze.flows.prefect.parameters import parameters_of
+from cloze.flows.prefect.publishing import ArtifactPublisher
+from cloze.flows.run import status_file
+from cloze.flows.run.session import RunSession
 
-ACTIVE: ContextVar[Session | None] = ContextVar("session", default=None)  # the command line's own, whose results it shows
-SHOWN = 40  # nodes; of larger graphs those that are made already are no task runs
+_PR_SET_PDEATHSIG = 1
+_SIGNAL = signal.SIGUSR2
+_parent = 0
 
 
-class Options(TypedDict):
-    """What all flows have in common."""
+def watch_parent() -> None:
+    """Ask the kernel to signal this process when its parent dies. Works in the main thread only."""
+    global _parent
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _parent = os.getppid()
+    signal.signal(_SIGNAL, _look)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(_SIGNAL))
 
-    flow_run_name: Any
-    task_runner: Any
-    persist_result: bool
-    cache_result_in_memory: bool
-    validate_parameters: bool
+
+def is_orphan() -> bool:
+    """Return whether the watched parent has died."""
+    return _parent not in (0, os.getppid())
+
+
+def _look(*_: object) -> None:
+    if not is_orphan():  # the signal also comes when one of the parent's threads ends
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (
+        1,
+        2,
+        # broken pipes: a write would end this process before its trainings
+    ):
+        os.dup2(nowhere, stream)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+ACTIVE: ContextVar[RunSession | None] = ContextVar(
+    "session", default=None
+)  # the session of the command line, which shows its results
+SHOWN = 40  # nodes; in a larger graph, cached nodes get no task run
 
 
 def run_name() -> str:
-    """The config and the time, so that runs of one config can be told apart."""
+    """Return the config's name and the start time."""
     config = str(flow_run.parameters.get("config", "run")).rpartition("/")[2].removesuffix(".yaml")
     moment = flow_run.scheduled_start_time or datetime.now()
     return f"{config} {moment:%m-%d %H:%M:%S}"
 
 
-OPTIONS = Options(
-    flow_run_name=run_name,
-    task_runner=ThreadPoolTaskRunner(),  # nodes that wait cost a thread each
-    persist_result=False,
-    cache_result_in_memory=False,
-    validate_parameters=True,
+OPTIONS: dict[str, Any] = {  # shared by all flows
+    "flow_run_name": run_name,
+    "task_runner": ThreadPoolTaskRunner(),  # a node that waits for slots occupies a thread
+    "persist_result": False,
+    "cache_result_in_memory": False,
+    "validate_parameters": True,
+}
+
+
+@flow(
+    name="full-run",
+    description=(
+        "Raw text in, an evaluated encoder and a report out. Cached nodes do not run again."
+    ),
+    **OPTIONS,
+)
+def full_run(
+    config: form.Config = "demo",
+    vocab_size: form.VocabSize = None,
+    length: form.Length = None,
+    copies: form.Copies = None,
+    steps: form.Steps = None,
+    global_batch: form.GlobalBatch = None,
+    learning_rate: form.LearningRate = None,
+    seed: form.Seed = None,
+    epochs: form.Epochs = None,
+    task_learning_rate: form.TaskRate = None,
+    task_seed: form.TaskSeed = None,
+    workers: form.Workers = None,
+    processes: form.Processes = None,
+    launcher: form.Launcher = None,
+    nodes: form.Nodes = None,
+    hostfile: form.Hostfile = None,
+    launcher_options: form.LauncherOptions = form.NO_OPTIONS,
+    start_from: form.StartFrom = form.NO_NODES,
+    only: form.Only = form.NO_NODES,
+    until: form.Until = form.NO_NODES,
+    force: form.Force = form.NO_NODES,
+    overrides: form.Overrides = form.NO_OVERRIDES,
+    retries: form.Retries = 2,
+) -> State[Any]:
+    """Run the nodes of a config's graph that are not cached, up to the stages in `until`."""
+    return _run(locals())
+
+
+# The same flow under other names; `prefect.yaml` sets `until` for each.
+data = full_run.with_options(name="data", description="Raw text to datasets.")
+pretraining = full_run.with_options(name="pretraining", description="All phases of pretraining.")
+finetuning = full_run.with_options(name="finetuning", description="All fine-tunings.")
+evaluation = full_run.with_options(name="evaluation", description="All evaluations.")
+ablation = full_run.with_options(
+    name="ablation", description="A table of a paper: the rows of a matrix, and their report."
 )
 
 
-def run_graph(values: Mapping[str, Any], until: tuple[str, ...] = ()) -> State[Any]:
-    """Make the nodes of a run, and say in the flow run's state what came of it.
+def run_flow(session: RunSession) -> None:
+    """Run the nodes of the command line's session as the flow `full-run`.
+
+    Raises:
+        Exception: a node's error, or an error of Prefect.
+        StoppedError: the flow run was cancelled, and a training saved a checkpoint.
+        KeyboardInterrupt: the flow run was cancelled, and nothing was saved.
+    """
+    parameters = session.parameters.model_dump(mode="json")
+    parameters |= {"overrides": redact(parameters["overrides"]), "retries": 0}  # from the config
+    token = ACTIVE.set(session)
+    try:
+        with tags(TAG):
+            state = full_run(**parameters, return_state=True)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        raise _saved(session) or KeyboardInterrupt() from None
+    finally:
+        ACTIVE.reset(token)
+    if session.error is not None:
+        raise session.error
+    if not state.is_completed():
+        raise RuntimeError(state.message or state.name)
+
+
+def _saved(session: RunSession) -> StoppedError | None:
+    """Return the error of a training that saved a checkpoint when it was stopped."""
+    return next(
+        (error for error in session.failures.values() if isinstance(error, StoppedError)), None
+    )
+
+
+def _run(values: Mapping[str, Any]) -> State[Any]:
+    """Run the nodes of a run; the returned state becomes the flow run's.
 
     Args:
-        values: the flow's arguments.
-        until: stages that it goes up to; without them the whole graph.
+        values: arguments of the flow.
     """
-    nodes.quieten()
+    install_log_filter()
     session = ACTIVE.get()
     try:
-        if session is None:  # by a worker, whose log has Prefect's lines
-            session = Session(parameters_of(values, until), Console(quiet=True), run_id=flow_run.id)
-            orphans.watch_parent()
+        if session is None:  # a worker started it; Prefect's lines are in its log
+            session = RunSession(parameters_of(values), Console(quiet=True), run_id=flow_run.id)
+            watch_parent()
         with session:
-            return made_in_tasks(session, int(values.get("retries", 0)))
-    except Stopped as error:
+            return run_as_tasks(session, int(values["retries"]))
+    except StoppedError as error:
         return Cancelled(message=str(error))
     except Exception as error:
+        if session is not None:
+            session.error = error
         if not isinstance(error, ClozeError) and (session is None or not session.failures):
-            raise  # a fault of ours, whose place is to be told
+            raise  # an internal error: the log needs its traceback
         get_run_logger().error("%s", schedule.sentence(error))
-        return Failed(message=masked(schedule.sentence(error)))  # without the error itself, which Prefect would pickle
+        # without the error object, which Prefect would pickle
+        return Failed(message=redact(schedule.sentence(error)))
 
 
-def made_in_tasks(session: Session, retries: int) -> State[Any]:
-    """Make the nodes of a session that is entered, a task run each. Raises what they have failed with."""
+def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
+    """Run the nodes of an entered session as task runs. Raises the errors of failed nodes."""
     assert session.record is not None
     session.record.update(prefect=str(flow_run.id))
     started = ACTIVE.get() is not None
     if started and PREFECT_UI_URL.value():
-        session.screen.print(f"[dim]Prefect: {PREFECT_UI_URL.value()}/runs/flow-run/{flow_run.id}[/]", soft_wrap=True)
-    with Teller(str(flow_run.id), by_worker=not started and deployment.id is not None) as teller:
-        teller.markdown(f"{session.config.name}-plan", plan_page(session), f"The plan of run {session.config.name}")
-        token = RUNNING.set(Running(session, teller, retries))
+        session.screen.print(
+            f"[dim]Prefect: {PREFECT_UI_URL.value()}/runs/flow-run/{flow_run.id}[/]", soft_wrap=True
+        )
+    with ArtifactPublisher(
+        str(flow_run.id), by_worker=not started and deployment.id is not None
+    ) as teller:
+        teller.markdown(
+            f"{session.config.name}-plan",
+            plan_page(session),
+            f"The plan of run {session.config.name}",
+        )
+        token = NODE_RUN_CONTEXT.set(NodeRunContext(session, teller, retries))
         futures: dict[str, PrefectFuture[Any]] = {}
         try:
             with _ended_in_peace(session, futures, started):
-                for step in session.steps:
-                    if step.cached and len(session.steps) > SHOWN:
-                        session.attempt(step)
-                        continue
-                    needed = [futures[name] for name in step.after if name in futures]
-                    futures[step.name] = node_of(step, retries).submit(
-                        step.name, step.why or "nothing to do", return_state=False, wait_for=needed
-                    )
-                _wait(session, futures)
+                _submit_in_order(session, retries, futures)
         finally:
-            RUNNING.reset(token)
+            NODE_RUN_CONTEXT.reset(token)
     if session.failures:
-        raise schedule.told(session.failures)
+        raise schedule.combine_errors(session.failures)
     session.begun.forget()
     made = sum(not result.cached for result in session.results.values())
     there = len(session.results) - made
-    return Completed(message=f"{made} nodes made" + (f", {there} were there" if there else "") if made else "nothing to do")
+    return Completed(
+        message=f"{made} nodes made" + (f", {there} were there" if there else "")
+        if made
+        else "nothing to do"
+    )
 
 
-def _wait(session: Session, futures: Mapping[str, PrefectFuture[Any]]) -> None:
-    """Until all have ended; those that cannot be made are told with the node that failed before them."""
-    lost: dict[str, str] = {}
-    for step in session.steps:
-        future = futures.get(step.name)
-        if future is None:
-            continue
-        future.wait()
-        if step.name in session.failures:
-            lost[step.name] = step.name
-            continue
-        cause = next((lost[name] for name in step.after if name in lost), None)
-        if cause is not None:
-            lost[step.name] = cause
-            session.skip(step, cause)
-            get_run_logger().warning("%s is not made: %s failed", step.name, cause)
+def _submit_in_order(
+    session: RunSession, retries: int, futures: dict[str, PrefectFuture[Any]]
+) -> None:
+    """Submit each node as soon as its inputs exist, and wait until all have ended.
+
+    Prefect draws a task run that is submitted earlier as a bar from the start of the run.
+
+    Args:
+        futures: filled with the task runs by node.
+    """
+    waiting = {step.name: step for step in session.steps}
+    running: set[str] = set()
+    lost: dict[str, str] = {}  # node -> the failed node: itself or one that it depends on
+    ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+    while waiting or running:
+        for step in list(waiting.values()):
+            cause = next((lost[name] for name in step.depends_on if name in lost), None)
+            if cause is not None:
+                lost[step.name] = cause
+                session.skip(waiting.pop(step.name), cause)
+                get_run_logger().warning("%s is not made: %s failed", step.name, cause)
+            elif waiting.keys().isdisjoint(step.depends_on) and running.isdisjoint(step.depends_on):
+                del waiting[step.name]
+                if step.cached and len(session.steps) > SHOWN:
+                    session.run_node(step)
+                    continue
+                running.add(step.name)
+                futures[step.name] = node_of(step, retries).submit(
+                    step.name,
+                    step.reason or "nothing to do",
+                    return_state=False,
+                    wait_for=[futures[name] for name in step.depends_on if name in futures],
+                )
+                futures[step.name].add_done_callback(lambda _, name=step.name: ended.put(name))  # type: ignore[misc]
+        if running:
+            name = ended.get()
+            running.discard(name)
+            if name in session.failures:
+                lost[name] = name
 
 
 @contextlib.contextmanager
-def _ended_in_peace(session: Session, futures: Mapping[str, PrefectFuture[Any]], started: bool) -> Iterator[None]:
-    """Whatever interrupts this thread: trainings save their checkpoints first. One that was cancelled ends Cancelled, not Crashed.
+def _ended_in_peace(
+    session: RunSession, futures: Mapping[str, PrefectFuture[Any]], started: bool
+) -> Iterator[None]:
+    """Let trainings save checkpoints when this thread is interrupted; a cancel ends as Cancelled.
 
     Args:
-        started: from a terminal; an interruption of it is a cancel.
+        started: the run was started in a terminal, where an interruption is a cancel.
     """
     try:
         yield
@@ -148,18 +298,23 @@ def _ended_in_peace(session: Session, futures: Mapping[str, PrefectFuture[Any]],
         cancel_asked = session.record is not None and session.record.cancel_asked
         session.stop()
         with contextlib.suppress(ValueError):  # not in the main thread
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who asks twice is not quicker
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ignore further requests
         for future in futures.values():
             future.wait()
         if isinstance(error, Exception):
             raise
-        saved = next((str(found) for found in session.failures.values() if isinstance(found, Stopped)), "")
-        if orphans.is_orphan():
+        saved = str(_saved(session) or "")
+        if is_orphan():
             end: State[Any] = Crashed(message=f"its worker is gone{saved and f': {saved}'}")
         elif started or cancel_asked or _is_cancelled():
-            end = Cancelled(message=saved or "cancelled")
+            end = Cancelled(message=saved or "stopped before it had anything to save; run again")
         else:
-            raise  # Prefect has its own ways with what its workers and supervisors do
+            session.ending = (status_file.CRASHED, saved or "its process was ended by a signal")
+            raise  # Prefect handles the signals of its workers and supervisors
+        session.ending = (
+            status_file.CRASHED if end.is_crashed() else status_file.CANCELLED,
+            str(end.message),
+        )
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:
             client.set_flow_run_state(flow_run.id, end, force=True)
         raise Abort(end.message) from None

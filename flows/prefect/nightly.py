@@ -1,8 +1,9 @@
-"""The nightly flow: the same night as `cloze nightly`, with the suite's nodes as task runs and the trend page as the flow run's own.
+"""The nightly flow: `cloze nightly` with the suite's nodes as task runs.
 
-The deployment's schedule has a cron line and a time zone; its concurrency limit cancels a night that begins while another goes on. Of
-nights that were missed (server or worker down) each has a late run, and all of them run when the worker is back: the first one does the
-work, and those after it were due before it began, so they do nothing.
+The trend page is published on the flow run's page. The deployment's schedule has a cron line and a
+time zone; its concurrency limit cancels a run that starts while another is in progress. After
+downtime, Prefect starts a late run for each missed one: the first does the work, the others return
+at once because they were due before it started.
 """
 
 from __future__ import annotations
@@ -17,21 +18,18 @@ from prefect.states import Cancelled, Completed, Failed
 from pydantic import WithJsonSchema
 from rich.console import Console
 
-from flows.graph import addresses, overrides, plan, schedule
-from flows.night import night, suite
-from flows.night.journal import DIRECTORY
-from flows.night.outcome import Outcome
-from flows.night.trend import FILE
-from flows.prefect import node as nodes
-from flows.prefect import orphans
-from flows.prefect import parameters as form
-from flows.prefect.automations import EVALUATED
-from flows.prefect.graph_run import OPTIONS, made_in_tasks
-from flows.prefect.telling import Teller
-from flows.session import Session
-from pipeline.core.errors import ClozeError, Stopped
-from pipeline.core.humanize import short
-from pipeline.core.secrets import masked
+from cloze.core.errors import ClozeError, StoppedError
+from cloze.core.humanize import format_number
+from cloze.core.secrets import redact
+from cloze.flows.graph import overrides, schedule
+from cloze.flows.nightly import nightly_run, suite
+from cloze.flows.nightly.result import NightlyResult
+from cloze.flows.prefect import parameters as form
+from cloze.flows.prefect.automations import EVALUATED
+from cloze.flows.prefect.graph_run import OPTIONS, run_as_tasks, watch_parent
+from cloze.flows.prefect.node import install_log_filter
+from cloze.flows.prefect.publishing import ArtifactPublisher
+from cloze.flows.run.session import RunSession
 
 Config = Annotated[
     str,
@@ -39,7 +37,10 @@ Config = Annotated[
         {
             "type": "string",
             "minLength": 1,
-            "description": "The suite: night for the one that Cloze brings, a YAML file on the worker's machine, or any run's config.",
+            "description": (
+                "The suite: night for the one that Cloze brings, a YAML file on the worker's "
+                "machine, or any run's config."
+            ),
         }
     ),
 ]
@@ -48,7 +49,10 @@ Since = Annotated[
     WithJsonSchema(
         {
             "type": "string",
-            "description": "Look at all checkpoints written since, seen or not: 2026-11-20, 36h or 7d. Empty: at what is new.",
+            "description": (
+                "Look at all checkpoints written since, seen or not: 2026-11-20, 36h or 7d. Empty: "
+                "at what is new."
+            ),
         }
     ),
 ]
@@ -56,7 +60,7 @@ Since = Annotated[
 
 @flow(
     name="nightly-evaluation",
-    description="All checkpoints that are new, of any run: the suite, the gate, the champion, the trend page.",
+    description="New checkpoints of all runs: the suite, the gate, the champion, the trend page.",
     **OPTIONS,
 )
 def nightly_evaluation(
@@ -65,31 +69,38 @@ def nightly_evaluation(
     overrides: form.Overrides = form.NO_OVERRIDES,
     retries: form.Retries = 2,
 ) -> State[Any]:
-    """Evaluate what is new since the last night, and compare the best with the champion."""
-    nodes.quieten()
+    """Evaluate new checkpoints and compare the best with the champion."""
+    install_log_filter()
     if deployment.id is not None:
-        orphans.watch_parent()
+        watch_parent()
     try:
         outcome = _hold(config, since, overrides, retries)
-    except Stopped as error:
+    except StoppedError as error:
         return Cancelled(message=str(error))
     except ClozeError as error:
         get_run_logger().error("%s", error)
-        return Failed(message=masked(str(error)))
+        return Failed(message=redact(str(error)))
     if outcome.errors:
-        return Failed(message=masked(f"{schedule.sentence(schedule.told(outcome.errors))}; trend: {link(outcome)}"))
+        return Failed(
+            message=redact(
+                f"{schedule.sentence(schedule.combine_errors(outcome.errors))}; trend: file://"
+                f"{outcome.trend}"
+            )
+        )
     if not outcome.evaluated:
-        return Completed(message=masked(outcome.summary))
-    return Completed(name=EVALUATED, message=masked(f"{outcome.summary}; trend: {link(outcome)}"))
+        return Completed(message=redact(outcome.summary))
+    return Completed(
+        name=EVALUATED, message=redact(f"{outcome.summary}; trend: file://{outcome.trend}")
+    )
 
 
-def _hold(config: str, since: str | None, values: dict[str, Any], retries: int) -> Outcome:
-    def run(session: Session) -> None:
+def _hold(config: str, since: str | None, values: dict[str, Any], retries: int) -> NightlyResult:
+    def run(session: RunSession) -> None:
         with session:
-            made_in_tasks(session, retries)
+            run_as_tasks(session, retries)
 
     due = flow_run.scheduled_start_time
-    outcome = night.hold(
+    outcome = nightly_run.nightly_run(
         suite.load(config, overrides.nest(values)),
         since=since or None,
         due=due.timestamp() if due is not None else None,
@@ -100,36 +111,29 @@ def _hold(config: str, since: str | None, values: dict[str, Any], retries: int) 
     for note in outcome.notes:
         log.warning("%s", note)
     log.info("%s", outcome.summary)
-    with Teller(str(flow_run.id), by_worker=deployment.id is not None) as teller:
+    with ArtifactPublisher(str(flow_run.id), by_worker=deployment.id is not None) as teller:
         teller.markdown("night", _page(outcome), outcome.summary)
     return outcome
 
 
-def _page(outcome: Outcome) -> str:
-    """What came of the night, and where its trend page is."""
+def _page(outcome: NightlyResult) -> str:
+    """Return the markdown page with the result and the path of the trend page."""
     lines = [outcome.told + "."]
     if outcome.decision:
         lines.append(f"**{outcome.decision.why}**")
     if outcome.trend:
-        lines.append(f"Trend page: [{outcome.trend}]({link(outcome)})")
+        lines.append(f"Trend page: `{outcome.trend}`, in MLflow as a file of the night's run")
     if outcome.evaluated:
         lines.append(
-            "| checkpoint | step | scores | perplexity |\n| --- | --- | --- | --- |\n" + "\n".join(map(_row, outcome.evaluated))
+            "| checkpoint | step | scores | perplexity |\n| --- | --- | --- | --- |\n"
+            + "\n".join(map(_row, outcome.evaluated))
         )
     return "\n\n".join(lines)
 
 
-def link(outcome: Outcome) -> str:
-    """The trend page's address: on the page of runs where there is one, else the file's."""
-    page = addresses.page(plan.runs_directory())
-    return f"{page}/files/{DIRECTORY}/{FILE}" if page else f"file://{outcome.trend}"
-
-
 def _row(result: dict[str, Any]) -> str:
-    scores = ", ".join(f"{task} {100 * score['mean']:.1f}" for task, score in result["scores"].items())
-    perplexity = "" if result["perplexity"] is None else short(result["perplexity"])
+    scores = ", ".join(
+        f"{task} {100 * score['mean']:.1f}" for task, score in result["scores"].items()
+    )
+    perplexity = "" if result["perplexity"] is None else format_number(result["perplexity"])
     return f"| {result['run'].replace('|', ' ')} | {result['step']:,} | {scores} | {perplexity} |"
-
-
-if __name__ == "__main__":
-    nightly_evaluation()

@@ -1,13 +1,15 @@
-"""A node of the graph as a task run: its name, its log, its progress bar, its figures and links, its retries."""
+"""A node as a Prefect task run: markdown pages, log, progress bar, retries."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prefect import Task, task
@@ -18,106 +20,216 @@ from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed
 
-from flows.graph import plan
-from flows.graph.stages import headline
-from flows.launchers import retries
-from flows.prefect.pages import node_page
-from flows.prefect.telling import Progress, Teller
-from flows.session import Session
-from pipeline.core.errors import ClozeError, Stopped
-from pipeline.core.humanize import duration, short, si
-from pipeline.core.reporting import Reporter
-from pipeline.core.secrets import masked
+from cloze.core.errors import ClozeError, StoppedError
+from cloze.core.humanize import format_bytes, format_count, format_duration, format_number, labelled
+from cloze.core.secrets import redact
+from cloze.core.stages.execute import BuildResult
+from cloze.core.stages.stage import Reporter
+from cloze.flows.graph import plan
+from cloze.flows.graph.stages import headline
+from cloze.flows.machine import retry_policy
+from cloze.flows.prefect.publishing import ArtifactPublisher, ProgressArtifact
+from cloze.flows.run import server_addresses
+from cloze.flows.run.session import RunSession
+from cloze.flows.tracking import spool_state
+from cloze.flows.tracking.spool import DIRECTORY, tracking_uri
+from cloze.flows.views.run_tables import seconds_told
+
+MOST_ROWS = 200
+
+
+def plan_page(session: RunSession) -> str:
+    """Return the plan as a markdown page: each node, whether it runs, why and for how long."""
+    rows = [
+        (
+            step.name,
+            "–" if step.cached else "**run**",
+            step.reason,
+            "" if step.cached else seconds_told([session.estimates[step.name]]),
+        )
+        for step in session.steps
+    ]
+    return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n" + _table(
+        ("node", "what", "why", "expected"), rows
+    )
+
+
+def node_page(
+    session: RunSession, step: plan.PlannedNode, result: BuildResult, build_id: str | None
+) -> str:
+    """Return a node's metrics and the links to its artifact, its MLflow run and its report.
+
+    Args:
+        build_id: id of the node's MLflow run; None: no run was recorded this time.
+    """
+    manifest = result.manifest
+    places = [f"artifact: `{Path(result.artifact).resolve()}`"]
+    mlflow = server_addresses.mlflow(plan.runs_directory())
+    if mlflow and build_id:
+        known = spool_state.page(plan.runs_directory() / DIRECTORY, build_id, mlflow)
+        places.append(f"MLflow: [{step.name}]({known or mlflow})")
+    elif mlflow:
+        places.append(f"MLflow: [{mlflow}]({mlflow})")
+    else:
+        places.append(f"MLflow: `{redact(tracking_uri(plan.runs_directory()))}`")
+    report = manifest.summary.get("report")
+    if report:
+        places.append(
+            f"report: `{Path(result.artifact).resolve() / report}`, in MLflow as a file of the run"
+        )
+    facts = [
+        ("made in", format_duration(manifest.seconds)),
+        ("rows", f"{manifest.rows:,}" if manifest.rows else ""),
+    ]
+    figures = [
+        *facts,
+        *flat(manifest.summary),
+        *((f"count {key}", f"{n:,}") for key, n in manifest.counters.items()),
+    ]
+    rows = [(name, value) for name, value in figures if value != ""]
+    return "\n".join(f"- {place}" for place in places) + "\n\n" + _table(("figure", "value"), rows)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield nested metrics by dotted name; lists become JSON, cut to 200 characters."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{name}.")
+        elif isinstance(value, (list, tuple)):
+            yield name, json.dumps(value)[:200]
+        elif value is not None:
+            yield (
+                name,
+                format_bytes(value)
+                if name.endswith("_bytes") and isinstance(value, (int, float))
+                else format_number(value),
+            )
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:MOST_ROWS]]
+    if len(rows) > MOST_ROWS:
+        lines.append(f"\n… and {len(rows) - MOST_ROWS} more")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Escape text for a table cell, so that a document's text is not read as markup."""
+    for sign, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("\n", " ")):
+        text = text.replace(sign, written)
+    return text
+
 
 LOG_SECONDS = 30.0
 BAR_SECONDS = 2.0
-FIGURES = 4  # in a line of the log
+FIGURES = 4  # metrics per log line
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """What the nodes of a flow run share. Attributes: retries: of nodes whose config says nothing about it."""
+class NodeRunContext:
+    """Context of a flow run's nodes; `retries` applies to nodes whose config sets none."""
 
-    session: Session
-    teller: Teller
+    session: RunSession
+    teller: ArtifactPublisher
     retries: int
 
 
-RUNNING: ContextVar[Running] = ContextVar("running")
+NODE_RUN_CONTEXT: ContextVar[NodeRunContext] = ContextVar("running")
 
 
 def _may_pass(task: Task[Any, Any], run: Any, state: State[Any]) -> bool:
     del run
-    session = RUNNING.get().session
-    error = session.failures.get(task.name, state.data)  # Prefect's has lost what it knew, see `node`
-    return isinstance(error, BaseException) and session.may_pass(session.step(task.name), error)
+    session = NODE_RUN_CONTEXT.get().session
+    error = session.failures.get(
+        task.name, state.data
+    )  # the state's own error has lost its type, see `node`
+    return isinstance(error, BaseException) and session.should_retry(session.step(task.name), error)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_may_pass)
 def node(name: str, why: str) -> State[Any]:
-    """Make the node of that name. Whether anything is to do says the artifact's fingerprint, never Prefect's cache, which cannot know
+    """Run the node of that name.
+
+    The artifact's fingerprint decides whether the node is cached. Prefect's cache cannot notice
     that a directory was removed.
     """
-    running, log = RUNNING.get(), get_run_logger()
+    running, log = NODE_RUN_CONTEXT.get(), get_run_logger()
     session, run_id = running.session, str(task_run.id)
     step = session.step(name)
-    log.info("%s", f"{why}; artifact {step.artifact}")
-    with Told(session, step, running.teller.progress(run_id), log) as told:
+    log.info(
+        "%s",
+        f"{'Nothing to do' if step.cached else f'Reason to run: {why}'}. Artifact: {step.artifact}",
+    )
+    with TaskRunReporter(session, step, running.teller.progress(run_id), log) as told:
         try:
-            result = session.attempt(step, attempt=task_run.run_count or 1, also=told)
-        except (Stopped, KeyboardInterrupt) as error:
+            result = session.run_node(step, attempt=task_run.run_count or 1, also=told)
+        except (StoppedError, KeyboardInterrupt) as error:
             return Cancelled(message=str(error) or _unsaved(step, told))
         except ClozeError as error:
             log.error("%s", error)
-            raise type(error)(masked(str(error))) from None  # Prefect makes the state's message of it
+            raise type(error)(
+                redact(str(error))
+            ) from None  # Prefect copies it into the state's message
         except Exception as error:
-            if masked(str(error)) != str(error):
-                raise RuntimeError(masked(f"{type(error).__name__}: {error}")) from None
+            if redact(str(error)) != str(error):
+                raise RuntimeError(redact(f"{type(error).__name__}: {error}")) from None
             raise
     line = headline(result.manifest)
     page = node_page(session, step, result, told.build_id)
     running.teller.markdown(f"{session.config.name}-{name}", page, f"{name}: {line}", run_id)
     if result.cached:
         return Completed(name="Cached", message=f"nothing to do{line and ': '}{line}")
-    log.info("%s", f"made in {duration(result.seconds)}: {line}")
+    log.info("%s", f"made in {format_duration(result.seconds)}: {line}")
     return Completed(message=line or "made")
 
 
-def _unsaved(step: plan.Step, told: Told) -> str:
+def _unsaved(step: plan.PlannedNode, told: TaskRunReporter) -> str:
     if told.build_id is None:
         return "stopped before it began"
-    seconds = told.seconds or step.node.execution.least_grace
-    return f"stopped; it saved nothing in the {seconds:g} s that it had, what it saved before is there"
+    seconds = told.seconds or step.node.execution.min_grace_seconds
+    return (
+        f"stopped; it saved nothing in the {seconds:g} s that it had, what it saved before is there"
+    )
 
 
-def node_of(step: plan.Step, usual_retries: int) -> Task[[str, str], State[Any]]:
-    """The task that makes a step, under the node's name and with its retries."""
+def node_of(step: plan.PlannedNode, usual_retries: int) -> Task[[str, str], State[Any]]:
+    """Return the task that runs a node, with the node's name and retries."""
     execution = step.node.execution
-    times = execution.retries or usual_retries
+    times = execution.retries if "retries" in execution.model_fields_set else usual_retries
     return node.with_options(
         name=step.name,
         task_run_name=step.name,
         retries=times,
-        retry_delay_seconds=[retries.delay(attempt, execution.retry_seconds) for attempt in range(1, times + 1)],
+        retry_delay_seconds=[
+            retry_policy.backoff_seconds(attempt, execution.retry_seconds)
+            for attempt in range(1, times + 1)
+        ],
     )
 
 
-class Told(Reporter):
-    """What a node tells of itself, as lines of its log and as its progress bar."""
+class TaskRunReporter(Reporter):
+    """Reports a node's progress to its task run: log lines and progress bar."""
 
     def __init__(
-        self, session: Session, step: plan.Step, bar: Progress, log: logging.Logger | logging.LoggerAdapter[Any]
+        self,
+        session: RunSession,
+        step: plan.PlannedNode,
+        bar: ProgressArtifact,
+        log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
         self.session, self.step, self.bar, self.log = session, step, bar, log
         self.build_id: str | None = None
-        self.seconds: float | None = None  # that it may take to end
+        self.seconds: float | None = None  # grace period that it asked for
         self._logged = self._shown = 0.0
         self._part: Any = None
         self._warned: set[str] = set()
         self._last: tuple[float, str] | None = None
         self._told = ""
+        self._numbers: list[str] = []  # of the last report that had any
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> TaskRunReporter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -127,16 +239,18 @@ class Told(Reporter):
             if line != self._told:
                 self.log.info("%s", line)
 
-    def begin(self, build_id: str) -> None:
+    def build_started(self, build_id: str) -> None:
         self.build_id = build_id
         self.bar.set(0.0, "begun")
         self._logged = time.monotonic()
 
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
         warning = figures.get("warning")
         if warning and str(warning) not in self._warned:
             self._warned.add(str(warning))
-            self.log.warning("%s", masked(str(warning)))
+            self.log.warning("%s", redact(str(warning)))
         now, part = time.monotonic(), figures.get("step")
         line = self._line(done, total, unit, figures)
         percent = 100.0 * done / total if total else 0.0
@@ -148,33 +262,60 @@ class Told(Reporter):
             self._logged, self._part, self._told = now, part, line
             self.log.info("%s", line)
 
-    def grace(self, seconds: float) -> None:
+    def shutdown_time(self, seconds: float) -> None:
         self.seconds = seconds
 
     def _line(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> str:
-        words = [str(figures[name]) for name in ("step", "note") if isinstance(figures.get(name), str)]
-        numbers = [f"{name} {short(value)}" for name, value in figures.items() if isinstance(value, (int, float))]
+        words = [
+            str(figures[name]) for name in ("step", "note") if isinstance(figures.get(name), str)
+        ]
+        numbers = [
+            labelled(name, value)
+            for name, value in figures.items()
+            if isinstance(value, (int, float)) and not (name.endswith("_bytes") and not value)
+        ]
+        self._numbers = numbers or self._numbers
         left = self.session.seconds_left(self.step.name)
-        count = f"{si(done)}/{si(total)} {unit}" if total else f"{si(done)} {unit}"
-        return ", ".join([*words, count, *numbers[:FIGURES], *([f"{duration(left)} left"] if left else [])])
+        counts = (
+            [
+                f"{format_count(done)}/{format_count(total)} {unit}"
+                if total
+                else f"{format_count(done)} {unit}"
+            ]
+            if unit
+            else []
+        )
+        return ", ".join(
+            [
+                *words,
+                *counts,
+                *self._numbers[:FIGURES],
+                *([f"{format_duration(left)} left"] if left else []),
+            ]
+        )
 
 
-class OneSentence(logging.Filter):
-    """In Prefect's own logs: an error of ours is told by its node in one sentence, so its traceback is left out; secrets are masked."""
+class OneLineErrorFilter(logging.Filter):
+    """Redacts secrets in Prefect's logs and drops Cloze errors, which the node logs itself."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, (ClozeError, FailedRun)) or record.getMessage().startswith("Finished in state NotReady"):
-            return False  # the flow says it in a sentence
-        record.msg, record.args = masked(record.getMessage()), ()
+        if isinstance(error, (ClozeError, FailedRun)) or record.getMessage().startswith(
+            "Finished in state NotReady"
+        ):
+            return False  # the flow logs the message
+        record.msg, record.args = redact(record.getMessage()), ()
         if error is not None:
-            record.exc_text, record.exc_info = masked("".join(traceback.format_exception(error))), None
+            record.exc_text, record.exc_info = (
+                redact("".join(traceback.format_exception(error))),
+                None,
+            )
         return True
 
 
-def quieten() -> None:
-    """Put the filter where runs log; twice does no more than once."""
+def install_log_filter() -> None:
+    """Add the filter to Prefect's run loggers. Idempotent."""
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logger = logging.getLogger(name)
-        if not any(isinstance(found, OneSentence) for found in logger.filters):
-            logger.addFilter(OneSentence())
+        if not any(isinstance(found, OneLineErrorFilter) for found in logger.filters):
+            logger.addFilter(OneLineErrorFilter())

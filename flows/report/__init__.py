@@ -1,1 +1,1 @@
-"""The last stage: one self-contained page about a run."""
+"""Stages `report` and `submission`, the last of a run: an HTML page, and the files for GLUE."""

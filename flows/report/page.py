@@ -1,4 +1,4 @@
-"""From a run's nodes to the page."""
+"""Rendering of the report page from a run's nodes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import yaml
 
-from flows.graph import stages
-from flows.report import plots
-from flows.report.gathered import (
+from cloze.core.humanize import format_count, format_duration, templates_in
+from cloze.flows.graph import stages
+from cloze.flows.report import plots
+from cloze.flows.report.report_nodes import (
     BASELINES,
     REPLICATES,
-    Gathered,
+    ReportNode,
     Score,
     by_group,
     curves,
@@ -21,36 +22,34 @@ from flows.report.gathered import (
     scored_groups,
     scores_of,
 )
-from flows.report.told import Told
-from flows.views.graph_picture import NodePicture, graph_svg
-from pipeline.core.humanize import duration, si
-from pipeline.core.pages import templates_in
+from cloze.flows.report.tables import SummaryTable
+from cloze.flows.views.graph_picture import NodePicture, graph_svg
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_ROWS = 60  # of the table of stages
-MOST_PANELS = 3  # corpora and datasets shown in full
-MOST_CARDS = 4  # tasks with a figure at the top
-MOST_CHARACTERS = 34  # of a line in the picture
+MOST_PANELS = 3  # corpora and datasets shown with charts
+MOST_CARDS = 4  # tasks with a metric at the top
+MOST_CHARACTERS = 34  # per line of the graph picture
 
 
 def render(
-    nodes: Sequence[Gathered],
+    nodes: Sequence[ReportNode],
     scores: Mapping[str, Mapping[str, Score]],
     masks: Sequence[Mapping[str, Any]],
     unfilled: int = 0,
-    told: Sequence[Told] = (),
+    told: Sequence[SummaryTable] = (),
 ) -> str:
-    """The page as HTML.
+    """Return the page as HTML.
 
     Args:
-        nodes: each after those that it needs.
-        scores: as `flows.report.gathered.scores` gives them.
-        masks: `node`, `text` and its `candidates` (token, score, sequence).
-        unfilled: checkpoints that were not asked to fill masks.
+        nodes: nodes in topological order.
+        scores: output of `cloze.flows.report.report_nodes.scores`.
+        masks: entries with `node`, `text` and `candidates` (token, score, sequence).
+        unfilled: number of checkpoints whose filled masks are not shown.
         told: further tables.
     """
     environment = templates_in(TEMPLATES)
-    environment.filters |= {"si": si, "seconds": duration}
+    environment.filters |= {"si": format_count, "seconds": format_duration}
     of = {stage: [node for node in nodes if node.stage == stage] for stage in stages.TABLE}
     packages: dict[str, str] = {}
     for node in nodes:
@@ -62,18 +61,25 @@ def render(
         of=of,
         corpora=[(node, _dropped(node)) for node in of["corpus"][:MOST_PANELS]],
         datasets=[(node, _lengths(node)) for node in of["dataset"][:MOST_PANELS]],
-        losses=plots.losses(curves(nodes), _entropy(of["pretrain"])) if any(node.history for node in of["pretrain"]) else "",
+        losses=plots.losses(curves(nodes), _entropy(of["pretrain"]))
+        if any(node.history for node in of["pretrain"])
+        else "",
         throughput=plots.throughput(of["pretrain"][0].history)
         if len(of["pretrain"]) == 1 and of["pretrain"][0].history
         else "",
-        tables=[_table(section, members) for section, members in _sections(nodes).items() if len(members) > 1],
+        tables=[
+            _table(section, members)
+            for section, members in _sections(nodes).items()
+            if len(members) > 1
+        ],
         told=told,
         task=_task(of["finetune"][0]) if len(of["finetune"]) == 1 else "",
         evaluated=of["evaluate"][0].manifest.summary if len(of["evaluate"]) == 1 else None,
         graph=_picture(nodes),
         cards=_cards(of, scores),
         masks=[
-            (name, [mask for mask in masks if mask["node"] == name]) for name in dict.fromkeys(mask["node"] for mask in masks)
+            (name, [mask for mask in masks if mask["node"] == name])
+            for name in dict.fromkeys(mask["node"] for mask in masks)
         ],
         unfilled=max(0, unfilled),
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110),
@@ -83,30 +89,52 @@ def render(
     )
 
 
-def _cards(of: Mapping[str, Sequence[Gathered]], scores: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, str, str]]:
-    """(value, label, remark) of the figures at the top."""
+def _cards(
+    of: Mapping[str, Sequence[ReportNode]], scores: Mapping[str, Mapping[str, Score]]
+) -> list[tuple[str, str, str]]:
+    """Return (value, label, remark) of the metrics at the top of the page."""
     cards: list[tuple[str, str, str]] = []
     if of["corpus"]:
         corpus = of["corpus"][0].manifest.summary
-        cards.append((f"{corpus['documents']:,}", "documents", f"{si(corpus['bytes'])}B of clean text"))
+        cards.append(
+            (
+                f"{corpus['documents']:,}",
+                "documents",
+                f"{format_count(corpus['bytes'])}B of clean text",
+            )
+        )
     if of["dataset"]:
         dataset = of["dataset"][0].manifest.summary
-        cards.append((si(dataset["tokens"]), "tokens read", f"{dataset['rows']:,} rows × {dataset['copies']} masks"))
+        cards.append(
+            (
+                format_count(dataset["tokens"]),
+                "tokens read",
+                f"{dataset['rows']:,} rows × {dataset['copies']} masks",
+            )
+        )
     if of["pretrain"]:
         cards += _pretrain_cards(of["pretrain"])
     tuned = of["finetune"]
     if len(tuned) == 1:
         metrics = tuned[0].manifest.summary["metrics"]
         name = next(iter(metrics))
-        remark = ", ".join(f"{key.replace('_', ' ')} {metrics[key]:.3f}" for key in reversed(BASELINES) if key in metrics)
-        cards.append((f"{metrics[name]:.3f}", name, remark or str(tuned[0].manifest.config.get("task", ""))))
+        remark = ", ".join(
+            f"{key.replace('_', ' ')} {metrics[key]:.3f}"
+            for key in reversed(BASELINES)
+            if key in metrics
+        )
+        cards.append(
+            (f"{metrics[name]:.3f}", name, remark or str(tuned[0].manifest.config.get("task", "")))
+        )
     else:
         cards += _task_cards(tuned, scores)
     return cards
 
 
-def _task_cards(tuned: Sequence[Gathered], scores: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, str, str]]:
-    """Of each task the group of the best mean."""
+def _task_cards(
+    tuned: Sequence[ReportNode], scores: Mapping[str, Mapping[str, Score]]
+) -> list[tuple[str, str, str]]:
+    """Return a card per task, for the group with the best mean."""
     found = []
     for task, members in list(_by_task(tuned).items())[:MOST_CARDS]:
         groups = [group for group, same in scored_groups(tuned).items() if same[0] in members]
@@ -116,20 +144,24 @@ def _task_cards(tuned: Sequence[Gathered], scores: Mapping[str, Mapping[str, Sco
         sign = -1.0 if lower_is_better(metric) else 1.0
         group = max(groups, key=lambda group: sign * scores[group][metric].mean)
         score = scores[group][metric]
-        several = f"mean of {score.n}: {score.told}, best {score.best_node}" if score.n > 1 else group
-        found.append((f"{score.mean:.3f}", " ".join(filter(None, (task, metric.replace("_", " ")))), several))
+        several = (
+            f"mean of {score.n}: {score.format}, best {score.best_node}" if score.n > 1 else group
+        )
+        found.append(
+            (f"{score.mean:.3f}", " ".join(filter(None, (task, metric.replace("_", " ")))), several)
+        )
     return found
 
 
-def _by_task(nodes: Sequence[Gathered]) -> dict[str, list[Gathered]]:
-    found: dict[str, list[Gathered]] = {}
+def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
+    found: dict[str, list[ReportNode]] = {}
     for node in nodes:
         found.setdefault(node.task, []).append(node)
     return found
 
 
-def _pretrain_cards(trained: Sequence[Gathered]) -> list[tuple[str, str, str]]:
-    """The lowest held-out loss of all, and what the last one reached in speed."""
+def _pretrain_cards(trained: Sequence[ReportNode]) -> list[tuple[str, str, str]]:
+    """Return cards for the lowest held-out loss and for the last pretraining's speed."""
     found = []
     measured = [node for node in trained if node.manifest.summary["heldout_loss"] is not None]
     if measured:
@@ -141,26 +173,39 @@ def _pretrain_cards(trained: Sequence[Gathered]) -> list[tuple[str, str, str]]:
             remark = f"{abs(gain):.2f} {'below' if gain >= 0 else 'above'} the unigram entropy"
         label = f"held-out {summary['objectives'][0].upper()} loss (nats)"
         found.append(
-            (f"{summary['heldout_loss']:.3f}", label, remark if len(trained) == 1 else f"the lowest, {best.name}; {remark}")
+            (
+                f"{summary['heldout_loss']:.3f}",
+                label,
+                remark if len(trained) == 1 else f"the lowest, {best.name}; {remark}",
+            )
         )
     summary = trained[-1].manifest.summary
-    found.append((si(summary["tokens_per_second"]), "tokens/s", f"{summary['steps']:,} steps, {summary['precision']}"))
+    found.append(
+        (
+            format_count(summary["tokens_per_second"]),
+            "tokens/s",
+            f"{summary['steps']:,} steps, {summary['precision']}",
+        )
+    )
     return found
 
 
-def _sections(nodes: Sequence[Gathered]) -> dict[str, list[Gathered]]:
-    """The nodes with scores, by section; those of one stage that have no instances stand together."""
-    found: dict[str, list[Gathered]] = {}
+def _sections(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
+    """Return the nodes with scores by section; nodes without a matrix are grouped by stage."""
+    found: dict[str, list[ReportNode]] = {}
     for node in nodes:
         if node.scores:
-            found.setdefault(node.place.section if node.place.values else node.stage, []).append(node)
+            found.setdefault(node.place.section if node.place.values else node.stage, []).append(
+                node
+            )
     return found
 
 
-def _table(section: str, members: Sequence[Gathered]) -> dict[str, Any]:
-    """A row a group of replicates: the first metric of each replicate, and mean, deviation and the best of all metrics.
+def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
+    """Return the table of a section: a row per group of replicates.
 
-    Groups of several tasks are not compared: each has a score of its own, which its row names.
+    A row has the first metric of each replicate, and mean, deviation and best of all metrics.
+    Groups of several tasks are not compared: each row names its own metric.
     """
     groups = by_group(members)
     seeds = list(dict.fromkeys(_replicate(node) for node in members))
@@ -182,7 +227,11 @@ def _table(section: str, members: Sequence[Gathered]) -> dict[str, Any]:
         )
     name = "score" if unlike else metrics[0].replace("_", " ")
     compared = len(first) > 1 and not unlike
-    best = (min if lower_is_better(metrics[0]) else max)(first, key=lambda group: first[group]) if compared else None
+    best = (
+        (min if lower_is_better(metrics[0]) else max)(first, key=lambda group: first[group])
+        if compared
+        else None
+    )
     return {
         "section": section,
         "first": name,
@@ -195,15 +244,20 @@ def _table(section: str, members: Sequence[Gathered]) -> dict[str, Any]:
     }
 
 
-def _replicate(node: Gathered) -> str:
-    return ", ".join(f"{axis} {value}" for axis, value in node.place.values.items() if axis in REPLICATES)
+def _replicate(node: ReportNode) -> str:
+    return ", ".join(
+        f"{axis} {value}" for axis, value in node.place.values.items() if axis in REPLICATES
+    )
 
 
-def _picture(nodes: Sequence[Gathered]) -> str:
+def _picture(nodes: Sequence[ReportNode]) -> str:
     return graph_svg(
         {
             node.name: NodePicture(
-                stage=node.stage, state="finished", after=node.after, line=_short(stages.headline(node.manifest))
+                stage=node.stage,
+                state="finished",
+                after=node.after,
+                line=_short(stages.headline(node.manifest)),
             )
             for node in nodes
         }
@@ -214,29 +268,40 @@ def _short(line: str) -> str:
     return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1].rstrip(' ,;')}…"
 
 
-def _entropy(trained: Sequence[Gathered]) -> float | None:
-    """The unigram entropy of the held-out targets, where it is one and the same."""
+def _entropy(trained: Sequence[ReportNode]) -> float | None:
+    """Return the unigram entropy of the held-out targets if all trainings have the same."""
     found = {node.manifest.summary.get("unigram_entropy") for node in trained}
     return found.pop() if len(found) == 1 else None
 
 
-def _lengths(node: Gathered) -> str:
+def _lengths(node: ReportNode) -> str:
     summary = node.manifest.summary
     return plots.lengths(summary["length_histogram"], summary["length"])
 
 
-def _task(node: Gathered) -> str:
+def _task(node: ReportNode) -> str:
     metrics = node.manifest.summary["metrics"]
     score = next(iter(metrics), "")
-    shown = {key.replace("_", " "): value for key, value in metrics.items() if key == score or key in BASELINES}
-    colours = {key.replace("_", " "): plots.MUTED if key == "from_scratch" else "#cbd2d9" for key in BASELINES}
+    shown = {
+        key.replace("_", " "): value
+        for key, value in metrics.items()
+        if key == score or key in BASELINES
+    }
+    colours = {
+        key.replace("_", " "): plots.MUTED if key == "from_scratch" else "#cbd2d9"
+        for key in BASELINES
+    }
     return plots.bars(shown, f"{score.replace('_', ' ')} on dev", colours) if len(shown) > 1 else ""
 
 
-def _dropped(node: Gathered) -> list[str]:
-    """Figures of what the corpus stage counted under `dropped/…` and its like, most first."""
+def _dropped(node: ReportNode) -> list[str]:
+    """Return charts of the corpus counters for dropped and quarantined text, largest first."""
     figures = []
-    for kind, unit in (("dropped", "documents"), ("dropped_lines", "lines and paragraphs"), ("quarantined", "quarantined")):
+    for kind, unit in (
+        ("dropped", "documents"),
+        ("dropped_lines", "lines and paragraphs"),
+        ("quarantined", "quarantined"),
+    ):
         counts = {
             key.removeprefix(f"{kind}/").replace("_", " "): n
             for key, n in node.manifest.counters.items()

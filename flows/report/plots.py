@@ -1,4 +1,4 @@
-"""The report's figures: matplotlib to inline SVG, quiet colours, no chart without its unit."""
+"""Charts of the report: matplotlib figures as inline SVG."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ mpl.use("svg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flows.report.gathered import Curve
+from cloze.flows.report.report_nodes import Curve
 
-INK, MUTED, BLUE, ORANGE, GREEN, RED = "#1f2933", "#7b8794", "#2563a8", "#d97706", "#2f855a", "#b83227"
-CYCLE = (BLUE, ORANGE, GREEN, RED, "#7c4dab", "#0f8b8d", "#a8527a", "#6b7280")  # of several curves
-FEW = 6  # curves whose single points are shown, too
-MOST_NAMED = 12  # curves that the legend names
+INK, MUTED, BLUE, ORANGE, GREEN, RED = (
+    "#1f2933",
+    "#7b8794",
+    "#2563a8",
+    "#d97706",
+    "#2f855a",
+    "#b83227",
+)
+CYCLE = (BLUE, ORANGE, GREEN, RED, "#7c4dab", "#0f8b8d", "#a8527a", "#6b7280")  # of curves
+FEW = 6  # from this number of curves, only smoothed ones are drawn
+MOST_NAMED = 12  # maximum number of curves in the legend
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "cloze",
@@ -45,7 +52,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def svg(figure: Figure) -> str:
-    """The figure as an `<svg>` element, the same for the same data."""
+    """Return the figure as an `<svg>` element; the output is deterministic."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
@@ -53,7 +60,7 @@ def svg(figure: Figure) -> str:
 
 
 def smooth(values: Sequence[float], weight: float = 0.9) -> list[float]:
-    """Exponential moving average without the start's bias."""
+    """Return the exponential moving average with bias correction."""
     mean, norm, out = 0.0, 0.0, []
     for value in values:
         mean, norm = weight * mean + (1 - weight) * value, weight * norm + (1 - weight)
@@ -62,12 +69,13 @@ def smooth(values: Sequence[float], weight: float = 0.9) -> list[float]:
 
 
 def losses(curves: Sequence[Curve], entropy: float | None) -> str:
-    """Training and held-out loss of the first objective in nats, over the steps of all phases.
+    """Plot training and held-out loss of the first objective in nats, over the steps of all phases.
 
-    A single training has a colour for each of the two; of several each has one, and its held-out loss is dotted.
+    A single training has one colour for each loss. Several trainings have a colour each, and dotted
+    held-out losses.
 
     Args:
-        entropy: the unigram entropy of the held-out targets.
+        entropy: unigram entropy of the held-out targets.
     """
     with mpl.rc_context(STYLE):
         figure, axes = _figure(7.6, 3.1 if len(curves) < FEW else 3.9)
@@ -78,14 +86,30 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
                 name = "training (smoothed)" if single else curve.name
                 if len(curves) < FEW:
                     axes.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
-                axes.plot(steps, smooth(values), color=colour, linewidth=1.6, label=name if number < MOST_NAMED else None)
+                axes.plot(
+                    steps,
+                    smooth(values),
+                    color=colour,
+                    linewidth=1.6,
+                    label=name if number < MOST_NAMED else None,
+                )
             if curve.heldout and single:
                 axes.plot(
-                    *zip(*curve.heldout, strict=True), color=ORANGE, marker="o", markersize=3.5, linewidth=1.4, label="held-out"
+                    *zip(*curve.heldout, strict=True),
+                    color=ORANGE,
+                    marker="o",
+                    markersize=3.5,
+                    linewidth=1.4,
+                    label="held-out",
                 )
             elif curve.heldout:
                 axes.plot(
-                    *zip(*curve.heldout, strict=True), color=colour, marker="o", markersize=2.5, linestyle=":", linewidth=1.4
+                    *zip(*curve.heldout, strict=True),
+                    color=colour,
+                    marker="o",
+                    markersize=2.5,
+                    linestyle=":",
+                    linewidth=1.4,
                 )
         if entropy is not None:
             label = f"unigram entropy of the targets ({entropy:.2f})"
@@ -98,10 +122,14 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
 
 
 def throughput(history: Sequence[Mapping[str, Any]]) -> str:
-    """Tokens a second over steps."""
+    """Plot tokens per second over steps."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure(7.6, 2.1)
-        points = [(line["step"], line["tokens_per_second"] / 1e3) for line in history if "tokens_per_second" in line]
+        points = [
+            (line["step"], line["tokens_per_second"] / 1e3)
+            for line in history
+            if "tokens_per_second" in line
+        ]
         if points:
             axes.plot(*zip(*points, strict=True), color=GREEN, linewidth=1.2)
         axes.set_ylim(bottom=0)
@@ -111,11 +139,13 @@ def throughput(history: Sequence[Mapping[str, Any]]) -> str:
 
 
 def lengths(counts: Sequence[int], length: int) -> str:
-    """Rows by length, in equal bins up to `length` tokens."""
+    """Plot a histogram of row lengths, in equal bins up to `length` tokens."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure(7.6, 2.1)
         width = length / max(1, len(counts))
-        axes.bar([width * (i + 0.5) for i in range(len(counts))], counts, width=width * 0.92, color=BLUE)
+        axes.bar(
+            [width * (i + 0.5) for i in range(len(counts))], counts, width=width * 0.92, color=BLUE
+        )
         axes.set_xlim(0, length)
         axes.set_xlabel("tokens a row")
         axes.set_ylabel("rows")
@@ -123,14 +153,22 @@ def lengths(counts: Sequence[int], length: int) -> str:
 
 
 def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | None = None) -> str:
-    """Horizontal bars, largest at the top, each with its value."""
+    """Plot labelled horizontal bars; the first value is at the top."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure(7.6, 0.45 + 0.27 * max(1, len(values)))
         names = list(values)[::-1]
-        drawn = axes.barh(names, [values[n] for n in names], color=[(colours or {}).get(n, BLUE) for n in names], height=0.66)
+        drawn = axes.barh(
+            names,
+            [values[n] for n in names],
+            color=[(colours or {}).get(n, BLUE) for n in names],
+            height=0.66,
+        )
         whole = all(float(value).is_integer() for value in values.values())
         axes.bar_label(
-            drawn, labels=[f"{values[n]:,.0f}" if whole else f"{values[n]:.3f}" for n in names], padding=4, color=INK
+            drawn,
+            labels=[f"{values[n]:,.0f}" if whole else f"{values[n]:.3f}" for n in names],
+            padding=4,
+            color=INK,
         )
         axes.grid(False)
         axes.margins(x=0.12)

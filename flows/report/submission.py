@@ -1,7 +1,8 @@
-"""Stage `submission`: what a run's models answered to GLUE's test files in, `submission.zip` as gluebenchmark.com takes it out, and the
-table beside the paper's.
+"""GLUE submission: the official files, and a table with the results of the BERT paper.
 
-Of each task it hands in the answers of the model that is best on dev. It runs in the flow's own process and reads files alone.
+Files, header and label names: Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform
+for Natural Language Understanding", and the sample submission of gluebenchmark.com: TSV with the
+header `index`, `prediction`, and a file for each row of `FILES`.
 """
 
 from __future__ import annotations
@@ -9,48 +10,244 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 
-from flows.report.gathered import Gathered, Place
-from flows.report.glue import FILES, File
-from flows.report.glue_table import answers, glue_table, lacking, tuned
-from pipeline.core import artifact, storage
-from pipeline.core.config import StageConfig, Watching
-from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace
-from pipeline.core.errors import DataError
-from pipeline.core.execution import Execution
-from pipeline.core.stage import Build, Outcome, Stage
+from cloze.core import storage
+from cloze.core.artifacts import artifact
+from cloze.core.config import NoFingerprint, StageConfig
+from cloze.core.errors import DataError
+from cloze.core.stages.execution import (
+    PROCESS_BYTES,
+    CostEstimate,
+    CostModel,
+    Execution,
+    MachineSpec,
+    MeasuredThroughput,
+    Metadata,
+)
+from cloze.core.stages.stage import BuildContext, Stage, StageResult
+from cloze.flows.report.report_nodes import BASELINES, NodePlacement, ReportNode, scores_of
+from cloze.flows.report.tables import SummaryTable
+
+ENTAILMENT = ("entailment", "not_entailment")
+THREE_WAYS = ("entailment", "neutral", "contradiction")
+BINARY = ("0", "1")
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionFile:
+    """A file of a submission.
+
+    Attributes:
+        task: name in the table of tasks.
+        splits: possible names of the split with the predictions.
+        labels: allowed predictions; None: numbers.
+        rows: number of rows in GLUE's test file.
+    """
+
+    task: str
+    splits: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    rows: int
+
+
+FILES: dict[str, SubmissionFile] = {
+    "CoLA.tsv": SubmissionFile("cola", ("test",), BINARY, 1063),
+    "SST-2.tsv": SubmissionFile("sst2", ("test",), BINARY, 1821),
+    "MRPC.tsv": SubmissionFile("mrpc", ("test",), BINARY, 1725),
+    "STS-B.tsv": SubmissionFile("stsb", ("test",), None, 1379),
+    "QQP.tsv": SubmissionFile("qqp", ("test",), BINARY, 390_965),
+    "MNLI-m.tsv": SubmissionFile("mnli", ("test", "test_matched"), THREE_WAYS, 9796),
+    "MNLI-mm.tsv": SubmissionFile("mnli", ("test_mismatched",), THREE_WAYS, 9847),
+    "QNLI.tsv": SubmissionFile("qnli", ("test",), ENTAILMENT, 5463),
+    "RTE.tsv": SubmissionFile("rte", ("test",), ENTAILMENT, 3000),
+    "WNLI.tsv": SubmissionFile("wnli", ("test",), BINARY, 146),
+    "AX.tsv": SubmissionFile("mnli", ("ax",), THREE_WAYS, 1104),
+}
+TASKS = tuple(dict.fromkeys(file.task for file in FILES.values()))
+
+# Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language
+# Understanding": hundredths of (base, large). Test: table 1, scored by GLUE's server (F1 for QQP
+# and MRPC, Spearman's correlation for STS-B, accuracy for the others except CoLA). Without WNLI.
+TEST: Mapping[tuple[str, str], tuple[float, float]] = {
+    ("cola", "matthews"): (52.1, 60.5),
+    ("sst2", "accuracy"): (93.5, 94.9),
+    ("mrpc", "f1"): (88.9, 89.3),
+    ("stsb", "spearman"): (85.8, 86.5),
+    ("qqp", "f1"): (71.2, 72.1),
+    ("mnli", "accuracy"): (84.6, 86.7),
+    ("mnli, mismatched", "accuracy"): (83.4, 85.9),
+    ("qnli", "accuracy"): (90.5, 92.7),
+    ("rte", "accuracy"): (66.4, 70.1),
+}
+# Dev: table 6, rows 12-768-12 and 24-1024-16, means of five restarts. QNLI: table 5, base only.
+DEV: Mapping[tuple[str, str], tuple[float, float | None]] = {
+    ("mnli", "accuracy"): (84.4, 86.6),
+    ("mrpc", "accuracy"): (86.7, 87.8),
+    ("sst2", "accuracy"): (92.9, 93.7),
+    ("qnli", "accuracy"): (88.4, None),
+}
+CITED = (
+    "BERT: Devlin et al. 2019, test: table 1 (GLUE's server); dev: table 6 (accuracy, means of "
+    "five restarts), QNLI: table 5."
+)
+
+
+# Table of GLUE scores on dev, and the choice of the submitted models.
+
+MISMATCHED = "dev_mismatched"
+
+
+def tuned(nodes: Iterable[ReportNode], task: str) -> list[ReportNode]:
+    """Return the fine-tunings on a task."""
+    return [
+        node
+        for node in nodes
+        if node.stage == "finetune" and node.manifest.summary.get("task") == task
+    ]
+
+
+def score(node: ReportNode) -> float:
+    """Return the first metric on dev, by which models of a task are compared."""
+    return next(iter(node.scores.values()))
+
+
+def best_submission(
+    nodes: Sequence[ReportNode], file: SubmissionFile
+) -> tuple[ReportNode, ReportNode] | None:
+    """Return the best model on dev with predictions for the file's split, and their evaluation.
+
+    None: no model has predictions for it.
+    """
+    models = {node.name: node for node in tuned(nodes, file.task)}
+    found = []
+    for node in nodes:
+        maker = models.get(node.place.inputs.get("checkpoint", "").partition("/")[0])
+        if (
+            node.stage == "evaluate"
+            and maker is not None
+            and maker.scores
+            and node.manifest.summary.get("split") in file.splits
+        ):
+            found.append((maker, node))
+    return max(found, key=lambda pair: score(pair[0]), default=None)
+
+
+def glue_table(nodes: Sequence[ReportNode], least: int = 2) -> SummaryTable | None:
+    """Return the GLUE scores in hundredths; None: the run has fewer than `least` GLUE tasks."""
+    there = [task for task in TASKS if tuned(nodes, task)]
+    if len(there) < least:
+        return None
+    rows: list[Sequence[str]] = []
+    for task in there:
+        rows += _rows(task, tuned(nodes, task))
+        beside = [
+            node
+            for node in nodes
+            if node.stage == "evaluate"
+            and node.manifest.summary.get("task") == task
+            and node.manifest.summary.get("split") == MISMATCHED
+        ]
+        rows += _rows(f"{task}, mismatched", beside)
+    absent = [task for task in TASKS if task not in there]
+    notes = [f"Not in this run: {', '.join(absent)}."] if absent else []
+    return SummaryTable(
+        title="GLUE, dev",
+        columns=(
+            "task",
+            "metric",
+            "mean",
+            "best",
+            "node",
+            "base dev",
+            "base test",
+            "large dev",
+            "large test",
+        ),
+        rows=rows,
+        notes=(*notes, CITED),
+    )
+
+
+def _rows(name: str, nodes: Sequence[ReportNode]) -> list[Sequence[str]]:
+    """Return a row per metric; `name` is the task as in `TEST` and `DEV`."""
+    rows: list[Sequence[str]] = []
+    for metric, found in scores_of(nodes).items():
+        if metric in BASELINES:
+            continue
+        dev, test = DEV.get((name, metric), (None, None)), TEST.get((name, metric), (None, None))
+        spread = "" if found.std is None else f" ± {100 * found.std:.1f}"
+        mean = f"{100 * found.mean:.1f}{spread} (n {found.n})"
+        paper = (_told(dev[0]), _told(test[0]), _told(dev[1]), _told(test[1]))
+        rows.append(
+            (
+                name,
+                metric,
+                mean,
+                f"{100 * found.best:.1f}",
+                found.best_node.partition("@")[2],
+                *paper,
+            )
+        )
+    return rows
+
+
+def _told(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def missing_files(nodes: Sequence[ReportNode]) -> dict[str, str]:
+    """Return the submission files that this run has no predictions for, with the reason."""
+    found = {}
+    for name, file in FILES.items():
+        if best_submission(nodes, file) is None:
+            there = tuned(nodes, file.task)
+            found[name] = (
+                f"no {file.splits[0]} file of {file.task}: dev only"
+                if there
+                else f"task {file.task} is not in this run"
+            )
+    return found
+
+
+# Stage `submission`: `submission.zip` for gluebenchmark.com, and the table of scores.
 
 VERSION = 1
 ZIP, TABLE = "submission.zip", "table.md"
-STAMP = (1980, 1, 1, 0, 0, 0)  # of every file in the archive: equal answers make equal bytes
+STAMP = (1980, 1, 1, 0, 0, 0)  # date of all files: equal predictions give equal bytes
 SERVER = (
-    "gluebenchmark.com refuses an archive in which one of its {all} files is missing. Take the missing ones ({names}) from its sample"
+    "gluebenchmark.com refuses an archive in which one of its {all} files is missing. Take the "
+    "missing ones ({names}) from its sample"
     " submission (sample_submission.zip), and leave their scores out of what you report."
 )
 
 
 class SubmissionConfig(StageConfig):
-    """What is handed in."""
+    """Options of the stage `submission`."""
 
-    nodes: Watching[dict[str, Place]] = Field(default_factory=dict, exclude=True)
-    """Where in the graph each gathered node stands; the run fills it in."""
+    nodes: NoFingerprint[dict[str, NodePlacement]] = Field(default_factory=dict, exclude=True)
+    """Position of each gathered node in the graph, filled in by the run."""
 
 
-def run(config: SubmissionConfig, build: Build) -> Outcome:
+def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
     """Write the archive and the table from the artifacts among `build.inputs`.
 
-    The summary's `files` say whose answers each file holds; `missing`, which files are not there, and why.
+    The summary's `files` name the model of each file; `missing` has the reason for each missing
+    file.
 
     Raises:
-        DataError: a prediction is none that GLUE knows.
+        DataError: GLUE does not allow a prediction.
     """
     nodes = [
-        Gathered(
-            name=name, path=path, manifest=artifact.read_manifest(path), place=config.nodes.get(name) or Place(section=name)
+        ReportNode(
+            name=name,
+            path=path,
+            manifest=artifact.read_manifest(path),
+            place=config.nodes.get(name) or NodePlacement(section=name),
         )
         for name, path in build.inputs.items()
     ]
@@ -58,48 +255,72 @@ def run(config: SubmissionConfig, build: Build) -> Outcome:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         for name, file in FILES.items():
-            found = answers(nodes, file)
+            found = best_submission(nodes, file)
             if found is None:
                 continue
             maker, answered = found
             lines = _lines(answered, file)
-            made.writestr(zipfile.ZipInfo(name, STAMP), "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED)
+            made.writestr(
+                zipfile.ZipInfo(name, STAMP), "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED
+            )
             files[name] = {"node": maker.name, "rows": len(lines) - 1}
             if len(lines) - 1 != file.rows:
-                notes.append(f"{name} has {len(lines) - 1:,} rows, GLUE's has {file.rows:,}: the server will refuse it.")
-    missing = lacking(nodes)
+                notes.append(
+                    f"{name} has {len(lines) - 1:,} rows, GLUE's has {file.rows:,}: the server "
+                    f"will refuse it."
+                )
+    missing = missing_files(nodes)
     if missing:
         notes.append(SERVER.format(all=len(FILES), names=", ".join(missing)))
     reasons = [f"{name}: {reason}." for name, reason in missing.items()]
     if files:
         storage.write_bytes(build.file(ZIP), archive.getvalue())
     told = glue_table(nodes, least=1)
-    dev_only = [f"{name}: {reason}." for name, reason in missing.items() if tuned(nodes, FILES[name].task)]
+    dev_only = [
+        f"{name}: {reason}." for name, reason in missing.items() if tuned(nodes, FILES[name].task)
+    ]
     tables = [] if told is None else [{**told.as_json(), "notes": [*told.notes, *dev_only, *notes]}]
     text = "" if told is None else told.markdown()
     text += "\n".join(
-        ["", "## submission.zip", "", *(f"- {n}: {f['node']}" for n, f in files.items()), *(f"- {r}" for r in reasons), ""]
+        [
+            "",
+            "## submission.zip",
+            "",
+            *(f"- {n}: {f['node']}" for n, f in files.items()),
+            *(f"- {r}" for r in reasons),
+            "",
+        ]
     )
-    storage.write_bytes(build.file(TABLE), (text + "".join(f"\n{note}\n" for note in notes)).encode())
+    storage.write_bytes(
+        build.file(TABLE), (text + "".join(f"\n{note}\n" for note in notes)).encode()
+    )
     summary: dict[str, Any] = {"files": files, "missing": missing, "table": TABLE, "tables": tables}
-    return Outcome(rows=sum(f["rows"] for f in files.values()), summary=summary | ({"submission": ZIP} if files else {}))
+    return StageResult(
+        rows=sum(f["rows"] for f in files.values()),
+        summary=summary | ({"submission": ZIP} if files else {}),
+    )
 
 
-def _lines(node: Gathered, file: File) -> list[str]:
-    """The file's lines, the header first."""
+def _lines(node: ReportNode, file: SubmissionFile) -> list[str]:
+    """Return the file's lines, the header first."""
     path = storage.join(node.path, str(node.manifest.summary["predictions"]))
     lines = ["index\tprediction"]
-    rows = csv.DictReader(io.StringIO(storage.read_text(path), newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows = csv.DictReader(
+        io.StringIO(storage.read_text(path), newline=""), delimiter="\t", quoting=csv.QUOTE_NONE
+    )
     for number, row in enumerate(rows, start=2):
         said = row.get("prediction")
         if said is None or not _fits(said, file):
             known = "a number" if file.labels is None else ", ".join(file.labels)
-            raise DataError(f"{path}, line {number}: prediction {said!r} is none that GLUE knows of {file.task} ({known})")
+            raise DataError(
+                f"{path}, line {number}: prediction {said!r} is none that GLUE knows of "
+                f"{file.task} ({known})"
+            )
         lines.append(f"{row.get('index', number - 2)}\t{said}")
     return lines
 
 
-def _fits(said: str, file: File) -> bool:
+def _fits(said: str, file: SubmissionFile) -> bool:
     if file.labels is not None:
         return said in file.labels
     try:
@@ -109,21 +330,35 @@ def _fits(said: str, file: File) -> bool:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """How much of a submission is there."""
+    """Return the number of files in the submission."""
     count = len(summary["files"])
-    return f"{count} of {len(FILES)} files of a GLUE submission" if count else "no test files: dev only"
+    return (
+        f"{count} of {len(FILES)} files of a GLUE submission"
+        if count
+        else "no test files: dev only"
+    )
 
 
 def _ahead(
-    config: SubmissionConfig, inputs: Mapping[str, Facts], execution: Execution, computer: Computer, before: Facts | None
-) -> Cost:
-    """Files are read and packed."""
+    config: SubmissionConfig,
+    inputs: Mapping[str, Metadata],
+    execution: Execution,
+    computer: MachineSpec,
+    before: Metadata | None,
+) -> CostEstimate:
+    """Estimate the cost of reading and packing the files."""
     del config, execution, computer, before
-    return Cost(amount=0.0, speed=1.0, start=0.5 + 0.02 * len(inputs), disk_bytes=1 << 23, memory_bytes=PROCESS_BYTES)
+    return CostEstimate(
+        work=0.0,
+        speed=1.0,
+        startup_seconds=0.5 + 0.02 * len(inputs),
+        disk_bytes=1 << 23,
+        memory_bytes=PROCESS_BYTES,
+    )
 
 
-def _afterwards(facts: Facts) -> Pace | None:
-    """It takes what it took the last time."""
+def _afterwards(facts: Metadata) -> MeasuredThroughput | None:
+    """Return None: the cost is not measured."""
     del facts
     return None
 
@@ -133,8 +368,8 @@ STAGE = Stage(
     version=VERSION,
     config=SubmissionConfig,
     run=run,
-    gathers=True,
+    reads_all_nodes=True,
     outputs=("submission", "table"),
     headline=headline,
-    costs=Costs(ahead=_ahead, afterwards=_afterwards),
+    cost_model=CostModel(estimate=_ahead, measure=_afterwards),
 )

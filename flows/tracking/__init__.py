@@ -1,1 +1,1 @@
-"""MLflow records a run, and can never stop or slow it: records go to a local spool, another process sends them."""
+"""MLflow tracking through a local spool that another process sends, so it never delays a run."""

@@ -1,16 +1,17 @@
-"""A checkpoint as a LoggedModel of MLflow and as a version of a registered model, made once however often they are asked for.
+"""A checkpoint as an MLflow LoggedModel and as a version of a registered model; idempotent.
 
-The model is a directory that `mlflow.pyfunc.load_model` opens with `model.pyfunc`, which needs Cloze installed:
+The model is a directory that `mlflow.pyfunc.load_model` opens with `cloze.model.pyfunc`, which
+needs Cloze installed:
 
-    MLmodel, requirements.txt, …     what it takes and gives
-    data/                            the checkpoint: weights as safetensors, config, tokenizer; not what resuming needs
+    MLmodel, requirements.txt, …     signature and requirements
+    data/                            the checkpoint: safetensors, config, tokenizer
 
-No torch is needed to write it, and no pickle is in it. Where MLflow keeps its files on this machine, the weights are linked, not copied.
+Writing it needs no torch and no pickle. If MLflow's files are on this machine, the weights are
+linked, not copied.
 """
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import importlib.metadata
 import json
@@ -18,33 +19,95 @@ import posixpath
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from pipeline.core import artifact, storage
-from pipeline.core.checkpoints import COMPLETE, held
-from pipeline.core.errors import DataError
+from cloze.core import storage
+from cloze.core.artifacts import artifact
+from cloze.core.artifacts.checkpoints import COMPLETE, pinned
+from cloze.core.errors import DataError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
-LOADER = "model.pyfunc"
+LOADER = "cloze.model.pyfunc"
 DATA = "data"
 CONFIG, TRAINING = "config.json", "training/"  # of a checkpoint, see model/checkpoint.py
-NEWEST = "newest"  # alias of the version that was made last
-MODEL_ID = "cloze.model"  # names a LoggedModel as we do: the build and the step
-FINGERPRINT, CHECKPOINT, NODE, STEP = "cloze.fingerprint", "cloze.checkpoint", "cloze.node", "cloze.step"
-RUN_NAME = "cloze.run_name"  # whose node it is
-LOGGED = "cloze.model_id"  # of a version: its LoggedModel's id, which MLflow does not keep there
-VERSIONS = "mlflow.modelVersions"  # of a LoggedModel
+NEWEST = "newest"  # alias of the latest version
+MODEL_ID = "cloze.model"  # id of a LoggedModel: build and step
+FINGERPRINT, CHECKPOINT, NODE, STEP = (
+    "cloze.fingerprint",
+    "cloze.checkpoint",
+    "cloze.node",
+    "cloze.step",
+)
+RUN_NAME = "cloze.run_name"  # name of the run that the node belongs to
+LOGGED = "cloze.model_id"  # tag of a version: its LoggedModel's id, which MLflow does not store
+VERSIONS = "mlflow.modelVersions"  # tag of a LoggedModel
 LOCK = "models.lock"
-EXAMPLE = {"masks": "The capital of the country is [MASK].", "labels": "A film that one would like to see again."}
+EXAMPLE = "The capital of the country is [MASK]."
+LISTS = ("choices", "vector")  # columns with list values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Columns and parameters of `cloze.model.pyfunc` for a head; outputs with their MLflow types.
+
+    Without `inputs`, texts come in one unnamed column.
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: Mapping[str, str]
+    params: Mapping[str, int] = field(default_factory=dict)
+
+
+_LABELS = Served(outputs={"label": "string", "score": "double"})
+SERVED = {
+    "masked_lm": Served(
+        outputs={
+            "text": "long",
+            "mask": "long",
+            "token": "string",
+            "score": "double",
+            "sequence": "string",
+        },
+        params={"top_k": 5},
+    ),
+    "lm": Served(
+        outputs={"text": "string", "continuation": "string", "tokens": "long", "stopped": "string"},
+        params={"tokens": 40},
+    ),
+    "classifier": _LABELS,
+    "pair_classifier": _LABELS,
+    "choice": Served(inputs=("text", "choices"), outputs=_LABELS.outputs),
+    "span": Served(
+        inputs=("question", "passage"),
+        outputs={
+            "question": "long",
+            "answer": "string",
+            "score": "double",
+            "start": "long",
+            "end": "long",
+        },
+        params={"top_k": 5},
+    ),
+    "token_classifier": Served(
+        outputs={
+            "text": "long",
+            "entity": "string",
+            "type": "string",
+            "start": "long",
+            "end": "long",
+            "score": "double",
+        }
+    ),
+    "embedding": Served(outputs={"vector": "double"}),
+}  # by head; the first one that the checkpoint has counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +115,11 @@ class Checkpoint:
     """A checkpoint to record.
 
     Attributes:
-        path: its directory, complete.
-        fingerprint: of the artifact, or `FINGERPRINT/checkpoints/STEP` of one that is kept below it.
-        build: names the training it is of; empty if it is not known.
-        node: of the run's graph.
+        path: directory of the complete checkpoint.
+        fingerprint: artifact's fingerprint, or `FINGERPRINT/checkpoints/STEP` for an intermediate
+            checkpoint.
+        build: id of the training's build; empty: unknown.
+        node: name of the node in the run's graph.
     """
 
     path: str
@@ -67,27 +131,36 @@ class Checkpoint:
 
     @property
     def key(self) -> str:
-        """Tells LoggedModels apart: one training may be made twice with one fingerprint."""
+        """Key of the LoggedModel; two builds can have the same fingerprint."""
         return f"{self.build or self.fingerprint}/{self.step}"
 
     @property
     def all_tags(self) -> dict[str, str]:
-        ours = {MODEL_ID: self.key, FINGERPRINT: self.fingerprint, CHECKPOINT: self.path, NODE: self.node, STEP: str(self.step)}
+        ours = {
+            MODEL_ID: self.key,
+            FINGERPRINT: self.fingerprint,
+            CHECKPOINT: self.path,
+            NODE: self.node,
+            STEP: str(self.step),
+        }
         return {**self.tags, **{name: value for name, value in ours.items() if value}}
 
     def config(self) -> dict[str, Any]:
-        """Its `config.json`.
+        """Return the checkpoint's `config.json`.
 
         Raises:
-            DataError: there is no complete checkpoint.
+            DataError: the checkpoint is missing or incomplete.
         """
         if not (Path(self.path) / COMPLETE).exists():
-            raise DataError(f"{self.path} holds no complete checkpoint ({COMPLETE} is missing); it was pruned or removed")
+            raise DataError(
+                f"{self.path} holds no complete checkpoint ({COMPLETE} is missing); it was pruned "
+                f"or removed"
+            )
         content: dict[str, Any] = json.loads((Path(self.path) / CONFIG).read_text(encoding="utf-8"))
         return content
 
     def files(self) -> list[str]:
-        """The relative names of what the model needs.
+        """Return the relative names of the files that the model needs.
 
         Raises:
             DataError: a name leads out of the checkpoint.
@@ -96,68 +169,114 @@ class Checkpoint:
         names = [str(entry["path"]) for entry in content["files"]]
         for name in names:
             if not is_inside(name):
-                raise DataError(f"{self.path}/{COMPLETE} names {name!r}, which lies outside of the checkpoint; use another one")
+                raise DataError(
+                    f"{self.path}/{COMPLETE} names {name!r}, which lies outside of the checkpoint; "
+                    f"use another one"
+                )
         return [COMPLETE, *(name for name in names if not name.startswith(TRAINING))]
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name stays below the directory that it is joined to."""
+    """Return whether a relative name stays below the directory that it is joined to."""
     parts = posixpath.normpath(name).split("/")
-    return bool(name) and not posixpath.isabs(name) and ".." not in parts and "\0" not in name and "\\" not in name
+    return (
+        bool(name)
+        and not posixpath.isabs(name)
+        and ".." not in parts
+        and "\0" not in name
+        and "\\" not in name
+    )
+
+
+def _served(config: Mapping[str, Any]) -> Served | None:
+    """Return a checkpoint's input and output in MLflow.
+
+    None: not possible, as for multi-task heads.
+    """
+    heads, task = config["heads"], config.get("task") or {}
+    found = next((served for head, served in SERVED.items() if head in heads), None)
+    if (heads.get("masked_lm") or {}).get("objectives") == ["clm"]:  # trained left to right only
+        found = SERVED["lm"]
+    if found is _LABELS and "labels" not in task:
+        found = Served(outputs={"score": "double"})
+    if found is not None and task.get("pairs"):
+        found = replace(
+            found, inputs=("text", "text_pair")
+        )  # pyfunc would drop an unnamed second column
+    return found
+
+
+def why_not_served(config: Mapping[str, Any]) -> str | None:
+    """Return why a checkpoint cannot be an MLflow model; None: it can."""
+    if _served(config) is not None:
+        return None
+    return (
+        f"MLflow cannot ask a model with these heads: {', '.join(config['heads'])}; load it with "
+        f"cloze.load"
+    )
 
 
 def registered_name(name: str, config: Mapping[str, Any]) -> str:
-    """`NAME` for a pretrained checkpoint, `NAME-TASK` for a fine-tuned one."""
+    """Return `NAME` for a pretrained checkpoint, `NAME-TASK` for a fine-tuned one."""
     task = config.get("task")
     return f"{name}-{task['name']}" if task else name
 
 
-@contextmanager
-def one_at_a_time(directory: Path) -> Iterator[None]:
-    """Among the processes of a runs directory: two that register one checkpoint at once make one version."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def logged_model(client: MlflowClient, experiment_id: str, checkpoint: Checkpoint, run_id: str | None) -> LoggedModel:
-    """The LoggedModel of a checkpoint, READY; uploaded if it is not there, or only partly.
+def logged_model(
+    client: MlflowClient, experiment_id: str, checkpoint: Checkpoint, run_id: str | None
+) -> LoggedModel:
+    """Return a checkpoint's READY LoggedModel; upload it if it is missing or incomplete.
 
     Args:
-        run_id: MLflow's id of the run that made it.
+        run_id: MLflow's id of the run that made the checkpoint.
 
     Raises:
-        DataError: the checkpoint is gone or damaged.
-        MlflowException: the server refuses it, or cannot be reached.
+        DataError: the checkpoint is missing or damaged, or MLflow cannot serve its heads.
+        MlflowException: the server rejects the model, or cannot be reached.
     """
     from mlflow.entities import LoggedModelOutput
 
+    reason = why_not_served(checkpoint.config())
+    if reason is not None:
+        raise DataError(reason)
     query = f"tags.`{MODEL_ID}` = '{checkpoint.key}'"
     found = client.search_logged_models([experiment_id], filter_string=query, max_results=1)
     model: LoggedModel = (
         found[0]
         if found
         else client.create_logged_model(
-            experiment_id, name=_model_name(checkpoint), source_run_id=run_id, tags=checkpoint.all_tags, model_type="cloze"
+            experiment_id,
+            name=_model_name(checkpoint),
+            source_run_id=run_id,
+            tags=checkpoint.all_tags,
+            model_type="cloze",
         )
     )
     if model.status != "READY":
-        with held(checkpoint.path):
+        with pinned(checkpoint.path):
             _upload(client, model, checkpoint)
         model = client.finalize_logged_model(model.model_id, "READY")
     outputs = client.get_run(run_id).outputs if run_id else None
-    if run_id and model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else [])}:
+    if run_id and model.model_id not in {
+        output.model_id for output in (outputs.model_outputs if outputs else [])
+    }:
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, checkpoint.step)])
     return model
 
 
-def version(client: MlflowClient, name: str, model: LoggedModel, tags: Mapping[str, str]) -> ModelVersion:
-    """The version of the registered model `name` that is this LoggedModel; made if there is none. It becomes the newest."""
+def version(
+    client: MlflowClient, name: str, model: LoggedModel, tags: Mapping[str, str]
+) -> ModelVersion:
+    """Return the LoggedModel's version of the registered model `name`; create it if needed.
+
+    The alias `newest` is set to the highest version.
+    """
     from mlflow.exceptions import MlflowException
 
     try:
-        client.create_registered_model(name, description="Checkpoints of Cloze. Load one with mlflow.pyfunc.load_model.")
+        client.create_registered_model(
+            name, description="Checkpoints of Cloze. Load one with mlflow.pyfunc.load_model."
+        )
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -172,22 +291,30 @@ def version(client: MlflowClient, name: str, model: LoggedModel, tags: Mapping[s
             description=_description(tags),
             model_id=model.model_id,
         )
-    if VERSIONS not in client.get_logged_model(model.model_id).tags:  # a server sets it, a client of the database does not
-        client.set_logged_model_tags(model.model_id, {VERSIONS: json.dumps([{"name": name, "version": made.version}])})
+    if (
+        VERSIONS not in client.get_logged_model(model.model_id).tags
+    ):  # a server sets it, a database client does not
+        client.set_logged_model_tags(
+            model.model_id, {VERSIONS: json.dumps([{"name": name, "version": made.version}])}
+        )
     if all(int(each.version) <= int(made.version) for each in versions):
         client.set_registered_model_alias(name, NEWEST, made.version)
     return made
 
 
 def _description(tags: Mapping[str, str]) -> str:
-    """`RUN · NODE · step N`, as far as that is known."""
+    """Return the known parts of `RUN · NODE · step N`."""
     step = f"step {tags[STEP]}" if STEP in tags else ""
     return " · ".join(part for part in (tags.get(RUN_NAME, ""), tags.get(NODE, ""), step) if part)
 
 
 def _model_name(checkpoint: Checkpoint) -> str:
-    """MLflow allows no `/ : . % " '` in a model's name."""
-    name = f"{checkpoint.node or 'checkpoint'}-step-{checkpoint.step}" if checkpoint.step else checkpoint.node or "checkpoint"
+    """Return a model name without `/ : . % " '`, which MLflow rejects."""
+    name = (
+        f"{checkpoint.node or 'checkpoint'}-step-{checkpoint.step}"
+        if checkpoint.step
+        else checkpoint.node or "checkpoint"
+    )
     return "".join("-" if letter in "/:.%\"'" else letter for letter in name)
 
 
@@ -215,37 +342,51 @@ def _local_directory(location: str) -> Path | None:
 
 
 def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> None:
-    """Write MLmodel and what stands beside it."""
-    with warnings.catch_warnings():  # MLflow warns of its own type hints
+    """Write MLmodel and the files next to it."""
+    with warnings.catch_warnings():  # about MLflow's own type hints
         warnings.simplefilter("ignore")
-        pyfunc = importlib.import_module("mlflow.pyfunc")  # at once: `from mlflow import` would put it off
+        pyfunc = importlib.import_module(
+            "mlflow.pyfunc"
+        )  # `from mlflow import` would import it lazily
         import pandas
         from mlflow.models import Model, ModelSignature
         from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+        from mlflow.types.schema import Array
 
-    params, task = None, config.get("task") or {}
-    if task:
-        kind, outputs = "labels", [*([("string", "label")] if "labels" in task else []), ("double", "score")]
-    else:
-        kind = "masks"
-        outputs = [("long", "text"), ("long", "mask"), ("string", "token"), ("double", "score"), ("string", "sequence")]
-        params = ParamSchema([ParamSpec("top_k", DataType.long, 5)])
-    columns = ("text", "text_pair") if task.get("pairs") else ()  # unnamed, the second column would be cut off
+    served = _served(config)
+    assert served is not None  # callers have checked `why_not_served`
+    columns = {
+        name: Array(DataType.string) if name in LISTS else DataType.string for name in served.inputs
+    }
     signature = ModelSignature(
-        inputs=Schema([ColSpec(DataType.string, name) for name in columns] or [ColSpec(DataType.string)]),
-        outputs=Schema([ColSpec(DataType[name], column) for name, column in outputs]),
-        params=params,
+        inputs=Schema(
+            [ColSpec(kind, name) for name, kind in columns.items()] or [ColSpec(DataType.string)]
+        ),
+        outputs=Schema(
+            [
+                ColSpec(Array(DataType.double) if name in LISTS else DataType[kind], name)
+                for name, kind in served.outputs.items()
+            ]
+        ),
+        params=ParamSchema(
+            [ParamSpec(name, DataType.long, value) for name, value in served.params.items()]
+        )
+        or None,
     )
+    example = [[EXAMPLE, EXAMPLE] if name in LISTS else EXAMPLE for name in columns]
     described = Model(
-        artifact_path=model.artifact_location, model_uuid=model.model_id, run_id=model.source_run_id, model_id=model.model_id
+        artifact_path=model.artifact_location,
+        model_uuid=model.model_id,
+        run_id=model.source_run_id,
+        model_id=model.model_id,
     )
     pyfunc.save_model(
         str(place),
         loader_module=LOADER,
         mlflow_model=described,
         signature=signature,
-        input_example=pandas.DataFrame([[EXAMPLE[kind]] * 2], columns=columns) if columns else [EXAMPLE[kind]],
-        pip_requirements=[f"cloze=={importlib.metadata.version('cloze')}"],
+        input_example=pandas.DataFrame([example], columns=list(columns)) if columns else [EXAMPLE],
+        pip_requirements=[f"cloze-pretraining=={importlib.metadata.version('cloze-pretraining')}"],
         metadata={"format": "checkpoint", "step": config.get("step", 0)},
     )
     described.flavors[pyfunc.FLAVOR_NAME][pyfunc.DATA] = DATA

@@ -1,119 +1,122 @@
-"""A node's run in MLflow, from the moment that its directory is claimed; a node that is there already has none.
+"""A node's MLflow run, from the claim of its directory on; a cached node has no run.
 
-The build id names the run, so a stage that was killed goes on in the run that it began.
+The build id is the run's id, so a retried stage continues the run that it started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.graph import stages
-from flows.tracking import code, params
-from flows.tracking.models import RUN_NAME, Checkpoint
-from flows.tracking.spool import Point, Spool, flatten
-from flows.tracking.system import Sampler
-from pipeline.core import artifact
-from pipeline.core.artifact import Manifest
-from pipeline.core.checkpoints import STEPS
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError, Stopped
-from pipeline.core.execute import Result
-from pipeline.core.reporting import Reporter
+from cloze.core.artifacts import artifact
+from cloze.core.artifacts.artifact import Manifest
+from cloze.core.artifacts.checkpoints import STEPS
+from cloze.core.errors import DataError, StoppedError
+from cloze.core.stages.execute import BuildResult
+from cloze.core.stages.stage import Reporter
+from cloze.flows.graph import stages
+from cloze.flows.graph.nodes import Node
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.tracking import metadata
+from cloze.flows.tracking.metadata import SystemMetricsSampler
+from cloze.flows.tracking.models import RUN_NAME, Checkpoint
+from cloze.flows.tracking.spool import Point, Spool, flatten
 
-DATA_STAGES = ("corpus", "dataset")  # whose artifacts MLflow calls datasets
-FILES = (".html", ".json", ".md", ".png", ".svg", ".tsv")  # of an artifact that MLflow gets, too
+DATA_STAGES = ("corpus", "dataset")  # datasets in MLflow
+FILES = (
+    ".html",
+    ".json",
+    ".md",
+    ".png",
+    ".svg",
+    ".tsv",
+)  # artifact files that are copied to MLflow
 FILE_BYTES = 5_000_000
-PROFILE = ("rows", "tokens", "documents", "bytes", "words", "mean_length", "masked_share", "padding_share", "length", "copies")
-BEST = "best"  # opens the name of a summary's best measurement on the way
-CHECKPOINT = "checkpoint"  # of a summary: where the artifact's checkpoint is
+PROFILE = (
+    "rows",
+    "tokens",
+    "documents",
+    "bytes",
+    "words",
+    "mean_length",
+    "masked_share",
+    "padding_share",
+    "length",
+    "copies",
+)
+BEST = "best"  # prefix of a summary's best evaluation during training
+CHECKPOINT = "checkpoint"  # key of a summary: path of the artifact's checkpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
-    """What is told of a node.
-
-    Attributes:
-        name: `finetune@sst2-1`.
-        section: the section of the config that it is an instance of; the same as `name` where it is the only one.
-        place: its values in the matrices, by axis.
-        inputs: paths by role.
-        world_size: the processes it runs in, on all machines.
-    """
-
-    name: str
-    stage: str
-    section: str
-    config: StageConfig
-    fingerprint: str
-    artifact: str
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    place: Mapping[str, Any] = field(default_factory=dict)
-    world_size: int = 1
-
-
-class Above(Protocol):
-    """What a node's record needs of the run's: `flows.tracking.records.RunRecords`."""
+class ParentRun(Protocol):
+    """Interface of the run that a node reports to, see `run_logger.MlflowRunLogger`."""
 
     name: str
     spool: Spool
 
-    def begun(self, facts: NodeFacts, build_id: str, tags: Mapping[str, str]) -> str:
-        """Start the node's run, and those above it."""
+    def start_node_run(self, step: PlannedNode, build_id: str, tags: Mapping[str, str]) -> str:
+        """Start the node's run and its parents."""
         ...
 
-    def ended(self, facts: NodeFacts, status: str) -> None:
-        """The node's run has ended."""
+    def end_node_run(self, step: PlannedNode, status: str) -> None:
+        """Record that the node's run has ended."""
         ...
 
 
-class NodeRecord(Reporter):
-    """Spools what a node reports, and passes progress on. Made by `RunRecords.node`; a context manager."""
+class MlflowNodeReporter(Reporter):
+    """Spools a node's reports and passes progress on to a display; a context manager."""
 
-    def __init__(self, records: Above, facts: NodeFacts, display: Reporter) -> None:
-        self._records, self._facts, self._display, self._spool = records, facts, display, records.spool
-        self.run: str | None = None  # our id
-        self._dataset: tuple[str, str] | None = None  # what is trained on, as MLflow names it
-        self._last: list[Point] = []  # the newest line
-        self._lines: set[str] = set()  # the figures that lines have: their last value is the summary's
-        self._sampler: Sampler | None = None
+    def __init__(self, records: ParentRun, step: PlannedNode, display: Reporter) -> None:
+        self._records, self._planned, self._display, self._spool = (
+            records,
+            step,
+            display,
+            records.spool,
+        )
+        self.run: str | None = None  # Cloze's id
+        self._dataset: tuple[str, str] | None = (
+            None  # MLflow's name and digest of the training data
+        )
+        self._last: list[Point] = []  # the newest log entry
+        self._lines: set[str] = set()  # names in log entries, whose last value is in the summary
+        self._sampler: SystemMetricsSampler | None = None
 
-    def begin(self, build_id: str) -> None:
-        facts = self._facts
+    def build_started(self, build_id: str) -> None:
+        planned = self._planned
         tags = {
             "cloze.kind": "node",
-            "cloze.node": facts.name,
-            "cloze.stage": facts.stage,
-            "cloze.fingerprint": facts.fingerprint,
+            "cloze.node": planned.name,
+            "cloze.stage": planned.node.stage,
+            "cloze.fingerprint": planned.fingerprint,
             "cloze.build": build_id,
-            "cloze.artifact": str(Path(facts.artifact).absolute()),
-            "cloze.world_size": str(facts.world_size),
-            **code.tags(),
+            "cloze.artifact": str(Path(planned.artifact).absolute()),
+            "cloze.world_size": str(_world_size(planned.node)),
+            **metadata.tags(),
         }
-        self.run = self._records.begun(facts, build_id, tags)
-        attempt = str(self._spool.attempt(self.run))
-        self._spool.tags(self.run, {"cloze.attempt": attempt, "mlflow.note.content": self._note(build_id)})
-        self._spool.params(self.run, params.of_node(facts.config, facts.place))
-        for role, path in facts.inputs.items():
+        self.run = self._records.start_node_run(planned, build_id, tags)
+        self._spool.tags(self.run, {"mlflow.note.content": self._note(build_id)})
+        self._spool.params(self.run, metadata.of_node(planned.node.config, planned.node.values))
+        for role, path in planned.inputs.items():
             self._input(role, path)
-        self._display.begin(build_id)
+        self._display.build_started(build_id)
 
     def _note(self, build_id: str) -> str:
-        """The run's description, in Markdown."""
-        place = Path(self._facts.artifact).absolute()
+        """Return the run's description, in Markdown."""
+        place = Path(self._planned.artifact).absolute()
         return (
-            f"`{self._facts.name}`: artifact `{place}`, fingerprint `{self._facts.fingerprint[:12]}`, build `{build_id}`."
-            f" `cloze lineage {place}` shows what it was made from, `cloze logs {place}` its output."
+            f"`{self._planned.name}`: artifact `{place}`, "
+            f"fingerprint `{self._planned.fingerprint[:12]}`, build `{build_id}`."
+            f" `cloze lineage {place}` shows what it was made from, `cloze logs {place}` its "
+            f"output."
         )
 
     def _input(self, role: str, path: str) -> None:
-        """Log an input that holds data."""
+        """Log an input that contains data."""
         assert self.run is not None
         try:
             manifest = artifact.read_manifest(path)
-        except DataError:  # a checkpoint, a file
+        except DataError:  # a checkpoint or a file
             return
         if manifest.stage in DATA_STAGES:
             found = self._spool.dataset(
@@ -127,11 +130,13 @@ class NodeRecord(Reporter):
             if manifest.stage == "dataset":
                 self._dataset = found
 
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
         self._display.progress(done, total, unit, figures)
 
-    def grace(self, seconds: float) -> None:
-        self._display.grace(seconds)
+    def shutdown_time(self, seconds: float) -> None:
+        self._display.shutdown_time(seconds)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         if self.run is not None:
@@ -140,15 +145,18 @@ class NodeRecord(Reporter):
         self._display.metrics(values)
 
     def checkpoint(self, step: int, path: str, figures: Sequence[Point] = ()) -> None:
-        """A checkpoint to record as a model, with the figures of its step."""
+        """Record a checkpoint as a model, with the metrics of its step."""
         if self.run is not None:
-            facts, place = self._facts, Path(path).resolve().relative_to(Path(self._facts.artifact).resolve()).as_posix()
+            planned = self._planned
+            place = Path(path).resolve().relative_to(Path(planned.artifact).resolve()).as_posix()
             wanted = Checkpoint(
                 path=path,
-                # one that others can go on from is named as the graph names it
-                fingerprint=f"{facts.fingerprint}/{place}" if place.startswith(f"{STEPS}/") else facts.fingerprint,
+                # an intermediate checkpoint has the name that the graph uses
+                fingerprint=f"{planned.fingerprint}/{place}"
+                if place.startswith(f"{STEPS}/")
+                else planned.fingerprint,
                 build=self.run,
-                node=facts.name,
+                node=planned.name,
                 step=step,
                 tags={RUN_NAME: self._records.name, "cloze.build": self.run},
             )
@@ -160,52 +168,76 @@ class NodeRecord(Reporter):
         self._end_sampler()
         run = self.run
         if ids and run is not None:
-            self._sampler = Sampler(
-                ids, lambda figures: self._spool.sample(run, figures), str(Path(self._facts.artifact).parent)
+            self._sampler = SystemMetricsSampler(
+                ids,
+                lambda figures: self._spool.sample(run, figures),
+                str(Path(self._planned.artifact).parent),
             )
         self._display.processes(ids)
 
     def stop_asked(self) -> bool:
         return self._display.stop_asked()
 
-    def result(self, result: Result) -> None:
-        """The figures, files, data and checkpoint of the finished artifact."""
+    def result(self, result: BuildResult) -> None:
+        """Record the metrics, files, data and checkpoint of the finished artifact."""
         if self.run is None:
             return
-        manifest, place = result.manifest, Path(self._facts.artifact).resolve()
-        self._spool.params(self.run, params.settled(self._facts.config, manifest.summary))
+        manifest, place = result.manifest, Path(self._planned.artifact).resolve()
+        self._spool.params(
+            self.run, metadata.resolved_values(self._planned.node.config, manifest.summary)
+        )
         for entry in manifest.files:
             if "/" not in entry.path and entry.path.endswith(FILES) and entry.size <= FILE_BYTES:
                 self._spool.file(self.run, str(place / entry.path))
         self._spool.file(self.run, str(place / artifact.MANIFEST))
         self._read_files(manifest)
         step = int(manifest.summary.get("steps", 0))
-        compared = set(stages.figures(self._facts.stage, manifest.summary))
-        logged = [point for point in self._spool.metrics(self.run, self._once(result)) if point[0] in compared]
+        compared = set(stages.figures(self._planned.node.stage, manifest.summary))
+        logged = [
+            point
+            for point in self._spool.metrics(self.run, self._once(result))
+            if point[0] in compared
+        ]
         if CHECKPOINT in manifest.summary:
             self.checkpoint(step, str(place / manifest.summary[CHECKPOINT]), logged)
 
-    def _once(self, result: Result) -> dict[str, Any]:
-        """The figures that have one value: at step 0, for MLflow draws bars of them there.
+    def _once(self, result: BuildResult) -> dict[str, Any]:
+        """Return single-valued metrics; they are logged at step 0, where MLflow draws bars.
 
-        A training has curves, among which facts of its data would only be in the way; `manifest.json` has them.
+        A training has curves, and data statistics would clutter them; `manifest.json` has those.
         """
         manifest = result.manifest
         summary = dict(manifest.summary)
-        figures: dict[str, Any] = {**summary.pop("metrics", {}), "seconds": result.seconds, **summary}
+        figures: dict[str, Any] = {
+            **summary.pop("metrics", {}),
+            "seconds": result.seconds,
+            **summary,
+        }
         if self._lines:
-            return {name: value for name, value in flatten(figures) if name not in self._lines and not _is_nested(name)}
-        figures["count"] = {key.replace("/", "."): number for key, number in manifest.counters.items()}
-        return {params.allowed(name): value for name, value in flatten(figures)}  # a report's scores go by nodes' names
+            return {
+                name: value
+                for name, value in flatten(figures)
+                if name not in self._lines and not _is_nested(name)
+            }
+        figures["count"] = {
+            key.replace("/", "."): number for key, number in manifest.counters.items()
+        }
+        return {
+            metadata.allowed(name): value for name, value in flatten(figures)
+        }  # a report's scores have node names as keys
 
     def _read_files(self, manifest: Manifest) -> None:
         """Log the files that the config names: a task's examples, a corpus's sources."""
         assert self.run is not None
-        for name in self._facts.config.path_fields():
-            value, fingerprint = getattr(self._facts.config, name), manifest.parents.get(name)
+        node = self._planned.node
+        for name in node.config.path_fields():
+            value, fingerprint = getattr(node.config, name), manifest.parents.get(name)
             if isinstance(value, str) and fingerprint:
-                label = f"{self._facts.place.get('task') or manifest.summary.get('task') or self._facts.stage} {name}"
-                found = self._spool.dataset(self.run, name=label, fingerprint=fingerprint, source=value, context=name)
+                task = node.values.get("task") or manifest.summary.get("task") or node.stage
+                label = f"{task} {name}"
+                found = self._spool.dataset(
+                    self.run, name=label, fingerprint=fingerprint, source=value, context=name
+                )
                 self._dataset = self._dataset or found
 
     def _end_sampler(self) -> None:
@@ -213,23 +245,33 @@ class NodeRecord(Reporter):
             self._sampler.close()
             self._sampler = None
 
-    def __enter__(self) -> NodeRecord:
+    def __enter__(self) -> MlflowNodeReporter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         self._end_sampler()
         if self.run is not None:
             status = status_of(error)
             self._spool.end_run(self.run, status)
-            self._records.ended(self._facts, status)
+            self._records.end_node_run(self._planned, status)
 
 
 def status_of(error: BaseException | None) -> str:
-    """How MLflow calls the end of a run that `error` ended, or nothing."""
+    """Return MLflow's status for a run that ended with `error`, or without one."""
     if error is None:
         return "FINISHED"
-    stopped = isinstance(error, Stopped) or not isinstance(error, Exception)  # Ctrl-C, and Prefect's termination
+    stopped = isinstance(error, StoppedError) or not isinstance(
+        error, Exception
+    )  # Ctrl-C and Prefect's termination
     return "KILLED" if stopped else "FAILED"
+
+
+def _world_size(node: Node) -> int:
+    """Return the number of processes of a node on all hosts."""
+    is_parallel = stages.stage(node.stage).parallel
+    return node.execution.processes * node.execution.nodes if is_parallel else 1
 
 
 def _is_nested(name: str) -> bool:

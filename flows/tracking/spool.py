@@ -1,19 +1,30 @@
-"""The spool: what MLflow shall know, one JSON object a line, appended locally and never waited for.
+"""The spool: records for MLflow, one JSON object a line, appended locally without waiting.
 
-    {"op": "start",   "run": id, "parent": id or null, "name": …, "tags": {…}, "time": ms}
+    {"op": "start",   "run": id, "parent": id or null, "name": …, "tags": {…}, "attempt": from 1,
+     "time": ms}
     {"op": "params",  "run": id, "params": {…}}
     {"op": "tags",    "run": id, "tags": {…}}
-    {"op": "metrics", "run": id, "metrics": [[key, value, step, ms], …], "series": "system" or not there}
-    {"op": "file",    "run": id, "path": …, "to": directory below the run's artifacts}
+    {"op": "metrics", "run": id, "metrics": [[key, value, step, ms], …], "series": "system"
+     or absent}
+    {"op": "file",    "run": id, "path": …, "to": directory in the run's artifacts}
     {"op": "text",    "run": id, "name": …, "text": …}
-    {"op": "dataset", "run": id, "name": …, "digest": …, "source": …, "profile": {…}, "context": …, "tags": {…}}
-    {"op": "model",   "run": id, "checkpoint": {…}, "metrics": [[key, value, step, ms], …], "dataset": [name, digest] or null}
-    {"op": "end",     "run": id, "status": "FINISHED" | "FAILED" | "KILLED", "time": ms}
+    {"op": "dataset", "run": id, "name": …, "digest": …, "source": …, "profile": {…}, "context": …,
+     "tags": {…}}
+    {"op": "model",   "run": id, "checkpoint": {…}, "metrics": [[key, value, step, ms], …],
+     "dataset": [name, digest] or null}
+    {"op": "end",     "run": id, "status": "FINISHED" | "FAILED" | "KILLED", "attempt": int,
+     "time": ms}
 
-Ids are ours. `flows.tracking.replay` turns them into MLflow's runs, and keeps the place it has reached beside the spool, so that records are
-sent once each, whenever the server answers. Secrets are masked before a record is written.
+The ids are Cloze's own. `cloze.flows.tracking.spool_sender` maps them to MLflow's runs, and keeps
+its offset next to the spool, so each record is sent once, whenever the server answers. Secrets are
+redacted before a record is written.
 
-A run may start again after its end: a training that was killed goes on in the run it began, see `flows.tracking.memory`.
+An flock on the spool's file marks its owners. The writer and its sender share the lock while they
+live. Another process takes a spool only with an exclusive lock: then both owners are dead, and the
+spool is an orphan.
+
+A run may start again after its end: a training that was killed continues its run, see
+`cloze.flows.tracking.spool_state`.
 """
 
 from __future__ import annotations
@@ -32,25 +43,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from flows.tracking import memory
-from flows.tracking.models import Checkpoint
-from flows.tracking.refused import refused
-from pipeline.core.secrets import masked
+from cloze.core import storage
+from cloze.core.artifacts.lock import has_name
+from cloze.core.secrets import redact
+from cloze.flows.tracking import spool_state
+from cloze.flows.tracking.models import Checkpoint
+from cloze.flows.tracking.spool_state import URI, count_dead_letters
 
 EXPERIMENT = "cloze"
-URI = "MLFLOW_TRACKING_URI"  # of the environment
-DIRECTORY = ".tracking"  # of the spools, below the runs
-OUR_ID = "cloze.run"  # a tag: our id of a run
-FLUSH_SECONDS = 20.0  # how long the end of a run waits for a server that answers
-STOP_SECONDS = 2.0  # that a stopped run waits for it: who stopped it will kill it soon
+DIRECTORY = ".tracking"  # of the spools, below the runs directory
+OUR_ID = "cloze.run"  # tag: Cloze's id of a run
+ATTEMPT = "cloze.attempt"  # tag: number of starts of the run
+POLL_SECONDS = 0.05
+FLUSH_SECONDS = 20.0  # how long the end of a run waits for the sender
+STOP_SECONDS = 2.0  # how long a stopped run waits: it may be killed soon
 
 Point = tuple[str, float, int, int]  # key, value, step, milliseconds since 1970
 
 
 def tracking_uri(runs: Path) -> str:
-    """`$MLFLOW_TRACKING_URI`, else a SQLite file beside the runs."""
+    """Return `$MLFLOW_TRACKING_URI`, or else the URI of a SQLite file in the runs directory."""
     return os.environ.get(URI) or f"sqlite:///{(runs / 'mlflow.db').resolve()}"
 
 
@@ -59,38 +73,49 @@ def now() -> int:
 
 
 class Spool:
-    """Appends to the spool and keeps a process that sends it. Nothing here raises for a server's sake."""
+    """Appends records and runs their sender. No method raises because of the server."""
 
     def __init__(self, directory: Path, uri: str, experiment: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.uri, self.experiment = directory, uri, experiment
-        self._begun = time.time()
-        end_killed_runs(directory)
         self.path = directory / f"{now()}-{uuid.uuid4().hex[:8]}.jsonl"
-        self._stream = self.path.open("a", encoding="utf-8", buffering=1)
-        fcntl.flock(self._stream, fcntl.LOCK_EX)  # says that this spool's writer lives
+        new = self.path.with_suffix(".new")  # hidden from other senders until it is locked
+        self._stream = open(new, "a+", encoding="utf-8", buffering=1, opener=storage.open_private)  # noqa: SIM115
+        fcntl.flock(self._stream, fcntl.LOCK_SH)
+        new.rename(self.path)
         self._writing = threading.Lock()
         self._sender: subprocess.Popen[bytes] | None = None
-        self._known: dict[str, memory.Memory] = {}  # our id -> how far its records have come
+        self._known: dict[
+            str, spool_state.RunCursor
+        ] = {}  # run id -> how far its records have come
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        shown = record if record["op"] == "metrics" else masked(record)
+        shown = record if record["op"] == "metrics" else redact(record)
         line = json.dumps(shown) + "\n"
-        with self._writing:  # the sampler of the load has a thread of its own
+        with self._writing:  # the sampler of system metrics has its own thread
             self._stream.write(line)
 
     def has_leftovers(self) -> bool:
-        """Whether earlier runs left something to send."""
+        """Return whether earlier runs left records to send."""
         return any(path != self.path for path in self.directory.glob("*.jsonl"))
 
     def start_sender(self) -> None:
-        """Start the process that sends this spool and all that earlier runs left, unless it is started."""
+        """Start the process that sends this spool and orphaned ones; idempotent."""
         if self._sender is not None:
             return
         with (self.directory / "sender.log").open("ab") as log:
             self._sender = subprocess.Popen(
-                [sys.executable, "-m", "flows.tracking.replay", str(self.directory), self.experiment],
-                env={**os.environ, URI: self.uri},  # not an argument: it may hold a password, and every user sees those
+                [
+                    sys.executable,
+                    "-m",
+                    "cloze.flows.tracking.spool_sender",
+                    str(self.path),
+                    self.experiment,
+                ],
+                env={
+                    **os.environ,
+                    URI: self.uri,
+                },  # not an argument, which every user can read: it may contain a password
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -98,20 +123,22 @@ class Spool:
             )
 
     def start_run(
-        self, name: str, parent: str | None = None, tags: Mapping[str, str] | None = None, run: str | None = None
+        self,
+        name: str,
+        parent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        run: str | None = None,
     ) -> str:
-        """Start a run, or go on with `run`; returns our id of it."""
+        """Start a run, or resume `run`; return its id."""
+        known = _known(self.directory, run) if run else spool_state.RunCursor()
         run = run or uuid.uuid4().hex
-        known = memory.read(self.directory, run)
         known.attempt += 1
-        memory.write(self.directory, run, known)
+        spool_state.write(self.directory, run, known)
         self._known[run] = known
-        self._write({"op": "start", "run": run, "parent": parent, "name": name, "tags": dict(tags or {}), "time": now()})
+        tags = {**(tags or {}), ATTEMPT: str(known.attempt)}
+        more = {"tags": tags, "attempt": known.attempt, "time": now()}
+        self._write({"op": "start", "run": run, "parent": parent, "name": name, **more})
         return run
-
-    def attempt(self, run: str) -> int:
-        """How often the run was started, this time included."""
-        return self._known[run].attempt
 
     def params(self, run: str, values: Mapping[str, Any]) -> None:
         """Log nested config values as flat params, `section.key`."""
@@ -121,18 +148,25 @@ class Spool:
         self._write({"op": "tags", "run": run, "tags": dict(values)})
 
     def metrics(
-        self, run: str, values: Mapping[str, Any], step: int = 0, time_ms: int | None = None, series: str | None = None
+        self,
+        run: str,
+        values: Mapping[str, Any],
+        step: int = 0,
+        time_ms: int | None = None,
+        series: str | None = None,
     ) -> list[Point]:
-        """Log the numbers among `values`; nested ones as `a.b`. Returns what was logged."""
+        """Log the numbers among `values`, nested ones as `a.b`; return the logged points."""
         stamp = now() if time_ms is None else time_ms
-        found: list[Point] = [(key, float(value), step, stamp) for key, value in flatten(values) if is_number(value)]
+        found: list[Point] = [
+            (key, float(value), step, stamp) for key, value in flatten(values) if is_number(value)
+        ]
         if found:
             mark = {"series": series} if series else {}
             self._write({"op": "metrics", "run": run, "metrics": found, **mark})
         return found
 
     def line(self, run: str, values: Mapping[str, Any]) -> list[Point]:
-        """Log one line of a trainer, `step` and `time` (Unix seconds) among its values, unless its step is recorded."""
+        """Log an entry with `step` and `time` (Unix seconds), unless its step is recorded."""
         step, known = int(values["step"]), self._known[run]
         if step <= known.step:
             return []
@@ -142,12 +176,12 @@ class Spool:
         return self.metrics(run, numbers, step, None if stamp is None else int(stamp * 1000))
 
     def sample(self, run: str, values: Mapping[str, Any]) -> None:
-        """Log one sample of the system's load; its step is its number."""
+        """Log a sample of system metrics; its step is its number."""
         self._known[run].sample += 1
-        self.metrics(run, values, self._known[run].sample, series=memory.SAMPLES)
+        self.metrics(run, values, self._known[run].sample, series=spool_state.SAMPLES)
 
     def file(self, run: str, path: str, to: str = "") -> None:
-        """Log a file below the run's artifacts, in the directory `to`."""
+        """Log a file to the directory `to` of the run's artifacts."""
         self._write({"op": "file", "run": run, "path": path, "to": to})
 
     def text(self, run: str, name: str, text: str) -> None:
@@ -165,68 +199,111 @@ class Spool:
         profile: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> tuple[str, str]:
-        """Log what a run reads: an artifact of data or a file. Returns MLflow's name and digest of it, of at most 36 characters."""
-        record = {"name": name, "digest": fingerprint[:36], "source": source, "profile": dict(profile or {})}
+        """Log an input of the run, an artifact or a file; return MLflow's name and digest.
+
+        The digest has at most 36 characters.
+        """
+        record = {
+            "name": name,
+            "digest": fingerprint[:36],
+            "source": source,
+            "profile": dict(profile or {}),
+        }
         tags = {**(tags or {}), "cloze.fingerprint": fingerprint}
         self._write({"op": "dataset", "run": run, **record, "context": context, "tags": tags})
         return name, fingerprint[:36]
 
     def model(
-        self, run: str, checkpoint: Checkpoint, metrics: Sequence[Point] = (), dataset: tuple[str, str] | None = None
+        self,
+        run: str,
+        checkpoint: Checkpoint,
+        metrics: Sequence[Point] = (),
+        dataset: tuple[str, str] | None = None,
     ) -> None:
-        """Log a checkpoint as a model, with metrics that are logged in the run, and the dataset that they are of."""
+        """Log a checkpoint as a model, with metrics of the run and their dataset."""
         record = {"checkpoint": asdict(checkpoint), "metrics": list(metrics), "dataset": dataset}
         self._write({"op": "model", "run": run, **record})
 
     def end_run(self, run: str, status: str = "FINISHED") -> None:
-        """End a run. One that is finished never goes on."""
-        if status == "FINISHED":
-            memory.forget(self.directory, run)
-        else:
-            memory.write(self.directory, run, self._known[run])
-        self._write({"op": "end", "run": run, "status": status, "time": now()})
+        spool_state.write(self.directory, run, self._known[run])
+        self._write(_end(run, status, self._known[run].attempt))
 
     def close(self, timeout: float = FLUSH_SECONDS) -> bool:
-        """Wait a little for the sender; whether everything has arrived. What has not is sent by it later, or with the next run."""
+        """Wait until the sender has sent this spool; return whether it has.
+
+        Afterwards the sender continues with the rest by itself.
+        """
         empty = self._stream.tell() == 0
-        self._stream.close()
         if self._sender is None:
             if empty:
-                self.path.unlink()
+                self.path.unlink(missing_ok=True)
+            self._stream.close()
             return True
+        self._stream.close()
         assert self._sender.stdin is not None
-        self._sender.stdin.close()  # its sign that no more records come: it ends by itself
-        try:
-            return self._sender.wait(timeout) == 0
-        except subprocess.TimeoutExpired:
-            return False
+        self._sender.stdin.close()  # signals the sender that no more records come
+        deadline = time.monotonic() + timeout
+        while self.path.exists() and time.monotonic() < deadline and self._sender.poll() is None:
+            time.sleep(POLL_SECONDS)
+        return not self.path.exists()
 
     def refused(self) -> Counter[str]:
-        """The records that MLflow has refused since this spool was opened, by reason."""
-        return refused(self.directory, self._begun)
+        """Return the number of records of this spool that MLflow rejected, by reason."""
+        return count_dead_letters(self.directory, self.path.name)
 
 
-def end_killed_runs(directory: Path) -> None:
-    """Write the missing ends into the spools of processes that were killed, so that no run stays open for ever."""
+def claim(path: Path, *, shared: bool) -> IO[bytes] | None:
+    """Open and lock a spool; None: it is gone, or a live process owns it.
+
+    Args:
+        shared: True: share the lock with the spool's writer, as its sender. False: exclusive.
+    """
+    try:
+        stream = path.open("r+b")
+    except (FileNotFoundError, PermissionError):  # another user's spool is for that user to send
+        return None
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(stream, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        if has_name(stream, str(path)):
+            return stream
+    stream.close()
+    return None
+
+
+def complete(stream: IO[bytes], directory: Path) -> None:
+    """Append missing end records to a spool whose writer is dead, so that no run stays open."""
+    stream.seek(0)
+    content = stream.read()
+    stream.seek(content.rfind(b"\n") + 1)  # over a torn last line
+    stream.truncate()
+    records = whole_records(content)
+    for run, attempt in reversed(open_runs(records).items()):
+        spool_state.restore(directory, run, records)
+        stream.write(json.dumps(_end(run, "KILLED", attempt)).encode() + b"\n")
+    stream.flush()
+
+
+def _end(run: str, status: str, attempt: int) -> dict[str, Any]:
+    return {"op": "end", "run": run, "status": status, "attempt": attempt, "time": now()}
+
+
+def _known(directory: Path, run: str) -> spool_state.RunCursor:
+    """Return a resumed run's cursor, from the stored one and from records still in spools."""
+    found = spool_state.RunCursor()
     for path in directory.glob("*.jsonl"):
-        with path.open("r+", encoding="utf-8") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue  # its writer lives
-            content = stream.read().encode()
-            records = whole_records(content)
-            begun = open_runs(records)
-            if begun:
-                stream.seek(content.rfind(b"\n") + 1)  # over the torn last line, if there is one
-                stream.truncate()
-                for run in reversed(begun):
-                    memory.learn(directory, run, records)
-                    stream.write(json.dumps({"op": "end", "run": run, "status": "KILLED", "time": now()}) + "\n")
+        with contextlib.suppress(
+            FileNotFoundError, PermissionError
+        ):  # sent meanwhile; its cursor was stored before
+            content = path.read_bytes()
+            for record in whole_records(content) if run.encode() in content else ():
+                if record.get("run") == run:
+                    found.see(record)
+    # read after the spools, because a spool is removed after its cursor was stored
+    return spool_state.read(directory, run).with_all_of(found)
 
 
 def whole_records(content: bytes) -> list[dict[str, Any]]:
-    """The records among a spool's lines; a damaged line tells of none."""
+    """Return the records of complete lines; damaged lines are skipped."""
     records = []
     for line in content[: content.rfind(b"\n") + 1].splitlines():
         with contextlib.suppress(ValueError):
@@ -234,15 +311,15 @@ def whole_records(content: bytes) -> list[dict[str, Any]]:
     return records
 
 
-def open_runs(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The runs that were started and not ended since, in the order of their start."""
-    begun: dict[str, None] = {}
+def open_runs(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return attempt by run, in start order, for runs that were started and not ended."""
+    begun: dict[str, int] = {}
     for record in records:
         if record["op"] == "start":
-            begun[record["run"]] = None
+            begun[record["run"]] = record.get("attempt", 1)
         elif record["op"] == "end":
             begun.pop(record["run"], None)
-    return list(begun)
+    return begun
 
 
 def is_number(value: Any) -> bool:
@@ -250,7 +327,7 @@ def is_number(value: Any) -> bool:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested mappings to `a.b` keys; lists stay values."""
+    """Return nested mappings as pairs with `a.b` keys; lists stay values."""
     flat: list[tuple[str, Any]] = []
     for key, value in values.items():
         name = f"{prefix}{key}"

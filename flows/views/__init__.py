@@ -1,1 +1,1 @@
-"""What a person sees in a terminal."""
+"""Terminal output: plan, progress, results, inspected rows; and the picture of a graph."""

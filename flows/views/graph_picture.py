@@ -1,22 +1,182 @@
-"""The graph of a run as inline SVG: nodes as boxes in layers, coloured and marked by state, edges from inputs to what takes them.
+"""Picture of a run's graph as inline SVG, with a layered layout: few crossings, straight edges.
 
-Colours are attributes, which any page's style may overrule: `STYLE` does so for dark screens. No script, no font, nothing from outside.
+A node's layer is the length of the longest path to it. An edge over several layers gets a position
+in each of them, so that it runs between the boxes. Orders are found by the barycentre heuristic.
+Heights minimize the squared distance to the neighbours under the order and the gaps, which pooling
+adjacent violators solves exactly.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from flows.views.graph_layout import Layout, layout
+_Size = Callable[[str], float]
+SWEEPS = 6
+# weight of a long edge in the layout (an edge to an adjacent layer: 1), so that consecutive boxes
+# line up
+THREAD_PULL = 0.05
+# a node with more inputs than this, such as a report, shows only inputs that no other input implies
+IMPLIED_INPUTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Positions of nodes and edges, in pixels.
+
+    Attributes:
+        layers: layer by node.
+        heights: y coordinate of a node's middle.
+        ways: y coordinates at which an edge crosses the layers between its nodes.
+        implied: edges that a longer path implies.
+        height: height of the picture.
+    """
+
+    layers: Mapping[str, int]
+    heights: Mapping[str, float]
+    ways: Mapping[tuple[str, str], tuple[float, ...]]  # (from, to) -> one height per layer between
+    implied: frozenset[tuple[str, str]]
+    height: float
+
+
+def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float, thread: float) -> Layout:
+    """Place the nodes.
+
+    Args:
+        after: predecessors by node, in topological order; predecessors that come later are ignored.
+        box: height of a node.
+        gap: distance between two nodes.
+        thread: height that a passing edge takes.
+    """
+    parents: dict[str, tuple[str, ...]] = {}
+    for name, before in after.items():
+        parents[name] = tuple(dict.fromkeys(parent for parent in before if parent in parents))
+    parents, implied = _without_noise(parents)
+    layers: dict[str, int] = {}
+    for name, before in parents.items():
+        layers[name] = 1 + max((layers[parent] for parent in before), default=-1)
+    rows: list[list[str]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
+    for name, layer in layers.items():
+        rows[layer].append(name)
+    up: dict[str, list[str]] = {
+        name: [] for name in layers
+    }  # neighbours in the previous layer, with passing edges
+    ways: dict[tuple[str, str], list[str]] = {}
+    for name, before in parents.items():
+        for parent in before:
+            way, last = [], parent
+            for layer in range(layers[parent] + 1, layers[name]):
+                # one position per source and layer, shared by all its long edges
+                passing = f"\0{parent}\0{layer}"
+                if passing not in up:
+                    up[passing] = [last]
+                    rows[layer].append(passing)
+                way.append(passing)
+                last = passing
+            up[name].append(last)
+            ways[parent, name] = way
+    down: dict[str, list[str]] = {name: [] for name in up}
+    for name, above in up.items():
+        for parent in above:
+            down[parent].append(name)
+    heights = _heights(rows, up, down, lambda name: thread if name.startswith("\0") else box, gap)
+    top = min((heights[name] for row in rows for name in row), default=0.0) - box / 2
+    heights = {name: height - top for name, height in heights.items()}
+    return Layout(
+        layers=layers,
+        heights={name: heights[name] for name in layers},
+        ways={edge: tuple(heights[name] for name in way) for edge, way in ways.items()},
+        implied=implied,
+        height=max(heights.values(), default=0.0) + box / 2,
+    )
+
+
+def _without_noise(
+    parents: Mapping[str, tuple[str, ...]],
+) -> tuple[dict[str, tuple[str, ...]], frozenset[tuple[str, str]]]:
+    """Return the edges to draw, and those of them that other edges imply."""
+    ancestors: dict[str, set[str]] = {}
+    implied: set[tuple[str, str]] = set()
+    shown: dict[str, tuple[str, ...]] = {}
+    for name, before in parents.items():
+        through = set().union(*(ancestors[parent] for parent in before))
+        ancestors[name] = through | set(before)
+        longer = [parent for parent in before if parent in through]
+        if len(before) > IMPLIED_INPUTS:
+            shown[name] = tuple(parent for parent in before if parent not in through)
+        else:
+            shown[name] = before
+            implied |= {(parent, name) for parent in longer}
+    return shown, frozenset(implied)
+
+
+def _heights(
+    rows: list[list[str]],
+    up: Mapping[str, list[str]],
+    down: Mapping[str, list[str]],
+    size: _Size,
+    gap: float,
+) -> dict[str, float]:
+    heights: dict[str, float] = {}
+    for row in rows:
+        heights |= _stacked(row, size, gap)
+    for sweep in range(2 * SWEEPS):
+        neighbours = up if sweep % 2 == 0 else down
+        for row in rows if sweep % 2 == 0 else reversed(rows):
+            wanted = {name: _mean(heights, neighbours[name], heights[name]) for name in row}
+            if sweep < SWEEPS:  # the order is fixed after half of the sweeps
+                row.sort(key=lambda name: wanted[name])
+            heights |= _fitted(row, wanted, size, gap)
+    return heights
+
+
+def _stacked(row: Sequence[str], size: _Size, gap: float) -> dict[str, float]:
+    offsets = _offsets(row, size, gap)
+    middle = offsets[-1] / 2 if offsets else 0.0
+    return {name: offset - middle for name, offset in zip(row, offsets, strict=True)}
+
+
+def _offsets(row: Sequence[str], size: _Size, gap: float) -> list[float]:
+    """Return the least distance of each from the first."""
+    offsets = [0.0] * len(row)
+    for at in range(1, len(row)):
+        offsets[at] = offsets[at - 1] + (size(row[at - 1]) + size(row[at])) / 2 + gap
+    return offsets
+
+
+def _fitted(
+    row: Sequence[str], wanted: Mapping[str, float], size: _Size, gap: float
+) -> dict[str, float]:
+    """Return the heights nearest to the wanted ones that keep the order and the gaps."""
+    offsets = _offsets(row, size, gap)
+    pools: list[tuple[float, int]] = []  # mean and count of adjacent pooled nodes
+    for name, offset in zip(row, offsets, strict=True):
+        mean, count = wanted[name] - offset, 1
+        while pools and pools[-1][0] > mean:
+            other, others = pools.pop()
+            mean, count = (mean * count + other * others) / (count + others), count + others
+        pools.append((mean, count))
+    bases = [mean for mean, count in pools for _ in range(count)]
+    return {name: base + offset for name, base, offset in zip(row, bases, offsets, strict=True)}
+
+
+def _mean(heights: Mapping[str, float], others: Sequence[str], otherwise: float) -> float:
+    """Return the mean height of the neighbours; passing edges have the weight THREAD_PULL."""
+    pulls = [THREAD_PULL if other.startswith("\0") else 1.0 for other in others]
+    return (
+        sum(heights[other] * pull for other, pull in zip(others, pulls, strict=True)) / sum(pulls)
+        if others
+        else otherwise
+    )
+
 
 BOX_HEIGHT, GAP, THREAD, BETWEEN, MARGIN = 44.0, 14.0, 4.0, 46.0, 3.0
-NAME_WIDTH, LINE_WIDTH = 7.3, 6.0  # pixels a character takes at the two sizes, on the safe side
+NAME_WIDTH, LINE_WIDTH = 7.3, 6.0  # upper bounds of the pixels per character at the two font sizes
 MARK, PADDING = 20.0, 10.0
 MOST_CHARACTERS = 36
-MOST_NODES = 60  # a graph with more of them draws those of one stage in one layer as one box
+MOST_NODES = 60  # in a larger graph, the nodes of one stage in one layer are one box
 
 # state -> fill, border, mark
 STATES: dict[str, tuple[str, str, str]] = {
@@ -29,16 +189,31 @@ STATES: dict[str, tuple[str, str, str]] = {
     "skipped": ("#f7f9fb", "#cbd2d9", "⊘"),
     "stopped": ("#fdf0d5", "#d97706", "■"),
 }
-_WORST_FIRST = ("failed", "crashed", "running", "stopped", "waiting", "skipped", "finished", "cached")
+_WORST_FIRST = (
+    "failed",
+    "crashed",
+    "running",
+    "stopped",
+    "waiting",
+    "skipped",
+    "finished",
+    "cached",
+)
 
-_DARK = {"waiting": ("#1f2730", "#5b6875"), "running": ("#14304f", "#5fa3e6"), "finished": ("#15352a", "#4fb487"),
-         "cached": ("#1a2c26", "#44715c"), "failed": ("#46201c", "#e8756a"), "crashed": ("#46201c", "#e8756a"),
+_DARK = {"waiting": ("#1f2730", "#5b6875"), "running": ("#14304f", "#5fa3e6"),
+    "finished": ("#15352a", "#4fb487"),
+         "cached": ("#1a2c26", "#44715c"), "failed": ("#46201c", "#e8756a"), "crashed": ("#46201c",
+         "#e8756a"),
          "skipped": ("#1f2730", "#3d4852"), "stopped": ("#40300f", "#e0a043")}  # fmt: skip
 STYLE = "@media (prefers-color-scheme: dark) {{ {rules} }}".format(
     rules=" ".join(
         [
-            ".graph text { fill: #e4e7eb } .graph .line { fill: #9aa5b1 } .graph path { stroke: #5b6875 } .graph .implied { stroke: #323d47 }",
-            *(f".graph .{state} rect {{ fill: {fill}; stroke: {line} }}" for state, (fill, line) in _DARK.items()),
+            ".graph text { fill: #e4e7eb } .graph .line { fill: #9aa5b1 } .graph path { stroke: "
+            "#5b6875 } .graph .implied { stroke: #323d47 }",
+            *(
+                f".graph .{state} rect {{ fill: {fill}; stroke: {line} }}"
+                for state, (fill, line) in _DARK.items()
+            ),
         ]
     )
 )
@@ -46,14 +221,14 @@ STYLE = "@media (prefers-color-scheme: dark) {{ {rules} }}".format(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePicture:
-    """A node as the picture needs it.
+    """A node of the picture.
 
     Attributes:
-        stage: what it is an instance of.
+        stage: stage of the node.
         state: one of `STATES`; any other is drawn as waiting.
-        after: the names of the nodes that it takes inputs from.
-        line: a few words below its name, such as its headline figure.
-        link: where a click leads; None: nowhere.
+        after: names of the nodes that it takes inputs from.
+        line: text below the name, such as the main metric.
+        link: target of a click; None: no link.
     """
 
     stage: str
@@ -64,13 +239,15 @@ class NodePicture:
 
 
 def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
-    """An `<svg class="graph">` of its natural size in pixels; wide ones want a box that scrolls. Names and lines are escaped.
+    """Return an `<svg class="graph">` in its natural size in pixels. Names and lines are escaped.
 
     Args:
-        nodes: by name, in an order in which a node comes after its inputs; inputs that are not among them are left out.
+        nodes: nodes by name, in topological order; inputs that are not in `nodes` are ignored.
     """
     nodes = _gathered(nodes) if len(nodes) > MOST_NODES else nodes
-    placed = layout({name: node.after for name, node in nodes.items()}, box=BOX_HEIGHT, gap=GAP, thread=THREAD)
+    placed = layout(
+        {name: node.after for name, node in nodes.items()}, box=BOX_HEIGHT, gap=GAP, thread=THREAD
+    )
     widths: Counter[int] = Counter()
     for name, node in nodes.items():
         widths[placed.layers[name]] = max(widths[placed.layers[name]], round(_width(name, node)))
@@ -79,33 +256,56 @@ def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
         lefts.append(right)
         right += widths[layer] + BETWEEN
     width, height = max(0.0, right - BETWEEN) + MARGIN, placed.height + 2 * MARGIN
-    ways = sorted(placed.ways, key=lambda edge: edge not in placed.implied)  # the faint ones lie below the others
+    ways = sorted(
+        placed.ways, key=lambda edge: edge not in placed.implied
+    )  # implied edges are drawn below the others
     parts = [_edge(edge, placed, lefts, widths) for edge in ways]
-    parts += [_box(name, node, lefts[placed.layers[name]], placed.heights[name], widths[placed.layers[name]]) for name, node in nodes.items()]  # fmt: skip
-    states = ", ".join(f"{count} {state}" for state, count in Counter(node.state for node in nodes.values()).items())
+    parts += [
+        _box(
+            name,
+            node,
+            lefts[placed.layers[name]],
+            placed.heights[name],
+            widths[placed.layers[name]],
+        )
+        for name, node in nodes.items()
+    ]
+    states = ", ".join(
+        f"{count} {state}"
+        for state, count in Counter(node.state for node in nodes.values()).items()
+    )
     return (
-        f'<svg class="graph" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(f"{len(nodes)} nodes: {states}")}" '
+        f'<svg class="graph" xmlns="http://www.w3.org/2000/svg" role="img" '
+        f'aria-label="{escape(f"{len(nodes)} nodes: {states}")}" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'font-family="Inter, Segoe UI, Helvetica, Arial, DejaVu Sans, sans-serif">{"".join(parts)}</svg>'
+        f'font-family="Inter, Segoe UI, Helvetica, Arial, DejaVu Sans, '
+        f'sans-serif">{"".join(parts)}</svg>'
     )
 
 
 def _gathered(nodes: Mapping[str, NodePicture]) -> dict[str, NodePicture]:
-    """A large graph by sections of nodes: those of one stage in one layer are one box, with the worst of their states."""
+    """Group a large graph: nodes of one stage in one layer become a box with their worst state."""
     depth: dict[str, int] = {}
     for name, node in nodes.items():
-        depth[name] = 1 + max((depth[parent] for parent in node.after if parent in depth), default=-1)
+        depth[name] = 1 + max(
+            (depth[parent] for parent in node.after if parent in depth), default=-1
+        )
     groups: dict[tuple[str, int], list[str]] = {}
     for name, node in nodes.items():
         groups.setdefault((node.stage, depth[name]), []).append(name)
-    title = {key: names[0] if len(names) == 1 else f"{key[0]} × {len(names)}" for key, names in groups.items()}
+    title = {
+        key: names[0] if len(names) == 1 else f"{key[0]} × {len(names)}"
+        for key, names in groups.items()
+    }
     used = Counter(title.values())
     title = {key: text if used[text] == 1 else f"{text} ({key[1]})" for key, text in title.items()}
     of = {name: title[key] for key, names in groups.items() for name in names}
     gathered = {}
     for key, names in groups.items():
         states = Counter(nodes[name].state for name in names)
-        after = dict.fromkeys(of[parent] for name in names for parent in nodes[name].after if parent in of)
+        after = dict.fromkeys(
+            of[parent] for name in names for parent in nodes[name].after if parent in of
+        )
         after.pop(title[key], None)
         gathered[title[key]] = (
             NodePicture(
@@ -140,24 +340,35 @@ def _box(name: str, node: NodePicture, left: float, middle: float, width: float)
     top, text = MARGIN + middle - BOX_HEIGHT / 2, left + PADDING + MARK
     first = top + (18 if node.line else BOX_HEIGHT / 2 + 4.5)
     box = (
-        f"<title>{escape(f'{name}: {node.state}')}{escape(f' – {node.line}') if node.line else ''}</title>"
-        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT:.1f}" rx="7" fill="{fill}" stroke="{line}" stroke-width="1.5"/>'
-        f'<text class="mark" x="{left + PADDING:.1f}" y="{top + BOX_HEIGHT / 2 + 5:.1f}" font-size="14" fill="{line}">{mark}</text>'
-        f'<text x="{text:.1f}" y="{first:.1f}" font-size="13" font-weight="600" fill="#1f2933">{escape(_cut(name))}</text>'
+        f"<title>{escape(f'{name}: {node.state}')}{escape(f' – {node.line}') if node.line else ''}<"
+        f"/title>"
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT:.1f}" rx="7" '
+        f'fill="{fill}" stroke="{line}" stroke-width="1.5"/>'
+        f'<text class="mark" x="{left + PADDING:.1f}" y="{top + BOX_HEIGHT / 2 + 5:.1f}" '
+        f'font-size="14" fill="{line}">{mark}</text>'
+        f'<text x="{text:.1f}" y="{first:.1f}" font-size="13" font-weight="600" '
+        f'fill="#1f2933">{escape(_cut(name))}</text>'
     )
     if node.line:
-        box += f'<text class="line" x="{text:.1f}" y="{top + 34:.1f}" font-size="11" fill="#616e7c">{escape(_cut(node.line))}</text>'
+        box += (
+            f'<text class="line" x="{text:.1f}" y="{top + 34:.1f}" font-size="11" '
+            f'fill="#616e7c">{escape(_cut(node.line))}</text>'
+        )
     if node.link:
         box = f'<a href="{escape(node.link)}">{box}</a>'
     return f'<g class="{state}">{box}</g>'
 
 
-def _edge(edge: tuple[str, str], placed: Layout, lefts: list[float], widths: Mapping[int, int]) -> str:
+def _edge(
+    edge: tuple[str, str], placed: Layout, lefts: list[float], widths: Mapping[int, int]
+) -> str:
     source, target = edge
     first, last = placed.layers[source], placed.layers[target]
     x, y = lefts[first] + widths[first], MARGIN + placed.heights[source]
     path = f"M{x:.1f} {y:.1f}"
-    for layer, height in zip(range(first + 1, last + 1), [*placed.ways[edge], placed.heights[target]], strict=True):
+    for layer, height in zip(
+        range(first + 1, last + 1), [*placed.ways[edge], placed.heights[target]], strict=True
+    ):
         to_x, to_y = lefts[layer], MARGIN + height
         bend = (x + to_x) / 2
         path += f"C{bend:.1f} {y:.1f} {bend:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"

@@ -1,8 +1,8 @@
-"""What a person sees of stages that are planned or made: lines and tables that fit 80 columns. They go to standard error."""
+"""Tables and lines about stages, in 80 columns, for standard error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +11,91 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.graph.stages import headline
-from flows.views.instances import together
-from pipeline.core.execute import Result
-from pipeline.core.humanize import duration
+from cloze.core.humanize import format_duration
+from cloze.core.stages.execute import BuildResult
+from cloze.flows.graph.stages import headline
+
+MOST_LINES = 40  # nodes with a line each
+FEWEST = 3  # minimum number of instances that share a line
+
+
+def group_instances(
+    names: Iterable[str], sections: Mapping[str, str], apart: Iterable[str] = ()
+) -> dict[str, list[str]]:
+    """Return nodes by line: a node's own name, or `finetune (250)` for the instances of a section.
+
+    Args:
+        sections: section by node; a node without one gets its own line.
+        apart: nodes that always get their own line.
+    """
+    listed, alone = list(names), set(apart)
+    lines: dict[str, list[str]] = {}
+    if len(listed) <= MOST_LINES:
+        return {name: [name] for name in listed}
+    by_section: dict[str, list[str]] = {}
+    for name in listed:
+        if name not in alone:
+            by_section.setdefault(sections.get(name, name), []).append(name)
+    for name in listed:
+        same = by_section.get(sections.get(name, name), [])
+        if name in alone or len(same) < FEWEST:
+            lines[name] = [name]
+        elif same[0] == name:
+            lines[f"{sections[name]} ({len(same)})"] = same
+    return lines
 
 
 def console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def done_line(result: Result, name: str | None = None) -> str:
-    """Args: name: of the node; without it, the stage's."""
-    how = "cached" if result.cached else duration(result.seconds)
-    return f"[green]✓[/] [bold]{name or result.manifest.stage:<9}[/] {how:>12}  {headline(result.manifest)}"
+def done_line(result: BuildResult, name: str | None = None) -> str:
+    """Return a line about a finished stage, called `name` or else by the stage's name."""
+    how = "cached" if result.cached else format_duration(result.seconds)
+    return (
+        f"[green]✓[/] [bold]{name or result.manifest.stage:<9}[/] {how:>12}  "
+        f"{escape(headline(result.manifest))}"
+    )
 
 
-def table_of(columns: Sequence[str], right: Sequence[str] = (), title: str | None = None, whole: bool = False) -> Table:
-    """An empty table in the one style that all have; the columns named in `right` hold numbers.
+def table_of(
+    columns: Sequence[str], right: Sequence[str] = (), title: str | None = None, whole: bool = False
+) -> Table:
+    """Return an empty table in the common style.
 
     Args:
-        whole: every row takes one line: the last column gives way, whose cells are `cut`.
+        right: columns with numbers.
+        whole: each row takes one line; the last column is shortened, with cells from `ellipsized`.
     """
-    table = Table(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left", title_style="dim")
+    table = Table(
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+        title=title and escape(title),
+        title_justify="left",
+        title_style="dim",
+    )
     for name in columns:
         fixed = whole and name != columns[-1]
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=fixed)
+        table.add_column(
+            escape(name),
+            justify="right" if name in right else "left",
+            overflow="fold",
+            no_wrap=fixed,
+        )
     return table
 
 
-def cut(text: str) -> Text:
-    """Text that is cut off where its column ends."""
+def ellipsized(text: str) -> Text:
+    """Return text that is cut off at the end of its column."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def told_table(told: Mapping[str, Any]) -> Table:
-    """A table that an artifact's summary holds: `title`, `columns`, and `rows` of text; all columns but the first hold numbers."""
+def summary_table(told: Mapping[str, Any]) -> Table:
+    """Return the table in an artifact's summary: `title`, `columns`, `rows` of text.
+
+    All columns but the first contain numbers.
+    """
     columns = [str(name) for name in told["columns"]]
     table = table_of(columns, right=columns[1:], title=str(told["title"]))
     for row in told["rows"]:
@@ -54,29 +103,42 @@ def told_table(told: Mapping[str, Any]) -> Table:
     return table
 
 
-def result_table(results: Mapping[str, Result], sections: Mapping[str, str] | None = None) -> Table:
-    """Node, time, rows and result; the title says where the links lead from that have the nodes' names.
+def result_table(
+    results: Mapping[str, BuildResult], sections: Mapping[str, str] | None = None
+) -> Table:
+    """Return a table of nodes with time, rows and result; its title is their directory.
 
     Args:
-        sections: of nodes, so that instances share a line where there are many.
+        sections: section by node; many instances of a section share a line.
     """
     place = next((str(Path(result.artifact).parent) for result in results.values()), None)
     table = table_of(("node", "time", "rows", "result"), right=("time", "rows"), title=place)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for line, names in together(results, sections or {}).items():
+    for line, names in group_instances(results, sections or {}).items():
         found = [results[name] for name in names]
-        seconds, cached = sum(one.manifest.seconds for one in found), sum(one.cached for one in found)
+        seconds, cached = (
+            sum(one.manifest.seconds for one in found),
+            sum(one.cached for one in found),
+        )
         rows = sum(one.manifest.rows for one in found)
         more = f", {cached} cached" if cached else ""
-        spent = f"cached ({duration(seconds)})" if cached == len(found) else f"{duration(seconds)}{more}"
+        spent = (
+            f"cached ({format_duration(seconds)})"
+            if cached == len(found)
+            else f"{format_duration(seconds)}{more}"
+        )
         told = headline(found[0].manifest) if len(found) == 1 else _mean(found)
-        table.add_row(line, spent, f"{rows:,}" if rows else "", told)
+        table.add_row(escape(line), spent, f"{rows:,}" if rows else "", escape(told))
     return table
 
 
-def _mean(found: Sequence[Result]) -> str:
-    """The first metric of several artifacts."""
+def _mean(found: Sequence[BuildResult]) -> str:
+    """Return the mean and the maximum of the artifacts' main metric."""
     metrics = [one.manifest.summary.get("metrics") or {} for one in found]
     name = str(found[0].manifest.summary.get("metric") or next(iter(metrics[0]), ""))
     values = [value for one in metrics if isinstance(value := one.get(name), (int, float))]
-    return f"{name} {sum(values) / len(values):.3f} on average, best {max(values):.3f}" if values else ""
+    return (
+        f"{name} {sum(values) / len(values):.3f} on average, best {max(values):.3f}"
+        if values
+        else ""
+    )

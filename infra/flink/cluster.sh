@@ -142,7 +142,7 @@ END
 
 start() {
     command -v java >/dev/null || [ -x "${JAVA_HOME:-}/bin/java" ] || die "Java is missing; install Java 17 or 11, or set JAVA_HOME"
-    "$PYTHON" -c "import pipeline.engines.pool" || die "$PYTHON has no cloze; set PYTHON to that of its environment"
+    "$PYTHON" -c "import cloze.pipeline.runners.pool" || die "$PYTHON has no cloze; set PYTHON to that of its environment"
     if [ -d "$DIR/pids" ]; then
         for file in "$DIR"/pids/*; do
             ours "$file" && die "a cluster runs in $DIR already; stop it first"
@@ -155,7 +155,7 @@ start() {
     launch jobmanager "$FLINK_DIST/bin/jobmanager.sh" start-foreground
     for ((number = 1; number <= MANAGERS; number++)); do
         printf '127.0.0.1 localhost %s\n127.0.0.%d worker-pool\n' "$(hostname)" "$number" >"$DIR/conf/hosts-$number"
-        launch "pool-$number" "$PYTHON" -m pipeline.engines.pool --address "127.0.0.$number:$POOL_PORT"
+        launch "pool-$number" "$PYTHON" -m cloze.pipeline.runners.pool --address "127.0.0.$number:$POOL_PORT"
         launch "taskmanager-$number" env JVM_ARGS="${JVM_ARGS:-} -Djdk.net.hosts.file=$DIR/conf/hosts-$number" \
             "$FLINK_DIST/bin/taskmanager.sh" start-foreground
     done

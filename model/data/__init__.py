@@ -1,1 +1,1 @@
-"""From dataset shards to batches: memory-mapped rows, a sampler without state, the collator, the prefetch thread."""
+"""Batches from dataset shards: memory-mapped rows, stateless sampler, collator, prefetch thread."""

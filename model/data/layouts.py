@@ -1,6 +1,6 @@
-"""Batches' layouts, made on the host in numpy: where each token lies, so that the device is never asked.
+"""Batch layouts, computed on the host in numpy, so that the device is never synchronized.
 
-Which one a run uses is decided once (`choose`); that a batch on a CPU is too full for it, by its lengths.
+`choose_layout` decides once per run. On a CPU, a batch with little padding keeps padded rows.
 """
 
 from __future__ import annotations
@@ -14,31 +14,36 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from model.data.rows import MaskedRows
-from model.layers.attention import SelfAttention
-from model.layers.encoder import Encoder
-from model.layers.layout import Layout, Rows
-from model.layers.unpadded import Buckets, Packed
-from model.layers.varlen import runs_varlen
-from pipeline.core.ragged import I64, offsets_of, ranges
+from cloze.core.ragged import I64, offsets_of, ranges
+from cloze.model.data.rows import MaskedRows
+from cloze.model.layers.attention import SelfAttention
+from cloze.model.layers.attention_kernels import runs_varlen
+from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.layout import BatchLayout, PaddedLayout
+from cloze.model.layers.unpadded import BucketedLayout, PackedLayout
 
-Kind = Literal["rows", "buckets", "packed"]
+LayoutKind = Literal["rows", "buckets", "packed"]
 Bools = npt.NDArray[np.bool_]
-MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, and full tiles in the matrix units
-BUCKETS = 4  # groups that a batch's rows are cut into for attention: more means less padding and more operations
-SHAPES = 32  # numbers of tokens that unpadded batches of one size may have: each new one is a kernel that a CPU has to build
-WORTH = 0.85  # of a padded batch must remain at most this share, or buckets cost a CPU more than they save
+MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, full tiles in the matrix units
+# Groups of rows per batch for attention; more groups: less padding, more operations.
+BUCKETS = 4
+# Distinct token counts of unpadded batches of one size; a CPU builds a kernel for each.
+SHAPES = 32
+# Maximum share of real tokens in a padded batch; above it, buckets cost a CPU more than they save.
+WORTH = 0.85
 
 
-def choose(*, compiled: bool, device: str, varlen: bool, unpads: bool, packed_rows: bool) -> Kind:
-    """The layout of a run's batches.
+def choose_layout(
+    *, compiled: bool, device: str, varlen: bool, unpads: bool, packed_rows: bool
+) -> LayoutKind:
+    """Return the layout of a run's batches.
 
     Args:
-        compiled: the model goes through torch.compile, for batches of one fixed shape.
-        device: the type of device.
-        varlen: the GPU's variable-length kernels take all the model's attention.
-        unpads: all encoders take rows without padding.
-        packed_rows: rows hold several sequences each.
+        compiled: the model runs under torch.compile, with batches of one fixed shape.
+        device: device type.
+        varlen: the GPU's variable-length kernels support all attention layers of the model.
+        unpads: all encoders accept rows without padding.
+        packed_rows: rows contain several sequences each.
     """
     if compiled or not (unpads or packed_rows):
         return "rows"
@@ -54,45 +59,53 @@ def layout_for(
     *,
     compiled: bool = False,
     packed_rows: bool = False,
-) -> Kind:
-    """`choose` for networks that see the same batches, and the dtype that attention is computed in."""
+) -> LayoutKind:
+    """Return the layout for networks that share batches; `dtype` is that of the attention."""
     parts = [part for network in networks for part in network.modules()]
     sizes = {part.head_size for part in parts if isinstance(part, SelfAttention)}
-    return choose(
+    return choose_layout(
         compiled=compiled,
         device=device.type,
         varlen=all(runs_varlen(device, dtype, size) for size in sizes),
-        unpads=all(part.unpads for part in parts if isinstance(part, Encoder)),
+        unpads=all(part.supports_unpadding for part in parts if isinstance(part, Encoder)),
         packed_rows=packed_rows,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences:
-    """The sequences of a padded batch, row after row.
+    """Sequences of a padded batch, row by row.
 
     Attributes:
         shape: (B, L).
-        first: int64 [S], where in the flattened B * L each begins.
+        first: int64 [S], start of each sequence in the flattened B * L.
         lengths: int64 [S].
-        several: whether a row may hold more than one.
-        causal: bool [S], which are read from left to right; None: as the model reads.
+        packed: rows may contain several sequences.
+        causal: bool [S], sequences read left to right. None: the model's own attention mode.
     """
 
     shape: tuple[int, int]
     first: I64
     lengths: I64
-    several: bool = False
+    packed: bool = False
     causal: Bools | None = None
 
     @classmethod
     def alone(cls, lengths: I64, length: int, causal: Bools | None = None) -> Sequences:
-        """One a row, of `lengths` [B], in rows padded to `length`; causal: bool [B]."""
-        return cls(shape=(len(lengths), length), first=np.arange(len(lengths)) * length, lengths=lengths, causal=causal)
+        """Return one sequence per row.
+
+        Args: lengths: int64 [B]; length: of the padded rows; causal: bool [B].
+        """
+        return cls(
+            shape=(len(lengths), length),
+            first=np.arange(len(lengths)) * length,
+            lengths=lengths,
+            causal=causal,
+        )
 
     @classmethod
     def of(cls, rows: MaskedRows, length: int, causal: Bools | None = None) -> Sequences:
-        """Those of rows padded to `length`. Args: causal: bool [B], the rows that are read from left to right."""
+        """Return the sequences of rows padded to `length`. Args: causal: bool [B], causal rows."""
         if rows.boundary_counts is None:
             return cls.alone(rows.lengths, length, causal)
         if causal is not None:
@@ -101,26 +114,34 @@ class Sequences:
         first = np.repeat(begins, rows.boundary_counts) + rows.boundaries
         ends = np.append(first[1:], 0)
         ends[np.cumsum(rows.boundary_counts) - 1] = begins + rows.lengths
-        return cls(shape=(len(rows.lengths), length), first=first, lengths=ends - first, several=True, causal=causal)
+        return cls(
+            shape=(len(rows.lengths), length),
+            first=first,
+            lengths=ends - first,
+            packed=True,
+            causal=causal,
+        )
 
 
-def make_layout(kind: Kind, sequences: Sequences) -> Layout | None:
-    """The layout of a batch; None: padded rows of one sequence each, which the batch's attention_mask says all of."""
+def make_layout(kind: LayoutKind, sequences: Sequences) -> BatchLayout | None:
+    """Return the layout; None for padded rows that `attention_mask` describes completely."""
     if kind == "packed":
         return packed(sequences)
     full = int(sequences.lengths.sum()) > WORTH * sequences.shape[0] * sequences.shape[1]
-    if kind == "buckets" and (sequences.several or not full):
+    if kind == "buckets" and (sequences.packed or not full):
         return buckets(sequences)
-    return rows(sequences) if sequences.several or sequences.causal is not None else None
+    return rows(sequences) if sequences.packed or sequences.causal is not None else None
 
 
-def rows(sequences: Sequences) -> Rows:
-    """Padded rows of several sequences, or of which some are read from left to right."""
+def rows(sequences: Sequences) -> PaddedLayout:
+    """Return the layout of padded rows that are packed or partly causal."""
     shape, lengths = sequences.shape, sequences.lengths
     causal = None
     if sequences.causal is not None:
         causal = np.zeros(shape[0], np.bool_)
-        causal[sequences.first // shape[1]] = sequences.causal  # the sequences of a row are all read alike
+        causal[sequences.first // shape[1]] = (
+            sequences.causal
+        )  # all sequences of a row have one attention mode
     places = ranges(sequences.first, lengths)
     number, positions, real = np.zeros((3, shape[0] * shape[1]), np.int64)
     number[places] = np.repeat(np.arange(len(lengths)), lengths)
@@ -128,17 +149,19 @@ def rows(sequences: Sequences) -> Rows:
     real[places] = 1
     way = None if causal is None else _tensor(causal)
     there = _tensor((real > 0).reshape(shape))
-    if not sequences.several:
-        return Rows(shape, there, causal=way)
-    return Rows(shape, there, _tensor(number.reshape(shape)), _tensor(positions.reshape(shape)), way)
+    if not sequences.packed:
+        return PaddedLayout(shape, there, causal=way)
+    return PaddedLayout(
+        shape, there, _tensor(number.reshape(shape)), _tensor(positions.reshape(shape)), way
+    )
 
 
-def buckets(sequences: Sequences) -> Buckets:
-    """Sequences in groups of similar lengths."""
+def buckets(sequences: Sequences) -> BucketedLayout:
+    """Return a layout with sequences grouped by similar length."""
     batch, length = sequences.shape
     order = np.argsort(-sequences.lengths, kind="stable")
     count = -(-batch // BUCKETS) * -(-len(order) // batch)
-    filler = (0, -len(order) % count)  # empty sequences: every group has as many rows
+    filler = (0, -len(order) % count)  # empty sequences: every group has the same number of rows
     first, lengths = (np.pad(part[order], filler) for part in (sequences.first, sequences.lengths))
     causal = None if sequences.causal is None else np.pad(sequences.causal[order], filler)
     groups: list[tuple[int, int]] = []
@@ -153,13 +176,13 @@ def buckets(sequences: Sequences) -> Buckets:
     there = np.concatenate(kept)
     taken = np.flatnonzero(there)
     tokens, step = len(taken), MULTIPLE * -(-batch * length // (MULTIPLE * SHAPES))
-    # Where there is padding, a token at least fills up: the two are taken for each other, and have no gradient.
+    # With padding, at least one filler token exists: padded positions read it, without gradient.
     fills = (0, 0 if there.all() else step - tokens % step)
     block = np.full(len(there), tokens)
     block[taken] = np.arange(tokens)
     place, position = ranges(first, lengths), ranges(np.zeros_like(lengths), lengths)
     slots, padding = _slots(place, np.arange(tokens), batch * length)
-    return Buckets(
+    return BucketedLayout(
         (batch, length),
         places=_tensor(np.pad(place, fills)),
         slots=_tensor(slots),
@@ -173,8 +196,8 @@ def buckets(sequences: Sequences) -> Buckets:
     )
 
 
-def packed(sequences: Sequences) -> Packed:
-    """Real tokens end to end, first those of sequences that are read from left to right."""
+def packed(sequences: Sequences) -> PackedLayout:
+    """Return the layout without padding; causal sequences come first."""
     first, lengths, causal = sequences.first, sequences.lengths, sequences.causal
     before = (0, 0)
     if causal is not None:
@@ -183,17 +206,22 @@ def packed(sequences: Sequences) -> Packed:
         first, lengths = first[order], lengths[order]
     place = ranges(first, lengths)
     slots, padding = _slots(place, np.arange(len(place)), sequences.shape[0] * sequences.shape[1])
-    positions, bounds = ranges(np.zeros_like(lengths), lengths), offsets_of(lengths).astype(np.int32)
+    positions, bounds = (
+        ranges(np.zeros_like(lengths), lengths),
+        offsets_of(lengths).astype(np.int32),
+    )
     tensors = _tensor(place), _tensor(slots), _tensor(padding), _tensor(positions), _tensor(bounds)
-    return Packed(sequences.shape, *tensors, longest=int(lengths.max()), causal=before)
+    return PackedLayout(sequences.shape, *tensors, longest=int(lengths.max()), causal=before)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _slots(places: I64, numbers: I64, size: int) -> tuple[I64, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """`slots` and `padding` of `Tokens`: at the `places` of real tokens stand their `numbers`."""
+def _slots(
+    places: I64, numbers: I64, size: int
+) -> tuple[I64, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Return `slots` and `padding` of `UnpaddedLayout` for real tokens `numbers` at `places`."""
     slots, padding = np.zeros(size, np.int64), np.ones(size, np.bool_)
     slots[places], padding[places] = numbers, False
     return slots, padding

@@ -1,12 +1,13 @@
-"""Several datasets as one: which of them each sample of a run comes from, and their rows behind one table.
+"""Mixtures of datasets: assignment of samples to datasets, and their rows as one table.
 
-Sample g belongs to unit g // group, a unit to a block of `BLOCK`. In each block every dataset has its quota of units, in a random order
-that follows from (seed, block) alone; a dataset's units count through all blocks. So sample g is sample k of one dataset, in whose own
-shuffled order, with whose own epochs and mask copies, row k stands: a pure function of (seed, g) with no state to save, found in the time
-of one block, the same for any number of ranks, batch or start. Quotas are exact: shares of a whole block are off by nothing, those of a
-part of one by less than those of independent draws (it is drawn without putting back).
+Sample g belongs to unit g // group, a unit to a block of `BLOCK` units. In each block every dataset
+has its quota of units, in a random order that depends on (seed, block) alone. A dataset's units are
+numbered through all blocks, so sample g is sample k of one dataset's own shuffled order. The
+assignment is a pure function of (seed, g): it has no state, takes the time of one block, and does
+not depend on the number of ranks or the batch size. Quotas are exact for a whole block, and closer
+than independent draws within one, because units are drawn without replacement.
 
-With datasets in length bins a unit is a group of rows of one bin (`model.data.sampler`), else one row.
+With length bins a unit is a group of rows of one bin (`cloze.model.data.sampler`), else one row.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from model.data.rows import MaskedRows
-from model.data.sampler import Bins, Sampler
-from model.data.shards import Shards
-from pipeline.core import random_keys
-from pipeline.core.errors import UsageError
-from pipeline.core.ragged import I64, offsets_of
-from pipeline.dataset.schema import DatasetInfo
+from cloze.core import random_keys
+from cloze.core.errors import UsageError
+from cloze.core.ragged import I64, offsets_of
+from cloze.model.data.rows import DynamicMasker, MaskedRows
+from cloze.model.data.sampler import LengthBins, Sampler
+from cloze.model.data.shards import ShardedRows
+from cloze.pipeline.dataset.schema import DatasetInfo
 
-BLOCK = 1 << 16  # units: weights are told apart to a 65,536th
-_SOURCES = 9  # random stream, beside the sampler's
+BLOCK = 1 << 16  # units; weights have a resolution of 1 / 65,536
+_SOURCES = 9  # random stream, distinct from the sampler's
 
 
 def quotas(shares: Sequence[float]) -> tuple[int, ...]:
-    """Units of a block for each share of it, by largest remainders: together `BLOCK`.
+    """Return the units per block of each share, by largest remainders; their sum is `BLOCK`.
 
     Raises:
-        ValueError: a share comes to none; its first argument is the share's place.
+        ValueError: a share rounds to zero units; the first argument is its index.
     """
     exact = BLOCK * np.asarray(shares, np.float64) / float(np.sum(shares))
     found = np.floor(exact).astype(np.int64)
@@ -47,8 +48,8 @@ def quotas(shares: Sequence[float]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def _block(quotas: tuple[int, ...], seed: int, number: int) -> tuple[I64, I64]:
-    """Of each unit of block `number`: its dataset, and how many units of that dataset stand before it in the block."""
-    order = np.argsort(random_keys.derive(seed, _SOURCES, number, np.arange(BLOCK)), kind="stable")
+    """Return each unit's dataset, and the number of that dataset's earlier units in the block."""
+    order = np.argsort(random_keys.fold_in(seed, _SOURCES, number, np.arange(BLOCK)), kind="stable")
     sources, before = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     sources[order] = np.repeat(np.arange(len(quotas)), quotas)
     for source, quota in enumerate(quotas):
@@ -57,13 +58,13 @@ def _block(quotas: tuple[int, ...], seed: int, number: int) -> tuple[I64, I64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """Which dataset each sample comes from.
+class MixtureAssignment:
+    """Assignment of samples to datasets.
 
     Attributes:
-        quotas: each dataset's units of a block.
-        seed: of the order.
-        group: samples of a unit.
+        quotas: units per block of each dataset.
+        seed: seed of the order.
+        group: samples per unit.
     """
 
     quotas: tuple[int, ...]
@@ -71,7 +72,7 @@ class Draw:
     group: int = 1
 
     def locate(self, samples: I64) -> tuple[I64, I64]:
-        """The dataset of each sample, and its number among that dataset's samples; both int64 of the same shape."""
+        """Return the dataset of each sample and its number within that dataset; both int64 [B]."""
         units, inside = np.divmod(samples, self.group)
         blocks, places = np.divmod(units, BLOCK)
         sources, numbers = np.empty_like(samples), np.empty_like(samples)
@@ -84,32 +85,34 @@ class Draw:
         return sources, numbers * self.group + inside
 
     def before(self, samples: int) -> list[int]:
-        """How many of the first `samples` samples come from each dataset."""
+        """Count how many of the first `samples` samples come from each dataset."""
         units, inside = divmod(samples, self.group)
         block, place = divmod(units, BLOCK)
         source, _ = _block(self.quotas, self.seed, block)
-        counts = block * np.asarray(self.quotas) + np.bincount(source[:place], minlength=len(self.quotas))
+        counts = block * np.asarray(self.quotas) + np.bincount(
+            source[:place], minlength=len(self.quotas)
+        )
         found = counts * self.group
         found[source[place]] += inside
         return [int(count) for count in found]
 
 
 @dataclass(frozen=True, slots=True)
-class MixedSampler:
-    """The order of a run over several datasets; see `model.data.sampler.Sampler`.
+class MixtureSampler:
+    """Sampler over several datasets; same interface as `cloze.model.data.sampler.Sampler`.
 
     Attributes:
-        samplers: of each dataset.
-        draw: which of them is drawn from.
-        firsts: the sample that each dataset begins with.
+        samplers: one sampler per dataset.
+        draw: assignment of samples to datasets.
+        firsts: number of the first sample of each dataset.
     """
 
     samplers: tuple[Sampler, ...]
-    draw: Draw
+    draw: MixtureAssignment
     firsts: tuple[int, ...]
 
     def locate(self, samples: npt.ArrayLike) -> tuple[I64, I64]:
-        """Row number, counted through all datasets, and mask copy of each global sample number."""
+        """Return row number, counted through all datasets, and mask copy of each global sample."""
         samples = np.asarray(samples, np.int64)
         sources, numbers = self.draw.locate(samples)
         starts = offsets_of(np.array([sampler.rows for sampler in self.samplers]))
@@ -122,19 +125,22 @@ class MixedSampler:
         return rows, copies
 
     def places(self, samples: int) -> list[int]:
-        """Each dataset's next sample, after `samples` samples of the run."""
-        return [first + count for first, count in zip(self.firsts, self.draw.before(samples), strict=True)]
+        """Return each dataset's next sample number after `samples` samples of the run."""
+        return [
+            first + count
+            for first, count in zip(self.firsts, self.draw.before(samples), strict=True)
+        ]
 
 
-class MixedShards:
-    """The rows of one split of several datasets, one dataset's behind the other's; see `model.data.shards.Shards`.
+class ConcatenatedRows:
+    """Rows of one split of several datasets, concatenated; a `cloze.model.data.shards.RowTable`.
 
     Args:
-        parts: each dataset's, by name.
-        shares: what each is of the mixture's rows.
+        parts: rows by dataset name.
+        shares: share of each dataset in the mixture's rows.
     """
 
-    def __init__(self, parts: Mapping[str, Shards], shares: Sequence[float]) -> None:
+    def __init__(self, parts: Mapping[str, ShardedRows], shares: Sequence[float]) -> None:
         self.parts = dict(parts)
         self.shares = dict(zip(self.parts, shares, strict=True))
         self._shards = tuple(self.parts.values())
@@ -146,38 +152,43 @@ class MixedShards:
 
     @property
     def info(self) -> DatasetInfo | None:
-        """What all of them say of their rows; of mask copies and seed, what the first does."""
+        """Dataset properties that all parts share; `copies` and `seed` are those of the first."""
         return self._shards[0].info
 
     @property
-    def bins(self) -> Bins | None:
-        """Those of the first that has some: rows of one length lie together."""
+    def bins(self) -> LengthBins | None:
+        """Length bins of the first dataset that has any; their rows are contiguous."""
         return next((bins for part in self._shards if (bins := part.bins) is not None), None)
 
     def first(self, number: int) -> I64:
-        """The numbers of each dataset's first rows, by its share of so many; int64."""
+        """Return numbers of each dataset's first rows, `number` in total by its share; int64."""
         shares = zip(self._shards, self.shares.values(), self._starts, strict=False)
-        return np.concatenate([start + part.first(round(share * number)) for part, share, start in shares])
+        return np.concatenate(
+            [start + part.first(round(share * number)) for part, share, start in shares]
+        )
 
     def most_predictions(self) -> int:
-        """The most predicted positions that a row has in any copy."""
+        """Return the maximum number of predictions of a row in any mask copy."""
         return max(part.most_predictions() for part in self._shards)
 
     def source(self, rows: I64) -> I64:
-        """The number of each row's dataset, int64 [B]."""
+        """Return the dataset number of each row, int64 [B]."""
         return np.searchsorted(self._starts, rows, side="right") - 1
 
     def local(self, rows: I64) -> I64:
-        """Each row's number in its own dataset, int64 [B]."""
+        """Return each row's number in its own dataset, int64 [B]."""
         found: I64 = rows - self._starts[self.source(rows)]
         return found
 
     def by_source(self, rows: I64, values: I64) -> list[int]:
-        """The sum of the rows' values, for each dataset."""
-        return [int(total) for total in np.bincount(self.source(rows), weights=values, minlength=len(self._shards))]
+        """Sum the rows' values per dataset."""
+        return [
+            int(total)
+            for total in np.bincount(self.source(rows), weights=values, minlength=len(self._shards))
+        ]
 
     def take(self, rows: I64, copies: I64) -> MaskedRows:
-        """The rows, each with the mask copy asked for, in that order."""
+        """Return the rows with the given mask copies, in the given order."""
         sources = self.source(rows)
         local = rows - self._starts[sources]
         order = np.argsort(sources, kind="stable")
@@ -185,10 +196,15 @@ class MixedShards:
         for number in np.unique(sources).tolist():
             mine = order[sources[order] == number]
             pieces.append(self._shards[number].take(local[mine], copies[mine]))
-        return MaskedRows.joined(pieces).ordered(np.argsort(order, kind="stable")) if len(rows) else MaskedRows.none()
+        return (
+            MaskedRows.concatenate(pieces).ordered(np.argsort(order, kind="stable"))
+            if len(rows)
+            else MaskedRows.none()
+        )
 
 
-SAME = {  # what the rows of a mixture must have in common: a field of `DatasetInfo`, in words, and what to do where it differs
+# Fields of `DatasetInfo` that must agree in a mixture: their name for people, and a remedy.
+SAME = {
     "tokenizer": ("tokenizer", "make both with one --tokenizer"),
     "vocab_size": ("vocabulary", "make both with one --tokenizer"),
     "special": ("special tokens", "make both with one --tokenizer"),
@@ -200,20 +216,69 @@ SAME = {  # what the rows of a mixture must have in common: a field of `DatasetI
 }
 
 
-def check_alike(infos: Mapping[str, DatasetInfo]) -> None:
-    """Refuse datasets whose rows cannot stand in one batch, or would be learned from differently.
+def check_compatible(infos: Mapping[str, DatasetInfo]) -> None:
+    """Check that the datasets' rows can share a batch and have equal training settings.
 
     Raises:
-        UsageError: two differ.
+        UsageError: two datasets differ in a field of `SAME`.
     """
     (first, known), *others = infos.items()
     for name, info in others:
         for field, (what, remedy) in SAME.items():
             ours, theirs = getattr(known, field), getattr(info, field)
             if ours != theirs:
-                told = f" ({_short(ours)} and {_short(theirs)})" if field not in ("special", "masks") else ""
-                raise UsageError(f"datasets {first} and {name} differ in their {what}{told} and cannot be mixed; {remedy}")
+                told = (
+                    f" ({_short(ours)} and {_short(theirs)})"
+                    if field not in ("special", "masks")
+                    else ""
+                )
+                raise UsageError(
+                    f"datasets {first} and {name} differ in their {what}{told} and cannot be mixed;"
+                    f" {remedy}"
+                )
 
 
 def _short(value: object) -> str:
     return f"{value[:12]}…" if isinstance(value, str) and len(value) > 16 else str(value)
+
+
+# Training data of a run: shards with stored or dynamic masks, and their sampler.
+
+# Consecutive rows of one length bin: a small micro-batch, and several bins in a large step.
+LENGTH_GROUP = 32
+
+
+def training_shards(dataset: str, dynamic: bool) -> ShardedRows:
+    """Open the training split of `dataset` with stored masks, or with dynamic masking if `dynamic`.
+
+    Raises:
+        DataError: a shard is damaged.
+        UsageError: the dataset does not support dynamic masking.
+    """
+    shards = ShardedRows(dataset)
+    if not dynamic or shards.info is None:
+        return shards
+    return ShardedRows(dataset, info=shards.info, fresh=DynamicMasker.of(dataset, shards.info))
+
+
+def make_sampler(
+    shards: ShardedRows, seed: int, dynamic: bool, global_batch: int, group: int | None = None
+) -> Sampler:
+    """Return the sampler of a training run.
+
+    Args:
+        shards: rows to draw from; not empty.
+        seed: seed of the order.
+        dynamic: draw new masks in every epoch.
+        global_batch: sequences per step.
+        group: consecutive rows of one length bin. None: `LENGTH_GROUP`, at most `global_batch`.
+    """
+    copies = None if dynamic or shards.info is None else shards.info.copies
+    return Sampler(
+        rows=len(shards),
+        copies=copies,
+        seed=seed,
+        bins=shards.bins,
+        group=group or min(LENGTH_GROUP, global_batch),
+        window=shards.window,
+    )

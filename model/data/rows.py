@@ -1,4 +1,4 @@
-"""Rows as the loader hands them on: ragged numpy arrays, the rows' values end to end."""
+"""Rows of a batch as ragged numpy arrays, dynamic masking and mask-rate schedules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.core.ragged import I64, offsets_of, ranges
-from pipeline.core.random_keys import U64
+from cloze.core import random_keys, storage
+from cloze.core.errors import UsageError
+from cloze.core.ragged import I64, offsets_of, ranges
+from cloze.core.random_keys import U64
+from cloze.pipeline.dataset.masking import (
+    UNIGRAMS,
+    MaskConfig,
+    TokenProperties,
+    UnmaskedRows,
+    read_unigrams,
+    row_keys,
+    sample_masks,
+)
+from cloze.pipeline.dataset.schema import DatasetInfo
+from cloze.pipeline.tokenizer import load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,16 +31,17 @@ class MaskedRows:
     """B rows with one mask copy each.
 
     Attributes:
-        ids: token ids of the unmasked sequences, [sum of lengths].
+        ids: [sum of lengths], token ids of the unmasked rows.
         lengths: int64 [B].
-        segment_start: int64 [B], where segment B starts (the row's length if there is none).
-        pair_labels: int64 [B], -100 where there is none.
-        positions: predicted positions inside their rows, [sum of counts].
-        replacements: the ids that stand there in the masked sequence, [sum of counts].
-        counts: int64 [B], predicted positions a row.
-        documents: uint64 [B], and sentences: int64 [B], the row's `source`: what its random numbers follow from.
-        boundaries: of packed rows: where in their row sequences begin, [sum of boundary_counts].
-        boundary_counts: int64 [B], sequences a row; None where rows are not packed.
+        segment_start: int64 [B], start of segment B; the row's length if there is none.
+        pair_labels: int64 [B], -100 for none.
+        positions: [sum of counts], predicted positions within their rows.
+        replacements: [sum of counts], ids at these positions in the masked rows.
+        counts: int64 [B], predicted positions per row.
+        documents: uint64 [B], document keys; part of the seed of a row's masks.
+        sentences: int64 [B], offsets in the documents; part of the seed of a row's masks.
+        boundaries: [sum of boundary_counts], starts of the sequences in packed rows.
+        boundary_counts: int64 [B], sequences per row; None if rows are not packed.
     """
 
     ids: npt.NDArray[Any]
@@ -44,31 +58,38 @@ class MaskedRows:
 
     @classmethod
     def none(cls) -> MaskedRows:
-        """No rows."""
         nothing = np.zeros(0, np.int64)
         ragged = dict.fromkeys(("ids", "positions", "replacements", "boundaries"), nothing)
-        flat = dict.fromkeys(("lengths", "segment_start", "pair_labels", "counts", "sentences"), nothing)
+        flat = dict.fromkeys(
+            ("lengths", "segment_start", "pair_labels", "counts", "sentences"), nothing
+        )
         return cls(**ragged, **flat, documents=nothing.astype(np.uint64))
 
     @classmethod
-    def joined(cls, parts: Sequence[MaskedRows]) -> MaskedRows:
-        """The rows of all parts, one behind the other; all are packed, or none."""
+    def concatenate(cls, parts: Sequence[MaskedRows]) -> MaskedRows:
+        """Concatenate rows; either all parts are packed or none is."""
         if len(parts) == 1:
             return parts[0]
         names = (one.name for one in fields(cls) if getattr(parts[0], one.name) is not None)
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+        return cls(
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        )
 
-    def with_masks(self, positions: npt.NDArray[Any], replacements: npt.NDArray[Any], counts: I64) -> MaskedRows:
-        """The same rows under other masks."""
+    def with_masks(
+        self, positions: npt.NDArray[Any], replacements: npt.NDArray[Any], counts: I64
+    ) -> MaskedRows:
+        """Return the rows with other masks."""
         return replace(self, positions=positions, replacements=replacements, counts=counts)
 
     def without_masks(self, bare: npt.NDArray[np.bool_]) -> MaskedRows:
-        """The same rows, of which those that `bare`, bool [B], names have nothing masked."""
+        """Return the rows without masks where `bare`, bool [B], is true."""
         kept = ~np.repeat(bare, self.counts)
-        return self.with_masks(self.positions[kept], self.replacements[kept], np.where(bare, 0, self.counts))
+        return self.with_masks(
+            self.positions[kept], self.replacements[kept], np.where(bare, 0, self.counts)
+        )
 
     def ordered(self, order: I64) -> MaskedRows:
-        """The rows that `order`, int64 [B], names, in its order."""
+        """Return the rows with numbers `order`, int64 [B], in that order."""
         tokens, masked = _inside(self.lengths, order), _inside(self.counts, order)
         bounds = None if self.boundary_counts is None else _inside(self.boundary_counts, order)
         return MaskedRows(
@@ -87,5 +108,106 @@ class MaskedRows:
 
 
 def _inside(lengths: I64, order: I64) -> I64:
-    """Where the values of the lists that `order` names are, when lists of these lengths lie end to end."""
+    """Return the indices of the values of lists `order` among concatenated lists."""
     return ranges(offsets_of(lengths)[:-1][order], lengths[order])
+
+
+# Mask-rate schedule: a pure function of the step, so it has no state to save.
+
+_THINNING = 8  # random stream, distinct from the sampler's and the trainer's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskRateSchedule:
+    """Linear decrease of the share of stored masks that are used, from 1 to `last`.
+
+    A random subset of random masks is random, so a dataset with 30 % masks can train at 15 %.
+    Dropped masks leave the original token in the row (Ankner et al., "Dynamic Masking Rate
+    Schedules for MLM Pretraining", 2023).
+
+    Attributes:
+        last: final share, in (0, 1).
+        first: first step of the decrease.
+        steps: number of steps of the decrease.
+        seed: seed of the subset.
+    """
+
+    last: float
+    first: int
+    steps: int
+    seed: int
+
+    def kept(self, step: int) -> float:
+        """Return the share of masks that step `step` (from 0) trains on."""
+        return 1.0 - (1.0 - self.last) * min(1.0, max(0.0, (step - self.first) / self.steps))
+
+    def subsample(self, rows: MaskedRows, samples: I64, step: int) -> MaskedRows:
+        """Return the rows with the share of their masks that `step` uses.
+
+        Args:
+            samples: int64 [B], sample numbers of the rows in the run.
+        """
+        each = np.repeat(np.arange(len(samples)), rows.counts)
+        keys = random_keys.fold_in(self.seed, _THINNING, samples)[each]
+        keep = random_keys.uniform(random_keys.fold_in(keys, rows.positions)) < self.kept(step)
+        counts = np.bincount(each[keep], minlength=len(samples)).astype(np.int64)
+        return rows.with_masks(rows.positions[keep], rows.replacements[keep], counts)
+
+
+# Dynamic masking: masks drawn per batch, with the function that the dataset stage uses.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicMasker:
+    """Draws masks of rows for given mask copies.
+
+    Attributes:
+        seed: seed of the dataset.
+        config: masking options of the dataset.
+        table: token properties of the dataset's tokenizer.
+    """
+
+    seed: int
+    config: MaskConfig
+    table: TokenProperties
+
+    @classmethod
+    def of(cls, dataset: str, info: DatasetInfo) -> DynamicMasker:
+        """Return the masker of the dataset artifact at `dataset`.
+
+        Raises:
+            UsageError: the shards do not record the masking options.
+            DataError: the tokenizer is missing or damaged.
+        """
+        if info.masks is None:
+            raise UsageError(
+                f"{dataset} does not say how its masks were drawn; make it again, or leave out "
+                f"pretrain.dynamic"
+            )
+        tokenizer = load(storage.join(dataset, "tokenizer"))
+        config = MaskConfig.from_dict(info.masks)
+        counts = (
+            read_unigrams(storage.join(dataset, UNIGRAMS))
+            if config.random_from == "corpus"
+            else None
+        )
+        return cls(seed=info.seed, config=config, table=TokenProperties.of(tokenizer, counts))
+
+    def __call__(self, rows: MaskedRows, copies: I64) -> MaskedRows:
+        """Return the rows with masks of copies `copies`, int64 [B]."""
+        unmasked = UnmaskedRows(
+            keys=row_keys(self.seed, rows.documents, rows.sentences),
+            input_ids=rows.ids,
+            offsets=offsets_of(rows.lengths),
+            segment_start=rows.segment_start,
+        )
+        numbers, which = np.unique(copies, return_inverse=True)
+        masks = sample_masks(unmasked, self.config, self.table, numbers)
+        wanted = np.arange(len(copies)) * len(numbers) + which
+        counts = np.diff(masks.offsets)[wanted]
+        index = ranges(masks.offsets[:-1][wanted], counts)
+        return rows.with_masks(masks.positions[index], masks.input_ids[index], counts)
+
+    def most(self, length: int) -> int:
+        """Return the maximum number of predictions of a row of at most `length` tokens."""
+        return int(self.config.predictions(length, length, 1.0))

@@ -1,175 +1,375 @@
-"""Dataset shards as one table of rows, by memory map: what the sampler draws from and the collator reads.
+"""Dataset shards as one table of rows: one checked numpy call per column and file.
 
-Enter: a dataset artifact (or a directory of its shards) and a split. Leave: the rows asked for, as flat numpy arrays.
-Nothing is read before it is asked for, so opening takes milliseconds and memory stays flat in the size of the dataset.
-Every number that a later stage would index with is checked here, so a damaged shard is named instead of crashing a kernel.
+Offsets are compared with the sizes of the buffers that they point into, and numpy checks the bounds
+of the file. A damaged shard is named, and nothing outside its own values is read.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from model.data.blocks import Blocks
-from model.data.files import ShardFile
-from model.data.reading import read_rows
-from model.data.rows import MaskedRows
-from model.data.sampler import Bins
-from pipeline.core import artifact, fingerprints, storage
-from pipeline.core.errors import DataError
-from pipeline.core.ragged import I64, offsets_of
-from pipeline.core.shards import TRAIN
-from pipeline.dataset.schema import DatasetInfo
+from cloze.core import storage
+from cloze.core.artifacts import artifact, fingerprints
+from cloze.core.artifacts.artifact import TRAIN
+from cloze.core.errors import DataError
+from cloze.core.ragged import I64, offsets_of, ranges
+from cloze.model.data import shard_file
+from cloze.model.data.rows import MaskedRows
+from cloze.model.data.sampler import LengthBins
+from cloze.model.data.shard_file import RecordBatchIndex, ShardFile
+from cloze.pipeline.dataset.schema import NO_PAIR, DatasetInfo
 
-VERIFY_BYTES = 32 << 30  # datasets up to this size are hashed before the first use; larger ones by `cloze verify`
+
+def read_rows(
+    blocks: RecordBatchIndex, info: DatasetInfo, batches: I64, local: I64, copies: I64 | None
+) -> MaskedRows:
+    """Read rows `local` of record batches `batches`, int64 [B] each, in that order.
+
+    Args:
+        blocks: record batches.
+        info: dataset properties recorded in the shards.
+        copies: int64 [B], mask copies; None: no masks.
+
+    Raises:
+        DataError: a row has impossible values; the message names its file.
+    """
+    blocks.find(batches)
+    group = blocks.group[batches]
+    if (group == group[0]).all():
+        return _Reading(blocks, info, batches, local).rows(copies)
+    order = np.argsort(group, kind="stable")  # rows of the same arrays become adjacent
+    copies = None if copies is None else copies[order]
+    return (
+        _Reading(blocks, info, batches[order], local[order])
+        .rows(copies)
+        .ordered(np.argsort(order, kind="stable"))
+    )
+
+
+class _Reading:
+    """Single call of `read_rows`; record batches that share arrays are adjacent."""
+
+    def __init__(
+        self, blocks: RecordBatchIndex, info: DatasetInfo, batches: I64, local: I64
+    ) -> None:
+        self.blocks, self.info, self.batches, self.local = blocks, info, batches, local
+        self._begins, self._sizes = blocks.begins[batches].T, blocks.sizes[batches].T
+        self._borders = np.append(
+            np.flatnonzero(np.diff(blocks.group[batches], prepend=-1)), len(batches)
+        )
+        self._arrays = [blocks[int(batches[border])].arrays for border in self._borders[:-1]]
+
+    def _gather(self, buffer: int, index: I64, borders: I64) -> npt.NDArray[Any]:
+        """Return the values at `index`; indices between two `borders` refer to one array."""
+        if len(self._arrays) == 1:
+            found: npt.NDArray[Any] = self._arrays[0][buffer][index]
+            return found
+        ends = borders.tolist()
+        parts = zip(self._arrays, ends[:-1], ends[1:], strict=True)
+        return np.concatenate([arrays[buffer][index[begin:end]] for arrays, begin, end in parts])
+
+    def _at(self, buffer: int, index: I64) -> npt.NDArray[Any]:
+        """Return one value per row, at `index` of its buffer."""
+        return self._gather(buffer, self._begins[buffer] + index, self._borders)
+
+    def _lists(self, offsets: int, values: int, index: I64) -> tuple[npt.NDArray[Any], I64]:
+        """Return the lists at `index`, concatenated, and their lengths."""
+        self._require((index < 0) | (index + 1 >= self._sizes[offsets]), "a list that is not there")
+        start, stop = (
+            self._at(offsets, index).astype(np.int64),
+            self._at(offsets, index + 1).astype(np.int64),
+        )
+        self._require(
+            (start < 0) | (stop < start) | (stop > self._sizes[values]), "an offset outside of it"
+        )
+        lengths = stop - start
+        places = ranges(self._begins[values] + start, lengths)
+        return self._gather(values, places, offsets_of(lengths)[self._borders]), lengths
+
+    def rows(self, copies: I64 | None) -> MaskedRows:
+        """Return the rows with masks of copies `copies`, or without masks."""
+        local = self.local
+        ids, lengths = self._lists(shard_file.ID_OFFSETS, shard_file.IDS, local)
+        positions, replacements, counts = ids[:0], ids[:0], np.zeros(len(local), np.int64)
+        if copies is not None:
+            first = self._at(shard_file.MASK_OFFSETS, local).astype(np.int64)
+            self._require(
+                (copies < 0) | (first + copies >= self._at(shard_file.MASK_OFFSETS, local + 1)),
+                "a row that lacks a mask copy",
+            )
+            positions, counts = self._lists(
+                shard_file.POSITION_OFFSETS, shard_file.POSITIONS, first + copies
+            )
+            replacements, replaced = self._lists(
+                shard_file.REPLACEMENT_OFFSETS, shard_file.REPLACEMENTS, first + copies
+            )
+            self._require(replaced != counts, "a mask whose lists differ in length")
+        found = MaskedRows(
+            ids=ids,
+            lengths=lengths,
+            segment_start=self._at(shard_file.SEGMENT_START, local).astype(np.int64),
+            pair_labels=self._pair_labels(),
+            positions=positions,
+            replacements=replacements,
+            counts=counts,
+            documents=self._at(shard_file.DOCUMENTS, local),
+            sentences=self._at(shard_file.SENTENCES, local).astype(np.int64),
+            boundaries=ids[:0],
+        )
+        self._check(found)
+        if self.info.packed:
+            boundaries, sequences = self._lists(
+                shard_file.BOUNDARY_OFFSETS, shard_file.BOUNDARIES, local
+            )
+            self._check_boundaries(boundaries.astype(np.int64), sequences, lengths)
+            found = replace(found, boundaries=boundaries, boundary_counts=sequences)
+        return found
+
+    def _pair_labels(self) -> I64:
+        labels = self._at(shard_file.LABELS, self.local).astype(np.int64)
+        known = self._sizes[shard_file.VALID] > 0
+        if known.any():
+            places = np.where(known, self._begins[shard_file.VALID] + (self.local >> 3), 0)
+            bits = (
+                self._gather(shard_file.VALID, places, self._borders)
+                >> (self.local & 7).astype(np.uint8)
+                & 1
+            )
+            labels[known & (bits == 0)] = NO_PAIR
+        return labels
+
+    def _require(self, wrong: npt.NDArray[np.bool_], what: str) -> None:
+        """Raise DataError with the file of the first row for which `wrong`, bool [B], is true."""
+        if wrong.any():
+            file = self.blocks.files[
+                int(self.blocks.file_of[self.batches[int(wrong.argmax())]])
+            ].file
+            raise DataError(f"{file} is damaged (it has {what}); make the dataset again")
+
+    def _check(self, found: MaskedRows) -> None:
+        """Raise DataError if a row has an impossible length, id or mask position."""
+        info = self.info
+        self._require(
+            (found.lengths < 1) | (found.lengths > info.length), "a row whose length cannot be"
+        )
+        beyond = f"ids beyond the vocabulary of {info.vocab_size}"
+        for values, counts in ((found.ids, found.lengths), (found.replacements, found.counts)):
+            if int(values.max(initial=0)) >= info.vocab_size:
+                self._require(_any(values >= info.vocab_size, counts), beyond)
+        outside = found.positions >= np.repeat(found.lengths, found.counts)
+        if outside.any():
+            self._require(_any(outside, found.counts), "a mask outside of its row")
+
+    def _check_boundaries(self, begins: I64, sequences: I64, lengths: I64) -> None:
+        self._require(sequences < 1, "a packed row without sequences")
+        right = np.diff(begins, prepend=-1) > 0
+        opens = offsets_of(sequences)[:-1]
+        right[opens] = begins[opens] == 0
+        right &= begins < np.repeat(lengths, sequences)
+        self._require(_any(~right, sequences), "boundaries that cannot be")
+
+
+def _any(values: npt.NDArray[np.bool_], counts: I64) -> npt.NDArray[np.bool_]:
+    """Return which lists contain a true value, bool [B]; `counts` are the lists' lengths."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return np.bincount(owner[values], minlength=len(counts)) > 0
+
+
+# Memory-mapped tables of rows, from which samplers draw and the collator reads.
+
+VERIFY_BYTES = (
+    32 << 30
+)  # bytes; up to this size datasets are hashed before first use, larger ones by `cloze verify`
 WINDOW_BATCHES = 32  # record batches of a compressed dataset that are drawn from at a time
 
 
-class FreshMasks(Protocol):
-    """Draws masks instead of reading the stored ones; see `model.data.dynamic`."""
+class MaskSource(Protocol):
+    """Draws masks instead of reading stored ones; see `cloze.model.data.rows.DynamicMasker`."""
 
     def __call__(self, rows: MaskedRows, copies: I64) -> MaskedRows: ...
 
     def most(self, length: int) -> int:
-        """The most predictions of a row of at most `length` tokens."""
+        """Return the maximum number of predictions of a row of at most `length` tokens."""
 
 
-class Rows(Protocol):
-    """The rows of one split, of one dataset or of several, as samplers number them."""
+class RowTable(Protocol):
+    """Rows of one split of one or more datasets, as samplers number them."""
 
     @property
     def info(self) -> DatasetInfo | None:
-        """What they say of themselves; None: there are none."""
+        """Dataset properties recorded in the shards; None if there are no shards."""
         ...
 
     @property
-    def bins(self) -> Bins | None:
-        """Where the rows of each length bin are; None where there is one bin."""
+    def bins(self) -> LengthBins | None:
+        """Rows of each length bin; None if there is only one bin."""
         ...
 
     def __len__(self) -> int: ...
 
     def take(self, rows: I64, copies: I64) -> MaskedRows:
-        """The rows with these numbers, each with the mask copy asked for; both int64 [B]."""
+        """Return the rows `rows` with mask copies `copies`, both int64 [B]."""
         ...
 
     def most_predictions(self) -> int:
-        """The most predicted positions that a row has in any copy."""
+        """Return the maximum number of predictions of a row in any mask copy."""
         ...
 
     def first(self, number: int) -> I64:
-        """The numbers of about so many rows that stand for all: a dataset's first ones (shards are sorted by a hash), and of several
-        datasets those of each by its share. int64.
+        """Return the numbers of about `number` representative rows, int64.
+
+        Shards are sorted by a hash, so the first rows of a dataset represent it. A mixture takes
+        the first rows of each dataset by its share.
         """
         ...
 
 
-class Shards:
-    """The rows of one split, numbered over all its shards in the order of their names.
+class ShardedRows:
+    """Rows of one split, numbered over all shards in the order of the file names.
 
     Args:
-        path: a dataset artifact, or a directory that holds shards.
+        path: dataset artifact, or a directory with shards.
         split: `train` or `heldout`.
-        info: what the other split said, which this one must say too.
-        fresh: draws the masks; without it the stored ones are read.
+        info: dataset properties of the other split, which this one must have.
+        fresh: draws the masks; None: read the stored ones.
 
     Raises:
-        DataError: a shard is damaged, is no dataset shard, or was made with other settings than its neighbours.
+        DataError: a shard is damaged, no dataset shard, or was made with other settings.
     """
 
-    def __init__(self, path: str, split: str = TRAIN, info: DatasetInfo | None = None, fresh: FreshMasks | None = None) -> None:
-        names = [name for name in storage.list_files(path) if name.startswith(f"{split}-") and name.endswith(".arrow")]
+    def __init__(
+        self,
+        path: str,
+        split: str = TRAIN,
+        info: DatasetInfo | None = None,
+        fresh: MaskSource | None = None,
+    ) -> None:
+        names = [
+            name
+            for name in storage.list_files(path)
+            if name.startswith(f"{split}-") and name.endswith(".arrow")
+        ]
         self.path, self.split = path, split
         self.files = tuple(storage.join(path, name) for name in names)
         self.info, self._fresh = info, fresh
         opened = [ShardFile(file, masks=fresh is None) for file in self.files]
-        kinds = [(shard.info, shard.dtypes, (shard.layout and shard.layout.borders) or ()) for shard in opened]
+        kinds = [
+            (shard.info, shard.dtypes, (shard.layout and shard.layout.bin_boundaries) or ())
+            for shard in opened
+        ]
         for shard, kind in zip(opened, kinds, strict=True):
             if kind != kinds[0] or (info is not None and shard.info != info):
-                raise DataError(f"{shard.file} was made with other settings than its neighbours; make {self.path} again")
+                raise DataError(
+                    f"{shard.file} was made with other settings than its neighbours; make "
+                    f"{self.path} again"
+                )
         self.info = opened[0].info if opened else info
         sizes = np.concatenate([np.zeros(0, np.int64), *(shard.rows for shard in opened)])
         self._bin_of = np.concatenate([np.zeros(0, np.int64), *(shard.bins for shard in opened)])
         self._starts = offsets_of(sizes)
-        self.blocks = Blocks(opened)
+        self.blocks = RecordBatchIndex(opened)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     @property
-    def bins(self) -> Bins | None:
-        """Where the rows of each length bin are; None where the dataset has one bin."""
+    def bins(self) -> LengthBins | None:
+        """Rows of each length bin; None if the dataset has only one bin."""
         if len(np.unique(self._bin_of)) < 2:
             return None
         order = np.argsort(self._bin_of, kind="stable")
         sizes = np.diff(self._starts)
         counts = np.bincount(self._bin_of, weights=sizes).astype(np.int64)
-        return Bins(counts=counts[counts > 0], places=offsets_of(sizes[order])[:-1], rows=self._starts[:-1][order])
+        return LengthBins(
+            counts=counts[counts > 0],
+            places=offsets_of(sizes[order])[:-1],
+            rows=self._starts[:-1][order],
+        )
 
     @property
     def window(self) -> int | None:
-        """Rows from which a run should draw before it goes on to others; None where any row is read as fast as any other.
+        """Rows to draw from before others; None if the shards are not compressed.
 
-        Record batches of compressed shards are unpacked whole, so rows of few of them should be asked for at a time.
+        Record batches of compressed shards are decompressed whole, so only a few should be in use.
         """
         layouts = [shard.layout for shard in self.blocks.files]
         packed = [layout for layout in layouts if layout is not None and layout.compression]
         if not packed:
             return None
         bins = self.bins
-        return max(1, WINDOW_BATCHES // (1 if bins is None else len(bins.counts))) * packed[0].batch_rows
+        return (
+            max(1, WINDOW_BATCHES // (1 if bins is None else len(bins.counts)))
+            * packed[0].batch_rows
+        )
 
     def tokens(self) -> int:
-        """Tokens of all rows. Reads two offsets a record batch, and unpacks it where it is compressed."""
+        """Count the tokens of all rows.
+
+        Reads two offsets per record batch; decompresses if needed.
+        """
         return self.blocks.tokens()
 
     def first(self, number: int) -> I64:
-        """The numbers of the first rows, at most so many; int64."""
+        """Return the numbers of the first rows, at most `number`; int64."""
         return np.arange(min(number, len(self)))
 
     def most_predictions(self) -> int:
-        """The most predicted positions that a row has in any copy. Reads every offset once, where masks are stored."""
+        """Return the maximum number of predictions of a row in any mask copy.
+
+        Reads every stored offset.
+        """
         if self._fresh is not None:
             return self._fresh.most(0 if self.info is None else self.info.length)
         return self.blocks.most_predictions()
 
     def take(self, rows: I64, copies: I64) -> MaskedRows:
-        """The rows, each with the mask copy asked for.
+        """Return the rows with the given mask copies.
 
         Args:
             rows: int64 [B], row numbers.
-            copies: int64 [B], mask copies, below `info.copies` unless fresh masks are drawn.
+            copies: int64 [B], mask copies; below `info.copies` unless masks are drawn dynamically.
 
         Raises:
-            DataError: what a row says cannot be; the message names its file.
+            DataError: a row has impossible values; the message names its file.
         """
         if not len(rows) or self.info is None:
             return MaskedRows.none()
         batches = np.searchsorted(self._starts, rows, side="right") - 1
         local = rows - self._starts[batches]
-        found = read_rows(self.blocks, self.info, batches, local, copies if self._fresh is None else None)
+        found = read_rows(
+            self.blocks, self.info, batches, local, copies if self._fresh is None else None
+        )
         return found if self._fresh is None else self._fresh(found, copies)
 
 
 def verify(path: str) -> int:
-    """Compare the shards of a dataset artifact with its manifest, once: the hashes are remembered by size and time.
+    """Compare the shards of a dataset with its manifest; hashes are cached by size and time.
 
     Returns:
-        How many shards were compared; 0 for a directory without a manifest.
+        Number of shards compared; 0 for a directory without a manifest.
 
     Raises:
-        DataError: a shard is missing, cut, or has another hash; the message names it.
+        DataError: a shard is missing, truncated or has another hash; the message names it.
     """
     if not artifact.is_artifact(path) or not storage.is_local(path):
         return 0
-    shards = [entry for entry in artifact.read_manifest(path).files if entry.path.endswith(".arrow")]
+    shards = [
+        entry for entry in artifact.read_manifest(path).files if entry.path.endswith(".arrow")
+    ]
     whole = sum(entry.size for entry in shards) <= VERIFY_BYTES
     for entry in shards:
         file = storage.join(path, entry.path)
         size = int(storage.stat(file)["size"])
         if size != entry.size:
-            raise DataError(f"{file} has {size} bytes, the manifest says {entry.size}; make {path} again")
+            raise DataError(
+                f"{file} has {size} bytes, the manifest says {entry.size}; make {path} again"
+            )
         if whole and fingerprints.file_hashes([file])[file] != entry.sha256:
-            raise DataError(f"{file} does not have the sha256 that the manifest says; make {path} again")
+            raise DataError(
+                f"{file} does not have the sha256 that the manifest says; make {path} again"
+            )
     return len(shards)

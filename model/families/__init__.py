@@ -1,1 +1,1 @@
-"""One folder a model family, one row a family in the table (`model.families.table`)."""
+"""Model families: one folder and one row of `cloze.model.families.table` per family."""

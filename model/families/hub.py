@@ -1,4 +1,4 @@
-"""What a family's `hub.py` holds: names of parameters and of config fields, ours beside Hugging Face's, read both ways."""
+"""Hugging Face formats of model families: names of parameters and config fields, both ways."""
 
 from __future__ import annotations
 
@@ -10,12 +10,53 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor
 
-from model.families.config import ModelConfig, ways
-from model.families.key_map import KeyMap
-from model.families.presets import parse_model
-from model.families.table import FAMILIES, has_part, part
-from model.layers.moved import merged
-from pipeline.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, UsageError
+from cloze.model.families.config import ModelConfig, prediction_objectives
+from cloze.model.families.table import FAMILIES, family_attribute, has_family_module, parse_model
+from cloze.model.layers.embeddings import merged
+
+_PLACEHOLDERS = {"{n}": r"(?P<n>\d+)", "{m}": r"(?P<m>\d+)", "{p}": r"(?P<p>weight|bias)"}
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    expression = re.escape(template)
+    for placeholder, group in _PLACEHOLDERS.items():
+        expression = expression.replace(re.escape(placeholder), group)
+    return re.compile(expression)
+
+
+class KeyMap:
+    """Reversible table of parameter names.
+
+    Args:
+        rows: pairs (Cloze's name, Hugging Face's name) with the placeholders `{n}` and `{m}`,
+            numbers of layers, and `{p}`, weight or bias. Both sides have equal placeholders.
+    """
+
+    def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
+        self.rows = tuple(rows)
+        for ours, theirs in self.rows:
+            if any((mark in ours) != (mark in theirs) for mark in _PLACEHOLDERS):
+                raise ValueError(f"{ours} and {theirs} have different placeholders")
+        self._to_theirs = [(_pattern(ours), theirs) for ours, theirs in self.rows]
+        self._to_ours = [(_pattern(theirs), ours) for ours, theirs in self.rows]
+
+    def to_hf(self, ours: str) -> str | None:
+        """Return Hugging Face's name of a parameter; None if the table does not have it."""
+        return _translate(ours, self._to_theirs)
+
+    def from_hf(self, theirs: str) -> str | None:
+        """Return Cloze's name of a parameter; None if the table does not have it."""
+        return _translate(theirs, self._to_ours)
+
+
+def _translate(name: str, rows: list[tuple[re.Pattern[str], str]]) -> str | None:
+    for pattern, template in rows:
+        match = pattern.fullmatch(name)
+        if match:
+            return template.format(**match.groupdict())
+    return None
+
 
 OUTPUTS = {
     "logits": "mlm_logits",
@@ -25,31 +66,35 @@ OUTPUTS = {
 }
 
 WORDS = "encoder.embeddings.word.weight"
-OWN = "cloze_model"  # their config's key for what only our config says
-TASK = "cloze_task"  # and for what a checkpoint's `task` says
+OWN = "cloze_model"  # key in config.json for fields that only Cloze's config has
+TASK = "cloze_task"  # key in config.json for a checkpoint's `task`
 
 _NUMBER = re.compile(r"\.\d+\.")
 
 Row = tuple[str, str]
 
-# Heads of fine-tuning as most classes name them; `classifier` stands in each family's own table.
+# Fine-tuning heads as most classes name them; `classifier` is in each family's own table.
 TASK_ROWS: dict[str, tuple[Row, ...]] = {
     "span": (("span.{p}", "qa_outputs.{p}"),),
     "token_classifier": (("token_classifier.{p}", "classifier.{p}"),),
     "choice": (("choice.{p}", "classifier.{p}"),),
 }
-EMBEDDING = "embedding"  # a head without weights: vectors are the encoder's states, pooled by whoever reads them
-LABELLED = ("classifier", "token_classifier")  # heads with an output a label
-POOLED = ("classifier", "choice")  # heads on one vector a sequence; the others stand on every position
+# head without weights: the encoder's states, pooled by their reader
+EMBEDDING = "embedding"
+LABELLED = ("classifier", "token_classifier")  # heads with one output per label
+POOLED = (
+    "classifier",
+    "choice",
+)  # heads on one vector per sequence; the others are on every position
 
 
 def task_head(heads: Iterable[str]) -> str | None:
-    """The head of fine-tuning among a checkpoint's heads; None: it was pretrained."""
+    """Return the fine-tuning head among a checkpoint's heads; None if it was pretrained."""
     return next((head for head in heads if head in ("classifier", *TASK_ROWS)), None)
 
 
 def fine_tuned(prefix: str) -> dict[frozenset[str], str]:
-    """The classes of fine-tuned models, by head, of a family whose classes begin with `prefix`."""
+    """Return the Hugging Face classes of fine-tuned models by head, for class prefix `prefix`."""
     return {
         frozenset({"classifier"}): f"{prefix}ForSequenceClassification",
         frozenset({"span"}): f"{prefix}ForQuestionAnswering",
@@ -59,35 +104,42 @@ def fine_tuned(prefix: str) -> dict[frozenset[str], str]:
     }
 
 
-# (config, weights, positions) of a model of one family to (config, weights) of another
-Conversion = Callable[[ModelConfig, Mapping[str, Tensor], int], tuple[ModelConfig, dict[str, Tensor]]]
+# maps (config, weights, positions) of a family to (config, weights) of another
+Conversion = Callable[
+    [ModelConfig, Mapping[str, Tensor], int], tuple[ModelConfig, dict[str, Tensor]]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hub:
-    """One family's form at Hugging Face.
+class HubFormat:
+    """Hugging Face format of one family.
 
     Attributes:
-        family: our name of it.
+        family: Cloze's name of the family.
         model_type: `model_type` in Hugging Face's config.
-        keys: the parameters.
-        fields: config fields, ours -> theirs.
-        fixed: their config values that this family cannot do otherwise; checked at import, written at export.
-        architectures: the set of our heads -> the Hugging Face class that has just these.
-        task_rows: our heads of fine-tuning -> parameters that stand in place of the table's in a model with that head.
-        refused: our heads of fine-tuning -> what their class with that head does otherwise, so that the same weights say other things.
-        copies: their names of tied copies that files may hold beside the original -> the original.
-        legacy: parts of names in files of old versions -> what they are called now.
-        ignored: names that are no parameters; `{n}` stands for a layer's number.
-        base: what their names of the encoder's parameters begin with, which files of the encoder alone leave out.
-        transposed: ends of our names of matrices that they hold the other way round.
-        unexported: our heads that have no Hugging Face form; they stay behind.
-        encoder_alone: our heads of pretraining with which nothing but the encoder has a Hugging Face form.
-        unused: beginnings of names of their parameters that no head of ours reads; they are left out.
-        unread: a model of ours -> our names of parameters that their files may hold and it does without; they are left out.
-        outputs: what transformers' heads give, their names -> ours.
-        converts: families whose weights can become this one's -> how.
-        write: their config as the table gives it -> as their class reads it. `read` is the way back.
+        keys: parameter names.
+        fields: config fields, Cloze -> Hugging Face.
+        fixed: Hugging Face config values that this family requires; checked at import, written at
+            export.
+        architectures: set of heads -> Hugging Face class with exactly these. For `…ForPreTraining`,
+            config.json names `…ForMaskedLM`, as bert-base-uncased does; both classes open the
+            directory.
+        task_rows: fine-tuning head -> parameter names that replace rows of `keys`.
+        refused: fine-tuning head -> reason why Hugging Face's class computes something else.
+        copies: Hugging Face names of tied copies that files may contain -> the original.
+        legacy: parts of names in files of old versions -> their current form.
+        ignored: names that are no parameters; `{n}` is a layer number.
+        base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
+        transposed: suffixes of Cloze's names of matrices that Hugging Face stores transposed.
+        unexported: heads without a Hugging Face form.
+        encoder_alone: pretraining heads with which only the encoder is exported.
+        unused: prefixes of Hugging Face parameters that no head reads; they are dropped.
+        unread: model -> Cloze's names of parameters that files may contain and the model does not
+            need; they are dropped.
+        outputs: outputs of transformers' heads, Hugging Face -> Cloze.
+        converts: families that can be converted to this one -> conversion.
+        write: adapts a Hugging Face config after `fields` is applied.
+        read: inverse of `write`.
     """
 
     family: str
@@ -112,60 +164,94 @@ class Hub:
     write: Callable[[dict[str, Any]], dict[str, Any]] = dict
     read: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
-    def to_config(self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The content of Hugging Face's config.json.
+    def to_config(
+        self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return the content of Hugging Face's config.json.
 
         Raises:
-            DataError: Hugging Face has no class with these heads, or one that computes something else.
+            DataError: Hugging Face has no class with these heads, or one that computes something
+                else.
         """
         for head in heads:
             if head in self.refused:
-                raise DataError(f"{head} (a head of this {self.family} model) has no Hugging Face form: {self.refused[head]}")
-        way = ways(heads)
+                raise DataError(
+                    f"{head} (a head of this {self.family} model) has no Hugging Face form: "
+                    f"{self.refused[head]}"
+                )
+        way = prediction_objectives(heads)
         if way and not {"mlm", "lm"} & set(way):
             raise DataError(
-                f"masked_lm (a head of this {self.family} model) was trained on {', '.join(way)} and names tokens at the position before"
-                " them, which no Hugging Face class of the family does; train it on with mlm, or fine-tune it, and export that"
+                f"masked_lm (a head of this {self.family} model) was trained on {', '.join(way)} "
+                f"and names tokens at the position before"
+                " them, which no Hugging Face class of the family does; train it on with mlm, or "
+                "fine-tune it, and export that"
             )
-        architecture = self.architectures.get(frozenset(heads) - set(self.unexported))
-        if architecture is None:
-            raise DataError(
-                f"heads ({', '.join(sorted(heads))}) of a {self.family} model have no Hugging Face class; export another checkpoint"
-            )
+        architecture = self.architecture(heads)
+        if "masked_lm" not in self.unexported and "masked_lm" in heads:
+            architecture = architecture.replace("ForPreTraining", "ForMaskedLM")
         values = model.model_dump(mode="json")
         config = self.write({theirs: values[ours] for ours, theirs in self.fields.items()})
         config |= self._own(model)
-        config |= {**self.fixed, "model_type": self.model_type, "architectures": [architecture], "dtype": "float32"}
+        config |= {
+            **self.fixed,
+            "model_type": self.model_type,
+            "architectures": [architecture],
+            "dtype": "float32",
+        }
         if task is not None:
             config |= _labels(heads, task)
             config[TASK] = dict(task)
         return config
 
+    def architecture(self, heads: Iterable[str]) -> str:
+        """Return the Hugging Face class that has all of these heads.
+
+        Raises:
+            DataError: no class has them.
+        """
+        heads = frozenset(heads)
+        found = self.architectures.get(heads - set(self.unexported))
+        if found is None:
+            raise DataError(
+                f"heads ({', '.join(sorted(heads))}) of a {self.family} model have no Hugging Face "
+                f"class;"
+                " export another checkpoint"
+            )
+        return found
+
     def head_of(self, config: Mapping[str, Any]) -> str | None:
-        """The head of fine-tuning that a model of theirs has, by the class that its config names; None: another one, or none."""
+        """Return the fine-tuning head of the class in a Hugging Face config; None without one."""
         names = {name: task_head(heads) for heads, name in self.architectures.items()}
-        return next((names[name] for name in config.get("architectures") or () if name in names), None)
+        return next(
+            (names[name] for name in config.get("architectures") or () if name in names), None
+        )
 
     def keys_for(self, heads: Iterable[str]) -> KeyMap:
-        """The table of a model with these heads."""
+        """Return the parameter names of a model with these heads."""
         own = [row for head in heads for row in self.task_rows.get(head, ())]
         return KeyMap([*own, *self.keys.rows]) if own else self.keys
 
     def _own(self, model: ModelConfig) -> dict[str, Any]:
-        """What of our config transformers has no field for, where it is not the default: it comes back with the directory."""
+        """Return non-default values that transformers has no field for; import restores them."""
         unsaid = set(type(model).model_fields) - set(self.fields) - {"family"}
         values = model.model_dump(mode="json", include=unsaid, exclude_defaults=True)
         return {OWN: values} if values else {}
 
     def from_config(self, config: Mapping[str, Any], where: str) -> ModelConfig:
-        """Our config of what the file `where` says. A field that it leaves out has its Hugging Face default, which is ours.
+        """Return the model config for a Hugging Face config, read from `where`.
+
+        Missing fields have Hugging Face's defaults.
 
         Raises:
-            DataError: a value that this family does not have.
+            DataError: a value is not supported by this family.
         """
         for name, value in self.fixed.items():
             if config.get(name, value) != value:
-                raise DataError(f"{where} has {name} {config[name]!r}, Cloze's {self.family} has {value!r}; use another model")
+                raise DataError(
+                    f"{where} has {name} {config[name]!r}, Cloze's {self.family} has {value!r}; "
+                    f"use another model"
+                )
         found = self.read(dict(config))
         values = {ours: found[theirs] for ours, theirs in self.fields.items() if theirs in found}
         values |= dict(config.get(OWN, {}))
@@ -175,15 +261,21 @@ class Hub:
             return parse_model({"family": self.family, **values})
         except ValidationError as error:
             fault = error.errors()[0]
-            name = self.fields.get(str(fault["loc"][0]), str(fault["loc"][0])) if fault["loc"] else "a value"
+            name = (
+                self.fields.get(str(fault["loc"][0]), str(fault["loc"][0]))
+                if fault["loc"]
+                else "a value"
+            )
             message = str(fault["msg"]).removeprefix("Value error, ")
-            raise DataError(f"{where}: {name} ({fault['input']!r}) does not fit: {message}") from error
+            raise DataError(
+                f"{where}: {name} ({fault['input']!r}) does not fit: {message}"
+            ) from error
 
     def to_state(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
-        """Our weights under Hugging Face's names; tied copies are left out, as transformers itself does.
+        """Return the weights under Hugging Face's names, without tied copies, as in transformers.
 
         Args:
-            heads: of the model, as of `to_config`.
+            heads: heads of the model, as for `to_config`.
 
         Raises:
             DataError: a parameter is not in the table.
@@ -192,65 +284,76 @@ class Hub:
         heads = tuple(heads)
         keys = self.keys_for(heads)
         for ours, tensor in self.exported(state, heads).items():
-            theirs = keys.theirs(ours)
+            theirs = keys.to_hf(ours)
             if theirs is None:
                 raise DataError(
-                    f"the parameter {ours} has no Hugging Face name in the {self.family} table; export another checkpoint"
+                    f"the parameter {ours} has no Hugging Face name in the {self.family} table; "
+                    f"export another checkpoint"
                 )
             named[theirs] = self._turned(ours, tensor)
         return named
 
     def exported(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
-        """What of the weights of our model with these heads has a Hugging Face form. Vectors do without a pooler."""
+        """Return the weights that have a Hugging Face form; embedding models have no pooler."""
         left = {*self.unexported, *(("pooler",) if EMBEDDING in heads else ())}
         there = {name.split(".", 1)[0] for name in state}
         kept = {"encoder"} if there & set(self.encoder_alone) else there - left
-        return {name: tensor for name, tensor in merged(state).items() if name.split(".", 1)[0] in kept}
+        return {
+            name: tensor for name, tensor in merged(state).items() if name.split(".", 1)[0] in kept
+        }
 
-    def from_state(self, state: Mapping[str, Tensor], where: str, head: str | None = None) -> dict[str, Tensor]:
-        """Hugging Face's weights, read from `where`, under our names.
+    def from_state(
+        self, state: Mapping[str, Tensor], where: str, head: str | None = None
+    ) -> dict[str, Tensor]:
+        """Return Hugging Face's weights, read from `where`, under Cloze's names.
 
         Args:
-            head: of fine-tuning, that the model has, see `head_of`.
+            head: fine-tuning head of the model, see `head_of`.
 
         Raises:
-            DataError: a name is not in the table, or a copy differs from what it should be tied to.
+            DataError: a name is not in the table, or a tied copy differs from its original.
         """
         current = {self._current(name): tensor for name, tensor in state.items()}
-        prefix = f"{self.keys.theirs(WORDS)}".split(".", 1)[0] + "."
-        if not any(name.startswith(prefix) for name in current):  # their encoder was saved alone
+        prefix = f"{self.keys.to_hf(WORDS)}".split(".", 1)[0] + "."
+        if not any(name.startswith(prefix) for name in current):  # the encoder was saved alone
             current = {prefix + name: tensor for name, tensor in current.items()}
         named: dict[str, Tensor] = {}
         keys = self.keys_for(() if head is None else (head,))
         for theirs, tensor in current.items():
             if _NUMBER.sub(".{n}.", f".{theirs}")[1:] in self.ignored or (
-                theirs.startswith(self.unused) and keys.ours(theirs) is None
+                theirs.startswith(self.unused) and keys.from_hf(theirs) is None
             ):
                 continue
             original = self.copies.get(theirs)
             if original in current:
                 if not _equal(tensor, current[original]):
-                    raise DataError(f"{where}: {theirs} differs from {original}, which it must be tied to; use another model")
+                    raise DataError(
+                        f"{where}: {theirs} differs from {original}, which it must be tied to; use "
+                        f"another model"
+                    )
                 continue
-            ours = keys.ours(original or theirs)
+            ours = keys.from_hf(original or theirs)
             if ours is None:
-                raise DataError(f"{where} holds {theirs}, which the {self.family} table does not know; use another model")
+                raise DataError(
+                    f"{where} holds {theirs}, which the {self.family} table does not know; use "
+                    f"another model"
+                )
             named[ours] = self._turned(ours, tensor.float())
         return named
 
     def _current(self, name: str) -> str:
         for old, new in self.legacy.items():
             name = name.replace(old, new)
-        alone = self.keys.ours(name) is None and self.keys.ours(self.base + name) is not None
+        alone = self.keys.from_hf(name) is None and self.keys.from_hf(self.base + name) is not None
         return self.base + name if alone else name
 
     def _turned(self, ours: str, tensor: Tensor) -> Tensor:
-        """The parameter of that name as the other side holds it."""
+        """Transpose the parameter if Hugging Face stores it transposed."""
         return tensor.t().contiguous() if ours.endswith(self.transposed) else tensor
 
 
 def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:
-    """The names of a labelled head's outputs, as their config has them; one output without a name is a number."""
+    """Return config values with a head's labels; a single unnamed output is a regression."""
     if not set(heads) & set(LABELLED):
         return {}
     labels = [str(label) for label in task.get("labels") or ()]
@@ -265,18 +368,21 @@ def _equal(first: Tensor, second: Tensor) -> bool:
     return first.shape == second.shape and bool((first == second).all())
 
 
-def hub_of(family: str) -> Hub:
-    """The Hugging Face form of one of our families.
+def hub_of(family: str) -> HubFormat:
+    """Return the Hugging Face format of a family.
 
     Raises:
-        UsageError: the family is unknown, or has none.
+        UsageError: the family is unknown, or has no Hugging Face format.
     """
-    if not has_part(family, "hub"):
-        raise UsageError(f"family ({family!r}) has no Hugging Face form; choose from {', '.join(sorted(exportable()))}")
-    hub: Hub = part(family, "hub:HUB")
+    if not has_family_module(family, "hub"):
+        raise UsageError(
+            f"family ({family!r}) has no Hugging Face form; choose from "
+            f"{', '.join(sorted(exportable()))}"
+        )
+    hub: HubFormat = family_attribute(family, "hub:HUB")
     return hub
 
 
 def exportable() -> tuple[str, ...]:
-    """The families that have a Hugging Face form."""
-    return tuple(family for family in FAMILIES if has_part(family, "hub"))
+    """Return the families with a Hugging Face format."""
+    return tuple(family for family in FAMILIES if has_family_module(family, "hub"))

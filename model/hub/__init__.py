@@ -1,1 +1,1 @@
-"""Hugging Face directories: read, written, and compared with ours."""
+"""Hugging Face directories: import, export, and comparison with transformers."""

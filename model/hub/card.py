@@ -1,15 +1,23 @@
-"""The model card that an exported directory carries: what the model is, what it was trained on, how to use it."""
+"""The model card of an exported directory: model, training data and usage."""
 
 from __future__ import annotations
 
-from model.checkpoint import Loaded
-from model.families.hub import EMBEDDING, hub_of, task_head
+from cloze.model.checkpoint import LoadedCheckpoint
+from cloze.model.families.hub import EMBEDDING, hub_of, task_head
 
 _PRETRAINED_USE = """```python
 from transformers import pipeline
 
 fill = pipeline("fill-mask", model="path/to/this/directory")
-fill("The capital of France is [MASK].")
+fill(f"The capital of France is {fill.tokenizer.mask_token}.")
+```"""
+
+_ENCODER_USE = """```python
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
+encoder = AutoModel.from_pretrained("path/to/this/directory")
+encoder(**tokenizer("A sentence.", return_tensors="pt")).last_hidden_state  # to be fine-tuned
 ```"""
 
 _CLASSIFIER_USE = """```python
@@ -44,10 +52,10 @@ model(**{name: tensor[None] for name, tensor in batch.items()}).logits
 ```"""
 
 _EMBED_USE = """```python
-from transformers import pipeline
+from sentence_transformers import SentenceTransformer
 
-embed = pipeline("feature-extraction", model="path/to/this/directory")
-embed("A sentence.")  # a vector a piece; their mean, or the first, is the sentence's
+model = SentenceTransformer("path/to/this/directory")
+model.similarity(model.encode(["A sentence."]), model.encode(["Another one."]))
 ```"""
 
 _GENERATE_USE = """```python
@@ -55,50 +63,66 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
 model = AutoModelForCausalLM.from_pretrained("path/to/this/directory")
-ids = tokenizer("Once upon a time", return_tensors="pt").input_ids[:, :-1]  # without the token that ends a text
+ids = tokenizer("Once upon a time", return_tensors="pt").input_ids[:, :-1]  # no end token
 tokenizer.decode(model.generate(ids, max_new_tokens=40)[0], skip_special_tokens=True)
 ```"""
 
-_USES = {  # by head: the Hub's name of what it does, and how
+_USES = {  # pipeline tag of the Hub and usage example, by head
     "classifier": ("text-classification", _CLASSIFIER_USE),
     "span": ("question-answering", _ANSWER_USE),
     "token_classifier": ("token-classification", _TAG_USE),
     "choice": ("multiple-choice", _CHOICE_USE),
-    EMBEDDING: ("feature-extraction", _EMBED_USE),
+    EMBEDDING: ("sentence-similarity", _EMBED_USE),
     "lm": ("text-generation", _GENERATE_USE),
 }
 
 
-def model_card(loaded: Loaded, architecture: str) -> str:
-    """Markdown with the Hub's YAML header. It depends on the checkpoint's content alone, not on time or place."""
+def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
+    """Return Markdown with the Hub's YAML header; it depends on the checkpoint's content alone."""
     model, dataset, task = loaded.model, loaded.dataset, loaded.task
-    parameters = sum(tensor.numel() for tensor in hub_of(model.family).exported(loaded.state, loaded.heads).values())
+    parameters = sum(
+        tensor.numel()
+        for tensor in hub_of(model.family).exported(loaded.state, loaded.heads).values()
+    )
     facts = [
         ("Class", f"`{architecture}`"),
         ("Parameters", f"{parameters:,}"),
-        ("Layers, width, heads", f"{model.num_hidden_layers}, {model.hidden_size}, {model.num_attention_heads}"),
+        (
+            "Layers, width, heads",
+            f"{model.num_hidden_layers}, {model.hidden_size}, {model.num_attention_heads}",
+        ),
         ("Vocabulary", f"{model.vocab_size:,} pieces"),
         ("Longest input", f"{model.max_position_embeddings} pieces"),
     ]
     if dataset is not None:
         pair = f", sentence pairs ({dataset.pair_task})" if dataset.pair_task else ""
-        facts.append(("Pretraining data", f"recipe `{dataset.recipe}`, rows of {dataset.length} pieces{pair}"))
+        facts.append(
+            (
+                "Pretraining data",
+                f"recipe `{dataset.recipe}`, rows of {dataset.length} pieces{pair}",
+            )
+        )
     if loaded.datasets:
         told = (
-            f"`{one['name']}` {one['share']:.1%}, {one['rows']:,} rows, {one['epochs']:.2f} epochs" for one in loaded.datasets
+            f"`{one['name']}` {one['share']:.1%}, {one['rows']:,} rows, {one['epochs']:.2f} epochs"
+            for one in loaded.datasets
         )
         facts.append(("Mixed from", "; ".join(told)))
     if task is not None:
         labels = ", ".join(f"`{label}`" for label in task.get("labels") or ())
         facts.append(("Fine-tuned for", f"`{task['name']}`" + (f": {labels}" if labels else "")))
-    facts.append(("Fine-tuning steps" if task is not None else "Pretraining steps", f"{loaded.step:,}"))
-    alone = architecture == hub_of(model.family).architectures.get(frozenset({EMBEDDING}))
-    named = next((head for head in (EMBEDDING, "lm") if head in loaded.heads), task_head(loaded.heads))
-    head = EMBEDDING if alone else named
-    tag, use = _USES.get(head or "", ("fill-mask", _PRETRAINED_USE))
+    facts.append(
+        ("Fine-tuning steps" if task is not None else "Pretraining steps", f"{loaded.step:,}")
+    )
+    head = next(
+        (head for head in (EMBEDDING, "lm") if head in loaded.heads), task_head(loaded.heads)
+    )
+    masked = ("fill-mask", _PRETRAINED_USE)
+    encoder = ("feature-extraction", _ENCODER_USE)  # such as ELECTRA, which has no masked LM head
+    tag, use = _USES.get(head or "", masked if architecture.endswith("ForMaskedLM") else encoder)
     lines = [
         "---",
-        "library_name: transformers",
+        f"library_name: {'sentence-transformers' if head == EMBEDDING else 'transformers'}",
         f"pipeline_tag: {tag}",
         f"tags: [{model.family}, cloze]",
         "---",

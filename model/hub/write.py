@@ -1,93 +1,167 @@
-"""What the stage export does, once torch is there: write the directory, read it back, compare with transformers."""
+"""Export of a checkpoint: write the directory, read it back, compare with transformers."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from model.checkpoint import CONFIG, WEIGHTS, Loaded, copy_files, load_input
-from model.families.hub import hub_of
-from model.hub.card import model_card
-from model.hub.parity import TOLERANCE, compare_with_transformers
-from model.hub.read import read_directory
-from model.tensors import write_tensors
-from pipeline.core import storage
-from pipeline.core.errors import ClozeError
-from pipeline.core.registry import load
-from pipeline.core.stage import Build, Outcome
-
-# What else a head's directory holds: `module:function` of (the checkpoint, the directory), called when all other files are there.
-BESIDE: dict[str, str] = {
-    "embedding": "model.hub.sentence_transformers:write",
-    "lm": "model.hub.generation:write",
-}
+from cloze.core import storage
+from cloze.core.errors import ClozeError
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
+from cloze.model.families.hub import hub_of
+from cloze.model.hub.card import model_card
+from cloze.model.hub.parity import TOLERANCE, compare_with_transformers
+from cloze.model.hub.read import read_directory
+from cloze.model.tensors import write_tensors
+from cloze.pipeline import tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+TRANSFORMER, POOLING, NORMALIZE = (
+    f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")
+)
+MODES = {"mean": "pooling_mode_mean_tokens", "first": "pooling_mode_cls_token"}
+OTHERS = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
 
 
-def export(build: Build) -> Outcome:
+def export(build: BuildContext) -> StageResult:
     """Export the input checkpoint to `build.path`.
 
     Returns:
-        summary: `directory`; `architecture`; `parameters`; `max_logit_difference`, the largest difference of any logit from
-        what transformers computes from the directory, None where transformers is not installed.
+        summary: `directory`; `architecture`; `parameters`; `max_logit_difference` from
+            transformers, None if transformers is not installed.
 
     Raises:
-        DataError: there is no checkpoint, or it is damaged, or has no Hugging Face form.
-        ClozeError: what was written does not read back, or gives other logits.
+        DataError: the checkpoint is missing or damaged, or has no Hugging Face form.
+        ClozeError: the written directory does not read back, or gives other logits.
     """
     loaded = load_input(build, build.inputs["checkpoint"])
     config = write_directory(loaded, build.path)
     check_reload(loaded, build.path)
-    difference = compare_with_transformers(loaded, build.path) if storage.is_local(build.path) else None
+    difference = (
+        compare_with_transformers(loaded, build.path) if storage.is_local(build.path) else None
+    )
     if difference is not None and not difference.relative <= TOLERANCE:
         raise ClozeError(
-            f"{build.path} gives logits that differ by {difference.absolute:.2e} from the checkpoint's; please report this"
+            f"{build.path} gives logits that differ by {difference.absolute:.2e} from the "
+            f"checkpoint's; please report this"
         )
     summary = {
         "directory": build.path,
         "architecture": config["architectures"][0],
         "parameters": sum(
-            tensor.numel() for tensor in hub_of(loaded.model.family).exported(loaded.state, loaded.heads).values()
+            tensor.numel()
+            for tensor in hub_of(loaded.model.family).exported(loaded.state, loaded.heads).values()
         ),
         "max_logit_difference": None if difference is None else difference.absolute,
     }
-    return Outcome(summary=summary)
+    return StageResult(summary=summary)
 
 
-def write_directory(loaded: Loaded, directory: str) -> dict[str, list[str]]:
-    """Write the checkpoint as a Hugging Face directory; returns the content of its config.json."""
+def write_directory(loaded: LoadedCheckpoint, directory: str) -> dict[str, list[str]]:
+    """Write the checkpoint as a Hugging Face directory; return the content of its config.json."""
     hub = hub_of(loaded.model.family)
     config = hub.to_config(loaded.model, loaded.heads, loaded.task)
     write_tensors(storage.join(directory, WEIGHTS), hub.to_state(loaded.state, loaded.heads))
     copy_files(loaded.tokenizer, directory)
     name = storage.join(directory, TOKENIZER_CONFIG)
     settings = json.loads(storage.read_text(name)) if storage.exists(name) else {}
-    settings["model_max_length"] = loaded.model.max_position_embeddings  # so that truncation=True means something
+    settings["model_max_length"] = (
+        loaded.model.max_position_embeddings
+    )  # without it, truncation=True has no effect
+    types = (
+        ["token_type_ids"] if loaded.model.type_vocab_size > 1 else []
+    )  # only models with token types use them
+    settings["model_input_names"] = ["input_ids", *types, "attention_mask"]
     _write_json(name, settings)
-    storage.write_bytes(storage.join(directory, "README.md"), model_card(loaded, config["architectures"][0]).encode())
+    storage.write_bytes(
+        storage.join(directory, "README.md"),
+        model_card(loaded, config["architectures"][0]).encode(),
+    )
     _write_json(storage.join(directory, CONFIG), config)
-    for head in loaded.heads:
-        if head in BESIDE:
-            load(BESIDE[head])(loaded, directory)
+    if "embedding" in loaded.heads:
+        _write_sentence_transformers(loaded, directory)
+    if "lm" in loaded.heads:
+        _write_generation_config(loaded, directory)
     return config
 
 
-def check_reload(loaded: Loaded, directory: str) -> None:
-    """Read the directory back through the table.
+def _write_sentence_transformers(loaded: LoadedCheckpoint, directory: str) -> None:
+    """Write the files with which sentence-transformers (2 to 5) opens an embedding model.
+
+    modules.json: transformer, pooling and normalization.
+    sentence_bert_config.json: maximum input length.
+    1_Pooling/config.json: mean or first token.
+    config_sentence_transformers.json: similarity function.
+    """
+    head = loaded.heads["embedding"]
+    longest = int((loaded.task or {}).get("max_length", loaded.model.max_position_embeddings))
+    pooling: dict[str, Any] = {
+        "word_embedding_dimension": loaded.model.hidden_size,
+        "include_prompt": True,
+    }
+    pooling |= {mode: name == head["pooling"] for name, mode in MODES.items()} | dict.fromkeys(
+        OTHERS, False
+    )
+    modules = [("", TRANSFORMER), ("1_Pooling", POOLING)] + (
+        [("2_Normalize", NORMALIZE)] if head["normalize"] else []
+    )
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(modules)
+    ]
+    compared: dict[str, Any] = {
+        "prompts": {},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine" if head["normalize"] else "dot",
+    }
+    for name, content in (
+        ("modules.json", listed),
+        ("sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}),
+        ("1_Pooling/config.json", pooling),
+        ("config_sentence_transformers.json", compared),
+    ):
+        storage.write_bytes(
+            storage.join(directory, name), (json.dumps(content, indent=2) + "\n").encode()
+        )
+
+
+def _write_generation_config(loaded: LoadedCheckpoint, directory: str) -> None:
+    """Write the first, last and padding token for the `generate` of transformers."""
+    special = tokenizer.load(loaded.tokenizer).special
+    content = {
+        "bos_token_id": special.cls,
+        "eos_token_id": special.sep,
+        "pad_token_id": special.pad,
+    }
+    _write_json(storage.join(directory, "generation_config.json"), content)
+
+
+def check_reload(loaded: LoadedCheckpoint, directory: str) -> None:
+    """Read the directory back.
 
     Raises:
-        ClozeError: a weight or the config is not what was exported.
+        ClozeError: a weight or the config differs from what was exported.
     """
     found = read_directory(directory, family=loaded.model.family)
     exported = hub_of(loaded.model.family).exported(loaded.state, loaded.heads)
     read = {name: tensor for name, tensor in found.state.items() if name not in found.fresh}
     wrong = sorted(read.keys() ^ exported.keys())
-    wrong += [name for name in sorted(read.keys() & exported.keys()) if not read[name].equal(exported[name])]
+    wrong += [
+        name
+        for name in sorted(read.keys() & exported.keys())
+        if not read[name].equal(exported[name])
+    ]
     if found.model != loaded.model:
         wrong.append(CONFIG)
     if wrong:
-        raise ClozeError(f"{directory} does not read back as it was written ({wrong[0]} differs); please report this")
+        raise ClozeError(
+            f"{directory} does not read back as it was written ({wrong[0]} differs); please report "
+            f"this"
+        )
 
 
 def _write_json(path: str, content: object) -> None:
-    storage.write_bytes(path, (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    storage.write_bytes(
+        path, (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    )

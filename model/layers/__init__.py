@@ -1,1 +1,4 @@
-"""Blocks that families are assembled from. Shapes: B batch, L length, D model, N heads, H per head, V vocabulary, M masked."""
+"""Building blocks of model families.
+
+Shapes: B batch, L length, D model, N heads, H per head, V vocabulary, M masked positions.
+"""

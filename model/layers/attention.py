@@ -1,32 +1,74 @@
-"""Multi-head self-attention (Vaswani et al., 2017)."""
+"""Multi-head self-attention (Vaswani et al., 2017) and rotary position embeddings."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from model.layers.dropout import dropout as drop
-from model.layers.layout import Layout, Pattern, Rows
-from model.layers.rotary import Rotary
+from cloze.model.layers.elementwise import dropout as drop
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout
+
+
+class Rotary(nn.Module):
+    """Rotary position embeddings (Su et al., "RoFormer", 2021); no parameters.
+
+    Queries and keys are rotated by angles proportional to their position, so their product depends
+    on the distance only. Value i of a head's first half and value i of its second half are rotated
+    by position / theta^(2i / H), as in GPT-NeoX and ModernBERT. The paper pairs adjacent values,
+    which differs only in the order of weights.
+
+    Args:
+        head_size: H, even.
+        theta: base of the wavelengths.
+    """
+
+    def __init__(self, head_size: int, theta: float) -> None:
+        super().__init__()
+        self.head_size, self.theta = head_size, theta
+
+    def forward(self, query: Tensor, key: Tensor, layout: BatchLayout) -> tuple[Tensor, Tensor]:
+        """Rotate query and key, float [..., L, N, H] or [T, N, H], in fp32; return their dtype."""
+        name = (self.theta, self.head_size, "rotary")
+        cosine, sine = layout.cached(name, lambda: self._factors(layout, query.device))
+        return _turn(query, cosine, sine), _turn(key, cosine, sine)
+
+    def _factors(self, layout: BatchLayout, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the cosine and signed sine factors, fp32 [..., 1, H], broadcast over heads."""
+        positions = (
+            torch.arange(layout.max_distance, device=device)
+            if layout.positions is None
+            else layout.positions
+        )
+        even = torch.arange(0, self.head_size, 2, device=device, dtype=torch.float32)
+        angle = positions[..., None, None].float() * (1.0 / self.theta ** (even / self.head_size))
+        cosine, sine = angle.cos(), angle.sin()
+        return torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1)
+
+
+def _turn(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate whole heads at once: operations on halves took a CPU twice the time."""
+    wide = values.float()
+    swapped = wide.roll(values.shape[-1] // 2, dims=-1)
+    return (wide * cosine).add_(swapped.mul_(sine)).to(values.dtype)
 
 
 class SelfAttention(nn.Module):
-    """Every position looks at those that it may see: projections to query, key and value, attention, an output projection.
+    """Multi-head self-attention: query, key and value projections, attention, output projection.
 
     Args:
         hidden_size: D, a multiple of `num_heads`.
         num_heads: N.
-        dropout: share of the attention probabilities dropped while training.
-        output_dropout: share of what leaves the output projection dropped while training.
-        bias: whether the projections have biases.
-        fused: hold query, key and value as one matrix, `qkv` [3D, D], as the family's checkpoints do.
-        window: see only tokens at most this far away.
-        causal: see only tokens that do not come later.
-        rotary: turns queries and keys by their positions.
+        dropout: dropout of the attention probabilities.
+        output_dropout: dropout of the output projection's result.
+        bias: use biases in the projections.
+        fused: store query, key and value as one matrix, `qkv` [3D, D], as the family's checkpoints
+            do.
+        window: maximum distance of visible tokens.
+        causal: hide later tokens.
+        rotary: rotates queries and keys by their positions.
 
     Attributes:
-        stacked: projections that are several, one upon another.
+        stacked: number of projections in each stacked matrix, by module name.
     """
 
     def __init__(
@@ -47,7 +89,7 @@ class SelfAttention(nn.Module):
         self.head_size = hidden_size // num_heads
         self.dropout = dropout
         self.output_dropout = output_dropout
-        self.pattern = Pattern(window=window, causal=causal)
+        self.pattern = AttentionPattern(window=window, causal=causal)
         self.rotary = rotary
         self.fused = fused
         self.stacked = {"qkv": 3} if fused else {}
@@ -59,48 +101,33 @@ class SelfAttention(nn.Module):
             self.value = nn.Linear(hidden_size, hidden_size, bias=bias)
         self.output = nn.Linear(hidden_size, hidden_size, bias=bias)
 
-    def forward(self, hidden: Tensor, layout: Layout | None = None, chosen: Tensor | None = None) -> Tensor:
-        """Attend, everywhere or at a few positions.
+    def forward(
+        self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
+        """Compute attention at all positions or at chosen ones.
 
         Args:
             hidden: float [B, L, D], or [T, D] in a layout without padding.
-            layout: by default rows without padding.
-            chosen: int64 [P], flat positions among the B * L or T: where the result is wanted; None: everywhere.
+            layout: batch layout. Default: rows without padding.
+            chosen: int64 [P], flat positions among B * L or T to compute; None: all.
 
         Returns:
             The shape of `hidden`, or [P, D], before any residual.
         """
         if layout is None:
-            layout = Rows((hidden.shape[0], hidden.shape[1]))
-        if chosen is not None and isinstance(layout, Rows) and layout.one_each and not self.training:
-            single: Tensor = self.output(self._attend_once(hidden, layout, chosen))
-            return single
+            layout = PaddedLayout((hidden.shape[0], hidden.shape[1]))
         query, key, value = self.project(hidden)
         if self.rotary is not None:
             query, key = self.rotary(query, key, layout)
-        mixed = layout.attend(query, key, value, self.pattern, self.dropout if self.training else 0.0)
-        output: Tensor = self.output(taken(mixed.flatten(-2), chosen))
+        mixed = layout.attend(
+            query, key, value, self.pattern, self.dropout if self.training else 0.0
+        )
+        output: Tensor = self.output(gather_positions(mixed.flatten(-2), chosen))
         return drop(output, self.output_dropout) if self.training else output
 
-    def _attend_once(self, hidden: Tensor, layout: Rows, chosen: Tensor) -> Tensor:
-        """What one position a row gets, [B, D], before the output projection: no query is computed but its own."""
-        hidden, place = once_cast(hidden), chosen % layout.shape[1]
-        own = taken(hidden, chosen)
-        if self.fused:
-            cut, bias = hidden.shape[-1], self.qkv.bias
-            query = functional.linear(own, self.qkv.weight[:cut], None if bias is None else bias[:cut])
-            both = functional.linear(hidden, self.qkv.weight[cut:], None if bias is None else bias[cut:])
-            key, value = both.chunk(2, dim=-1)
-        else:
-            query, key, value = self.query(own), self.key(hidden), self.value(hidden)
-        query, key, value = self.split(query), self.split(key), self.split(value)
-        if self.rotary is not None:
-            query, key = self.rotary.turn(query, layout, place), self.rotary.turn(key, layout)
-        return layout.attend_once(query, key, value, self.pattern, place).flatten(-2)
-
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value: [..., D] to [..., N, H] each."""
-        hidden = once_cast(hidden)
+        """Project [..., D] to query, key and value, [..., N, H] each."""
+        hidden = autocast_input(hidden)
         if self.fused:
             query, key, value = self.qkv(hidden).chunk(3, dim=-1)
         else:
@@ -108,16 +135,18 @@ class SelfAttention(nn.Module):
         return self.split(query), self.split(key), self.split(value)
 
     def split(self, projected: Tensor) -> Tensor:
-        """[..., D] to [..., N, H]."""
+        """Split heads: [..., D] to [..., N, H]."""
         return torch.unflatten(projected, -1, (self.num_heads, -1))
 
 
-def taken(hidden: Tensor, chosen: Tensor | None) -> Tensor:
-    """The states at flat positions: [..., D] to [P, D]; None: all, as they are."""
+def gather_positions(hidden: Tensor, chosen: Tensor | None) -> Tensor:
+    """Select states at flat positions, [..., D] to [P, D]; None selects all, unchanged."""
     return hidden if chosen is None else hidden.flatten(0, -2).index_select(0, chosen)
 
 
-def once_cast(hidden: Tensor) -> Tensor:
-    """Under autocast, `hidden` in its dtype: cast once for all projections, which would else each cast it for themselves."""
+def autocast_input(hidden: Tensor) -> Tensor:
+    """Cast `hidden` to autocast's dtype once, instead of once per projection."""
     device = hidden.device.type
-    return hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
+    return (
+        hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
+    )

@@ -1,6 +1,8 @@
-"""Attention of queries over keys, by whichever kernel is fastest where it runs. Pure functions; what sees what is a bias.
+"""Attention kernels: pure functions; visibility is given as an additive bias.
 
-Shapes: B batch, L queries, K keys, N heads, H per head, C chunks, W window.
+`varlen_attention` runs the flash kernel with cumulative lengths on a GPU (Dao, FlashAttention-2,
+2023; `torch.ops.aten._flash_attention_forward`, which torch.nn.attention.varlen wraps without
+dropout).
 """
 
 from __future__ import annotations
@@ -11,27 +13,89 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.layers.dropout import dropout as drop
+from cloze.model.layers.elementwise import dropout as drop
+
+AMPERE = (8, 0)  # minimum compute capability of the kernel
+WIDEST_HEAD = 256
+KERNEL = torch.ops.aten._flash_attention_forward
+
+
+def runs_varlen(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
+    """Return True if the kernel supports such tensors on this device."""
+    return (
+        device.type == "cuda"
+        and dtype in (torch.bfloat16, torch.float16)
+        and head_size % 8 == 0
+        and head_size <= WIDEST_HEAD
+        and torch.cuda.get_device_capability(device) >= AMPERE
+        and torch.backends.cuda.is_flash_attention_available()
+    )
+
+
+def varlen_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    longest: int,
+    window: int | None,
+    causal: bool,
+    dropout: float,
+) -> Tensor:
+    """Compute attention within each of several concatenated sequences.
+
+    Args:
+        query, key, value: bf16 or fp16 [T, N, H].
+        bounds: int32 [S + 1], see `PackedLayout`.
+        longest: length of the longest sequence.
+        window: tokens visible on each side; None: the whole sequence.
+        causal: hide later tokens.
+        dropout: dropout of the probabilities.
+
+    Returns:
+        Dtype and shape of `query`.
+    """
+    side = -1 if window is None else window
+    mixed: Tensor = KERNEL(
+        query,
+        key,
+        value,
+        bounds,
+        bounds,
+        longest,
+        longest,
+        dropout,
+        causal,
+        return_debug_mask=False,
+        window_size_left=side,
+        window_size_right=0 if causal else side,
+    )[0]
+    return mixed
+
+
+# Kernels for rows: the fastest one on each device.
 
 
 def prefers_matmul(device_type: str, dtype: torch.dtype, dropout: float = 0.0) -> bool:
-    """Whether plain matmul and softmax beat torch's fused attention.
+    """Return True if matmul and softmax are faster than torch's fused attention.
 
-    They do on CPUs in bf16, where the fused kernel leaves the matrix units (AMX) idle: it was a quarter of a
-    BERT-mini's training step there. With dropout there is no fused kernel on a CPU: torch takes the same steps, but draws its
-    random numbers slowly. Everywhere else the fused one is faster and needs no [L, L] memory.
+    On CPUs in bf16 the fused kernel does not use the matrix units (AMX), which cost a quarter of a
+    BERT-mini's training step. With dropout, CPUs have no fused kernel and draw random numbers
+    slowly. Otherwise the fused kernel is faster and needs no [L, L] memory.
     """
     return device_type == "cpu" and (dtype == torch.bfloat16 or dropout > 0.0)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
-    """Attention, without its probabilities.
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float
+) -> Tensor:
+    """Compute attention without returning probabilities.
 
     Args:
         query: float [B, N, L, H].
         key, value: float [B, N, K, H].
-        bias: added to the scores, broadcast to [B, N, L, K]; None for nothing.
-        dropout: share of the probabilities dropped; 0 outside training.
+        bias: added to the scores, broadcast to [B, N, L, K]; None for no bias.
+        dropout: dropout of the probabilities; 0 outside training.
 
     Returns:
         float [B, N, L, H].
@@ -39,25 +103,29 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropo
     if prefers_matmul(query.device.type, query.dtype, dropout):
         return matmul_attention(query, key, value, bias, dropout)[0]
     bias = None if bias is None else bias.to(query.dtype)
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, dropout_p=dropout
+    )
 
 
-def matmul_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
-    """Attention spelled out: the same function as `scaled_dot_product_attention`, with its probabilities.
-
-    Args: as for `attend`.
+def matmul_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """Compute `scaled_dot_product_attention` with its probabilities; arguments as for `attend`.
 
     Returns:
-        The mixed values [B, N, L, H] and the probabilities before dropout [B, N, L, K], in the inputs' dtype (softmax
-        itself is computed in fp32 and rounded).
+        Mixed values [B, N, L, H], and probabilities before dropout [B, N, L, K], in the inputs'
+        dtype; softmax is computed in fp32 and rounded.
     """
-    with torch.autocast(query.device.type, enabled=False):  # or softmax would hold its [L, K] in fp32
+    with torch.autocast(
+        query.device.type, enabled=False
+    ):  # else softmax would store [L, K] in fp32
         probabilities = _probabilities(query, key, bias)
         return torch.matmul(drop(probabilities, dropout), value), probabilities
 
 
 def attention_maps(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
-    """The probabilities alone, float [B, N, L, K], without gradient."""
+    """Return the attention probabilities, float [B, N, L, K], without gradient."""
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         return _probabilities(query, key, bias)
 
@@ -69,28 +137,36 @@ def _probabilities(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
     return torch.softmax(scores, dim=-1)
 
 
-def banded(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, width: int, dropout: float) -> Tensor:
-    """Attention within a window, in chunks of it: time and memory grow with L and not with its square.
+def sliding_window_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, width: int, dropout: float
+) -> Tensor:
+    """Compute attention within a window, in chunks: time and memory are linear in L.
 
-    Chunk c of the queries sees chunks c - 1, c and c + 1 of the keys, and the bias hides in them what is out of the window.
+    Chunk c of the queries reads chunks c - 1, c and c + 1 of the keys; the bias hides keys outside
+    the window.
 
     Args:
         query, key, value: float [B, N, L, H].
         bias: [1 or B, C, 1, W, 3W], C = ceil(L / W).
-        width: W, how far a token sees to either side.
+        width: W, tokens visible on each side.
         dropout: as for `attend`.
 
     Returns:
         float [B, N, L, H].
     """
     chunks = bias.shape[1]
-    near_key, near_value = around(key, width, chunks), around(value, width, chunks)
+    near_key, near_value = (
+        neighbour_chunks(key, width, chunks),
+        neighbour_chunks(value, width, chunks),
+    )
     bias = bias.expand(len(query), *bias.shape[1:])
     return attend_chunks(query, near_key, near_value, bias, dropout)
 
 
-def attend_chunks(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float) -> Tensor:
-    """Attention of each chunk of W queries over K keys of its own.
+def attend_chunks(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float
+) -> Tensor:
+    """Compute attention of each chunk of W queries over its own K keys.
 
     Args:
         query: float [B, N, L, H].
@@ -103,13 +179,17 @@ def attend_chunks(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropo
     """
     batch, heads, length, size = query.shape
     chunks, width = bias.shape[1], bias.shape[3]
-    own = functional.pad(query, (0, 0, 0, chunks * width - length)).view(batch, heads, chunks, width, size)
+    own = functional.pad(query, (0, 0, 0, chunks * width - length)).view(
+        batch, heads, chunks, width, size
+    )
     blocks = [part.transpose(1, 2).flatten(0, 1) for part in (own, key, value)]
     mixed = attend(blocks[0], blocks[1], blocks[2], bias.flatten(0, 1), dropout)
-    return mixed.view(batch, chunks, heads, width, size).transpose(1, 2).flatten(2, 3)[:, :, :length]
+    return (
+        mixed.view(batch, chunks, heads, width, size).transpose(1, 2).flatten(2, 3)[:, :, :length]
+    )
 
 
-def around(values: Tensor, width: int, chunks: int) -> Tensor:
-    """[B, N, L, H] to [B, N, C, 3W, H]: each chunk with the one before and the one behind it, zeros beyond the row."""
+def neighbour_chunks(values: Tensor, width: int, chunks: int) -> Tensor:
+    """Return each chunk with its neighbours, [B, N, L, H] to [B, N, C, 3W, H], zero-padded."""
     padded = functional.pad(values, (0, 0, width, (chunks + 1) * width - values.shape[2]))
     return padded.unfold(2, 3 * width, width).transpose(-1, -2)

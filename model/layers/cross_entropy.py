@@ -1,38 +1,124 @@
-"""Cross-entropy over a whole vocabulary, which a small model spends more time in than in its layers.
+"""Cross-entropy over a vocabulary, with logits that are computed in chunks.
 
-Logits that are there (`Tensor`), or that are not (`LazyLogits`): these are computed a chunk of rows at a time, and with each chunk its
-part of the gradient of states, embeddings and bias, which is all that is kept (as Liger-Kernel's fused linear cross-entropy, Hsu et
-al., 2024). It costs no operation more, as the loss is linear in what comes from above.
+Logits are the largest tensor of a step if every position is predicted. A head with `lazy` returns
+the factors of its last product instead (`LazyLogits`); the loss then computes chunks of rows.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
-from model.layers.lazy_logits import LazyLogits, Logits
-from model.layers.logit_sizes import chunk_rows
+from cloze.model.layers.logit_sizes import chunk_rows, in_chunks
+
+
+class LazyLogits(NamedTuple):
+    """Logits [..., V] that are not computed yet.
+
+    Attributes:
+        hidden: float [..., E], in the dtype of the matrix product.
+        weight: float [V, E], of any dtype.
+        bias: float [V], of any dtype; None for no bias.
+    """
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def whole(self) -> Tensor:
+        """Compute the logits in the dtype of `hidden`."""
+        bias = None if self.bias is None else self.bias.to(self.hidden.dtype)
+        return functional.linear(self.hidden, self.weight.to(self.hidden.dtype), bias)
+
+    def rows(self, part: slice) -> LazyLogits:
+        """Return the logits of some rows of [M, E]."""
+        return self._replace(hidden=self.hidden[part])
+
+
+Logits = Tensor | LazyLogits
+
+
+def flat(logits: Logits) -> Logits:
+    """Reshape [B, L, V] to [B * L, V]."""
+    return (
+        logits.flatten(0, 1)
+        if isinstance(logits, Tensor)
+        else logits._replace(hidden=logits.hidden.flatten(0, 1))
+    )
+
+
+def iter_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
+    """Iterate over chunks of logits [M, V], as (rows, logits); yields at least one chunk."""
+    if isinstance(logits, Tensor):
+        yield slice(0, len(logits)), logits
+        return
+    step = chunk_rows(len(logits.weight), logits.weight.device.type)
+    for first in range(0, max(1, len(logits.hidden)), step):
+        part = slice(first, first + step)
+        yield part, logits.rows(part).whole()
+
+
+class VocabularyHead(nn.Module):
+    """Head that ends in a product with the word embeddings.
+
+    Attributes:
+        lazy: return large logits as `LazyLogits`.
+    """
+
+    lazy: bool = False
+
+    def project(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+        """Return the logits of states [..., E] for embeddings [V, E]: float [..., V], or lazy."""
+        if not self.lazy or not in_chunks(
+            hidden.shape[:-1].numel(), len(weight), hidden.device.type
+        ):
+            return functional.linear(hidden, weight, bias)
+        device = hidden.device.type
+        if torch.is_autocast_enabled(device):
+            hidden = hidden.to(torch.get_autocast_dtype(device))
+        # Views: ZeRO stage 3 empties a parameter after its module ran; a view of the gathered
+        # weight stays valid.
+        return LazyLogits(
+            hidden, weight.view_as(weight), None if bias is None else bias.view_as(bias)
+        )
+
+
+def enable_lazy_logits(model: nn.Module) -> None:
+    """Make a model's heads return large logits lazily, unless the model reads its own logits."""
+    if not getattr(model, "reads_logits", False):
+        for module in model.modules():
+            if isinstance(module, VocabularyHead):
+                module.lazy = True
+
+
+# Cross-entropy: small models spend more time here than in their layers.
 
 IGNORED = -100
-ROWS = 16  # of logits at once on a CPU: 30,522 fp32 numbers each stay in the second-level cache
+ROWS = 16  # rows of logits at once on a CPU: 30,522 fp32 numbers each fit the second-level cache
 
 
 def summed_cross_entropy(logits: Logits, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed loss, and how many labels have the highest logit of their row.
+    """Return the summed loss and the number of correct predictions.
 
     Args:
         logits: float [M, V]; everything is computed in fp32.
-        labels: int64 [M], -100 where nothing is asked for.
+        labels: int64 [M], -100 for ignored rows.
 
     Returns:
-        The loss in nats, fp32 scalar, differentiable; the count, int64 scalar.
+        Loss in nats, fp32 scalar, differentiable; number of labels with the highest logit, int64.
     """
     if isinstance(logits, LazyLogits):
-        learns = torch.is_grad_enabled() and (logits.hidden.requires_grad or logits.weight.requires_grad)
-        found = torch.ops.cloze.linear_cross_entropy(logits.hidden, logits.weight, logits.bias, labels, learns)
+        learns = torch.is_grad_enabled() and (
+            logits.hidden.requires_grad or logits.weight.requires_grad
+        )
+        found = torch.ops.cloze.linear_cross_entropy(
+            logits.hidden, logits.weight, logits.bias, labels, learns
+        )
         return found[0], found[1]
     if logits.device.type == "cpu" and not torch.compiler.is_compiling():
         total, correct = _InRows.apply(logits, labels)  # type: ignore[no-untyped-call]
@@ -42,11 +128,13 @@ def summed_cross_entropy(logits: Logits, labels: Tensor) -> tuple[Tensor, Tensor
     return total, ((picked == logits.detach().amax(dim=-1)) & (labels != IGNORED)).sum()
 
 
-def _rows(logits: Tensor, labels: Tensor, gradient: Tensor | None, at_once: int) -> tuple[Tensor, Tensor]:
-    """The sums of `summed_cross_entropy`, a few rows at a time, from logits to their gradient without leaving the cache.
+def _rows(
+    logits: Tensor, labels: Tensor, gradient: Tensor | None, at_once: int
+) -> tuple[Tensor, Tensor]:
+    """Compute loss, count and gradient in groups of rows that fit the cache.
 
     Args:
-        gradient: takes the loss's gradient, [M, V]; it may be `logits`.
+        gradient: output for the loss's gradient, [M, V]; may be `logits`.
     """
     real, wanted = labels != IGNORED, labels.clamp(min=0)[:, None]
     losses, correct = [], []
@@ -68,7 +156,7 @@ def _rows(logits: Tensor, labels: Tensor, gradient: Tensor | None, at_once: int)
 
 
 class _InRows(torch.autograd.Function):
-    """Neither fp32 copies of the logits nor their log-probabilities are ever whole in memory."""
+    """Loss over groups of rows: fp32 logits and log-probabilities are never whole in memory."""
 
     @staticmethod
     def forward(context, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
@@ -81,23 +169,28 @@ class _InRows(torch.autograd.Function):
     @staticmethod
     def backward(context, upstream: Tensor, _: Tensor | None):  # type: ignore[no-untyped-def]
         (gradient,) = context.saved_tensors
-        # In place: a second backward pass would be told so. The factor stays in fp32: rounded to bf16 it would scale the whole
-        # gradient, by up to 0.4 %, against those of other losses.
+        # In place; autograd rejects a second backward pass. The factor stays in fp32: bf16 rounding
+        # would scale the whole gradient by up to 0.4 % relative to other losses.
         return gradient.mul_(upstream), None
 
 
-# An operation of its own, that torch.compile does not look into: it would move the gradient's part into the backward pass, and keep
-# the logits of all chunks until then.
+# Custom operation, opaque to torch.compile, which would move the gradient into the backward pass
+# and keep all chunks' logits until then.
 @torch.library.custom_op(
     "cloze::linear_cross_entropy",
     mutates_args=(),
-    schema="(Tensor hidden, Tensor weight, Tensor? bias, Tensor labels, bool learns) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=(
+        "(Tensor hidden, Tensor weight, Tensor? bias, Tensor labels, bool learns) -> (Tensor, "
+        "Tensor, Tensor, Tensor, Tensor)"
+    ),
 )
 def _linear_cross_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, learns: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Loss and count of `summed_cross_entropy` for logits hidden [M, E] · weight [V, E] + bias [V]; and, if the model `learns`, the
-    loss's gradients by these three, the latter two in fp32 (empty where there is none).
+    """Return loss and count for hidden [M, E] · weight [V, E] + bias [V], and gradients.
+
+    If `learns`, the gradients of hidden, weight and bias follow, the latter two in fp32; else they
+    are empty.
     """
     at_once, on_cpu = chunk_rows(len(weight), hidden.device.type), hidden.device.type == "cpu"
     multiplied, added = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
@@ -113,7 +206,10 @@ def _linear_cross_entropy(
             else:
                 torch.addmm(added, states, multiplied.t(), out=logits)
             loss, right = _rows(
-                logits, labels[first : first + at_once], logits if learns else None, ROWS if on_cpu else at_once
+                logits,
+                labels[first : first + at_once],
+                logits if learns else None,
+                ROWS if on_cpu else at_once,
             )
             total += loss
             hits += right
@@ -129,8 +225,10 @@ def _linear_cross_entropy(
     return total, hits, by_hidden, by_weight, by_bias
 
 
-def _no_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, learns: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of nothing yet."""
+def _no_gradients(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, learns: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return zero gradients, empty unless `learns`."""
     if not learns:
         return hidden.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     by_bias = weight.new_zeros(0 if bias is None else len(bias), dtype=torch.float32)
@@ -158,7 +256,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _differentiate(ctx: Any, upstream: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     by_hidden, by_weight, by_bias = (
         gradient.detach() for gradient in ctx.saved_tensors
-    )  # outputs, which have a graph of their own
+    )  # outputs, which have their own graph
     of_weight, of_bias = ctx.dtypes
     return (
         by_hidden.mul_(upstream),

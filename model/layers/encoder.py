@@ -1,4 +1,4 @@
-"""Embeddings and a stack of layers: token ids to hidden states."""
+"""The encoder: embeddings, a stack of layers, and the feed-forward block."""
 
 from __future__ import annotations
 
@@ -8,27 +8,135 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.layers.embeddings import Embeddings
-from model.layers.layout import Layout, Rows
-from model.layers.unpadded import Tokens
+from cloze.model.layers.attention import gather_positions
+from cloze.model.layers.elementwise import ACTIVATIONS, Dropout
+from cloze.model.layers.embeddings import Embeddings
+from cloze.model.layers.layout import BatchLayout, PaddedLayout
+from cloze.model.layers.unpadded import UnpaddedLayout
 
-# (hidden states, layout, flat positions or None for all) to states: as `Encoder.run`
-Run = Callable[[Tensor, Layout, Tensor | None], Tensor]
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward block: up projection, activation, down projection.
+
+    Args:
+        activation: name in `ACTIVATIONS`.
+        gated: project up twice with one matrix, and multiply the activated half by the other
+            (Shazeer, "GLU Variants", 2020; with gelu: GeGLU).
+        bias: use biases in the projections.
+        dropout: dropout before the down projection.
+
+    Attributes:
+        stacked: number of projections in each stacked matrix, by module name.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        activation: str,
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.gated = gated
+        self.stacked = {"up": 2} if gated else {}
+        self.up = nn.Linear(hidden_size, intermediate_size * (2 if gated else 1), bias=bias)
+        self.down = nn.Linear(intermediate_size, hidden_size, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = Dropout(dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map float [..., D] to float [..., D], before any residual."""
+        raised = self.up(hidden)
+        if self.gated:
+            value, gate = raised.chunk(2, dim=-1)
+            raised = self.activation(value) * gate
+        else:
+            raised = self.activation(raised)
+        output: Tensor = self.down(self.dropout(raised))
+        return output
+
+
+class EncoderLayer(nn.Module):
+    """Encoder layer: attention and feed-forward, each with residual, dropout and norms.
+
+    A family passes the norms that it uses; missing ones are identities without parameters.
+
+    Args:
+        attention: maps (hidden, layout) to the shape of hidden.
+        feed_forward: maps hidden to its shape.
+        dropout: dropout of each block's output.
+        attention_input_norm, feed_forward_input_norm: applied before the block (pre-norm).
+        attention_norm, feed_forward_norm: applied to the sum (post-norm, as in BERT).
+    """
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        feed_forward: nn.Module,
+        *,
+        dropout: float,
+        attention_input_norm: nn.Module | None = None,
+        attention_norm: nn.Module | None = None,
+        feed_forward_input_norm: nn.Module | None = None,
+        feed_forward_norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.attention_input_norm = attention_input_norm or nn.Identity()
+        self.attention = attention
+        self.attention_norm = attention_norm or nn.Identity()
+        self.feed_forward_input_norm = feed_forward_input_norm or nn.Identity()
+        self.feed_forward = feed_forward
+        self.feed_forward_norm = feed_forward_norm or nn.Identity()
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
+        """Run the layer for all positions or for chosen ones.
+
+        All positions are keys and values of the attention. With `chosen`, the rest (output
+        projection, sums, norms, feed-forward) is computed at the chosen positions only.
+
+        Args:
+            hidden, layout, chosen: as for `SelfAttention.forward`.
+
+        Returns:
+            The shape of `hidden`, or [P, D] at `chosen`.
+        """
+        attended = self.attention(self.attention_input_norm(hidden), layout, chosen)
+        return self.finished(gather_positions(hidden, chosen), attended)
+
+    def finished(self, before: Tensor, attended: Tensor) -> Tensor:
+        """Run the rest of the layer: `before` is the attention's input, `attended` its output."""
+        hidden = self.attention_norm(before + self.dropout(attended))
+        transformed = self.feed_forward(self.feed_forward_input_norm(hidden))
+        output: Tensor = self.feed_forward_norm(hidden + self.dropout(transformed))
+        return output
+
+
+# (hidden states, layout, flat positions or None for all) to states, as `Encoder.run`
+Run = Callable[[Tensor, BatchLayout, Tensor | None], Tensor]
 
 
 class Encoder(nn.Module):
-    """Embeddings, a stack of layers, and a norm at the end where the family has one.
+    """Embeddings, a stack of layers, and a final norm.
 
     Attributes:
-        unpads: whether it takes any layout of rows that are one sequence each; else it takes them with their padding alone.
-        recomputes: whether layers keep their inputs alone while training, and are computed again for the gradient (Chen et al.,
-            "Training Deep Nets with Sublinear Memory Cost", 2016): the same bits, for a third more work. See `recompute_layers`.
+        supports_unpadding: accepts any layout; else only padded rows.
+        activation_checkpointing: layers keep only their inputs in training and are computed again
+            for the gradient (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016):
+            same bits, a third more work.
     """
 
-    unpads: bool = True
-    recomputes: bool = False
+    supports_unpadding: bool = True
+    activation_checkpointing: bool = False
 
-    def __init__(self, embeddings: Embeddings, layers: Sequence[nn.Module], norm: nn.Module) -> None:
+    def __init__(
+        self, embeddings: Embeddings, layers: Sequence[nn.Module], norm: nn.Module
+    ) -> None:
         super().__init__()
         self.embeddings = embeddings
         self.layers = nn.ModuleList(layers)
@@ -39,18 +147,18 @@ class Encoder(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor | None,
         token_type_ids: Tensor,
-        layout: Layout | None = None,
+        layout: BatchLayout | None = None,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """The last layer's states, float [B, L, D]; what stands at padding means nothing. Or [P, D], those that are wanted.
+        """Return the last layer's states, float [B, L, D] (undefined at padding) or [P, D].
 
         Args:
             input_ids, token_type_ids: int64 [B, L].
-            attention_mask: bool [B, L], true where there is a token; None: everywhere. Tokens stand before padding.
-            layout: how the tokens lie on their way through the layers, which changes no result but by rounding, and which of them
-                are sequences of their own: as the collator made it of this batch. None: padded rows of one sequence each.
-            wanted: int64 [P], positions among the flattened B * L. Most of the last layer is then computed there alone, which
-                changes nothing at them but by rounding.
+            attention_mask: bool [B, L], true at tokens, which precede padding; None: everywhere.
+            layout: layout of this batch from the collator; it changes results only by rounding.
+                None: padded rows of one sequence each.
+            wanted: int64 [P], flat positions in B * L. Most of the last layer is computed only
+                there; their states change only by rounding.
         """
         return self.through(self.run, input_ids, attention_mask, token_type_ids, layout, wanted)
 
@@ -60,31 +168,42 @@ class Encoder(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor | None,
         token_type_ids: Tensor,
-        layout: Layout | None = None,
+        layout: BatchLayout | None = None,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """As `forward`, with the embedded tokens going through `run` in place of the encoder's own."""
-        layout = rows_of(input_ids, attention_mask) if layout is None else layout.fresh()
-        if isinstance(layout, Tokens):
-            embedded = self.embeddings(layout.take(input_ids), layout.take(token_type_ids), layout.positions)
+        """Run `forward` with `run` instead of the encoder's own layers."""
+        layout = rows_of(input_ids, attention_mask) if layout is None else layout.without_cache()
+        if isinstance(layout, UnpaddedLayout):
+            embedded = self.embeddings(
+                layout.take(input_ids), layout.take(token_type_ids), layout.positions
+            )
             if wanted is not None:
                 return run(embedded, layout, layout.find(wanted))
             return layout.put_back(run(embedded, layout, None))
         return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, wanted)
 
-    def run(self, hidden: Tensor, layout: Layout, chosen: Tensor | None = None) -> Tensor:
-        """The layers and the last norm, in whatever layout; `chosen` as for the layers, of which it concerns the last."""
+    def run(self, hidden: Tensor, layout: BatchLayout, chosen: Tensor | None = None) -> Tensor:
+        """Run the layers and the final norm; `chosen` as for the last layer."""
         hidden = self.layers[-1](self.below(hidden, layout), layout, chosen)
         normed: Tensor = self.norm(hidden)
         return normed
 
-    def below(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """All layers but the last."""
-        again = self.recomputes and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    def below(self, hidden: Tensor, layout: BatchLayout) -> Tensor:
+        """Run all layers except the last."""
+        again = (
+            self.activation_checkpointing
+            and torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+        )
         for number, layer in enumerate(self.layers[:-1]):
-            # what all layers share (`Layout.once`) is made in the first one, which therefore runs as ever
+            # The first layer computes what all layers share (`BatchLayout.cached`), so it is not
+            # recomputed.
             recomputed = again and number > 0
-            hidden = checkpoint(layer, hidden, layout, use_reentrant=False) if recomputed else layer(hidden, layout)
+            hidden = (
+                checkpoint(layer, hidden, layout, use_reentrant=False)
+                if recomputed
+                else layer(hidden, layout)
+            )
         return hidden
 
     @torch.no_grad()
@@ -93,11 +212,11 @@ class Encoder(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor | None,
         token_type_ids: Tensor,
-        layout: Rows | None = None,
+        layout: PaddedLayout | None = None,
     ) -> list[Tensor]:
-        """What each layer attends to: its probabilities before dropout, float [B, N, L, L], rows are queries. For analysis.
+        """Return each layer's attention probabilities before dropout, float [B, N, L, L].
 
-        Args: as for `forward`.
+        For analysis. Arguments as for `forward`.
         """
         maps: list[Tensor] = []
         rows = (rows_of(input_ids, attention_mask) if layout is None else layout).recording(maps)
@@ -105,13 +224,13 @@ class Encoder(nn.Module):
         return maps
 
 
-def recompute_layers(network: nn.Module) -> None:
-    """Have all encoders of a network compute their layers again for the gradient, but the first and the last one."""
+def enable_activation_checkpointing(network: nn.Module) -> None:
+    """Enable activation checkpointing in all encoders, except for the first and last layer."""
     for part in network.modules():
         if isinstance(part, Encoder):
-            part.recomputes = True
+            part.activation_checkpointing = True
 
 
-def rows_of(input_ids: Tensor, attention_mask: Tensor | None) -> Rows:
-    """The layout of a batch that brings none."""
-    return Rows((input_ids.shape[0], input_ids.shape[1]), attention_mask)
+def rows_of(input_ids: Tensor, attention_mask: Tensor | None) -> PaddedLayout:
+    """Return a padded layout with one sequence per row."""
+    return PaddedLayout((input_ids.shape[0], input_ids.shape[1]), attention_mask)

@@ -1,4 +1,4 @@
-"""What sits on top of an encoder: the pooler, and the heads that name masked tokens."""
+"""Pooler, masked LM head, span boundary head, and initialization of weights."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.layers.activation import ACTIVATIONS
-from model.layers.lazy_logits import VocabularyHead
+from cloze.model.layers.cross_entropy import VocabularyHead
+from cloze.model.layers.elementwise import ACTIVATIONS
 
 
 class Pooler(nn.Module):
-    """One vector a sequence: a dense layer and an activation on the first position's state.
+    """Pooler: dense layer and activation on the first position's state.
 
-    The activation is tanh (google-research/bert, modeling.py) where a family does not say otherwise.
+    The default activation is tanh (google-research/bert, modeling.py).
 
     Attributes:
-        reads_first: whether it looks at no other position; then most of the last layer need not be computed elsewhere.
+        reads_first: reads only the first position, so most of the last layer is computed only
+            there.
     """
 
     reads_first: bool = True
@@ -28,17 +29,17 @@ class Pooler(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Args: hidden: float [B, L, D]; attention_mask: bool [B, L], for poolers that look for the last token.
-        Returns: float [B, D].
-        """
+        """Map hidden, float [B, L, D], to float [B, D]; subclasses may use the attention mask."""
         del attention_mask
         return self.activation(self.dense(hidden[:, 0]))
 
 
 def mean_state(hidden: Tensor, chosen: Tensor) -> Tensor:
-    """The mean state of some places of each row; what stands at the others is not looked at.
+    """Return the mean state at chosen positions, float [B, D].
 
-    Args: hidden: float [B, L, D]; chosen: bool [B, L], one or more a row. Returns: float [B, D].
+    Args:
+        hidden: float [B, L, D]; values at other positions are ignored.
+        chosen: bool [B, L], at least one per row.
     """
     places = chosen[:, :, None]
     mean: Tensor = hidden.masked_fill(~places, 0.0).sum(dim=1) / places.sum(dim=1)
@@ -46,20 +47,22 @@ def mean_state(hidden: Tensor, chosen: Tensor) -> Tensor:
 
 
 class MaskedLMHead(VocabularyHead):
-    """Dense, activation, norm, then a decoder whose weight is the word embedding (run_pretraining.py, `get_masked_lm_output`).
+    """Dense layer, activation, norm, tied decoder (google-research/bert, `get_masked_lm_output`).
 
-    The decoder's weight comes as an argument of `forward`, so that it has one owner, one name and one copy in a checkpoint;
-    only the bias [V] lives here.
+    The decoder's weight is an argument of `forward`, so that it has one owner and one copy in a
+    checkpoint; the head owns the bias [V].
 
     Args:
-        hidden_size: D, of the states.
-        size: E, of the word embeddings.
-        norm: over E.
+        hidden_size: D, width of the states.
+        size: E, width of the word embeddings.
+        norm: normalization over E.
     """
 
-    per_piece = ("bias",)  # parameters with a row for each piece of the vocabulary
+    per_piece = ("bias",)  # parameters with one row per vocabulary token
 
-    def __init__(self, hidden_size: int, size: int, vocab_size: int, *, activation: str, norm: nn.Module) -> None:
+    def __init__(
+        self, hidden_size: int, size: int, vocab_size: int, *, activation: str, norm: nn.Module
+    ) -> None:
         super().__init__()
         self.dense = nn.Linear(hidden_size, size)
         self.activation = ACTIVATIONS[activation]
@@ -67,24 +70,34 @@ class MaskedLMHead(VocabularyHead):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
-        """Args: hidden: float [M, D]; decoder_weight: float [V, E]. Returns: logits, float [M, V]."""
-        return self.named(self.norm(self.activation(self.dense(hidden))), decoder_weight, self.bias)
+        """Map hidden, float [M, D], and decoder_weight, float [V, E], to logits [M, V]."""
+        return self.project(
+            self.norm(self.activation(self.dense(hidden))), decoder_weight, self.bias
+        )
 
 
 class SpanBoundaryHead(VocabularyHead):
-    """Names a masked token from the states on both sides of its span and its place in it (Joshi et al., SpanBERT, 2020, 2.2).
+    """Head that predicts masked tokens from span boundaries (Joshi et al., SpanBERT, 2020, 2.2).
 
-    Two layers, each dense, GELU and norm, on [left; right; position]; the decoder is the word embedding.
+    Two layers of dense, GELU and norm on [left; right; position]; the decoder is the word
+    embedding.
 
     Args:
-        positions: how many places in a span have an embedding; what lies beyond has the last one's.
-        position_size: the width of these embeddings.
+        positions: number of span positions with an embedding; later ones use the last.
+        position_size: width of these embeddings.
     """
 
     per_piece = ("bias",)
 
     def __init__(
-        self, hidden_size: int, vocab_size: int, *, positions: int, position_size: int, activation: str, eps: float
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        *,
+        positions: int,
+        position_size: int,
+        activation: str,
+        eps: float,
     ) -> None:
         super().__init__()
         self.position = nn.Embedding(positions, position_size)
@@ -96,18 +109,27 @@ class SpanBoundaryHead(VocabularyHead):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, left: Tensor, right: Tensor, place: Tensor, decoder_weight: Tensor) -> Any:
-        """Args: left, right: float [M, D]; place: int64 [M], from 0; decoder_weight: float [V, D]. Returns: logits [M, V]."""
+        """Return logits [M, V].
+
+        Args:
+            left, right: float [M, D], states at the boundaries.
+            place: int64 [M], position in the span, from 0.
+            decoder_weight: float [V, D].
+        """
         position = self.position(place.clamp(max=self.position.num_embeddings - 1))
-        hidden = self.first_norm(self.activation(self.first(torch.cat([left, right, position], dim=-1))))
+        hidden = self.first_norm(
+            self.activation(self.first(torch.cat([left, right, position], dim=-1)))
+        )
         hidden = self.second_norm(self.activation(self.second(hidden)))
-        return self.named(hidden, decoder_weight, self.bias)
+        return self.project(hidden, decoder_weight, self.bias)
 
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:
-    """Start weights from BERT's distribution, in place.
+    """Initialize weights from BERT's distribution, in place.
 
-    Matrices and embeddings: a normal truncated at two standard deviations (google-research/bert, modeling.py,
-    `create_initializer`; Hugging Face does not truncate). Biases: 0. LayerNorm: 1 and 0.
+    Matrices and embeddings: normal, truncated at two standard deviations (google-research/bert,
+    modeling.py, `create_initializer`; Hugging Face does not truncate). Biases: 0. LayerNorm: 1 and
+    0.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding | nn.Conv1d):
@@ -122,7 +144,7 @@ def initialize(module: nn.Module, standard_deviation: float) -> None:
 
 @torch.no_grad()
 def _truncated_normal(tensor: Tensor, standard_deviation: float) -> None:
-    """Draw again what falls outside two deviations, as TensorFlow's `truncated_normal` does. Meta tensors are left alone."""
+    """Redraw values beyond two deviations, as TensorFlow does; skip meta tensors."""
     if tensor.is_meta:
         return
     values = tensor.normal_().view(-1)

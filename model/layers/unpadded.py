@@ -1,6 +1,6 @@
-"""Layouts that leave padding out: every layer but attention takes [T, D] as it takes [B, L, D].
+"""Layouts without padding: all layers except attention compute [T, D] like [B, L, D].
 
-Made by `model.data.layouts`, on the host. Shapes: see `layout.py`.
+`cloze.model.data.layouts` computes them on the host. Shapes: see `layout.py`.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from model.layers.layout import Layout, Pattern, Rows, Scores
-from model.layers.varlen import varlen_attention
+from cloze.model.layers.attention_kernels import varlen_attention
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Tokens(Layout):
-    """A layout of [T, D].
+class UnpaddedLayout(BatchLayout):
+    """Layout of [T, D].
 
     Args:
         shape: (B, L).
-        places: int64 [T], where in the flattened B * L each token comes from.
-        slots: int64 [B * L], the other way round: where among the T the token of each place is; 0 where there is none.
-        padding: bool [B * L], true where there is none.
-        positions: int64 [T], see `Layout`.
-        real: bool [T], false for the few that only fill up; None: all are real.
+        places: int64 [T], position of each token in the flattened B * L.
+        slots: int64 [B * L], index in T of each position's token; 0 at padding.
+        padding: bool [B * L], true at padding.
+        positions: int64 [T], see `BatchLayout`.
+        real: bool [T], false at filler tokens; None: all are real.
     """
 
     positions: Tensor
@@ -46,33 +46,33 @@ class Tokens(Layout):
         self.positions, self.real = positions, real
 
     def take(self, values: Tensor) -> Tensor:
-        """[B, L] to [T]."""
+        """Select the tokens: [B, L] to [T]."""
         return values.flatten().index_select(0, self.places)
 
     def find(self, wanted: Tensor) -> Tensor:
-        """Where in T the positions of the flattened B * L are, int64 [P]; 0 for those that are left out."""
+        """Return the index in T of flat positions, int64 [P]; 0 for padding."""
         return self.slots.index_select(0, wanted)
 
     def put_back(self, hidden: Tensor) -> Tensor:
-        """[T, D] to [B, L, D], with zeros where there was padding."""
+        """Restore the rows: [T, D] to [B, L, D], zeros at padding."""
         found: Tensor = _PutBack.apply(hidden, self)  # type: ignore[no-untyped-call]
         return found.view(*self.shape, -1)
 
 
-class Buckets(Tokens):
-    """Real tokens end to end, of which attention alone makes blocks: sequences of similar lengths are a group, each padded to the
-    group's longest.
+class BucketedLayout(UnpaddedLayout):
+    """Real tokens; attention pads groups of sequences of similar length.
 
-    All but attention computes on no padding, but for a few tokens at the end that make T a number that comes again. Groups have the
-    same number of rows and lengths are rounded, so that few shapes occur there, too.
+    Only attention computes on padding, except for filler tokens that round up T. Groups have equal
+    numbers of rows, and lengths are rounded, so that few shapes occur.
 
     Args:
-        blocks: int64 [G], which of the T stands at each place of the groups' blocks, these end to end; at padding one that only fills up.
-        found: int64 [T], the other way round: at which place of the blocks each token stands; at padding those that only fill up.
-        groups: (rows, length) of each, the longest first; the sum of their products is G.
-        causal: bool [sum of the groups' rows], sequences none of whose tokens sees what comes after it, whatever the pattern says;
-            None: none.
-        others: as for `Tokens`.
+        blocks: int64 [G], index in T at each place of the concatenated group blocks; filler at
+            padding.
+        found: int64 [T], place of each token in the blocks; padding for filler.
+        groups: (rows, length) of each group, longest first; the products sum up to G.
+        causal: bool [sum of the groups' rows], sequences with causal attention in addition to the
+            pattern; None: no sequence.
+        others: arguments of `UnpaddedLayout`.
     """
 
     def __init__(
@@ -91,14 +91,22 @@ class Buckets(Tokens):
         super().__init__(shape, places, slots, padding, positions, real)
         self.blocks, self.found, self.groups, self.causal = blocks, found, groups, causal
         self._parts = torch.split(blocks, [rows * length for rows, length in groups])
-        ways = [None] * len(groups) if causal is None else torch.split(causal, [rows for rows, _ in groups])
-        there = [None] * len(groups) if real is None else [real.index_select(0, part) for part in self._parts]
+        ways = (
+            [None] * len(groups)
+            if causal is None
+            else torch.split(causal, [rows for rows, _ in groups])
+        )
+        there = (
+            [None] * len(groups)
+            if real is None
+            else [real.index_select(0, part) for part in self._parts]
+        )
         self._rows = [
-            Rows(group, None if own is None else own.view(group), causal=way)
+            PaddedLayout(group, None if own is None else own.view(group), causal=way)
             for group, own, way in zip(groups, there, ways, strict=True)
         ]
 
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         return type(self)(
             self.shape,
             change(self.places),
@@ -113,25 +121,40 @@ class Buckets(Tokens):
         )
 
     @property
-    def reach(self) -> int:
+    def max_distance(self) -> int:
         return max((length for _, length in self.groups), default=1)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        pattern: AttentionPattern,
+        dropout: float,
+        added: Scores | None = None,
     ) -> Tensor:
         heads, size = query.shape[1:]
-        there, back = self.once(("heads", heads), lambda: self._by_heads(heads))
+        there, back = self.cached(("heads", heads), lambda: self._by_heads(heads))
         blocks = [_carried(part.reshape(-1, size), there, back) for part in (query, key, value)]
         sizes = [heads * rows * length for rows, length in self.groups]
         mixed = []
-        for rows, *parts in zip(self._rows, *(torch.split(block, sizes) for block in blocks), strict=True):
-            q, k, v = (part.view(rows.shape[0], heads, rows.shape[1], size).transpose(1, 2) for part in parts)
-            mixed.append(rows.attend(q, k, v, pattern, dropout, added).transpose(1, 2).reshape(-1, size))
+        for rows, *parts in zip(
+            self._rows, *(torch.split(block, sizes) for block in blocks), strict=True
+        ):
+            q, k, v = (
+                part.view(rows.shape[0], heads, rows.shape[1], size).transpose(1, 2)
+                for part in parts
+            )
+            mixed.append(
+                rows.attend(q, k, v, pattern, dropout, added).transpose(1, 2).reshape(-1, size)
+            )
         return _carried(torch.cat(mixed), back, there).view_as(query)
 
     def _by_heads(self, heads: int) -> tuple[Tensor, Tensor]:
-        """`blocks` and `found` for heads, of which each token has so many, one behind the other, and a block's row has all places of
-        the first one, then those of the next: as products of matrices want them. int64 [G * N] and [T * N].
+        """Return `blocks` and `found` for single heads, int64 [G * N] and [T * N].
+
+        The heads of a token are consecutive in T; a block's row has all places of one head, then
+        the next.
         """
         head = torch.arange(heads, device=self.blocks.device)
         there, spots, first = [], [], 0
@@ -144,14 +167,14 @@ class Buckets(Tokens):
         return torch.cat(there), torch.cat(spots).index_select(0, self.found).flatten()
 
 
-class Packed(Tokens):
-    """Real tokens end to end.
+class PackedLayout(UnpaddedLayout):
+    """Real tokens, concatenated.
 
     Args:
-        bounds: int32 [S + 1], where each of S sequences begins among the tokens, and T at the end.
-        longest: tokens of the longest sequence.
-        causal: (S, T) of the sequences that stand first, none of whose tokens sees what comes after it, whatever the pattern says.
-        others: as for `Tokens`.
+        bounds: int32 [S + 1], start of each of S sequences in T, and T at the end.
+        longest: length of the longest sequence.
+        causal: (sequences, tokens) at the start with causal attention in addition to the pattern.
+        others: arguments of `UnpaddedLayout`.
     """
 
     def __init__(
@@ -168,7 +191,7 @@ class Packed(Tokens):
         super().__init__(shape, places, slots, padding, positions)
         self.bounds, self.longest, self.causal = bounds, longest, causal
 
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         return type(self)(
             self.shape,
             change(self.places),
@@ -181,23 +204,49 @@ class Packed(Tokens):
         )
 
     @property
-    def reach(self) -> int:
+    def max_distance(self) -> int:
         return self.longest
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        pattern: AttentionPattern,
+        dropout: float,
+        added: Scores | None = None,
     ) -> Tensor:
         if added is None:
             return self._attend(query, key, value, pattern, dropout)
-        rows, places, back = self.once("padded", self._padded)  # the kernel has no room for scores of others
-        query, key, value = (part.index_select(0, places).view(*rows.shape, *part.shape[1:]) for part in (query, key, value))
-        return rows.attend(query, key, value, pattern, dropout, added).flatten(0, 1).index_select(0, back)
+        rows, places, back = self.cached(
+            "padded", self._padded
+        )  # the kernel does not accept additional scores
+        query, key, value = (
+            part.index_select(0, places).view(*rows.shape, *part.shape[1:])
+            for part in (query, key, value)
+        )
+        return (
+            rows.attend(query, key, value, pattern, dropout, added)
+            .flatten(0, 1)
+            .index_select(0, back)
+        )
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
-        """By the kernel: once, or for the sequences of either way."""
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: AttentionPattern, dropout: float
+    ) -> Tensor:
+        """Run the kernel, separately for causal and other sequences."""
         sequences, tokens = self.causal
         if not sequences:
-            return varlen_attention(query, key, value, self.bounds, self.longest, pattern.window, pattern.causal, dropout)
+            return varlen_attention(
+                query,
+                key,
+                value,
+                self.bounds,
+                self.longest,
+                pattern.window,
+                pattern.causal,
+                dropout,
+            )
         mixed = []
         for causal, own, bounds in (
             (True, slice(tokens), self.bounds[: sequences + 1]),
@@ -208,28 +257,40 @@ class Packed(Tokens):
                 mixed.append(varlen_attention(*part, pattern.window, causal, dropout))
         return torch.cat(mixed)
 
-    def _padded(self) -> tuple[Rows, Tensor, Tensor]:
-        """One sequence a row; where among the T its places are, int64 [S * longest]; and where there the tokens are, int64 [T]."""
+    def _padded(self) -> tuple[PaddedLayout, Tensor, Tensor]:
+        """Return a layout with one sequence per row, and the index maps to and from it.
+
+        The maps are int64 [S * longest], indices in T, and int64 [T], places in the rows.
+        """
         place = torch.arange(self.longest, device=self.bounds.device)
         first, behind = self.bounds[:-1, None], self.bounds[1:, None]
         sequences = self.causal[0]
         causal = torch.arange(len(first), device=place.device) < sequences if sequences else None
-        rows = Rows((len(first), self.longest), place < behind - first, causal=causal)
+        rows = PaddedLayout((len(first), self.longest), place < behind - first, causal=causal)
         count = len(self.places)
         number = (
-            torch.searchsorted(self.bounds, torch.arange(count, device=place.device, dtype=self.bounds.dtype), right=True) - 1
+            torch.searchsorted(
+                self.bounds,
+                torch.arange(count, device=place.device, dtype=self.bounds.dtype),
+                right=True,
+            )
+            - 1
         )
-        return rows, (first + place).flatten().clamp(max=count - 1), number * self.longest + self.positions
+        return (
+            rows,
+            (first + place).flatten().clamp(max=count - 1),
+            number * self.longest + self.positions,
+        )
 
 
 def _carried(values: Tensor, there: Tensor, back: Tensor) -> Tensor:
-    """The rows of [S, H] that `there`, int64 [R], names; `back`, int64 [S], says where among these each is that has a gradient."""
+    """Select rows `there`, int64 [R], of [S, H]; gradients use the inverse `back`, int64 [S]."""
     found: Tensor = _Carried.apply(values, there, back)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Carried(torch.autograd.Function):
-    """A gather both ways, of rows that are asked for once, or whose gradients are zero."""
+    """Gather in both directions, of rows that are used once or have zero gradient."""
 
     @staticmethod
     def forward(context, values: Tensor, there: Tensor, back: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
@@ -242,10 +303,10 @@ class _Carried(torch.autograd.Function):
 
 
 class _PutBack(torch.autograd.Function):
-    """A gather both ways. (Of torch's own indexing the gradient is an accumulating scatter.)"""
+    """Gather in both directions; the gradient of torch's indexing is an accumulating scatter."""
 
     @staticmethod
-    def forward(context, hidden: Tensor, layout: Tokens) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(context, hidden: Tensor, layout: UnpaddedLayout) -> Tensor:  # type: ignore[no-untyped-def]
         context.save_for_backward(layout.places, layout.real)
         return hidden.index_select(0, layout.slots).masked_fill_(layout.padding[:, None], 0.0)
 

@@ -1,10 +1,10 @@
-"""The table of pretraining objectives: what a model's outputs are scored by.
+"""The table of pretraining objectives, which score a model's outputs.
 
-An objective is one file with one `OBJECTIVE`, and one line here: it says what it needs (a head, a teacher, pairs), counts what
-is to be predicted in a batch before the model runs, and scores what the model said. It gives the *sum* of its loss and the
-count it is over, never a mean: the trainer divides by the count over all micro-batches and ranks, so the gradient does not
-depend on how a batch is split.
-This module imports no torch, so that configs can be checked without it.
+An objective is an `Objective` and one line in `OBJECTIVES`. It declares what it needs (a head, a
+teacher, pairs), counts a batch's predictions before the model runs, and scores the outputs. It
+returns the *sum* of its loss and the count, never a mean: the trainer divides by the count over all
+micro-batches and ranks, so the gradient does not depend on how a batch is split. Imports no torch,
+so that configs can be checked without it.
 """
 
 from __future__ import annotations
@@ -13,44 +13,45 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from model.layers.batch import Batch
-from pipeline.core.errors import UsageError
-from pipeline.core.registry import find
+from cloze.core.errors import UsageError
+from cloze.core.options import find_entry
+from cloze.model.layers.batch import TensorBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from model.families.config import ModelConfig
-    from pipeline.dataset.schema import DatasetInfo
+    from cloze.model.families.config import ModelConfig
+    from cloze.pipeline.dataset.schema import DatasetInfo
 
 OBJECTIVES: dict[str, str] = {
-    "mlm": "model.objectives.mlm",
-    "clm": "model.objectives.clm",
-    "mntp": "model.objectives.mntp",
-    "nsp": "model.objectives.nsp",
-    "sop": "model.objectives.sop",
-    "sbo": "model.objectives.sbo",
-    "rtd": "model.objectives.rtd",
-    "lm": "model.objectives.lm",
-    "distillation": "model.objectives.distillation",
-    "cosine": "model.objectives.cosine",
+    "mlm": "cloze.model.objectives.masked:MLM",
+    "clm": "cloze.model.objectives.masked:CLM",
+    "mntp": "cloze.model.objectives.masked:MNTP",
+    "nsp": "cloze.model.objectives.pairs:NSP",
+    "sop": "cloze.model.objectives.pairs:SOP",
+    "sbo": "cloze.model.objectives.masked:SBO",
+    "rtd": "cloze.model.objectives.rtd:RTD",
+    "lm": "cloze.model.objectives.lm:LM",
+    "distillation": "cloze.model.objectives.teacher:DISTILLATION",
+    "cosine": "cloze.model.objectives.teacher:COSINE",
 }
-CAUSAL, MASKED = "clm", ("mlm", "mntp")  # that a head which fills masks can be trained on
+CAUSAL, MASKED = "clm", ("mlm", "mntp")  # objectives that can train a head that fills masks
 
-Outputs = Mapping[str, Any]  # tensors, and logits that are not computed yet (`model.layers.lazy_logits`)
+# Tensors, and logits that are not computed yet (`cloze.model.layers.cross_entropy`).
+Outputs = Mapping[str, Any]
 Reads = Literal["masked", "causal"]
-Detail = tuple["Tensor", "Tensor"]  # a sum and the count it is over, scalars
+Detail = tuple["Tensor", "Tensor"]  # sum and count, scalars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSum:
-    """One objective's loss over (part of) a batch, ready to be added up.
+    """An objective's loss over (part of) a batch, as a sum.
 
     Attributes:
-        name: the objective's, as in `OBJECTIVES`.
-        total: fp32 scalar, nats, differentiable: the loss summed over the predictions.
-        count: int64 scalar: how many predictions.
-        correct: int64 scalar: how many of them had the right answer on top.
+        name: key in `OBJECTIVES`.
+        total: fp32 scalar, nats, differentiable: loss summed over the predictions.
+        count: int64 scalar: number of predictions.
+        correct: int64 scalar: number of predictions whose top answer is right.
     """
 
     name: str
@@ -61,61 +62,75 @@ class LossSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What a file of this package holds.
+    """A pretraining objective.
 
     Attributes:
-        name: as in `OBJECTIVES`.
-        score: a model's outputs and the batch to the loss.
-        count: how many predictions the batch asks for, from the collated batch alone; `score` must count the same.
-        details: finer figures for held-out scoring, as `name -> (sum, count)`; the names are always the same.
-        chance: the loss, in nats a prediction, of a model that knows nothing: V -> nats. None: nothing can be said.
-        everywhere: whether it looks at `hidden`, the states of all positions.
-        head: what must stand on the encoder, a name in `ModelConfig.heads`; None: nothing.
-        reads: `masked`: rows with masks, whole; `causal`: rows as they run on, without masks. None: any rows.
-        taught: whether it needs a teacher.
-        reads_logits: whether it reads logits otherwise than by cross-entropy, so that they must be there as a whole.
-        pair_recipe: of an objective that is told by `pair_labels`, the dataset recipe that makes such pairs; the dataset's
-            `pair_task` must be the objective's name. None: it needs no pairs.
+        name: key in `OBJECTIVES`.
+        score: maps a model's outputs and the batch to the loss.
+        count: number of predictions in a collated batch; must equal the count of `score`.
+        details: finer metrics for held-out evaluation, `name -> (sum, count)`, with fixed names.
+        random_loss: maps V to the loss of random guessing, in nats per prediction; None: undefined.
+        all_positions: True if the objective reads `hidden`, the states of all positions.
+        head: required head, a name in `ModelConfig.heads`; None: no head.
+        reads: `masked`: rows with masks; `causal`: running text without masks; None: any rows.
+        needs_teacher: True if the objective needs a teacher.
+        reads_logits: True if the objective needs whole logits, not only their cross-entropy.
+        pair_recipe: for objectives on `pair_labels`: the dataset recipe that makes such pairs. The
+            dataset's `pair_task` must then be the objective's name. None: no pairs needed.
     """
 
     name: str
-    score: Callable[[Outputs, Batch], LossSum]
-    count: Callable[[Batch], int]
-    details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None
-    chance: Callable[[int], float] | None = None
-    everywhere: bool = False
+    score: Callable[[Outputs, TensorBatch], LossSum]
+    count: Callable[[TensorBatch], int]
+    details: Callable[[Outputs, TensorBatch], dict[str, Detail]] | None = None
+    random_loss: Callable[[int], float] | None = None
+    all_positions: bool = False
     head: str | None = None
     reads: Reads | None = None
-    taught: bool = False
+    needs_teacher: bool = False
     reads_logits: bool = False
     pair_recipe: str | None = None
 
 
 def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
-    """The objectives of these names, in order.
+    """Return the objectives with these names, in order.
 
     Raises:
         UsageError: a name is unknown.
     """
-    return tuple(find(OBJECTIVES, name, "objective").OBJECTIVE for name in names)
+    return tuple(find_entry(OBJECTIVES, name, "objective") for name in names)
 
 
 def choose(
-    model: ModelConfig, info: DatasetInfo, wanted: Sequence[str] | None = None, teacher: ModelConfig | None = None
+    model: ModelConfig,
+    info: DatasetInfo,
+    wanted: Sequence[str] | None = None,
+    teacher: ModelConfig | None = None,
 ) -> tuple[str, ...]:
-    """What to train on: the family's own objectives, or the `wanted` ones, checked against model, dataset and teacher.
+    """Return the names of the objectives to train on, checked against model, dataset and teacher.
+
+    Args:
+        wanted: names from the user; None: the model family's defaults.
 
     Raises:
-        UsageError: an objective that the model has no head for, or that the dataset's rows were not made for.
+        UsageError: the model lacks an objective's head, or the dataset's rows do not suit it.
     """
-    own = model.own_objectives(info.pair_task) if teacher is None else model.taught_objectives(teacher)
+    own = (
+        model.default_objectives(info.pair_task)
+        if teacher is None
+        else model.distillation_objectives(teacher)
+    )
     chosen = tuple(wanted) if wanted else own
     for objective in objectives(chosen):
-        if objective.taught and teacher is None:
-            raise UsageError(f"objective ({objective.name}) needs a teacher; name one with --teacher, or leave it out")
+        if objective.needs_teacher and teacher is None:
+            raise UsageError(
+                f"objective ({objective.name}) needs a teacher; name one with --teacher, or leave "
+                f"it out"
+            )
         if objective.head is not None and objective.head not in model.heads:
             raise UsageError(
-                f"objective ({objective.name}) needs a {objective.head} head, which {model.family} models do not have; leave it"
+                f"objective ({objective.name}) needs a {objective.head} head, which {model.family} "
+                f"models do not have; leave it"
                 " out, or train a model that has one"
             )
         if objective.pair_recipe is not None:
@@ -126,7 +141,7 @@ def choose(
 
 
 def trained_heads(model: ModelConfig, names: Sequence[str]) -> dict[str, Any]:
-    """What a checkpoint of `model` says of its heads that was trained on the objectives of these names."""
+    """Return the `heads` entry of a checkpoint of `model` trained on these objectives."""
     own = [name for name in names if name in (*MASKED, CAUSAL)]
     plain = set(own) <= {MASKED[0]}
     return dict(model.heads) if plain else {**model.heads, "masked_lm": {"objectives": own}}
@@ -136,34 +151,40 @@ def _check_rows(objective: Objective, model: ModelConfig, info: DatasetInfo) -> 
     rule = (info.masks or {}).get("rule")
     if objective.reads == "masked" and rule == "none":
         instead = (
-            f"--objective {CAUSAL}" if model.both_ways and "masked_lm" in model.heads else "a model that reads left to right"
+            f"--objective {CAUSAL}"
+            if model.supports_causal and "masked_lm" in model.heads
+            else "a model that reads left to right"
         )
         raise UsageError(
-            f"objective ({objective.name}) needs rows with masks, those of this dataset (recipe {info.recipe}) have none; make one"
+            f"objective ({objective.name}) needs rows with masks, those of this dataset (recipe "
+            f"{info.recipe}) have none; make one"
             f" with `cloze dataset --recipe roberta`, or train {instead}"
         )
     if objective.reads == "causal" and info.pair_task is not None:
         raise UsageError(
-            f"objective ({objective.name}) needs text that runs on, the rows of this dataset (recipe {info.recipe}) are pairs for"
+            f"objective ({objective.name}) needs text that runs on, the rows of this dataset "
+            f"(recipe {info.recipe}) are pairs for"
             f" {info.pair_task}, which do not always; make one with `cloze dataset --recipe lm`"
         )
 
 
 def _check_ways(names: Sequence[str], model: ModelConfig, teacher: ModelConfig | None) -> None:
-    """Refuse what `clm` and `mntp` cannot be beside, or run on."""
+    """Check that `clm` and `mntp` suit the model and the other objectives."""
     found = [name for name in names if name in (CAUSAL, "mntp")]
     if not found:
         return
-    if not model.both_ways:
+    if not model.supports_causal:
         raise UsageError(
-            f"objective ({found[0]}) cannot be that of {model.family} models, which read rows whole; use another model"
+            f"objective ({found[0]}) cannot be that of {model.family} models, which read rows "
+            f"whole; use another model"
         )
     if teacher is not None:
         raise UsageError(f"objective ({found[0]}) knows no teacher; leave --teacher out")
     beside = [name for name in names if name != CAUSAL]
     if len(beside) > 1 or not set(beside) <= set(MASKED):
         raise UsageError(
-            f"objectives ({', '.join(names)}) do not go together; {CAUSAL} stands alone, or beside one of {' and '.join(MASKED)}"
+            f"objectives ({', '.join(names)}) do not go together; {CAUSAL} stands alone, or beside "
+            f"one of {' and '.join(MASKED)}"
         )
 
 
@@ -171,11 +192,15 @@ def _check_pairs(name: str, recipe: str, model: ModelConfig, info: DatasetInfo) 
     if info.pair_task != name:
         has = f"pairs for {info.pair_task}" if info.pair_task else "no pairs"
         raise UsageError(
-            f"objective ({name}) needs a dataset with {name.upper()} pairs, this one (recipe {info.recipe}) has {has};"
+            f"objective ({name}) needs a dataset with {name.upper()} pairs, this one (recipe "
+            f"{info.recipe}) has {has};"
             f" make one with `cloze dataset --recipe {recipe}`, or train on --objective mlm"
         )
     if model.type_vocab_size < 2:
-        raise UsageError(f"type_vocab_size ({model.type_vocab_size}) is too small for sentence pairs ({name}); use 2")
+        raise UsageError(
+            f"type_vocab_size ({model.type_vocab_size}) is too small for sentence pairs ({name}); "
+            f"use 2"
+        )
 
 
 def total_loss(
@@ -183,23 +208,28 @@ def total_loss(
     counts: Mapping[str, Tensor | int | float] | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Tensor:
-    """The loss to differentiate: over objectives, the sum of (weight · summed loss / count), as in BERT (section A.2).
+    """Return the loss: sum over objectives of weight · summed loss / count, as in BERT (A.2).
 
     Args:
-        sums: what the objectives gave for this micro-batch.
-        counts: by objective's name, the count to divide by: that of the whole global batch. By default this micro-batch's own.
-        weights: by objective's name; 1 where it is not named.
+        sums: results of the objectives for this micro-batch.
+        counts: objective name -> count of the whole global batch. Default: the micro-batch's count.
+        weights: objective name -> weight. Default: 1.
 
     Returns:
-        fp32 scalar. Added up over all micro-batches and ranks it is the loss of the global batch. An objective that has
-        nothing to predict (count 0) gives 0.
+        fp32 scalar. Summed over all micro-batches and ranks it is the loss of the global batch. An
+        objective without predictions (count 0) contributes 0.
     """
     import torch
 
     if not sums:
-        raise UsageError("there is no objective to train on; name at least one of " + ", ".join(sorted(OBJECTIVES)))
+        raise UsageError(
+            "there is no objective to train on; name at least one of "
+            + ", ".join(sorted(OBJECTIVES))
+        )
     loss = torch.zeros((), dtype=torch.float32, device=sums[0].total.device)
     for item in sums:
-        count = torch.as_tensor(item.count if counts is None else counts[item.name], device=loss.device)
+        count = torch.as_tensor(
+            item.count if counts is None else counts[item.name], device=loss.device
+        )
         loss = loss + (weights or {}).get(item.name, 1.0) * item.total / count.clamp(min=1)
     return loss

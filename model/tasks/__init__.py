@@ -1,1 +1,1 @@
-"""Fine-tuning: a pretrained encoder and a task's labelled set -> a model for the task, its scores and its predictions."""
+"""Fine-tuning and evaluation of a pretrained encoder on tasks with labelled data."""

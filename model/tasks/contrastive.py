@@ -1,9 +1,9 @@
-"""One encoder for queries and passages: their vectors, the batches that bring the passages a query is told apart from, and the loss.
+"""Bi-encoder for retrieval: vectors, batches with in-batch negatives, and the contrastive loss.
 
-A query is compared with the passages of its *group*, some 32 pairs of the step (in-batch negatives; Karpukhin et al. 2020, section
-3.2). Groups are cut from the step's pairs in their order, whatever micro-batches and ranks these are shared out to: a part of a group
-brings along all the passages of the group, so the loss does not depend on how a batch is split. Where a micro-batch holds whole groups,
-as it does if nobody asks for less, nothing is computed twice.
+A query is compared with the passages of its group, about `group` pairs of the step (Karpukhin et
+al. 2020, section 3.2). Groups are cut from the step's pairs in order, and a part of a group
+includes all of its passages. So the loss does not depend on micro-batches and ranks. If
+micro-batches hold whole groups, which is the default, nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.data.batch import LAYOUT, Batch
-from model.data.layouts import Kind
-from model.data.sampler import share
-from model.layers.heads import mean_state
-from model.tasks.encode import TextSamples
-from model.tasks.task import Ints
+from cloze.model.data.batch import LAYOUT, Batch
+from cloze.model.data.layouts import LayoutKind
+from cloze.model.data.sampler import shard_range
+from cloze.model.layers.heads import mean_state
+from cloze.model.tasks.encode import TextSamples
+from cloze.model.tasks.task import Ints
 
 Pooling = Literal["mean", "first", "pooler"]
 
 
 def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling, pooler: nn.Module) -> Tensor:
-    """One vector a row, fp32 [B, D].
+    """Pool to one vector per row, fp32 [B, D].
 
     Args:
-        hidden: float [B, L, D]; what stands at padding is not looked at.
+        hidden: float [B, L, D]; values at padding are ignored.
         attention_mask: bool [B, L].
-        pooling: `mean` of the states of all tokens, special ones included, as sentence-transformers has it (Reimers and Gurevych 2019);
-            the `first` token's; or what the checkpoint's `pooler` makes of that.
+        pooling: `mean` of all tokens' states, special tokens included, as in sentence-transformers
+            (Reimers and Gurevych 2019); `first` token; or the checkpoint's `pooler`.
     """
     if pooling == "pooler":
         vectors: Tensor = pooler(hidden, attention_mask)
@@ -44,9 +44,11 @@ def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling, pooler: nn.
 
 
 class BiEncoder(nn.Module):
-    """Encoder and pooling. It has no weights of its own; the pooler is kept for whoever goes on from the checkpoint."""
+    """Encoder and pooling; the pooler stays in the checkpoint even if unused."""
 
-    def __init__(self, encoder: nn.Module, pooler: nn.Module, pooling: Pooling, normalize: bool) -> None:
+    def __init__(
+        self, encoder: nn.Module, pooler: nn.Module, pooling: Pooling, normalize: bool
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.pooler = pooler
@@ -54,29 +56,31 @@ class BiEncoder(nn.Module):
         self._normalize = normalize
 
     def forward(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """The vectors of queries [Q, D] and passages [P, D], fp32, of a batch as `PairSamples` makes it."""
+        """Return the vectors of queries [Q, D] and passages [P, D], fp32."""
         vectors = self.embed(batch)
         queries = batch["allowed"].shape[0]
         return vectors[:queries], vectors[queries:]
 
     def embed(self, batch: Mapping[str, Any]) -> Tensor:
-        """The vectors of all rows, fp32 [B, D], of a batch as `TextSamples` makes it."""
-        hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT))
+        """Return the vectors of all rows, fp32 [B, D], for a batch of `TextSamples`."""
+        hidden = self.encoder(
+            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT)
+        )
         vectors = pooled(hidden, batch["attention_mask"], self._pooling, self.pooler)
         return nn.functional.normalize(vectors, dim=-1) if self._normalize else vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSamples:
-    """A sample is a pair of a query and a passage. Equal passages stand in a batch once.
+    """Samples that are pairs of a query and a passage; equal passages occur once in a batch.
 
     Attributes:
-        texts: the queries, and behind them the passages.
-        queries: how many queries there are.
-        pairs: int64 [n, 2]: numbers of a query and a passage.
-        relevant: the numbers of all passages that answer each query: none of these is told apart from another one.
-        group: pairs of a step that see each other, about.
-        symmetric: whether the loss also looks at the queries of each passage.
+        texts: queries, then passages.
+        queries: number of queries.
+        pairs: int64 [n, 2], numbers of query and passage.
+        relevant: passages that answer each query; they are no negatives of each other.
+        group: approximate number of pairs per group.
+        symmetric: the loss also compares each passage with the queries.
     """
 
     texts: TextSamples
@@ -100,23 +104,26 @@ class PairSamples:
         return self.texts.truncated
 
     @property
-    def lost(self) -> Mapping[str, int]:
+    def dropped_counts(self) -> Mapping[str, int]:
         return {}
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: Kind) -> Batch:
-        """The pairs of these numbers: see `part`."""
+    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
+        """Return the batch of these pairs, see `part`."""
         return self.part(np.asarray(chosen, np.int64), 0, len(chosen), layout)
 
-    def part(self, chosen: Ints, begin: int, end: int, layout: Kind) -> Batch:
-        """The pairs `chosen[begin:end]` of a step that has all the `chosen`.
+    def part(self, chosen: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+        """Return the batch of pairs `chosen[begin:end]` of a step with pairs `chosen`.
 
         Returns:
-            of Q queries and, behind them, P distinct passages what `TextSamples.batch` gives; own int64 [B], which of the queries are
-            asked about; target int64 [Q], the number of each one's passage; allowed bool [Q, P], the passages that it is compared
-            with, its own among them; backward bool [Q, P], the queries that a query's passage is compared with, turned round.
+            batch: `TextSamples.batch` of Q queries, then P distinct passages, with these entries.
+            own: int64 [B], queries that belong to the part.
+            target: int64 [Q], passage of each query.
+            allowed: bool [Q, P], passages compared with each query, its own included.
+            backward: bool [Q, Q], true if query j (row) is compared with the passage of query i;
+                symmetric loss only.
         """
         number = -(-len(chosen) // self.group)
-        bounds = [share(0, len(chosen), place, number) for place in range(number)]
+        bounds = [shard_range(0, len(chosen), place, number) for place in range(number)]
         touched = [(first, last) for first, last in bounds if first < end and last > begin]
         low, high = touched[0][0], touched[-1][1]
         queries = range(low, high) if self.symmetric else range(begin, end)
@@ -127,25 +134,36 @@ class PairSamples:
         member[group, column] = True
         rows = np.arange(queries.start - low, queries.stop - low)
         asked, target, own_group = pairs[rows, 0], column[rows], group[rows]
-        answers = np.array([[passage in self.relevant[query] for passage in passages.tolist()] for query in asked.tolist()])
+        answers = np.array(
+            [
+                [passage in self.relevant[query] for passage in passages.tolist()]
+                for query in asked.tolist()
+            ]
+        )
         allowed = member[own_group] & ~answers
         allowed[np.arange(len(rows)), target] = True
-        arrays = {"own": np.arange(begin - queries.start, end - queries.start), "target": target, "allowed": allowed}
+        arrays = {
+            "own": np.arange(begin - queries.start, end - queries.start),
+            "target": target,
+            "allowed": allowed,
+        }
         if self.symmetric:
             same = own_group[:, None] == own_group
-            backward = same & ~answers[:, target]  # of query j, and the passage of query i
+            backward = same & ~answers[:, target]  # of query j and the passage of query i
             np.fill_diagonal(backward, True)
             arrays["backward"] = backward
         texts = self.texts.batch(np.concatenate([asked, self.queries + passages]), layout)
         return {**texts, **{name: torch.from_numpy(array) for name, array in arrays.items()}}
 
 
-def contrastive_loss(outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any], temperature: float) -> tuple[Tensor, Tensor]:
-    """InfoNCE (van den Oord et al. 2018): the cross-entropy of a query's own passage among those that it is compared with.
+def contrastive_loss(
+    outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any], temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Compute InfoNCE (van den Oord et al. 2018): cross-entropy of each query's own passage.
 
     Returns:
-        fp32 scalar, nats, summed over the batch's own pairs; of a symmetric batch the mean of both ways. And how many queries
-        score their own passage highest.
+        The loss in nats, summed over the part's pairs, fp32 scalar; for symmetric batches the mean
+        of both directions. Second, the number of queries whose own passage scores highest.
     """
     queries, passages = outputs
     own, target = batch["own"], batch["target"]
@@ -153,6 +171,8 @@ def contrastive_loss(outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any], t
     forward = scores.masked_fill(~batch["allowed"], -torch.inf)[own]
     total = nn.functional.cross_entropy(forward, target[own], reduction="sum")
     if "backward" in batch:
-        among = scores[:, target].masked_fill(~batch["backward"], -torch.inf).T[own]  # row: a pair's passage, column: a query
+        among = (
+            scores[:, target].masked_fill(~batch["backward"], -torch.inf).T[own]
+        )  # row: passage of a pair; column: query
         total = (total + nn.functional.cross_entropy(among, own, reduction="sum")) / 2
     return total, (forward.argmax(dim=-1) == target[own]).sum()

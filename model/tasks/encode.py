@@ -1,4 +1,4 @@
-"""From texts to samples: pieces, special tokens, truncation, padding to the batch's longest; and which samples a batch is made of."""
+"""Tokenization of examples into samples, and the batches of training and evaluation."""
 
 from __future__ import annotations
 
@@ -10,35 +10,40 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from model.data.batch import LAYOUT, Batch
-from model.data.layouts import Kind, Sequences, make_layout
-from model.tasks.task import Ints, Samples
-from pipeline.core import random_keys
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core import random_keys
+from cloze.model.data.batch import LAYOUT, Batch
+from cloze.model.data.layouts import LayoutKind, Sequences, make_layout
+from cloze.model.layers.batch import IGNORE_INDEX
+from cloze.model.tasks.task import Ints, Samples
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-POOL = 16  # batches among which training sorts by length: little padding, and still every batch is a random one
-EVALUATION_BATCH = 64  # fixed, so that scores do not depend on a setting by a rounding
+# Batches per pool that training sorts by length: little padding, still random batches.
+POOL = 16
+SECOND = "second_text"  # batch entry: bool [B, L], tokens of a pair's second text
+EVALUATION_BATCH = 64  # constant, so that no setting changes scores by rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSamples:
-    """A sample is one sequence: a text, or a pair of texts.
+    """Samples that are one sequence each: a text, or a pair of texts.
 
     Attributes:
-        sequences: int32 [L_i] each: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
-        second: where B starts in each sequence; its length if there is no B. int64 [n].
-        truncated: how many examples lost pieces to the greatest length.
-        pad: the id of padding.
-        lost: how many answers no sample can give, by reason.
-        targets: what the loss needs, by its name in a batch; one row a sample.
+        sequences: int32 [L_i] each: [CLS] A [SEP], or a pair in the tokenizer's frame.
+        second: int64 [n], start of B in each sequence; the length if there is no B.
+        truncated: number of truncated examples.
+        pad: id of the padding token.
+        typed: tokens of B have token type 1.
+        targets: inputs of the loss by their name in a batch; one row per sample.
+        dropped_counts: number of answers that no sample can give, by reason.
     """
 
     sequences: tuple[npt.NDArray[np.int32], ...]
     second: Ints
     truncated: int
     pad: int
+    typed: bool = True
     targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    lost: Mapping[str, int] = field(default_factory=dict)
+    dropped_counts: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -47,12 +52,15 @@ class TextSamples:
     def lengths(self) -> Ints:
         return np.array([len(sequence) for sequence in self.sequences], dtype=np.int64)
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: Kind = "rows") -> Batch:
-        """The samples of these numbers, padded to the longest of them.
+    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+        """Return the batch of these samples, padded to the longest.
 
         Returns:
-            input_ids int64 [B, L], attention_mask bool [B, L], token_type_ids int64 [B, L], and the targets; beside them the
-            layout, as `model.data.collate` makes it.
+            input_ids: int64 [B, L].
+            attention_mask: bool [B, L].
+            token_type_ids: int64 [B, L].
+            second_text: bool [B, L], true at B.
+            targets, layout: as in `TextSamples.targets` and `cloze.model.data.batch`.
         """
         lengths = np.array([len(self.sequences[i]) for i in chosen], dtype=np.int64)
         ids = np.full((len(chosen), lengths.max()), self.pad, dtype=np.int64)
@@ -60,8 +68,9 @@ class TextSamples:
             ids[row, : lengths[row]] = self.sequences[i]
         places = np.arange(ids.shape[1])
         real = places < lengths[:, None]
-        segments = (places >= self.second[chosen][:, None]) & real
-        arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": segments.astype(np.int64)}
+        second = (places >= self.second[chosen][:, None]) & real
+        types = (second & self.typed).astype(np.int64)
+        arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": types, SECOND: second}
         arrays |= {name: target[chosen] for name, target in self.targets.items()}
         batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
         made = make_layout(layout, Sequences.alone(lengths, ids.shape[1]))
@@ -75,7 +84,7 @@ def encode(
     max_length: int,
     targets: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> TextSamples:
-    """Tokenize, truncate and frame each text or pair of texts; at most `max_length` pieces, special tokens included."""
+    """Tokenize, truncate and frame texts or pairs, with at most `max_length` tokens each."""
     first = tokenizer.encode_batch(list(texts))
     other = tokenizer.encode_batch(list(text_pairs)) if text_pairs is not None else None
     return framed(first, other, tokenizer, max_length, targets)
@@ -88,12 +97,13 @@ def framed(
     max_length: int,
     targets: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> TextSamples:
-    """The same of texts that are pieces already."""
-    cls, sep = tokenizer.special.cls, tokenizer.special.sep
+    """Truncate and frame texts or pairs that are tokenized."""
+    cls, sep, frame = tokenizer.special.cls, tokenizer.special.sep, tokenizer.pair_frame
+    room = max_length - (2 if other is None else frame.size)
     sequences, second, truncated = [], [], 0
     for i, pieces in enumerate(first):
-        a, b = truncate(len(pieces), len(other[i]) if other is not None else 0, max_length - (2 if other is None else 3))
-        sequence = [cls, *pieces[:a], sep]
+        a, b = truncate(len(pieces), len(other[i]) if other is not None else 0, room)
+        sequence = [cls, *pieces[:a], *(frame.separator if other is not None else (sep,))]
         second.append(len(sequence))
         if other is not None:
             sequence += [*other[i][:b], sep]
@@ -104,45 +114,211 @@ def framed(
         second=np.array(second, dtype=np.int64),
         truncated=int(truncated),
         pad=tokenizer.special.pad,
+        typed=frame.typed,
         targets=targets or {},
     )
 
 
 def truncate(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many pieces of each sequence stay, when the longer one loses pieces at its end until both fit into `room`.
+    """Return the tokens that remain of each sequence, truncating the longer one until both fit.
 
-    The rule of `_truncate_seq_pair` in google-research/bert's run_classifier.py: on a tie the second one loses.
+    On a tie the second one loses a token (google-research/bert, run_classifier.py,
+    `_truncate_seq_pair`).
     """
     if first + second <= room:
         return first, second
     shorter = min(first, second)
-    if 2 * shorter < room:  # only the longer one loses
+    if 2 * shorter < room:  # only the longer one is truncated
         return (room - second, second) if first > second else (first, room - first)
     return (room + 1) // 2, room // 2
 
 
 def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:
-    """The batches of one epoch, as numbers of samples: every sample once, in an order that is a function of seed and epoch.
+    """Return an epoch's batches as sample numbers; a function of seed and epoch.
 
-    Samples are shuffled, sorted by length within pools of `POOL` batches, cut, and the batches shuffled.
+    Samples are shuffled, sorted by length within pools of `POOL` batches, and cut; then the batches
+    are shuffled.
     """
-    shuffled = np.argsort(random_keys.derive(seed, epoch, 0, np.arange(len(lengths))), kind="stable")
+    shuffled = np.argsort(
+        random_keys.fold_in(seed, epoch, 0, np.arange(len(lengths))), kind="stable"
+    )
     size = batch_size * POOL
     batches: list[Ints] = []
     for start in range(0, len(shuffled), size):
         pool = shuffled[start : start + size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         batches += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
-    return [batches[i] for i in np.argsort(random_keys.derive(seed, epoch, 1, np.arange(len(batches))), kind="stable")]
+    return [
+        batches[i]
+        for i in np.argsort(
+            random_keys.fold_in(seed, epoch, 1, np.arange(len(batches))), kind="stable"
+        )
+    ]
 
 
 def evaluation_batches(lengths: Ints) -> list[Ints]:
-    """Batches of like length, longest first, so that memory is at its peak at once; as numbers of samples."""
+    """Return batches of similar length as sample numbers, longest first: memory peaks early."""
     order = np.argsort(-lengths, kind="stable")
     return [order[at : at + EVALUATION_BATCH] for at in range(0, len(order), EVALUATION_BATCH)]
 
 
 def groups_of(samples: Samples) -> list[Ints]:
-    """The numbers of the samples that may share a batch: all of them, or those of each of several tasks."""
+    """Return the numbers of samples that may share a batch: all, or those of each task."""
     found: Sequence[Ints] | None = getattr(samples, "groups", None)
     return [np.arange(len(samples))] if found is None else list(found)
+
+
+# Words: tokens of words, and windows of whole words for long sentences.
+
+FIRST = "first_pieces"  # batch entry: bool [B, L], first token of each word that is predicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordWindow:
+    """Range of words of a sentence.
+
+    Attributes:
+        sentence: sentence number.
+        words: range of words, end exclusive.
+        own: range of words that this window predicts, end exclusive.
+    """
+
+    sentence: int
+    words: tuple[int, int]
+    own: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordSamples:
+    """Samples that are windows of words.
+
+    Attributes:
+        texts: tokens of the windows.
+        windows: windows in the order of sentences and words.
+        first: int64 [n] each, position of the first token of each predicted word.
+        labels: int64 [n] each, labels of these words; None if unknown.
+    """
+
+    texts: TextSamples
+    windows: tuple[WordWindow, ...]
+    first: tuple[Ints, ...]
+    labels: tuple[Ints, ...] | None
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    @property
+    def lengths(self) -> Ints:
+        return self.texts.lengths
+
+    @property
+    def truncated(self) -> int:
+        return self.texts.truncated
+
+    @property
+    def dropped_counts(self) -> Mapping[str, int]:
+        return {}
+
+    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+        """Return `TextSamples.batch` with `first_pieces`, bool [B, L].
+
+        With known labels, also `labels`, int64 [B, L], IGNORE_INDEX elsewhere.
+        """
+        batch = self.texts.batch(chosen, layout)
+        shape = tuple(batch["input_ids"].shape)
+        first, labels = np.zeros(shape, bool), np.full(shape, IGNORE_INDEX, np.int64)
+        for row, i in enumerate(chosen):
+            first[row, self.first[i]] = True
+            if self.labels is not None:
+                labels[row, self.first[i]] = self.labels[i]
+        batch = {**batch, FIRST: torch.from_numpy(first)}
+        return batch if self.labels is None else {**batch, "labels": torch.from_numpy(labels)}
+
+
+def encode_words(
+    sentences: Sequence[Sequence[str]],
+    tokenizer: Tokenizer,
+    max_length: int,
+    labels: Sequence[Ints] | None = None,
+) -> WordSamples:
+    """Split sentences into windows of at most `max_length` tokens, special tokens included.
+
+    Args:
+        labels: labels of each sentence, one per word.
+    """
+    room = max_length - 2
+    most = max(room // 2, 1)  # maximum tokens of a word, so that a window holds another one
+    cls, sep = tokenizer.special.cls, tokenizer.special.sep
+    sequences, windows, first, own_labels, truncated = [], list[WordWindow](), [], [], 0
+    for number, pieces in enumerate(_pieces(sentences, tokenizer)):
+        kept = [piece[:most] for piece in pieces]
+        truncated += any(len(piece) > most for piece in pieces)
+        sizes = np.array([len(piece) for piece in kept], dtype=np.int64)
+        for window in cut(number, sizes, room):
+            (begin, end), (own, behind) = window.words, window.own
+            starts = np.cumsum(sizes[begin:end]) - sizes[begin:end] + 1
+            flat = [cls, *(token for piece in kept[begin:end] for token in piece), sep]
+            sequences.append(np.array(flat, dtype=np.int32))
+            windows.append(window)
+            first.append(starts[own - begin : behind - begin])
+            if labels is not None:
+                own_labels.append(np.asarray(labels[number][own:behind], dtype=np.int64))
+    texts = TextSamples(
+        sequences=tuple(sequences),
+        second=np.array([len(sequence) for sequence in sequences], dtype=np.int64),
+        truncated=int(truncated),
+        pad=tokenizer.special.pad,
+    )
+    return WordSamples(
+        texts=texts,
+        windows=tuple(windows),
+        first=tuple(first),
+        labels=None if labels is None else tuple(own_labels),
+    )
+
+
+def cut(sentence: int, sizes: Ints, room: int) -> list[WordWindow]:
+    """Return a sentence's windows, which overlap by at most `room` / 2 tokens.
+
+    Args:
+        sizes: tokens of each word, at least one and at most half of `room`.
+    """
+    ends = np.cumsum(sizes)
+    spans: list[tuple[int, int]] = []
+    begin = 0
+    while True:
+        before = int(ends[begin - 1]) if begin else 0
+        end = int(np.searchsorted(ends, before + room, side="right"))
+        spans.append((begin, end))
+        if end == len(sizes):
+            break
+        begin = (
+            int(np.searchsorted(ends, ends[end - 1] - room // 2)) + 1
+        )  # the overlap is at most half of `room`
+    borders = [
+        0,
+        *((after[0] + span[1] + 1) // 2 for span, after in zip(spans, spans[1:], strict=False)),
+        len(sizes),
+    ]
+    return [
+        WordWindow(sentence=sentence, words=span, own=(borders[i], borders[i + 1]))
+        for i, span in enumerate(spans)
+    ]
+
+
+def _pieces(
+    sentences: Sequence[Sequence[str]], tokenizer: Tokenizer
+) -> list[list[npt.NDArray[np.uint32]]]:
+    """Return the tokens of every word, at least one; words after the first follow a space."""
+    words = [word for sentence in sentences for word in sentence]
+    behind = np.ones(len(words), dtype=np.bool_)
+    behind[np.cumsum([0, *(len(sentence) for sentence in sentences)])[:-1]] = False
+    ids, offsets = tokenizer.encode_flat(words, behind)
+    unknown = np.array([tokenizer.special.unk], dtype=np.uint32)
+    bounds = offsets.tolist()
+    found = [
+        ids[bounds[i] : bounds[i + 1]] if bounds[i] < bounds[i + 1] else unknown
+        for i in range(len(words))
+    ]
+    cuts = np.cumsum([0, *(len(sentence) for sentence in sentences)]).tolist()
+    return [found[begin:end] for begin, end in zip(cuts, cuts[1:], strict=False)]

@@ -1,15 +1,115 @@
-"""The files that fine-tuning and evaluation write beside the checkpoint."""
+"""Files of fine-tuning and evaluation: metrics, and the fingerprints of a task's data. No torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from pipeline.core import storage
+from cloze.core import storage
+from cloze.core.artifacts import artifact, fingerprints
+from cloze.model.tasks.formats.files import directories
+from cloze.model.tasks.options import TaskOptions
 
 METRICS = "metrics.json"
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
     storage.write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+# Files of a directory that a task reads: fingerprint, existence, size.
+
+
+def data_fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> str:
+    """Return the fingerprint of the splits' files, or of all of `path` if no names are known.
+
+    Args:
+        path: task directory, its parent, a split's file, or an artifact.
+
+    Raises:
+        DataError: `path` does not exist or is empty.
+    """
+    wanted = tuple(splits)
+    what = f"{path}\0{options.folder}\0{wanted}\0{sorted(options.files.items())}"
+    return fingerprints.memoize(what, lambda: _fingerprint(path, options, wanted))
+
+
+def _fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> str:
+    if not _is_archive(path):
+        return fingerprints.input_fingerprint(path)
+    named: dict[str, str] = {}
+    for split in splits:
+        found = dict(_files(path, options, split))
+        if not found:
+            return fingerprints.input_fingerprint(path)
+        named |= found
+    hashes = fingerprints.file_fingerprints(named.values())
+    return fingerprints.combine_hashes((name, hashes[place]) for name, place in named.items())
+
+
+def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str:
+    """Return a clause about the first missing split; empty if none is.
+
+    Files, artifacts and object stores are not checked.
+    """
+    if not storage.is_local(path) or (storage.exists(path) and not _is_archive(path)):
+        return ""
+    if not storage.exists(path):
+        return f"{path} does not exist"
+    where = storage.join(path, options.folder) if options.folder else path
+    return next(
+        (
+            f"{where} holds no {split} split"
+            for split in splits
+            if not dict(_files(path, options, split))
+        ),
+        "",
+    )
+
+
+def split_bytes(path: str | None, options: TaskOptions, split: str) -> int | None:
+    """Return the bytes of a split's files; None if they are not local or not known by name."""
+    if path is None or not storage.is_local(path) or not storage.exists(path):
+        return None
+    places = (
+        [path] if not _is_archive(path) else [place for _, place in _files(path, options, split)]
+    )
+    with suppress(OSError):
+        return sum(os.path.getsize(place) for place in places if os.path.isfile(place)) or None
+    return None
+
+
+def _is_archive(path: str) -> bool:
+    return storage.exists(path) and storage.is_dir(path) and not artifact.is_artifact(path)
+
+
+def _files(path: str, options: TaskOptions, split: str) -> Iterator[tuple[str, str]]:
+    """Iterate over (name, path) of the files that may be read for a split.
+
+    The rules are those of `cloze.model.tasks.formats.files.split_file`: names from the options,
+    else `dev.tsv`, or files in `dev/`.
+    """
+    for directory in directories(path, options):
+        if not storage.exists(directory):
+            continue
+        named = options.files.get(split)
+        if named:
+            found = next(
+                (name for name in named if storage.exists(storage.join(directory, name))), None
+            )
+            tops = [] if found is None else [found]
+        else:
+            inside = {name.split("/")[0] for name in storage.list_files(directory)}
+            tops = sorted(name for name in inside if name.split(".")[0] == split)
+        for top in tops:
+            place = storage.join(directory, top)
+            below = storage.list_files(place) if storage.is_dir(place) else None
+            if below is None:
+                yield top, place
+            else:
+                yield from ((f"{top}/{name}", storage.join(place, name)) for name in below)
+        if tops:
+            return

@@ -1,44 +1,58 @@
-"""A task's network: encoder, pooler and head, to train from a pretrained checkpoint or from nothing, or read back from a fine-tuned one."""
+"""Networks of tasks: encoder, pooler and head, new or from a fine-tuned checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from model.data.batch import LAYOUT
-from model.families.config import ModelConfig
-from model.families.models import Backbone, Transform, is_backbone, new_backbone, restore_backbone
-from model.layers.encoder import Encoder
-from model.layers.heads import Pooler, initialize, mean_state
-from model.tasks.features import FrozenNetwork, task_network
-from model.tasks.task import Meaning, Task
-from pipeline.core import random_keys
-from pipeline.core.errors import DataError
+from cloze.core import random_keys
+from cloze.core.errors import DataError, UsageError
+from cloze.model.data.batch import LAYOUT
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import (
+    Backbone,
+    Transform,
+    is_backbone,
+    load_backbone,
+    new_backbone,
+)
+from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.heads import Pooler, initialize, mean_state
+from cloze.model.tasks.encode import SECOND
+from cloze.model.tasks.frozen import FrozenNetwork, task_network
+from cloze.model.tasks.options import TaskOptions
+from cloze.model.tasks.task import Task, TaskMetadata
 
 _BODY, _HEAD = 1, 2  # independent random streams
 
 
 def pair_features(hidden: Tensor, attention_mask: Tensor, second: Tensor) -> Tensor:
-    """What the mean states u and v of a pair's texts say beside each other: [u; v; |u - v|; u v] (Conneau et al. 2017, InferSent, 3.1).
+    """Return [u; v; |u - v|; u v] of the mean states u and v of a pair's texts, float [B, 4 D].
 
-    Both texts stand in one sequence, so each mean has seen the other text. It includes the special tokens that frame its text.
+    As InferSent (Conneau et al. 2017, 3.1), but both texts are in one sequence and attend to each
+    other. Means include the special tokens of the text.
 
-    Args: hidden: float [B, L, D]; attention_mask: bool [B, L]; second: bool [B, L], where the second text is. Returns: float [B, 4 D].
+    Args:
+        hidden: float [B, L, D].
+        attention_mask: bool [B, L].
+        second: bool [B, L], true at the second text.
     """
     u, v = (mean_state(hidden, attention_mask & part) for part in (~second, second))
     return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
 
 
 class SequenceClassifier(nn.Module):
-    """Encoder, pooler, dropout, and one linear layer on the pooled output (Devlin et al. 2019, figure 4a, b).
+    """Encoder, pooler, dropout and a linear layer (Devlin et al. 2019, figure 4a, b).
 
     Args:
-        pooler: where its `head_bias` is false, the linear layer has no bias, as the family's class at Hugging Face has none.
-        head: the linear layer's name, as a checkpoint's `heads` says it.
-        pairs: read `pair_features` instead of the pooled output, with no layer between: one of tanh learns the examples by heart.
+        pooler: pooler; with `head_bias` False, the linear layer has no bias, as in the Hugging Face
+            class.
+        head: name of the linear layer in a checkpoint's `heads`.
+        pairs: use `pair_features` instead of the pooler, without a layer between: a tanh layer
+            overfits.
     """
 
     def __init__(
@@ -59,10 +73,12 @@ class SequenceClassifier(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self._head = head
         size = 4 * hidden_size if pairs else hidden_size
-        self.add_module(head, nn.Linear(size, outputs, bias=pairs or getattr(pooler, "head_bias", True)))
+        self.add_module(
+            head, nn.Linear(size, outputs, bias=pairs or getattr(pooler, "head_bias", True))
+        )
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
-        """Logits, fp32 [B, outputs], of a batch as `TextSamples.batch` makes it."""
+        """Return logits, fp32 [B, outputs], for a batch of `TextSamples`."""
         ids, real = batch["input_ids"], batch["attention_mask"]
         segments, pooler = batch["token_type_ids"], None if self._pairs else self.pooler
         if isinstance(self.encoder, Encoder) and isinstance(pooler, Pooler) and pooler.reads_first:
@@ -70,21 +86,26 @@ class SequenceClassifier(nn.Module):
             hidden = self.encoder(ids, real, segments, batch.get(LAYOUT), first)[:, None]
         else:
             hidden = self.encoder(ids, real, segments, batch.get(LAYOUT))
-        pooled = pair_features(hidden, real, segments.bool()) if pooler is None else pooler(hidden, real)
+        pooled = (
+            pair_features(hidden, real, batch[SECOND]) if pooler is None else pooler(hidden, real)
+        )
         logits: Tensor = self.get_submodule(self._head)(self.dropout(pooled))
         return logits.float()
 
 
 class TokenClassifier(nn.Module):
-    """Encoder, dropout, and one linear layer on every position's state (Devlin et al. 2019, figure 4c, d): tags, or ends of spans.
+    """Encoder, dropout and a linear layer per position (Devlin et al. 2019, figure 4c, d).
 
-    A family whose pooler says so has its layers between, on every position, as ModernBERT does.
+    For tags and span ends. A pooler that is a `Transform` is applied to every position, as in
+    ModernBERT.
 
     Args:
-        head: the linear layer's name, as a checkpoint's `heads` says it.
+        head: name of the linear layer in a checkpoint's `heads`.
     """
 
-    def __init__(self, backbone: Backbone, hidden_size: int, outputs: int, dropout: float, head: str) -> None:
+    def __init__(
+        self, backbone: Backbone, hidden_size: int, outputs: int, dropout: float, head: str
+    ) -> None:
         super().__init__()
         self.encoder = backbone.encoder
         self._transforms = backbone.transforms
@@ -95,8 +116,10 @@ class TokenClassifier(nn.Module):
         self.add_module(head, nn.Linear(hidden_size, outputs))
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
-        """Logits, fp32 [B, L, outputs], of a batch as `TextSamples.batch` makes it."""
-        hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT))
+        """Return logits, fp32 [B, L, outputs], for a batch of `TextSamples`."""
+        hidden = self.encoder(
+            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT)
+        )
         if self._transforms:
             hidden = cast(Transform, self.pooler).transform(hidden)
         logits: Tensor = self.get_submodule(self._head)(self.dropout(hidden))
@@ -107,19 +130,21 @@ def new_network(
     task: Task[Any, Any],
     config: ModelConfig,
     state: Mapping[str, Tensor] | None,
-    meaning: Meaning,
+    meaning: TaskMetadata,
     dropout: float | None,
     seed: int,
 ) -> nn.Module:
-    """A network to train: the encoder and pooler of `state`, or random ones where it is None, and a new head.
+    """Build a network for training, with the weights of `state` or random ones, and a new head.
 
-    The head's weights depend on the seed alone, so a pretrained and a random encoder start under the same one.
-    `state` is not changed by training.
+    The head's weights depend on the seed alone, so pretrained and random encoders start with equal
+    heads. Training does not change `state`.
     """
-    torch.manual_seed(int(random_keys.derive(seed, _BODY)))
-    backbone = new_backbone(config) if state is None else restore_backbone(config, _copy(state))
-    network = task_network(task, backbone, config, meaning, config.hidden_dropout if dropout is None else dropout)
-    torch.manual_seed(int(random_keys.derive(seed, _HEAD)))
+    torch.manual_seed(int(random_keys.fold_in(seed, _BODY)))
+    backbone = new_backbone(config) if state is None else load_backbone(config, _copy(state))
+    network = task_network(
+        task, backbone, config, meaning, config.hidden_dropout if dropout is None else dropout
+    )
+    torch.manual_seed(int(random_keys.fold_in(seed, _HEAD)))
     if isinstance(network, FrozenNetwork):
         network.begin()
         return network.train()
@@ -130,18 +155,31 @@ def new_network(
 
 
 def trained_network(
-    task: Task[Any, Any], config: ModelConfig, state: Mapping[str, Tensor], meaning: Meaning, where: str
+    task: Task[Any, Any],
+    config: ModelConfig,
+    state: Mapping[str, Tensor],
+    meaning: TaskMetadata,
+    where: str,
 ) -> nn.Module:
-    """The network of a fine-tuned checkpoint, in evaluation mode.
+    """Build the network of a fine-tuned checkpoint, in evaluation mode.
 
     Raises:
-        DataError: the checkpoint at `where` lacks a weight of the network, or has one more, or one of another shape.
+        DataError: the checkpoint at `where` lacks a weight, or has an extra one or another shape.
     """
     network = task_network(task, new_backbone(config), config, meaning, 0.0)
     wanted = network.state_dict()
+    # Drops a pooler that another task of the same training used.
+    state = {
+        name: part
+        for name, part in state.items()
+        if name in wanted or not name.startswith("pooler.")
+    }
     for name in sorted(wanted.keys() ^ state.keys()):
         has = "lacks" if name in wanted else "holds"
-        raise DataError(f"{where} {has} {name}, unlike a model for the task {task.name}; name one that `cloze finetune` made")
+        raise DataError(
+            f"{where} {has} {name}, unlike a model for the task {task.name}; name one that `cloze "
+            f"finetune` made"
+        )
     for name, tensor in wanted.items():
         if state[name].shape != tensor.shape:
             shapes = f"{tuple(state[name].shape)}, its task asks for {tuple(tensor.shape)}"
@@ -151,5 +189,64 @@ def trained_network(
 
 
 def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The backbone's tensors, cloned: `restore` takes tensors as they are, and training writes into them."""
+    """Clone the backbone's tensors, which `load_backbone` uses directly and training changes."""
     return {name: tensor.clone() for name, tensor in state.items() if is_backbone(name)}
+
+
+# Common code of classification and regression.
+
+HEAD, PAIR_HEAD = (
+    "classifier",
+    "pair_classifier",
+)  # linear layer on the pooled state, or on `pair_features`
+FEATURES = "pair_features"  # key in task options and task metadata
+
+
+class Texts(Protocol):
+    """Texts or pairs of texts."""
+
+    @property
+    def where(self) -> str: ...
+    @property
+    def text_pairs(self) -> Sequence[str] | None: ...
+
+
+def read_as(options: TaskOptions, train: Texts) -> dict[str, Any]:
+    """Return task metadata about texts: `pairs`, and `pair_features` if used.
+
+    Raises:
+        UsageError: pair features are configured, but the task has single texts.
+    """
+    pairs = train.text_pairs is not None
+    if not getattr(options, FEATURES, False):
+        return {"pairs": pairs}
+    if not pairs:
+        raise UsageError(
+            f"options.{FEATURES} (true) is for pairs of texts, the examples of {train.where} have "
+            f"one; leave it out"
+        )
+    return {"pairs": True, FEATURES: True}
+
+
+def heads(meaning: TaskMetadata, outputs: int) -> dict[str, Any]:
+    """Return the head in the form of a checkpoint's `heads`."""
+    return {_head(meaning): {"num_labels": outputs}}
+
+
+def network(
+    backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, outputs: int, dropout: float
+) -> SequenceClassifier:
+    """Build the network with `outputs` numbers per sequence."""
+    return SequenceClassifier(
+        backbone.encoder,
+        backbone.pooler,
+        config.hidden_size,
+        outputs,
+        dropout,
+        _head(meaning),
+        bool(meaning.get(FEATURES)),
+    )
+
+
+def _head(meaning: TaskMetadata) -> str:
+    return PAIR_HEAD if meaning.get(FEATURES) else HEAD

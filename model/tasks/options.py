@@ -1,199 +1,240 @@
-"""What may be said about a task's files and about reading its answers: a class a kind of task. No torch.
+"""Options of tasks about files and answers, one class per task kind. No torch.
 
-A row of the table of tasks fills them for its files; a user changes them with `--set options.KEY=VALUE`, or says all of them for files of his
-own. They go into the fine-tuned checkpoint, so that an evaluation reads and decodes alike.
+The task table sets them for its tasks; users change them with `--set options.KEY=VALUE`. They are
+stored in the fine-tuned checkpoint, so that evaluations read and decode in the same way.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipeline.core.config import StageConfig
+from cloze.core.config import InputPath, StageConfig
 
 
 def _several(value: object) -> object:
-    """A name alone is the only one."""
+    """Convert a single name to a tuple."""
     return (value,) if isinstance(value, str) else value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
 Columns = Annotated[tuple[str | int, ...], BeforeValidator(_several)]
-FrozenLayers = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]
+FrozenLayers = Literal[
+    "embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"
+]
 
 
 class Frozen(StageConfig):
-    """How features of a frozen encoder are read, as a checkpoint's meaning has it under `frozen`."""
+    """Features of a frozen encoder; task metadata contains them under `frozen`."""
 
     layers: FrozenLayers
-    """Which of the encoder's states: the rows of BERT's table 7 (Devlin et al. 2019)."""
+    """Hidden states of the encoder to use (BERT, table 7)."""
 
     lstm_size: int = Field(ge=1)
-    """The BiLSTM's width in each direction."""
+    """Width of the BiLSTM per direction."""
 
     lstm_layers: int = Field(ge=1)
-    """Its layers."""
+    """Number of BiLSTM layers."""
 
 
 class TaskOptions(StageConfig):
-    """What all kinds understand."""
+    """Options of all kinds."""
 
     folder: str = ""
-    """The task's directory in its archive, such as GLUE's `CoLA`: data may be that directory or the one above it."""
+    """Directory of the task in its archive, such as CoLA in GLUE; `data` may be this directory or
+    its parent."""
 
     files: dict[str, Names] = Field(default_factory=dict)
-    """By split: the names that its file may have; the first one that is there is read. A split's own name needs no entry."""
+    """File names of each split, in order of preference. A file with the name of the split needs no
+    entry."""
 
 
-class OneSplit(StageConfig):
-    """What of a table's columns is otherwise in one split than in the others."""
+class SplitOptions(StageConfig):
+    """Column options of one split that differ from the others."""
 
     columns: dict[str, str | int] = Field(default_factory=dict)
-    """By role, over the table's own."""
+    """Columns of this split by role, where they differ from the table's."""
 
     header: bool | None = None
-    """As the table's own, where it is otherwise."""
+    """Header setting of this split, if it differs from the table's."""
 
 
 class TableOptions(TaskOptions):
-    """Of examples in a table: TSV, CSV, JSON lines, Parquet, Arrow."""
+    """Options of examples in tables: TSV, CSV, JSON lines, Parquet, Arrow."""
 
     columns: dict[str, str | int] = Field(default_factory=dict)
-    """By role (text, pair, label, id …): the column's name, or its number from 0 where the file has no header."""
+    """Column of each role (text, pair, label, id …): its name, or its number from 0 in a file
+    without a header."""
 
     header: bool = True
-    """Whether the first line of a TSV or CSV file names its columns."""
+    """First line of a TSV or CSV file has the column names."""
 
     format: Literal["", "tsv", "csv", "jsonl", "parquet", "arrow"] = ""
-    """Of the files; empty: as their names end."""
+    """Format of the files. Empty: by the file name's extension."""
 
     delimiter: str = ""
-    """Between the columns; empty: a tab in TSV, a comma in CSV."""
+    """Column delimiter. Empty: a tab in TSV, a comma in CSV."""
 
-    splits: dict[str, OneSplit] = Field(default_factory=dict)
-    """Splits whose columns are not those of the others, such as GLUE's test files."""
+    splits: dict[str, SplitOptions] = Field(default_factory=dict)
+    """Splits with columns of their own, such as GLUE's test files."""
 
     irregular: Literal["refuse", "drop"] = "refuse"
-    """A line with another number of columns than the header: an error, or left out and counted."""
+    """Lines whose number of columns differs from the header's: refuse (error) or drop (counted)."""
 
     empty: Literal["refuse", "keep"] = "refuse"
-    """An example with an empty text: an error, or one like the others."""
+    """Examples with an empty text: refuse (error) or keep."""
 
     unlabelled: Names = ()
-    """Labels that say there is none, such as MNLI's `-`: such examples are left out and counted."""
+    """Labels that mark an unlabelled example, such as `-` in MNLI; such examples are dropped and
+    counted."""
 
     folds: int = Field(default=0, ge=0)
-    """Parts that one file is cut into, for cross-validation: dev is one of them, train all others; 0: the files are the splits."""
+    """Number of folds into which one file is split for cross-validation. 0: the files are the
+    splits."""
 
     fold: int = Field(default=0, ge=0)
-    """Which of the parts is dev, from 0."""
+    """Fold that is the dev split, from 0; the others are the train split."""
 
     @model_validator(mode="after")
     def _a_fold_of_them(self) -> Self:
         if self.folds == 1 or self.fold >= max(self.folds, 1):
-            raise ValueError(f"fold ({self.fold}) must be below folds ({self.folds}), and folds 2 or more, or 0 for none")
+            raise ValueError(
+                f"fold ({self.fold}) must be below folds ({self.folds}), and folds 2 or more, or 0 "
+                f"for none"
+            )
         return self
 
 
 class SentenceOptions(TableOptions):
-    """Of texts, or pairs of texts, of which one thing is asked."""
+    """Options of tasks on texts or pairs of texts."""
 
     pair_features: bool = False
-    """Of pairs: classify by the mean states of both texts, how far these differ and their product (Conneau et al. 2017, InferSent), not by
-    the pooled state. What a small encoder cannot yet compare by itself, this does for it; such a checkpoint has no class at Hugging Face."""
+    """Classify pairs by the mean states of both texts, their difference and their product
+    (InferSent). Hugging Face has no class for such checkpoints."""
 
 
 class TextOptions(SentenceOptions):
-    """Of texts, or pairs of texts, with a label each."""
+    """Options of classification: texts or pairs of texts with labels."""
 
     labels: tuple[str, ...] = ()
-    """All labels as they stand in the files; empty: those of the train split, in the order of the alphabet."""
+    """All labels as written in the files. Empty: those of the train split in alphabetical order."""
 
 
 class RetrievalOptions(TaskOptions):
-    """Of pairs of a query and the passage that answers it, and of how they are compared."""
+    """Options of retrieval: pairs of queries and passages, and their comparison."""
 
     pairs: Literal["rows", "squad", "titles"] = "rows"
-    """What they are made from: rows of a file; SQuAD's questions and passages; the titles and articles of a corpus."""
+    """Source of the pairs: rows of a file, questions and passages of SQuAD, or titles and articles
+    of a corpus."""
 
     columns: dict[str, str] = Field(default_factory=dict)
-    """Of rows, by role (query, passage): the column, where it is called otherwise."""
+    """With pairs rows: column of each role (query, passage), where the name differs."""
 
     limit: int | None = Field(default=None, ge=2)
-    """The most pairs of the train split, chosen by hash; by default all."""
+    """Maximum number of training pairs, chosen by hash. Default: all."""
 
     pooling: Literal["mean", "first"] = "mean"
-    """What a text's vector is: the mean of its last states, special tokens included; or the first one."""
+    """Vector of a text: mean of its last hidden states, special tokens included, or the first
+    one."""
 
     normalize: bool = True
-    """Make all vectors of length 1, so that they are compared by cosine."""
+    """Scale all vectors to length 1, so that their product is the cosine similarity."""
 
     temperature: float = Field(default=0.05, gt=0)
-    """What products of vectors are divided by (Gao et al. 2021, SimCSE)."""
+    """Temperature of the similarities (SimCSE)."""
 
     group: int = Field(default=32, ge=2)
-    """Pairs of a batch that see each other, about: a query is told its passage from the others of its group."""
+    """Approximate number of pairs that are contrasted with each other (in-batch negatives)."""
 
     symmetric: bool = False
-    """Also tell, among the group's queries, the one that a passage answers; the loss is the mean of both."""
+    """Also contrast each passage with the queries of its group; the loss is the mean of both
+    directions."""
 
 
 class RegressionOptions(SentenceOptions):
-    """Of texts, or pairs of texts, with a number each."""
+    """Options of regression: texts or pairs of texts with scores."""
 
     lowest: float | None = None
-    """The least score that there is; a file with a lower one is refused."""
+    """Lowest valid score; a file with a lower one is refused."""
 
     highest: float | None = None
-    """The greatest score that there is."""
+    """Highest valid score; a file with a higher one is refused."""
 
 
 class ChoiceOptions(TableOptions):
-    """Of a context with several endings, of which one is right."""
+    """Options of multiple choice: contexts with several endings, one of which is right."""
 
     endings: Columns = ("endings",)
-    """The columns of the endings; or the one whose values are lists of them."""
+    """Columns of the endings, or one column with lists of endings."""
 
     labels: tuple[str, ...] = ()
-    """How the file says which ending is right, such as A, B, C, D; empty: by its number from 0."""
+    """Labels of the right endings in the file, such as A, B, C, D. Empty: numbers from 0."""
 
     truncate: Literal["longest", "context"] = "longest"
-    """What loses pieces: the longer one of context and ending (SWAG), or the context alone (RACE)."""
+    """Text to truncate: the longer one of context and ending (SWAG), or always the context
+    (RACE)."""
 
     layout: Literal["table", "race"] = "table"
-    """A table, an example a row; or RACE's directory of passages with their questions."""
+    """Layout of the data: a table with an example per row, or RACE's directory of passages and
+    questions."""
 
 
 class TaggingOptions(TaskOptions):
-    """Of words in columns, a line a word, a blank line between sentences."""
+    """Options of tagging: files with one word per line and blank lines between sentences."""
 
     columns: dict[str, int | None] = Field(default_factory=dict)
-    """By role (word, tag): the column's number from 0, or from the end where it is negative; by default word 0 and tag -1.
-    A tag of null says that the file has no tags."""
+    """Column number of each role (word, tag) from 0; negative: from the end. Default: word 0, tag
+    -1. A tag of null: the file has no tags."""
 
     scheme: Literal["auto", "BIO", "IOB1", "BIOES"] = "auto"
-    """How tags say where an entity begins: B- always (BIO, also called IOB2), B- only between neighbours of one type (IOB1, as
-    in CoNLL-2003's files), with E- at the end and S- alone (BIOES); auto: whichever fits the file."""
+    """Tagging scheme: BIO (B- at each start), IOB1 (B- only between entities of one type), BIOES
+    (E- at the end, S- alone). auto: as in the file."""
 
 
 class SpanOptions(TaskOptions):
-    """Of questions whose answers stand in a passage. The defaults are those of `run_squad.py` in google-research/bert."""
+    """Options of question answering; defaults are those of google-research/bert, `run_squad.py`."""
 
     unanswerable: bool = False
-    """Whether a question may have no answer, as in SQuAD 2.0; without it questions that have none are left out."""
+    """Allow questions without an answer, as in SQuAD 2.0; otherwise they are dropped."""
 
     stride: int = Field(default=128, ge=1)
-    """How many pieces of a long passage lie between the beginnings of two windows on it."""
+    """Tokens between the starts of two windows of a long passage."""
 
     question_length: int = Field(default=64, ge=1)
-    """The most pieces of a question; the rest is cut off."""
+    """Maximum tokens of a question; longer ones are truncated."""
 
     answer_length: int = Field(default=30, ge=1)
-    """The most pieces of an answer that is given."""
+    """Maximum tokens of a predicted answer."""
 
     n_best: int = Field(default=20, ge=1)
-    """How many answers are kept a question."""
+    """Number of answers kept per question."""
 
     null_threshold: float | None = None
-    """A question has no answer where the logits say so by more than this; without it what is best on the dev split."""
+    """Logit difference above which a question has no answer. Default: the best value on the dev
+    split."""
+
+
+# Multi-task training.
+
+TOGETHER = "together"  # task that combines others
+
+
+class SubTask(StageConfig):
+    """Options of one task in multi-task training."""
+
+    task: str | None = None
+    """Registered task. Default: the name of the part."""
+
+    data: InputPath | None = None
+    """Directory with the task's files. Default: that of all parts."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Task options that differ from the registered ones."""
+
+
+class TogetherOptions(TaskOptions):
+    """Options of multi-task training."""
+
+    tasks: dict[str, SubTask] = Field(default_factory=dict)
+    """Tasks that share the encoder, by name."""

@@ -1,20 +1,47 @@
-"""What a task's network answers to a split, on one rank or shared out among several."""
+"""Predictions: TSV files, prediction on all ranks, and evaluation on the dev split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import distributed
 
-from model.data.batch import move
-from model.data.prefetch import prefetched
-from model.tasks.encode import evaluation_batches, groups_of
-from model.tasks.objective import TaskObjective
-from model.tasks.task import Samples
-from model.train.distributed import World
-from model.train.interfaces import Interrupted
+from cloze.core import storage
+from cloze.model.data.batch import move, prefetch_batches
+from cloze.model.tasks.encode import evaluation_batches, groups_of
+from cloze.model.tasks.source import TaskObjective
+from cloze.model.tasks.task import Figures, Samples, Split
+from cloze.model.train.distributed import World
+from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.train.loop.interfaces import EvaluationInterrupted
+
+
+def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Write rows with equal columns as TSV with a header, without quoting."""
+    lines = ["\t".join(rows[0])] if rows else []
+    lines += ["\t".join(map(_one_line, row.values())) for row in rows]
+    storage.write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8"))
+
+
+def read_predictions(path: str) -> list[dict[str, str]]:
+    """Read the rows of a prediction file, by column."""
+    text = storage.read_text(path)
+    return list(
+        csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+    )
+
+
+def _one_line(text: str) -> str:
+    """Replace tabs and line breaks by spaces."""
+    return " ".join(text.replace("\t", " ").splitlines())
+
+
+# Prediction of a split, on one or several ranks.
 
 
 @torch.no_grad()
@@ -24,31 +51,39 @@ def predict(
     world: World,
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> list[Any]:
-    """The answers to all samples, in their order; the same on every rank, and however many ranks there are.
+    """Return the answers to all samples, in order, equal on all ranks.
 
     Args:
-        objective: on `world.device`; left in the mode that it was in.
-        stop_asked: whether this rank was asked to stop; called before each batch.
+        objective: on `world.device`; its training mode is restored.
+        stop_asked: returns True if this rank must stop; called before each batch.
 
     Raises:
-        Interrupted: a rank was asked to stop.
+        EvaluationInterrupted: a rank must stop.
     """
     training = objective.training
     lengths = samples.lengths
-    batches = [group[part] for group in groups_of(samples) for part in evaluation_batches(lengths[group])]
-    numbers = range(world.rank, world.rank + len(batches), world.size)  # every rank runs the network as often as the others
+    batches = [
+        group[part] for group in groups_of(samples) for part in evaluation_batches(lengths[group])
+    ]
+    numbers = range(
+        world.rank, world.rank + len(batches), world.size
+    )  # every rank runs the network equally often
     chosen = [batches[min(number, len(batches) - 1)] for number in numbers]
     own: list[tuple[int, Any]] = []
     objective.eval()
     try:
-        with prefetched((samples.batch(part, objective.layout) for part in chosen), world.device) as made:
+        with prefetch_batches(
+            (samples.batch(part, objective.layout) for part in chosen), world.device
+        ) as made:
             for number, part, batch in zip(numbers, chosen, made, strict=True):
-                if world.total([int(stop_asked())])[0]:
-                    raise Interrupted
+                if world.all_reduce_sum([int(stop_asked())])[0]:
+                    raise EvaluationInterrupted
                 moved = move(batch, world.device)
                 outputs = objective(moved)
                 if number < len(batches):
-                    own += zip(part.tolist(), objective.task.answers(outputs, moved), strict=True)
+                    own += zip(
+                        part.tolist(), objective.task.select_outputs(outputs, moved), strict=True
+                    )
     finally:
         objective.train(training)
     found = dict(_gathered(own, world))
@@ -56,9 +91,58 @@ def predict(
 
 
 def _gathered(own: list[tuple[int, Any]], world: World) -> list[tuple[int, Any]]:
-    """Those of all ranks."""
+    """Gather the answers of all ranks."""
     if world.size == 1:
         return own
     everyones: list[list[tuple[int, Any]]] = [[]] * world.size
     distributed.all_gather_object(everyones, own, group=world.control)
     return [answer for part in everyones for answer in part]
+
+
+# Evaluation on the dev split, during and after training.
+
+BUDGET = 0.05  # maximum share of the training time for evaluations
+FORWARD = 1 / 3  # cost of a sample in prediction relative to training
+FEW = 1024  # samples that are always evaluated at every epoch: it takes seconds
+
+
+class DevEvaluator:
+    """Evaluator of the dev split (`cloze.model.train.loop.interfaces.Evaluator`).
+
+    Due at the end of every epoch, or of every n-th if the dev split is large relative to the train
+    split.
+    """
+
+    higher_is_better = True
+
+    def __init__(
+        self, objective: TaskObjective, train: Split, dev: Split, world: World, epoch: int
+    ) -> None:
+        """Set up evaluation; `epoch` is the number of steps per epoch."""
+        self._objective, self._dev, self._world = objective, dev, world
+        self.best_metric = f"dev_{objective.task.metrics[0]}"
+        share = FORWARD * float(dev.samples.lengths.sum()) / float(train.samples.lengths.sum())
+        self._every = epoch * (1 if len(dev.samples) <= FEW else max(1, math.ceil(share / BUDGET)))
+        self._newest: tuple[int, Any] | None = None
+
+    def due(self, step: int, moment: ScheduleProgress) -> bool:
+        return step % self._every == 0
+
+    def __call__(
+        self, step: int, moment: ScheduleProgress, stop_asked: Callable[[], bool]
+    ) -> Figures:
+        return self._score(step, stop_asked)
+
+    def _score(self, step: int, stop_asked: Callable[[], bool]) -> Figures:
+        task, dev = self._objective.task, self._dev
+        answers = predict(self._objective, dev.samples, self._world, stop_asked)
+        found = task.decode(answers, dev.examples, dev.samples)
+        self._newest = step, found
+        return {f"dev_{name}": value for name, value in task.score(dev.examples, found).items()}
+
+    def predictions(self, step: int) -> Any:
+        """Return the predictions after step `step`, the last one done; every rank calls it."""
+        if self._newest is None or self._newest[0] != step:  # a resumed training had no steps left
+            self._score(step, lambda: False)
+        assert self._newest is not None
+        return self._newest[1]

@@ -1,8 +1,8 @@
-"""The table of tasks, a row each, and the table of their kinds.
+"""The table of tasks and the table of task kinds. No torch: the command line imports it.
 
-A task of a known kind is one row: which files it comes in, and what it is scored by. A new kind is a file in `model/tasks/kinds/` with a
-subclass of `model.tasks.task.Task`, a class of options, and a row of `KINDS`. This module imports no torch: the command line reads it at
-every start.
+A task of a known kind is one row: its files and metrics. A new kind is a module in
+`model/tasks/kinds/` with a subclass of `cloze.model.tasks.task.Task`, an options class, and a row
+of `KINDS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from model.tasks.options import (
+from cloze.core.config import parse_config
+from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.options import import_object
+from cloze.model.tasks.options import (
+    TOGETHER,
     ChoiceOptions,
     RegressionOptions,
     RetrievalOptions,
@@ -19,24 +23,21 @@ from model.tasks.options import (
     TaggingOptions,
     TaskOptions,
     TextOptions,
+    TogetherOptions,
 )
-from model.tasks.together_options import TOGETHER, TogetherOptions
-from pipeline.core.config import parse_config
-from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.registry import load
 
 if TYPE_CHECKING:
-    from model.tasks.task import Task
+    from cloze.model.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of task.
+class TaskKind:
+    """Task kind.
 
     Attributes:
-        build: where its class is, which takes (name, options, metrics).
-        options: what may be said about its files and its answers.
-        max_length: the most pieces of a sequence where the user says nothing, as its class has it; for estimates.
+        build: location of its class, which takes (name, options, metrics).
+        options: class of its options.
+        max_length: default maximum tokens of a sequence, for cost estimates.
     """
 
     build: str
@@ -45,13 +46,13 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A task.
+class TaskSpec:
+    """Task.
 
     Attributes:
-        kind: in `KINDS`.
-        metrics: what it is scored by, the task's score first; empty: the kind's own.
-        options: its files, as its kind's options say it.
+        kind: name in `KINDS`.
+        metrics: metrics, the task's score first; empty: the kind's.
+        options: options for its files.
     """
 
     kind: str
@@ -59,23 +60,29 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-KINDS: dict[str, Kind] = {
-    "classification": Kind("model.tasks.kinds.classification:Classification", TextOptions),
-    "regression": Kind("model.tasks.kinds.regression:Regression", RegressionOptions),
-    "choice": Kind("model.tasks.kinds.choice:Choice", ChoiceOptions),
-    "package": Kind("model.tasks.kinds.package:Package", TaskOptions),
-    "retrieval": Kind("model.tasks.kinds.retrieval:Retrieval", RetrievalOptions, max_length=256),
-    "together": Kind("model.tasks.kinds.together:Together", TogetherOptions),
-    "tagging": Kind("model.tasks.kinds.tagging:Tagging", TaggingOptions),
-    "spans": Kind("model.tasks.kinds.spans.kind:Spans", SpanOptions, max_length=384),
+KINDS: dict[str, TaskKind] = {
+    "classification": TaskKind(
+        "cloze.model.tasks.kinds.classification:Classification", TextOptions
+    ),
+    "regression": TaskKind("cloze.model.tasks.kinds.regression:Regression", RegressionOptions),
+    "choice": TaskKind("cloze.model.tasks.kinds.choice:Choice", ChoiceOptions),
+    "package": TaskKind("cloze.model.tasks.kinds.package:Package", TaskOptions),
+    "retrieval": TaskKind(
+        "cloze.model.tasks.kinds.retrieval:Retrieval", RetrievalOptions, max_length=256
+    ),
+    "together": TaskKind("cloze.model.tasks.kinds.multitask:MultiTask", TogetherOptions),
+    "tagging": TaskKind("cloze.model.tasks.kinds.tagging:Tagging", TaggingOptions),
+    "spans": TaskKind("cloze.model.tasks.kinds.spans:Spans", SpanOptions, max_length=384),
 }
 
 _PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
-_INDEXED = {"test": {"columns": {"id": "index"}}}  # of GLUE's test files, whose predictions are handed in by this column
+_INDEXED = {
+    "test": {"columns": {"id": "index"}}
+}  # id column of GLUE's test files, needed for submissions
 
-TASKS: dict[str, Row] = {
-    # of GLUE (Wang et al. 2019, table 1), in the files of its archive
-    "sst2": Row(
+TASKS: dict[str, TaskSpec] = {
+    # GLUE (Wang et al. 2019, table 1), in the files of its archive
+    "sst2": TaskSpec(
         kind="classification",
         metrics=("accuracy",),
         options={
@@ -85,7 +92,7 @@ TASKS: dict[str, Row] = {
             "splits": _INDEXED,
         },
     ),
-    "cola": Row(
+    "cola": TaskSpec(
         kind="classification",
         metrics=("matthews", "accuracy"),
         options={
@@ -93,10 +100,15 @@ TASKS: dict[str, Row] = {
             "header": False,
             "columns": {"text": 3, "label": 1},
             "labels": ("0", "1"),
-            "splits": {"test": {"header": True, "columns": {"text": "sentence", "label": "label", "id": "index"}}},
+            "splits": {
+                "test": {
+                    "header": True,
+                    "columns": {"text": "sentence", "label": "label", "id": "index"},
+                }
+            },
         },
     ),
-    "mrpc": Row(
+    "mrpc": TaskSpec(
         kind="classification",
         metrics=("f1", "accuracy"),
         options={
@@ -108,40 +120,52 @@ TASKS: dict[str, Row] = {
             "splits": _INDEXED,
         },
     ),
-    "qqp": Row(
+    "qqp": TaskSpec(
         kind="classification",
         metrics=("f1", "accuracy"),
         options={
             "folder": "QQP",
             "columns": {"text": "question1", "pair": "question2", "label": "is_duplicate"},
             "labels": ("0", "1"),
-            "irregular": "drop",  # train.tsv holds a few questions that are broken over two lines
-            "empty": "keep",  # and a few that are empty
+            "irregular": "drop",  # train.tsv has some questions that are broken over two lines
+            "empty": "keep",  # some questions are empty
             "splits": {"test": {"columns": {"id": "id"}}},
         },
     ),
-    "mnli": Row(
+    "mnli": TaskSpec(
         kind="classification",
         metrics=("accuracy", "matthews"),  # the second one is that of the diagnostic set
         options={
             "folder": "MNLI",
             "columns": {**_PAIR, "label": "gold_label"},
             "labels": ("entailment", "neutral", "contradiction"),
-            "unlabelled": ("-",),  # of the corpus' own files: the annotators did not agree
+            "unlabelled": ("-",),  # in the corpus' own files: the annotators disagree
             "empty": "keep",
             "files": {
                 "dev": ("dev_matched.tsv",),
                 "test": ("test_matched.tsv",),
-                "ax": ("diagnostic.tsv", "AX.tsv", "diagnostic/diagnostic.tsv", "AX/AX.tsv", "AX/diagnostic.tsv"),
-                "ax_full": ("diagnostic-full.tsv", "diagnostic/diagnostic-full.tsv", "AX/diagnostic-full.tsv"),
+                "ax": (
+                    "diagnostic.tsv",
+                    "AX.tsv",
+                    "diagnostic/diagnostic.tsv",
+                    "AX/AX.tsv",
+                    "AX/diagnostic.tsv",
+                ),
+                "ax_full": (
+                    "diagnostic-full.tsv",
+                    "diagnostic/diagnostic-full.tsv",
+                    "AX/diagnostic-full.tsv",
+                ),
             },
             "splits": {
-                **dict.fromkeys(("test", "test_matched", "test_mismatched", "ax"), _INDEXED["test"]),
+                **dict.fromkeys(
+                    ("test", "test_matched", "test_mismatched", "ax"), _INDEXED["test"]
+                ),
                 "ax_full": {"columns": {"text": "Premise", "pair": "Hypothesis", "label": "Label"}},
             },
         },
     ),
-    "qnli": Row(
+    "qnli": TaskSpec(
         kind="classification",
         metrics=("accuracy",),
         options={
@@ -151,7 +175,7 @@ TASKS: dict[str, Row] = {
             "splits": _INDEXED,
         },
     ),
-    "rte": Row(
+    "rte": TaskSpec(
         kind="classification",
         metrics=("accuracy",),
         options={
@@ -161,12 +185,12 @@ TASKS: dict[str, Row] = {
             "splits": _INDEXED,
         },
     ),
-    "wnli": Row(
+    "wnli": TaskSpec(
         kind="classification",
         metrics=("accuracy",),
         options={"folder": "WNLI", "columns": _PAIR, "labels": ("0", "1"), "splits": _INDEXED},
     ),
-    "stsb": Row(
+    "stsb": TaskSpec(
         kind="regression",
         metrics=("pearson", "spearman"),
         options={
@@ -177,29 +201,35 @@ TASKS: dict[str, Row] = {
             "splits": _INDEXED,
         },
     ),
-    # citation intent (Cohan et al. 2019), in JSON lines as SciBERT's repository has them
-    "scicite": Row(
+    # citation intent (Cohan et al. 2019), in JSON lines as in SciBERT's repository
+    "scicite": TaskSpec(
         kind="classification",
         metrics=("macro_f1", "accuracy"),
         options={
             "folder": "scicite",
             "columns": {"text": "text", "label": "label"},
             "format": "jsonl",
-            "files": {split: (f"{split}.txt", f"{split}.jsonl") for split in ("train", "dev", "test")},
+            "files": {
+                split: (f"{split}.txt", f"{split}.jsonl") for split in ("train", "dev", "test")
+            },
             "labels": ("background", "method", "result"),
         },
     ),
-    # endings to choose among
-    "swag": Row(  # Zellers et al. 2018
+    # multiple choice
+    "swag": TaskSpec(  # Zellers et al. 2018
         kind="choice",
         options={
             "folder": "swag",
             "columns": {"context": "sent1", "start": "sent2", "label": "label"},
             "endings": ("ending0", "ending1", "ending2", "ending3"),
-            "files": {"train": ("train.csv",), "dev": ("val.csv", "dev.csv"), "test": ("test.csv",)},
+            "files": {
+                "train": ("train.csv",),
+                "dev": ("val.csv", "dev.csv"),
+                "test": ("test.csv",),
+            },
         },
     ),
-    "codah": Row(  # Chen et al. 2019, who cross-validate: one file, five folds
+    "codah": TaskSpec(  # Chen et al. 2019, who cross-validate: one file, five folds
         kind="choice",
         options={
             "folder": "codah",
@@ -210,7 +240,7 @@ TASKS: dict[str, Row] = {
             "folds": 5,
         },
     ),
-    "race": Row(  # Lai et al. 2017
+    "race": TaskSpec(  # Lai et al. 2017
         kind="choice",
         options={
             "folder": "RACE",
@@ -224,8 +254,8 @@ TASKS: dict[str, Row] = {
             },
         },
     ),
-    # named entities, in columns
-    "conll2003": Row(  # Tjong Kim Sang and De Meulder 2003
+    # named entities
+    "conll2003": TaskSpec(  # Tjong Kim Sang and De Meulder 2003
         kind="tagging",
         options={
             "folder": "conll2003",
@@ -236,7 +266,7 @@ TASKS: dict[str, Row] = {
             },
         },
     ),
-    "wnut17": Row(  # Derczynski et al. 2017
+    "wnut17": TaskSpec(  # Derczynski et al. 2017
         kind="tagging",
         options={
             "folder": "wnut17",
@@ -248,7 +278,7 @@ TASKS: dict[str, Row] = {
         },
     ),
     # SQuAD (Rajpurkar et al. 2016, 2018)
-    "squad": Row(
+    "squad": TaskSpec(
         kind="spans",
         options={
             "folder": "squad",
@@ -259,7 +289,7 @@ TASKS: dict[str, Row] = {
             },
         },
     ),
-    "squad2": Row(
+    "squad2": TaskSpec(
         kind="spans",
         options={
             "folder": "squad",
@@ -271,30 +301,30 @@ TASKS: dict[str, Row] = {
             "unanswerable": True,
         },
     ),
-    # made from a corpus
-    "package": Row(kind="package"),
-    "title-retrieval": Row(kind="retrieval", options={"pairs": "titles"}),
+    # tasks built from a corpus
+    "package": TaskSpec(kind="package"),
+    "title-retrieval": TaskSpec(kind="retrieval", options={"pairs": "titles"}),
     # the passage of a question, among all of SQuAD's (Rajpurkar et al. 2016)
-    "squad-retrieval": Row(
+    "squad-retrieval": TaskSpec(
         kind="retrieval",
         options={"pairs": "squad", "files": {"train": "train-v1.1.json", "dev": "dev-v1.1.json"}},
     ),
-    # several of the others at once
-    TOGETHER: Row(kind="together"),
-    # files of your own
-    "classification": Row(kind="classification", metrics=("accuracy", "macro_f1")),
-    "regression": Row(kind="regression"),
-    "choice": Row(kind="choice"),
-    "tagging": Row(kind="tagging"),
-    "retrieval": Row(kind="retrieval"),
+    # multi-task training
+    TOGETHER: TaskSpec(kind="together"),
+    # user files
+    "classification": TaskSpec(kind="classification", metrics=("accuracy", "macro_f1")),
+    "regression": TaskSpec(kind="regression"),
+    "choice": TaskSpec(kind="choice"),
+    "tagging": TaskSpec(kind="tagging"),
+    "retrieval": TaskSpec(kind="retrieval"),
 }
 
 
 def task_options(name: str, given: Mapping[str, Any], where: str = "options") -> TaskOptions:
-    """What is said of a task: by its row, and by the user on top.
+    """Return the options of a task: those of its row, overridden by `given`.
 
     Raises:
-        UsageError: there is no such task, or no such option.
+        UsageError: the task or an option is unknown.
     """
     if name not in TASKS:
         raise UsageError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}")
@@ -303,23 +333,29 @@ def task_options(name: str, given: Mapping[str, Any], where: str = "options") ->
 
 
 def merge_options(below: Mapping[str, Any] | None, above: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of both; of tables in them, such as `columns`, the entries of both."""
+    """Merge options; mappings such as `columns` are merged by entry."""
     merged = dict(below or {})
     for key, value in above.items():
         there = merged.get(key)
-        merged[key] = {**there, **value} if isinstance(there, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = (
+            {**there, **value}
+            if isinstance(there, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return merged
 
 
 def load_task(name: str, given: Mapping[str, Any] | None = None) -> Task[Any, Any]:
-    """The task of that name.
+    """Return the task with this name.
 
     Args:
-        given: options that are not as its row says.
+        given: options that override those of its row.
 
     Raises:
-        UsageError: there is no such task, or no such option; the nearest name is told.
+        UsageError: the task or an option is unknown; the message suggests the nearest name.
     """
     options = task_options(name, given or {})
-    found: Task[Any, Any] = load(KINDS[TASKS[name].kind].build)(name, options, TASKS[name].metrics)
+    found: Task[Any, Any] = import_object(KINDS[TASKS[name].kind].build)(
+        name, options, TASKS[name].metrics
+    )
     return found

@@ -1,11 +1,11 @@
-"""What a task is: all that training, scoring and predicting do not know of it.
+"""The interface of a task, used by training, evaluation and inference.
 
-    files ─read─► examples ─encode─► samples ─batch─► (network) ─► outputs ─loss─► what training differentiates
-                                                                   outputs ─answers, decode─► predictions ─score─► metrics
+    files -read-> examples -encode-> samples -batch-> (network) -> outputs -loss-> training
+    outputs -select_outputs, decode-> predictions -score-> metrics
 
-A **kind** of task is a subclass of `Task` in a file of its own (`model/tasks/kinds/`); a task is an instance of one, a row of
-`model.tasks.table.TASKS`. Nothing outside of a kind's file looks into its examples, outputs, answers or
-predictions: labels may be numbers, spans, a tag a word, or a choice among sequences.
+A task kind is a subclass of `Task` in its own module (`model/tasks/kinds/`); a task is an instance,
+a row of `cloze.model.tasks.table.TASKS`. Only the kind's module reads its examples, outputs,
+answers and predictions: numbers, spans, tags or choices.
 """
 
 from __future__ import annotations
@@ -13,32 +13,35 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from model.data.batch import Batch
-from model.data.layouts import Kind
-from model.families.config import ModelConfig
-from model.families.models import Backbone
-from model.tasks.options import TaskOptions
-from pipeline.core.errors import UsageError
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.stage import BuildContext
+from cloze.model.data.batch import Batch
+from cloze.model.data.layouts import LayoutKind
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import Backbone
+from cloze.model.tasks.options import TaskOptions
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 Ints = npt.NDArray[np.int64]
-Meaning = Mapping[str, Any]  # what a trained network's outputs mean, as JSON: it goes into the checkpoint
+TaskMetadata = Mapping[
+    str, Any
+]  # meaning of a network's outputs, as JSON; stored in the checkpoint
 Figures = dict[str, float]
 
 
 class Examples(Protocol):
-    """One split as it stands in its files, in their order.
+    """Split as in its files, in order.
 
     Attributes:
-        where: what was read, for messages.
-        dropped: how many examples were left out on purpose, by reason.
-        labelled: whether their answers are known.
+        where: source for messages.
+        dropped: number of examples dropped on purpose, by reason.
+        labelled: answers are known.
     """
 
     @property
@@ -51,12 +54,12 @@ class Examples(Protocol):
 
 
 class Samples(Protocol):
-    """One split as the model reads it. A sample is what batches are counted in: an example, or a part of one.
+    """Split as the model reads it; a sample is an example or a part of one.
 
     Attributes:
-        lengths: the pieces of each, int64 [n].
-        truncated: how many examples lost pieces to the greatest length.
-        lost: how many answers are in the files and cannot be given by any sample, by reason.
+        lengths: int64 [n], tokens of each sample.
+        truncated: number of truncated examples.
+        dropped_counts: number of answers in the files that no sample can give, by reason.
     """
 
     @property
@@ -64,24 +67,42 @@ class Samples(Protocol):
     @property
     def truncated(self) -> int: ...
     @property
-    def lost(self) -> Mapping[str, int]: ...
+    def dropped_counts(self) -> Mapping[str, int]: ...
     def __len__(self) -> int: ...
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: Kind) -> Batch:
-        """The samples of these numbers as the network reads them, on the CPU; with what the loss needs, where that is known.
+    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
+        """Return the batch of these samples on the CPU, with the known inputs of the loss.
 
-        Args: layout: how the tokens lie on their way through the encoder, see `model.data.layouts`.
+        Args:
+            layout: layout of the tokens in the encoder, see `cloze.model.data.layouts`.
         """
         ...
 
 
+@runtime_checkable
+class Related(Protocol):
+    """Samples that are compared with others of their step, such as in-batch negatives."""
+
+    def part(self, chosen: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+        """Return the batch of `chosen[begin:end]`, not empty, of a step with samples `chosen`."""
+        ...
+
+
+def part_of(samples: Samples, chosen: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+    """Return the batch of `chosen[begin:end]` of a step, from `Related.part` or `Samples.batch`."""
+    if isinstance(samples, Related):
+        return samples.part(chosen, begin, end, layout)
+    return samples.batch(chosen[begin:end], layout)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A batch's loss.
+    """Loss of a batch.
 
     Attributes:
-        total: fp32 scalar, nats or the kind's own unit, differentiable: summed over what `Task.count` counts.
-        correct: scalar: how many of these were right.
+        total: fp32 scalar, in nats or the kind's unit, differentiable, summed over `Task.count`
+            items.
+        correct: scalar, number of correct items.
     """
 
     total: Tensor
@@ -93,19 +114,19 @@ P = TypeVar("P")
 
 
 class Task(abc.ABC, Generic[E, P]):
-    """A task: its files, its network's head, loss, decoding and metrics.
+    """Task: its files, head, loss, decoding and metrics.
 
     Args:
-        name: as in `TASKS`.
-        options: what is said about its files and its answers.
-        metrics: of its row; empty: the kind's own.
+        name: name in `TASKS`.
+        options: options for files and answers.
+        metrics: metrics of its row; empty: the kind's.
 
     Attributes:
-        metrics: the names of the figures that `score` gives; the first one is the task's score. Higher is better.
-        source: what `read` reads: `data`, files that the user names, or `corpus`, a corpus artifact.
-        files: what the user must give, for messages.
-        max_length: the most pieces of a sequence where the user says nothing.
-        predictions: the file that `write` writes for a user to read.
+        metrics: names of the metrics of `score`; the first is the task's score. Higher is better.
+        source: input of `read`: `data`, user files, or `corpus`, a corpus artifact.
+        files: description of the expected files, for messages.
+        max_length: default maximum tokens of a sequence.
+        predictions: name of the predictions file for users.
     """
 
     metrics: tuple[str, ...] = ()
@@ -120,117 +141,177 @@ class Task(abc.ABC, Generic[E, P]):
 
     @abc.abstractmethod
     def read(self, path: str, split: str, limit_per_class: int | None) -> E:
-        """The examples of one split: `train`, `dev`, `test`, or another one that the task has.
+        """Read the examples of a split: `train`, `dev`, `test`, or another one of the task.
 
         Args:
-            path: the directory of its files, or the split's file itself.
+            path: directory of the task's files, or the split's file.
 
         Raises:
-            UsageError: the limit means nothing to this task.
+            UsageError: the task does not support the limit.
             DataError: a file is missing, empty or malformed (the message names file and line).
         """
 
     def refuse_limit(self, limit_per_class: int | None, remedy: str) -> None:
-        """Of a kind without classes: raises UsageError where a limit was given. Args: remedy: the end of the sentence."""
+        """Raise UsageError for a limit in a kind without classes; `remedy` ends the message."""
         if limit_per_class is not None:
-            raise UsageError(f"limit_per_class ({limit_per_class}) means nothing to task {self.name}{remedy}")
+            raise UsageError(
+                f"limit_per_class ({limit_per_class}) means nothing to task {self.name}{remedy}"
+            )
 
     @abc.abstractmethod
-    def meaning(self, train: E) -> Meaning:
-        """What the outputs of a network that is trained on these examples will mean."""
+    def metadata(self, train: E) -> TaskMetadata:
+        """Return the metadata of a network that is trained on these examples."""
 
     @abc.abstractmethod
-    def heads(self, meaning: Meaning) -> dict[str, Any]:
-        """What stands on the encoder, as a checkpoint's `heads` says it."""
+    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
+        """Return the head in the form of a checkpoint's `heads`."""
 
-    def balance(self, train: E) -> E:
-        """The examples with weights that let their classes count alike in the loss, 1 on average.
+    def balance_classes(self, train: E) -> E:
+        """Return the examples with weights that balance the classes, 1 on average.
 
-        `count` does not change with them: a step's loss is the mean over its examples of weight times loss, however it is cut.
+        `count` ignores weights: a step's loss is the mean of weight times loss over its examples,
+        however it is split.
 
         Raises:
             UsageError: the task has no classes.
         """
-        raise UsageError(f"class_weights (balanced) means nothing to task {self.name}, which has no classes; leave it out")
+        raise UsageError(
+            f"class_weights (balanced) means nothing to task {self.name}, which has no classes; "
+            f"leave it out"
+        )
 
-    def adopt(self, examples: E, meaning: Meaning) -> E:
-        """The examples as a network of that meaning sees them, such as with its numbers of their labels.
+    def align_labels(self, examples: E, meaning: TaskMetadata) -> E:
+        """Return the examples for a network with this metadata, such as with its label numbers.
 
         Raises:
-            DataError: an answer is none that the network can give.
+            DataError: the network cannot give an answer.
         """
         del meaning
         return examples
 
     @abc.abstractmethod
     def encode(self, examples: E, tokenizer: Tokenizer, max_length: int) -> Samples:
-        """The examples as pieces, at most `max_length` a sequence, special tokens included."""
+        """Tokenize the examples into sequences of at most `max_length` tokens."""
 
     @abc.abstractmethod
-    def network(self, backbone: Backbone, config: ModelConfig, meaning: Meaning, dropout: float) -> nn.Module:
-        """The module to train: it takes `encoder` and what else it needs of the backbone, and puts its head beside them.
+    def network(
+        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+    ) -> nn.Module:
+        """Build the network: `encoder`, other parts of the backbone if needed, and the head.
 
-        The backbone's parts keep their names, `encoder` and `pooler`. The head's weights are set afterwards.
+        The backbone's parts keep their names, `encoder` and `pooler`. The head is initialized by
+        the caller.
         """
 
     @abc.abstractmethod
     def count(self, batch: Mapping[str, Any]) -> int:
-        """What the loss of a batch is summed over, known before the network runs: its examples, its words …"""
+        """Return the number of items that the loss sums over, such as examples or words."""
 
     @abc.abstractmethod
     def loss(self, outputs: Any, batch: Mapping[str, Any]) -> Loss:
-        """The loss of what the network said to a batch."""
+        """Return the loss of the network's outputs for a batch."""
 
     @abc.abstractmethod
-    def answers(self, outputs: Any, batch: Mapping[str, Any]) -> Sequence[Any]:
-        """What of the outputs `decode` needs, one a sample of the batch, in numpy or plain Python: it may travel between ranks."""
+    def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the outputs that `decode` needs, one per sample, as numpy or Python objects."""
 
     @abc.abstractmethod
     def decode(self, answers: Sequence[Any], examples: E, samples: Samples) -> P:
-        """The predictions for all examples. Args: answers: one a sample, in their order."""
+        """Return the predictions for all examples; `answers` has one entry per sample."""
 
     @abc.abstractmethod
     def score(self, examples: E, predictions: P) -> Figures:
-        """The task's metrics by name, of labelled examples."""
+        """Return the task's metrics by name, for labelled examples."""
 
-    def settled(self, examples: E, predictions: P) -> dict[str, Any]:
-        """Options of decoding that the dev split decides, such as a threshold; they go into the checkpoint."""
+    def tuned_options(self, examples: E, predictions: P) -> dict[str, Any]:
+        """Return decoding options tuned on the dev split, such as a threshold."""
         del examples, predictions
         return {}
 
     def baselines(self, examples: E) -> Figures:
-        """What is reached without looking at the inputs, such as by saying the most frequent class, in the unit of the task's score.
+        """Return baseline scores that ignore the inputs, such as the most frequent class.
 
-        `flows.report.gathered.BASELINES` lists the names.
+        `cloze.flows.report.report_nodes.BASELINES` lists the names.
         """
         del examples
         return {}
 
-    def facts(self, examples: E) -> dict[str, Any]:
-        """What else there is to know about a split, as JSON."""
+    def dataset_statistics(self, examples: E) -> dict[str, Any]:
+        """Return further statistics of a split, as JSON."""
         del examples
         return {}
 
-    def details(self, examples: E, predictions: P, *, seed: int, resamples: int) -> dict[str, Any]:
-        """What an evaluation tells beside the metrics, as JSON, of labelled examples; `interval` where there are any.
+    def detailed_metrics(
+        self, examples: E, predictions: P, *, seed: int, resamples: int
+    ) -> dict[str, Any]:
+        """Return further results, as JSON, such as `interval`, for labelled examples.
 
-        Args: seed, resamples: of bootstrap intervals.
+        Args:
+            seed, resamples: for bootstrap intervals.
         """
         del examples, predictions, seed, resamples
         return {}
 
     @abc.abstractmethod
-    def write(self, directory: str, examples: E, predictions: P) -> None:
-        """Write the file `predictions` in that directory, and what else belongs to it."""
+    def write_predictions(self, directory: str, examples: E, predictions: P) -> None:
+        """Write the file `predictions`, and related files, in `directory`."""
 
 
 def task_source(task: Task[Any, Any], data: str | None, corpus: str | None) -> str:
-    """The path that the task reads.
+    """Return the path that the task reads.
 
     Raises:
-        UsageError: it was not given.
+        UsageError: the path is not given.
     """
     path = corpus if task.source == "corpus" else data
     if path is None:
-        raise UsageError(f"task {task.name} needs {task.source} (found none); name {task.files} with --{task.source}")
+        raise UsageError(
+            f"task {task.name} needs {task.source} (found none); name {task.files} with "
+            f"--{task.source}"
+        )
     return path
+
+
+# Splits of a task.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Examples, and their samples."""
+
+    examples: Examples
+    samples: Samples
+
+    def count(self, build: BuildContext, name: str) -> None:
+        """Add the numbers of read, kept, dropped and truncated examples to the build's counters."""
+        build.counters[f"read/{name}"] += len(self.examples) + sum(self.examples.dropped.values())
+        build.counters[f"kept/{name}"] += len(self.examples)
+        build.counters[f"truncated/{name}"] += self.samples.truncated
+        for reason, number in self.examples.dropped.items():
+            build.counters[f"dropped/{reason}"] += number
+        for reason, number in self.samples.dropped_counts.items():
+            build.counters[f"lost/{name}/{reason}"] += number
+
+
+def encoded(
+    task: Task[Any, Any],
+    examples: Examples,
+    meaning: TaskMetadata,
+    pieces: Tokenizer,
+    max_length: int,
+) -> Split:
+    """Encode examples for a network with this metadata.
+
+    Raises:
+        DataError: the network cannot give an answer.
+    """
+    adopted = task.align_labels(examples, meaning)
+    return Split(examples=adopted, samples=task.encode(adopted, pieces, max_length))
+
+
+def check_labelled(examples: Examples, name: str) -> None:
+    """Raise DataError if a split has no labels or no examples."""
+    if not examples.labelled:
+        raise DataError(f"{examples.where} has no labels; give the {name} split its labels")
+    if not len(examples):
+        raise DataError(f"{examples.where} has no examples; give the {name} split some")

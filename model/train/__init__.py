@@ -1,1 +1,4 @@
-"""Pretraining: dataset shards in, a trained encoder out; exact, resumable, and the same on any number of ranks to rounding."""
+"""Pretraining: dataset shards to a trained encoder, exactly resumable, on any number of ranks.
+
+Read `stage.py` and `pretraining.py` first.
+"""

@@ -1,13 +1,14 @@
-"""The ranks of a training run: who we are, and the few collectives that are ours rather than the engine's.
+"""The ranks of a training run, and the few collectives that the engines do not run.
 
-Control messages (counts, requests to stop, evaluation sums) travel over gloo on the CPU even where gradients go by
-NCCL, so that they never wait for the device.
+Control messages (counts, stop requests, evaluation sums) travel over gloo on the CPU even if
+gradients use NCCL, so that control messages never wait for the device.
 """
 
 from __future__ import annotations
 
 import atexit
 import datetime
+import json
 import os
 import signal
 import threading
@@ -15,37 +16,42 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import distributed
 
-from model.train.precision import multiply_fp32, resolve_device
-from model.train.timeline import Timeline
-from pipeline.core import processors
-from pipeline.core.errors import ClozeError, UsageError
-from pipeline.core.execution import Execution
-from pipeline.core.pulse import Phase, Pulse
+from cloze.core import processes
+from cloze.core.artifacts.checkpoints import TOKEN, LaunchFence
+from cloze.core.errors import BY_EXIT_CODE, ClozeError, UsageError, error_event
+from cloze.core.heartbeat import HeartbeatWriter, RankPhase
+from cloze.core.stages.execution import Execution
+from cloze.model.train.monitor.time_breakdown import TimeBreakdown
+from cloze.model.train.precision import resolve_device, set_tf32
 
-SETTLE_SECONDS = 0.1  # for threads to let go of the last message
-TIMEOUT = datetime.timedelta(minutes=10)  # a rank that is silent for longer is taken for dead, and all end
-SAVING_TIMEOUT = datetime.timedelta(hours=2)  # between the first part of a checkpoint that is written and the last
-ALIVE_SECONDS = 60.0  # how often the first rank says that it is still busy while the others wait for it
+SETTLE_SECONDS = 0.1  # for gloo's threads to release the last message
+# A rank that is silent for longer counts as dead, and all ranks end.
+TIMEOUT = datetime.timedelta(minutes=10)
+# Maximum time between the first and the last shard of a checkpoint.
+SAVING_TIMEOUT = datetime.timedelta(hours=2)
+# Interval at which rank 0 reports that it is still busy while the other ranks wait.
+ALIVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The ranks of a run, and which of them this process is.
+    """The ranks of a run, seen from this process.
 
     Attributes:
-        rank: this process's number, from 0.
-        size: how many there are.
-        device: what this process computes on.
-        control: the gloo group of control messages; None: the default group is one.
-        saving: the gloo group of the threads that save; None where there is one rank.
-        pulse: tells whoever started this process what it does.
-        timeline: where this process's time goes.
+        rank: rank of this process, from 0.
+        size: number of ranks.
+        device: compute device of this process.
+        control: gloo group of control messages; None: the default group is gloo.
+        saving: gloo group of the checkpoint threads; None with one rank.
+        pulse: heartbeat to the parent process.
+        timeline: time breakdown of this process.
+        fence: this launch's right to change the artifact.
     """
 
     rank: int
@@ -53,103 +59,155 @@ class World:
     device: torch.device
     control: Any = None
     saving: Any = None
-    pulse: Pulse = field(default_factory=Pulse)
-    timeline: Timeline = field(default_factory=Timeline)
+    pulse: HeartbeatWriter = field(default_factory=HeartbeatWriter)
+    timeline: TimeBreakdown = field(default_factory=TimeBreakdown)
+    fence: LaunchFence = field(default_factory=LaunchFence)
 
     @property
-    def first(self) -> bool:
-        """Whether this is the rank that writes files and reports."""
+    def is_rank_zero(self) -> bool:
+        """True for the rank that writes files and reports."""
         return self.rank == 0
 
-    def total(self, values: Sequence[int] | Sequence[float], dtype: torch.dtype = torch.int64) -> list[Any]:
-        """The sums of `values` over all ranks, exact for integers."""
-        return self.begin_total(values, dtype)()
+    def all_reduce_sum(
+        self, values: Sequence[int] | Sequence[float], dtype: torch.dtype = torch.int64
+    ) -> list[Any]:
+        """Return the sums of `values` over all ranks, exact for integers."""
+        return self.all_reduce_sum_async(values, dtype)()
 
-    def begin_total(self, values: Sequence[int] | Sequence[float], dtype: torch.dtype = torch.int64) -> Callable[[], list[Any]]:
-        """Send `values` off; the function that is returned waits for the sums. All ranks must begin theirs in the same order."""
+    def all_reduce_sum_async(
+        self, values: Sequence[int] | Sequence[float], dtype: torch.dtype = torch.int64
+    ) -> Callable[[], list[Any]]:
+        """Start the reduction and return a function that waits for the sums.
+
+        All ranks must start their reductions in the same order.
+        """
         tensor = torch.tensor(values, dtype=dtype)
-        work = distributed.all_reduce(tensor, group=self.control, async_op=True) if self.size > 1 else None
+        work = (
+            distributed.all_reduce(tensor, group=self.control, async_op=True)
+            if self.size > 1
+            else None
+        )
 
         def sums() -> list[Any]:
             if work is not None:
-                with self.pulse.within(Phase.EXCHANGE), self.timeline.part("communication"):
+                with self.pulse.phase(RankPhase.EXCHANGE), self.timeline.section("communication"):
                     work.wait()
             return list(tensor.tolist())
 
         return sums
 
-    def least(self, value: int) -> int:
-        """The least of the ranks' values."""
+    def all_reduce_min(self, value: int) -> int:
+        """Return the minimum of the ranks' values."""
         tensor = torch.tensor(value, dtype=torch.int64)
         if self.size > 1:
             distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=self.control)
         return int(tensor)
 
-    def total_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum of a CPU tensor over all ranks."""
+    def all_reduce_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum a CPU tensor over all ranks, in place."""
         if self.size > 1:
-            with self.pulse.within(Phase.EXCHANGE), self.timeline.part("communication"):
+            with self.pulse.phase(RankPhase.EXCHANGE), self.timeline.section("communication"):
                 distributed.all_reduce(tensor, group=self.control)
         return tensor
 
-    def first_decides(self, decide: Callable[[], int]) -> int:
-        """What `decide` returns on the first rank, on all ranks. If it raises there, all ranks end.
+    def gathered(self, value: Any, group: Any = None) -> list[Any]:
+        """Return the values of all ranks, by rank; values are sent as JSON."""
+        if self.size == 1:
+            return [value]
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        distributed.all_gather(sizes, torch.tensor([len(text)]), group=group)
+        longest = max(int(size) for size in sizes)
+        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        distributed.all_gather(
+            texts, torch.nn.functional.pad(text, (0, longest - len(text))), group=group
+        )
+        return [
+            json.loads(bytes(one[: int(size)].numpy()))
+            for one, size in zip(texts, sizes, strict=True)
+        ]
 
-        It may take as long as it likes: the first rank says once a minute that it is still busy.
+    def decide_on_rank_zero(self, decide: Callable[[], int]) -> int:
+        """Return on all ranks the result of `decide` on rank 0.
+
+        `decide` may take any time: rank 0 reports once a minute that it is still busy.
 
         Raises:
-            ClozeError: on the other ranks, when it raised on the first.
+            ClozeError: `decide` failed; all ranks raise the same class and message.
         """
         if self.size == 1:
             return decide()
-        if self.first:
+        if self.is_rank_zero:
             return self._decide(decide)
         done = failed = answer = 0
         while not done:
-            done, failed, answer = self.total([0, 0, 0])
+            done, failed, answer = self.all_reduce_sum([0, 0, 0])
         if failed:
-            raise ClozeError("rank 0 failed; see its own message")
+            cause = self.gathered(None, self.control)[0]
+            raise BY_EXIT_CODE.get(cause["exit_code"], ClozeError)(cause["error"])
         return int(answer)
 
     def _decide(self, decide: Callable[[], int]) -> int:
         with ThreadPoolExecutor(1, thread_name_prefix="decide") as pool:
             answer = pool.submit(decide)
             while not wait([answer], timeout=ALIVE_SECONDS).done:
-                self.total([0, 0, 0])
-        if answer.exception() is not None:
-            self.total([1, 1, 0])
+                self.all_reduce_sum([0, 0, 0])
+        if (error := answer.exception()) is not None:
+            self.all_reduce_sum([1, 1, 0])
+            self.gathered(error_event(error), self.control)
         else:
-            self.total([1, 0, answer.result()])
+            self.all_reduce_sum([1, 0, answer.result()])
         return answer.result()
 
 
-def join(execution: Execution) -> World:
-    """Join the ranks that the environment names (RANK, WORLD_SIZE, MASTER_ADDR, …; alone where it names none).
+def init_distributed(execution: Execution, path: str = "") -> World:
+    """Join the process group of the environment (RANK, WORLD_SIZE, MASTER_ADDR, …), or run alone.
+
+    Args:
+        path: path of the artifact, whose checkpoints are fenced by rank 0's token.
 
     Raises:
-        UsageError: the device asked for is not there.
+        UsageError: the requested device is not available.
     """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    local_rank, local_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+    local_rank, local_size = (
+        int(os.environ.get("LOCAL_RANK", "0")),
+        int(os.environ.get("LOCAL_WORLD_SIZE", str(size))),
+    )
     device = resolve_device(execution.device, local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        multiply_fp32(True, device)
-    threads = execution.threads or max(1, len(processors.usable()) // local_size)
+        set_tf32(True, device)
+    threads = execution.threads or max(1, len(processes.available_cpus()) // local_size)
     torch.set_num_threads(threads)
     if size > 1 and not distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
         atexit.register(_leave)
     if distributed.is_initialized() and distributed.get_world_size() != size:
-        raise UsageError(f"WORLD_SIZE ({size}) is not that of the running process group ({distributed.get_world_size()})")
-    control = distributed.new_group(backend="gloo", timeout=TIMEOUT) if size > 1 and device.type == "cuda" else None
+        raise UsageError(
+            f"WORLD_SIZE ({size}) is not that of the running process group "
+            f"({distributed.get_world_size()})"
+        )
+    control = (
+        distributed.new_group(backend="gloo", timeout=TIMEOUT)
+        if size > 1 and device.type == "cuda"
+        else None
+    )
     saving = distributed.new_group(backend="gloo", timeout=SAVING_TIMEOUT) if size > 1 else None
-    return World(rank, size, device, control, saving, Pulse.ours(), Timeline(device))
+    world = World(
+        rank, size, device, control, saving, HeartbeatWriter.from_env(), TimeBreakdown(device)
+    )
+    # A host that joins by hand has no token.
+    token = world.gathered(os.environ.get(TOKEN, ""), saving)[0]
+    return replace(world, fence=LaunchFence(path, token if path else ""))
 
 
-def lone_group(device: torch.device) -> None:
-    """A process group of this process alone, for a library that asks for one; nothing of ours does. Gloo wants a network interface even so."""
+def single_process_group(device: torch.device) -> None:
+    """Create a process group of this process alone, for libraries that require one.
+
+    The store is in memory; gloo still needs a network interface.
+    """
     if not distributed.is_initialized():
         store = torch._C._distributed_c10d.HashStore()
         backend = "nccl" if device.type == "cuda" else "gloo"
@@ -159,9 +217,10 @@ def lone_group(device: torch.device) -> None:
 def _leave() -> None:
     """End the process group before the interpreter ends.
 
-    Gloo's threads let go of the last message's tensors a moment after it is answered, for which they take the interpreter's
-    lock; where the interpreter is already ending, that aborts the process ("terminate called without an active exception",
-    in a quarter of short runs). DeepSpeed keeps groups of its own, so destroying the default one does not end all threads.
+    Gloo's threads release the tensors of the last message slightly later and take the interpreter's
+    lock for it. During interpreter shutdown that aborts the process ("terminate called without an
+    active exception", in a quarter of short runs). DeepSpeed has groups of its own, so destroying
+    the default group does not end all threads.
     """
     time.sleep(SETTLE_SECONDS)
     if distributed.is_initialized():
@@ -169,9 +228,10 @@ def _leave() -> None:
 
 
 class StopRequest:
-    """Whether this process was asked to stop by SIGTERM or SIGINT. A second SIGINT ends it at once.
+    """A request to stop by SIGTERM or SIGINT. A second SIGINT ends the process at once.
 
-    A second SIGTERM says nothing new: Slurm sends one to every process of a job, and whoever started this one sends it another.
+    A second SIGTERM has no effect: Slurm sends one to every process of a job, and the parent
+    process sends another.
     """
 
     def __init__(self) -> None:
@@ -191,8 +251,8 @@ class StopRequest:
 
     @classmethod
     @contextmanager
-    def heeded(cls) -> Iterator[StopRequest]:
-        """Catch the signals inside the block. Only a main thread can; elsewhere nothing is ever asked."""
+    def installed(cls) -> Iterator[StopRequest]:
+        """Catch the signals inside the block; outside the main thread none are caught."""
         request = cls()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):

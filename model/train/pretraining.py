@@ -1,4 +1,4 @@
-"""The stage pretrain, once torch is there: prepare, train, say what came of it."""
+"""The run of the stage pretrain: set up, train, and summarize."""
 
 from __future__ import annotations
 
@@ -6,52 +6,66 @@ from typing import Any
 
 import torch
 
-from model.train.config import PretrainConfig
-from model.train.distributed import StopRequest, World, join
-from model.train.heldout import counted, unigram_baselines
-from model.train.loop import Finished, train
-from model.train.setup import Setup, prepare
-from pipeline.core.processes import peak_memory
-from pipeline.core.stage import Build, Outcome
+from cloze.core.processes import peak_memory
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.distributed import StopRequest, World, init_distributed
+from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baselines
+from cloze.model.train.loop.loop import TrainingResult, train
+from cloze.model.train.setup import PretrainSetup, prepare
 
-TOLD = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")  # in every summary, even where there are no held-out rows
+# In every summary, even without held-out rows.
+TOLD = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")
 
 
-def run(config: PretrainConfig, build: Build) -> Outcome:
-    """Train on this rank, from the newest checkpoint of the same run below `build.path` if there is one.
+def run(config: PretrainConfig, build: BuildContext) -> StageResult:
+    """Train on this rank, from the run's newest checkpoint below `build.path` if one exists.
 
     Returns:
-        The true outcome on rank 0, an empty one on the others.
+        The stage result on rank 0, an empty one on other ranks.
 
     Raises:
-        Stopped: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
+        StoppedError: a rank received SIGTERM or SIGINT; a checkpoint is saved.
         DataError: the dataset or every checkpoint is damaged.
         UsageError: config, machine and dataset do not fit together.
-        ClozeError: the disk is full, or too many steps in a row had no finite gradient.
+        ClozeError: the disk is full, or too many consecutive steps had no finite gradient.
     """
-    with StopRequest.heeded() as stop:
-        world = join(build.execution)
-        if world.first:
-            build.report.progress(0, None, "steps", {"step": "reading the dataset, building the model"})
+    with StopRequest.installed() as stop:
+        world = init_distributed(build.execution, build.path)
+        if world.is_rank_zero:
+            build.report.progress(
+                0, None, "steps", {"step": "reading the dataset, building the model"}
+            )
         setup = prepare(config, build, world)
         finished = train(setup.training, build, world, stop, setup.resumed, build.report)
         taken = memory_taken(world, build.execution.nodes)
-        if world.first:
+        if world.is_rank_zero:
             build.report.progress(finished.progress.step, finished.progress.step, "steps", taken)
-        return _outcome(setup, finished, build, world) if world.first else Outcome()
+        return _outcome(setup, finished, build, world) if world.is_rank_zero else StageResult()
 
 
 def memory_taken(world: World, nodes: int) -> dict[str, int]:
-    """What the ranks took at their peaks, as `pipeline.core.cost.Cost` has it: those of a machine together, and of one GPU. All call it."""
-    whole = world.total([peak_memory()])[0]
+    """Return peak memory: of a machine's ranks together, and of one GPU; all ranks must call it.
+
+    The names are those of `cloze.core.stages.execution.CostEstimate`.
+    """
+    whole = world.all_reduce_sum([peak_memory()])[0]
     gpu = torch.cuda.max_memory_reserved(world.device) if world.device.type == "cuda" else 0
-    return {"memory_bytes": int(whole) // nodes, "gpu_memory_bytes": -world.least(-gpu)}
+    return {"memory_bytes": int(whole) // nodes, "gpu_memory_bytes": -world.all_reduce_min(-gpu)}
 
 
-def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Outcome:
-    training, progress, last, begun = setup.training, finished.progress, finished.last, setup.training.begun
+def _outcome(
+    setup: PretrainSetup, finished: TrainingResult, build: BuildContext, world: World
+) -> StageResult:
+    training, progress, last, begun = (
+        setup.training,
+        finished.progress,
+        finished.last,
+        setup.training.begun,
+    )
     build.counters["steps/skipped"] += progress.skipped - begun.skipped
     build.counters["steps/applied"] += progress.updates - begun.updates
+    samples = setup.source.samples(progress.step) - begun.sample
     summary = {
         "steps": progress.step,
         "begun_at": begun.step,
@@ -80,27 +94,32 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
         "parameters": setup.parameters,
         "peak_flops": None if training.utilisation is None else training.utilisation.peak,
         "tokens": progress.tokens,
+        "rows": len(setup.source.shards),
+        "epochs": round(samples / len(setup.source.shards), 2),
         **(
             {}
             if training.mixed is None
-            else {"datasets": training.mixed.told(setup.source.samples(progress.step), progress.by_source)}
+            else {
+                "datasets": training.mixed.summary(
+                    setup.source.samples(progress.step), progress.by_source
+                )
+            }
         ),
         "skipped_steps": progress.skipped,
         **({} if training.recipe.ema is None else {"ema": training.recipe.ema}),
     }
-    rows, tokens = setup.source.samples(progress.step) - begun.sample, progress.tokens - begun.tokens
-    return Outcome(rows=rows, tokens=tokens, summary=summary)
+    return StageResult(rows=samples, tokens=progress.tokens - begun.tokens, summary=summary)
 
 
-def _scored(setup: Setup, steps: int) -> int:
-    """Held-out rows of the last evaluation."""
+def _scored(setup: PretrainSetup, steps: int) -> int:
+    """Return the number of held-out rows of the last evaluation."""
     return setup.measure.looks(steps - setup.training.begun.step).last
 
 
-def _baselines(setup: Setup) -> dict[str, Any]:
-    """What a guesser that sees no context would lose; of the masked tokens."""
+def _baselines(setup: PretrainSetup) -> dict[str, Any]:
+    """Return the losses of context-free guessing of masked tokens."""
     found: dict[str, Any] = {"unigram_entropy": None}
     if "mlm" in setup.scoring.names:
-        train = counted(setup.heldout, setup.source.shards)
+        train = target_count_rows(setup.heldout, setup.source.shards)
         found |= unigram_baselines(train, setup.heldout, setup.training.saved.model.vocab_size)
     return found

@@ -1,61 +1,72 @@
-"""A config's recipe: how long the training is, and how hard."""
+"""From a config to a training's duration and hyperparameters."""
 
 from __future__ import annotations
 
-from model.train.arithmetic import checkpoint_bytes
-from model.train.config import PretrainConfig
-from model.train.distributed import World
-from model.train.heldout import SHARE, HeldOutMeasure
-from model.train.interfaces import START, Position, Recipe
-from model.train.optimizers import DEFAULT_OPTIMIZER
-from model.train.pace import Pace, StepPace, TimePace, TokenPace
-from model.train.precision import Precision
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.distributed import World
+from cloze.model.train.evaluate.heldout import SHARE, HeldoutEvaluator
+from cloze.model.train.loop.duration import Duration, StepDuration, TimeBudget, TokenDuration
+from cloze.model.train.loop.interfaces import START, StartPosition, TrainingHyperparameters
+from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
+from cloze.model.train.plan.flops import checkpoint_bytes
+from cloze.model.train.precision import Precision
 
-FINISHING = 3.0  # seconds of a command beside the training of a process: its own start, hashes, the manifest
-DISK = 100e6  # bytes a second of a checkpoint that is written, synced and hashed
+# Seconds of a command outside the training process's loop: its start, hashes, the manifest.
+FINISHING = 3.0
+DISK = 100e6  # bytes per second of a checkpoint that is written, synced and hashed
 
 
-def pace_of(config: PretrainConfig, path: str, world: World, begun: Position, measure: HeldOutMeasure, parameters: int) -> Pace:
-    """How long a phase is that begins there.
+def training_duration(
+    config: PretrainConfig,
+    world: World,
+    begun: StartPosition,
+    measure: HeldoutEvaluator,
+    parameters: int,
+) -> Duration:
+    """Return the duration of a phase.
 
     Args:
-        path: the directory of its metrics.
-        measure: what the last evaluation is made by.
-        parameters: of the network.
+        begun: start position of the phase.
+        measure: the evaluator of the last evaluation.
+        parameters: number of parameters of the network.
     """
     if config.tokens is not None:
-        return TokenPace(first=begun.tokens, tokens=config.tokens)
+        return TokenDuration(first=begun.tokens, tokens=config.tokens)
     if config.seconds is None:
-        return step_pace(config, begun)
+        return step_duration(config, begun)
     saving = FINISHING + checkpoint_bytes(parameters, config.ema is not None) / DISK
-    measuring = SHARE / 2 * config.seconds  # what `Looks` leaves the last evaluation
-    return TimePace(
+    measuring = SHARE / 2 * config.seconds  # limit of `EvaluationSchedule` for the last evaluation
+    return TimeBudget(
         seconds=config.seconds,
-        begun=begun.step,
-        path=path,
-        world=world,
+        cold=2 if world.size > 1 else 1,
         closing=lambda step_seconds: min(measure.closing(step_seconds), measuring) + saving,
     )
 
 
-def step_pace(config: PretrainConfig, begun: Position = START) -> StepPace:
-    """Of a phase that begins there and knows its steps."""
+def step_duration(config: PretrainConfig, begun: StartPosition = START) -> StepDuration:
+    """Return the duration of a phase whose number of steps is known."""
     assert config.last_step is not None
-    first, span = (begun.step, config.last_step) if config.schedule_steps is None else (0, config.schedule_steps)
-    return StepPace(steps=begun.step + config.last_step, first=first, span=span)
+    first, span = (
+        (begun.step, config.last_step)
+        if config.schedule_steps is None
+        else (0, config.schedule_steps)
+    )
+    return StepDuration(steps=begun.step + config.last_step, first=first, span=span)
 
 
-def recipe(config: PretrainConfig, precision: Precision, pace: Pace, begun: Position = START) -> Recipe:
-    """The config's, with what it leaves open settled, for a training of that length that begins there."""
-    return Recipe(
+def recipe(
+    config: PretrainConfig, precision: Precision, pace: Duration, begun: StartPosition = START
+) -> TrainingHyperparameters:
+    """Return the hyperparameters of a phase, with defaults filled in."""
+    return TrainingHyperparameters(
         pace=pace,
         learning_rate=config.peak_learning_rate(begun.step),
-        schedule=config.course(pace.whole),
+        schedule=config.lr_schedule(pace.total),
         seed=config.seed,
         precision=precision,
         reduce=config.reduce,
         optimizer=config.optimizer or DEFAULT_OPTIMIZER,
-        rates={"embeddings": config.embedding_rate, "hidden": config.hidden_rate},
+        rates={"embeddings": config.embedding_lr_multiplier, "hidden": config.hidden_lr_multiplier},
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,

@@ -1,1 +1,1 @@
-"""Inference from a checkpoint, one file a verb."""
+"""Inference from a checkpoint: prediction commands, scoring, embedding, merging, perplexity."""

@@ -1,67 +1,130 @@
-"""What scoring sentences takes: each piece is asked for in a copy of its sentence. No torch."""
+"""Cost models of the stages score and vectors: forward passes. No torch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from model.tasks.cost import HEADWAY, START
-from model.train import arithmetic, memory
-from model.train.arithmetic import BESIDE
-from model.train.cost import device_of
-from model.train.scale import hardware
-from model.train.scale.step import speed
-from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, without_start
-from pipeline.core.execution import Execution
+from cloze.core.stages.execution import (
+    CostEstimate,
+    CostModel,
+    Execution,
+    MachineSpec,
+    MeasuredThroughput,
+    Metadata,
+)
+from cloze.model.train.plan import flops, memory
+from cloze.model.train.plan.cost import device_of, pass_cost, pass_pace, source_model
 
 if TYPE_CHECKING:
-    from model.use.score_config import ScoreConfig
+    from cloze.model.use.configs import ScoreConfig, VectorsConfig
 
-BYTES_A_PIECE = 14.0  # of a line of BLiMP's, with the names of its fields
-COPY = 12.0  # pieces of a copy
+LINE_BYTES_A_PIECE = 14.0  # bytes per token in a line of BLiMP, field names included
+COPY = 12.0  # tokens of a sentence: each token is predicted in a masked copy of its sentence
+TEXT_BYTES_A_PIECE = 4.2
+USUAL_LENGTH, USUAL_SIZE = 512, 768  # for a checkpoint with an unknown model
+KEY_BYTES, NUMBER_BYTES = 8, 2
+SHARD = 64 << 20  # bytes of a shard that a rank holds: table, texts, windows and vectors
 
 
 def _bytes(data: str | None) -> int:
-    """The size of a file, or of the files in a directory; 0: it is not here."""
+    """Return the size of a file or of the files in a directory; 0 if it does not exist here."""
     if data is None or "://" in data:
         return 0
     with suppress(OSError):
-        files = [entry.path for entry in os.scandir(data) if entry.is_file()] if os.path.isdir(data) else [data]
+        files = [data]
+        if os.path.isdir(data):
+            files = [entry.path for entry in os.scandir(data) if entry.is_file()]
         return sum(os.path.getsize(file) for file in files)
     return 0
 
 
-def ahead(
-    config: ScoreConfig, inputs: Mapping[str, Facts], execution: Execution, computer: Computer, before: Facts | None
-) -> Cost:
-    """A forward pass over a copy of its sentence for every piece."""
-    device = device_of(execution, computer)
+def ahead_of_scores(
+    config: ScoreConfig,
+    inputs: Mapping[str, Metadata],
+    execution: Execution,
+    computer: MachineSpec,
+    before: Metadata | None,
+) -> CostEstimate:
+    """Estimate one forward pass over a sentence copy per token."""
+    device, tokens = device_of(execution, computer), _bytes(config.data) / LINE_BYTES_A_PIECE
+    if before and before.get("tokens"):
+        last = before["config"]
+        if (last.get("data"), last.get("limit")) == (config.data, config.limit):
+            tokens = float(before["tokens"])
     weights = int(inputs["checkpoint"].get("parameters") or 0)
-    known = before is not None and before["config"].get("data") == config.data and before["config"].get("limit") == config.limit
-    tokens = float(before["tokens"]) if known and before and before.get("tokens") else _bytes(config.data) / BYTES_A_PIECE
-    return Cost(
-        amount=(2.0 * weights + BESIDE[device] / 3) * tokens * COPY,
-        speed=HEADWAY * speed(hardware.of(device, computer)),
-        start=START,
-        kind=device,
-        size=float(weights or 1),
-        disk_bytes=1 << 20,
-        memory_bytes=2 * int(memory.PROCESS["cpu"]) + 2 * arithmetic.WEIGHT_BYTES * weights,
-        gpu_memory_bytes=(1 << 30) + 2 * arithmetic.WEIGHT_BYTES * weights if device == "cuda" else 0,
+    loaded = 2 * flops.WEIGHT_BYTES * weights
+    return pass_cost(
+        tokens=tokens * COPY,
+        weights=weights,
+        device=device,
+        computer=computer,
+        forward=True,
+        memory_bytes=2 * int(memory.PROCESS["cpu"]) + loaded,
+        gpu_memory_bytes=(1 << 30) + loaded if device == "cuda" else 0,
         makes={"tokens": tokens},
     )
 
 
-def afterwards(facts: Facts) -> Pace | None:
-    """Operations a second, where the summary says how large the model was."""
-    weights = facts.get("parameters")
-    if not weights or not facts.get("tokens"):
+def after_scores(facts: Metadata) -> MeasuredThroughput | None:
+    """Measure the throughput of score; None if the summary lacks the model size."""
+    weights, tokens = facts.get("parameters"), facts.get("tokens")
+    if not weights or not tokens:
         return None
-    kind = str(facts.get("device") or "cpu")
-    amount = (2.0 * float(weights) + BESIDE[kind] / 3) * float(facts["tokens"]) * COPY
-    return Pace(amount=amount, seconds=without_start(facts["seconds"], START), kind=kind, size=float(weights))
+    return pass_pace(facts, weights=float(weights), tokens=float(tokens) * COPY, forward=True)
 
 
-SCORE_COSTS = Costs(ahead=ahead, afterwards=afterwards)
+def ahead_of_vectors(
+    config: VectorsConfig,
+    inputs: Mapping[str, Metadata],
+    execution: Execution,
+    computer: MachineSpec,
+    before: Metadata | None,
+) -> CostEstimate:
+    """Estimate one forward pass over at most `windows` windows per document.
+
+    A previous artifact with equal documents and windows gives the exact number of tokens.
+    """
+    corpus, device = inputs["corpus"], device_of(execution, computer)
+    _, model, weights = source_model(inputs["checkpoint"])
+    documents = float(corpus.get("documents") or 0)
+    length = config.max_length or (model.max_position_embeddings if model else USUAL_LENGTH)
+    size = model.hidden_size if model else USUAL_SIZE
+    pieces = float(corpus["bytes"]) / TEXT_BYTES_A_PIECE
+    tokens = min(pieces, documents * config.windows * length)
+    windows = (documents, config.windows, config.max_length)
+    if before and before.get("tokens") and _read(before) == windows:
+        tokens = float(before["tokens"])
+    each = int(memory.PROCESS["cpu"]) + flops.WEIGHT_BYTES * weights + SHARD
+    return pass_cost(
+        tokens=tokens,
+        weights=weights,
+        device=device,
+        computer=computer,
+        forward=True,
+        width=execution.processes * execution.nodes,
+        disk_bytes=int(documents * (KEY_BYTES + NUMBER_BYTES * size)),
+        memory_bytes=each * execution.processes,
+        makes={"documents": documents, "size": size, "tokens": tokens},
+    )
+
+
+def _read(facts: Metadata) -> tuple[Any, ...]:
+    """Return the numbers that determine an artifact's tokens: documents, windows, max_length."""
+    config = facts["config"]
+    return facts.get("documents"), config.get("windows"), config.get("max_length")
+
+
+def after_vectors(facts: Metadata) -> MeasuredThroughput | None:
+    """Measure the throughput of vectors; None if the summary lacks model size or tokens."""
+    weights, tokens = facts.get("parameters"), facts.get("tokens")
+    if not weights or not tokens:
+        return None
+    width = int(facts["execution"].get("processes", 1))
+    return pass_pace(facts, weights=float(weights), tokens=float(tokens), forward=True, width=width)
+
+
+SCORE_COSTS = CostModel(estimate=ahead_of_scores, measure=after_scores)
+VECTORS_COSTS = CostModel(estimate=ahead_of_vectors, measure=after_vectors)

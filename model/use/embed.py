@@ -1,4 +1,4 @@
-"""A checkpoint in memory that gives texts vectors, and the verb embed over it."""
+"""Text embeddings: the pipeline, the command embed, and the stage vectors."""
 
 from __future__ import annotations
 
@@ -8,48 +8,52 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from torch import nn
 
-from model import checkpoint
-from model.data.batch import move
-from model.data.layouts import layout_for
-from model.data.prefetch import prefetched
-from model.families.models import restore_backbone
-from model.tasks.contrastive import BiEncoder, Pooling
-from model.tasks.encode import encode
-from model.train.precision import DTYPES, Precision, autocast
-from model.use.embed_stage import EmbedConfig
-from model.use.requests import Request
-from model.use.serve import Verb
-from pipeline import tokenizer
-from pipeline.core import storage
-from pipeline.core.errors import DataError, UsageError
+from cloze.core import arrow, storage
+from cloze.core.arrow import read_arrow, write_arrow
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.model import checkpoint
+from cloze.model.data.batch import move, prefetch_batches
+from cloze.model.data.layouts import layout_for
+from cloze.model.families.models import load_backbone
+from cloze.model.tasks.contrastive import BiEncoder, Pooling
+from cloze.model.tasks.encode import encode
+from cloze.model.train.distributed import init_distributed
+from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
+from cloze.model.use.configs import EmbedConfig, VectorsConfig
+from cloze.model.use.requests import Request
+from cloze.model.use.verb import Verb
+from cloze.pipeline import tokenizer
 
 Vectors = npt.NDArray[np.float32]
 
-TOKENS = {"cpu": 4096, "cuda": 65536}  # of a batch
-TEXTS = 8192  # that are cut into pieces at once
-HEAD = "embedding"  # of a checkpoint that was tuned for retrieval
+TOKENS = {"cpu": 4096, "cuda": 65536}  # tokens per batch
+TEXTS = 8192  # texts tokenized at once
+HEAD = "embedding"  # head of a checkpoint trained for retrieval
 
 
-class Embedder:
-    """A checkpoint that gives texts vectors: one tuned for retrieval as it was tuned to, any other one as is asked for.
+class EmbeddingPipeline:
+    """Checkpoint that computes text embeddings, by default as it was fine-tuned for retrieval.
 
     Args:
-        path: a checkpoint, or the artifact that holds it.
-        pooling: `mean`, `first` or `pooler`; None: the checkpoint's own, mean where it says none.
-        normalize: whether vectors get length 1; None: the checkpoint's own, no where it says none.
-        max_length: the most pieces of a text, special ones included; None: what it was tuned with, or what the model reads.
+        path: checkpoint, or an artifact that contains one.
+        pooling: `mean`, `first` or `pooler`; None: the checkpoint's own, else mean.
+        normalize: scale vectors to length 1; None: the checkpoint's own, else no.
+        max_length: maximum tokens per text, special tokens included; None: that of fine-tuning,
+            else the model's.
 
     Attributes:
-        size: D, the width of the vectors.
-        pooling, normalize, max_length: as settled.
-        truncated: how many texts lost pieces so far.
+        size: D, width of the vectors.
+        pooling, normalize, max_length: resolved values of the arguments.
+        truncated: number of texts truncated so far.
 
     Raises:
-        UsageError: its pooler is asked for and was never trained, or it reads no rows as long as that.
-        DataError: there is no checkpoint at that path, or it is damaged.
+        UsageError: the pooler is not trained, or `max_length` exceeds the model's.
+        DataError: the checkpoint is missing or damaged.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class Embedder:
         precision: Precision = "fp32",
         device: torch.device | None = None,
     ) -> None:
-        with checkpoint.held(path) as directory:
+        with checkpoint.resolve_pinned(path) as directory:
             loaded = checkpoint.load(directory)
             self._pieces = tokenizer.load(loaded.tokenizer)
         own = loaded.heads.get(HEAD, {})
@@ -72,23 +76,35 @@ class Embedder:
         self.max_length = max_length or int((loaded.task or {}).get("max_length", longest))
         self.size, self.truncated, self.pieces = loaded.model.hidden_size, 0, 0
         if self.max_length > longest:
-            raise UsageError(f"max_length ({self.max_length}) is more than {path} reads ({longest}); use {longest} or less")
-        if self.pooling == "pooler" and not any(name.startswith("pooler.") for name in loaded.state):
-            raise UsageError(f"pooling (pooler): {path} has no pooler, its training had no use for one; use mean or first")
-        encoder, pooler = restore_backbone(loaded.model, loaded.state)
+            raise UsageError(
+                f"max_length ({self.max_length}) is more than {path} reads ({longest}); use "
+                f"{longest} or less"
+            )
+        if self.pooling == "pooler" and not any(
+            name.startswith("pooler.") for name in loaded.state
+        ):
+            raise UsageError(
+                f"pooling (pooler): {path} has no pooler, its training had no use for one; use "
+                f"mean or first"
+            )
+        encoder, pooler = load_backbone(loaded.model, loaded.state)
         self._device, self._precision = device or torch.device("cpu"), precision
-        self._network: nn.Module = BiEncoder(encoder, pooler, self.pooling, self.normalize).to(self._device).eval()
+        self._network: nn.Module = (
+            BiEncoder(encoder, pooler, self.pooling, self.normalize).to(self._device).eval()
+        )
         self.parameters = sum(weight.numel() for weight in self._network.parameters())
         self._layout = layout_for([self._network], self._device, DTYPES[precision])
 
-    def embed(self, texts: Sequence[str], progress: Callable[[int, int], None] = lambda done, total: None) -> Vectors:
-        """The vectors of the texts, in their order: float32 [n, D].
+    def embed(
+        self, texts: Sequence[str], progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> Vectors:
+        """Return the embeddings of the texts, float32 [n, D].
 
         Args:
-            progress: called with how many texts are done, and how many there are.
+            progress: called with the number of finished texts and of all texts.
 
         Raises:
-            DataError: a text has no words in it.
+            DataError: a text has no words.
         """
         found = np.zeros((len(texts), self.size), np.float32)
         progress(0, len(texts))
@@ -112,7 +128,12 @@ class Embedder:
             batches.append(order[begin : begin + size])
             begin += size
         found = np.zeros((len(texts), self.size), np.float32)
-        with torch.inference_mode(), prefetched((samples.batch(part, self._layout) for part in batches), self._device) as made:
+        with (
+            torch.inference_mode(),
+            prefetch_batches(
+                (samples.batch(part, self._layout) for part in batches), self._device
+            ) as made,
+        ):
             for part, batch in zip(batches, made, strict=True):
                 with autocast(self._precision, self._device.type):
                     vectors = self._network.embed(move(batch, self._device))  # type: ignore[operator]
@@ -121,16 +142,21 @@ class Embedder:
 
 
 class Embed(Verb[str]):
-    """The verb: each text with its vector; or all vectors in one file."""
+    """Predictor of embed: each text with its vector, or all vectors in one file."""
 
     def __init__(self, checkpoint: str, config: EmbedConfig) -> None:
-        self._embedder = Embedder(checkpoint, pooling=config.pooling, normalize=config.normalize, max_length=config.max_length)
+        self._embedder = EmbeddingPipeline(
+            checkpoint,
+            pooling=config.pooling,
+            normalize=config.normalize,
+            max_length=config.max_length,
+        )
         self._npy, self._kept = config.npy, list[Vectors]()
 
     def read(self, request: Request) -> str:
         text = request.text("text")
         if not text.strip():
-            raise request.fault("is empty; write something")
+            raise request.error("is empty; write something")
         return text
 
     def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
@@ -138,13 +164,121 @@ class Embed(Verb[str]):
         if self._npy is not None:
             self._kept.append(vectors)
             return [{} for _ in group]
-        return [{"text": text, "embedding": vector.tolist()} for text, vector in zip(group, vectors, strict=True)]
+        return [
+            {"text": text, "embedding": vector.tolist()}
+            for text, vector in zip(group, vectors, strict=True)
+        ]
 
     def finish(self) -> dict[str, Any]:
         embedder = self._embedder
         if self._npy is not None:
             content = io.BytesIO()
-            np.save(content, np.concatenate([np.zeros((0, embedder.size), np.float32), *self._kept]))
+            np.save(
+                content, np.concatenate([np.zeros((0, embedder.size), np.float32), *self._kept])
+            )
             storage.write_bytes(self._npy, content.getvalue())
         told = {"size": embedder.size, "pooling": embedder.pooling, "normalize": embedder.normalize}
         return {**told, "truncated": embedder.truncated}
+
+
+# The stage vectors: embeddings of a corpus, shard by shard.
+
+CHARACTERS = 4  # about, per token; a window with more tokens than the model reads is truncated
+
+
+def run(config: VectorsConfig, build: BuildContext) -> StageResult:
+    """Embed every document of the corpus; each rank processes its own shards.
+
+    Raises:
+        UsageError: the vectors are too wide, or the model reads no windows of that length.
+        DataError: corpus or checkpoint is missing.
+    """
+    path = build.inputs["corpus"]
+    names = sorted(
+        name
+        for name in storage.list_files(path)
+        if name.startswith("corpus-") and name.endswith(".arrow")
+    )
+    if not names:
+        raise DataError(
+            f"{path} holds no corpus (no file corpus-*.arrow); name the artifact that `cloze "
+            f"corpus` made"
+        )
+    world = init_distributed(build.execution)
+    kind = resolve(config.precision, world.device)
+    embedder = EmbeddingPipeline(
+        build.inputs["checkpoint"],
+        pooling=config.pooling,
+        normalize=True,
+        max_length=config.max_length,
+        precision=kind,
+        device=world.device,
+    )
+    if embedder.size > arrow.WIDEST:
+        raise UsageError(
+            f"the model's vectors have {embedder.size} numbers; take one of at most {arrow.WIDEST}"
+        )
+    documents = 0
+    own = names[world.rank :: world.size]
+    for number, name in enumerate(own):
+        build.report.progress(min(number * world.size, len(names)), len(names), "shards", {})
+        target = build.file(arrow.file_name(name))
+        table = read_arrow(storage.join(path, name))
+        documents += table.num_rows
+        if storage.exists(target):  # written by an interrupted attempt
+            continue
+        keys = table["key"].to_numpy()
+        order = np.argsort(keys, kind="stable")
+        texts = [
+            " ".join(sentences)
+            for sentences in table["sentences"].take(pa.array(order)).to_pylist()
+        ]
+        found = arrow.quantize(_vectors(embedder, texts, config.windows))
+        batch = arrow.batch(keys[order], found)
+        write_arrow(target, batch.schema, [batch])
+    documents, truncated, pieces = world.all_reduce_sum(
+        [documents, embedder.truncated, embedder.pieces]
+    )
+    build.report.progress(len(names), len(names), "shards", {})
+    summary = {
+        "documents": documents,
+        "size": embedder.size,
+        "pooling": embedder.pooling,
+        "max_length": embedder.max_length,
+        "truncated_windows": truncated,
+        "tokens": pieces,
+        "parameters": embedder.parameters,
+        "device": world.device.type,
+        "precision": kind,
+    }
+    return StageResult(rows=documents, tokens=pieces, summary=summary)
+
+
+def _vectors(embedder: EmbeddingPipeline, texts: Sequence[str], most: int) -> Vectors:
+    """Return the mean window embedding of each text, float32 [n, D]; 0 without words."""
+    windows, owners = list[str](), list[int]()
+    for number, text in enumerate(texts):
+        own = windows_of(text, CHARACTERS * embedder.max_length, most)
+        windows += own
+        owners += [number] * len(own)
+    found = np.zeros((len(texts), embedder.size), np.float32)
+    if windows:
+        np.add.at(found, np.array(owners), embedder.embed(windows))
+    return found
+
+
+def windows_of(text: str, length: int, most: int) -> list[str]:
+    """Split a text into at most `most` windows of about equal length; later text is ignored.
+
+    Windows end between words and exceed `length` characters by at most one word.
+    """
+    text = text[: most * length].strip()
+    count = max(1, -(-len(text) // length))
+    edges = [0]
+    for number in range(1, count):
+        at = text.find(" ", number * len(text) // count)
+        edges.append(len(text) if at < 0 else at)
+    pieces = (
+        text[begin:end].strip() for begin, end in zip(edges, [*edges[1:], len(text)], strict=True)
+    )
+    return [piece for piece in pieces if piece]

@@ -1,21 +1,183 @@
-"""The verb fill-mask: texts in; for each [MASK] the likeliest pieces out.
-
-The command line imports this module at every start; torch comes in when the stage runs.
-"""
+"""The command fill-mask: predictions for the masks of a text."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from model.use.verb import verb_stage
-from model.use.verb_config import VerbConfig
+import numpy as np
+import torch
+
+from cloze.core.errors import UsageError
+from cloze.model.checkpoint import load, resolve_pinned
+from cloze.model.families.config import prediction_objectives
+from cloze.model.families.models import load_model
+from cloze.model.use.configs import FillMaskConfig
+from cloze.model.use.requests import Request, shortened
+from cloze.model.use.verb import Verb
+from cloze.pipeline import tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+
+Candidate = dict[str, str | float]
+
+MASK = "[MASK]"  # placeholder in requests, whatever the tokenizer's mask token is
+BATCH = 64  # texts per forward pass
 
 
-class FillMaskConfig(VerbConfig):
-    """What is asked of the model. A request has `text`: with at least one mask, written [MASK] or as the tokenizer calls it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Tokenized text: `ids` with special tokens, and the positions of its masks."""
 
-    top_k: int = Field(default=5, ge=1)
-    """How many answers to give for each mask."""
+    text: str
+    ids: tuple[int, ...]
+    masks: tuple[int, ...]
 
 
-STAGE = verb_stage("fill-mask", FillMaskConfig, "model.use.masks:FillMask")
+class FillMaskPipeline:
+    """Masked-language-model checkpoint in memory.
+
+    Raises:
+        UsageError: the checkpoint cannot fill masks.
+        DataError: the checkpoint is missing or damaged.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        with resolve_pinned(checkpoint) as directory:
+            loaded = load(directory)
+            self.pieces = tokenizer.load(loaded.tokenizer)
+        if "masked_lm" not in loaded.heads:
+            remedy = (
+                "use `cloze generate`" if "lm" in loaded.heads else "name a pretrained checkpoint"
+            )
+            raise UsageError(
+                f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); {remedy}"
+            )
+        names = prediction_objectives(loaded.heads)
+        if set(names) == {"clm"}:
+            raise UsageError(
+                f"{checkpoint} was trained from left to right alone (clm) and fills no masks; use "
+                f"`cloze generate`"
+            )
+        self._before = int(
+            "mntp" in names
+        )  # distance from a mask back to the position that predicts it
+        self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
+        self.longest = loaded.model.max_position_embeddings
+        self.model = load_model(loaded.model, loaded.state)
+
+    def fill(self, text: str, top_k: int) -> list[list[Candidate]]:
+        """Return the `top_k` most probable tokens for each mask of a text.
+
+        Masks are filled independently: the others stay masks, also in `sequence`.
+
+        Returns:
+            For each mask, dicts of "token", its text; "score", its probability; "sequence", the
+            filled text.
+
+        Raises:
+            UsageError: the text has no mask, or is longer than the model reads.
+        """
+        return self.answer([self.question(text)], top_k)[0]
+
+    def question(self, text: str) -> Question:
+        """Tokenize a text; raises as `fill`."""
+        text, special = text.replace(MASK, self.mask_token), self.pieces.special
+        ids = (
+            special.cls,
+            *self.pieces.backend.encode(text, add_special_tokens=False).ids,
+            special.sep,
+        )
+        masks = tuple(place for place, token in enumerate(ids) if token == special.mask)
+        if not masks:
+            raise UsageError(
+                f"the text {shortened(text)!r} has no {MASK}; write it where a word is to be "
+                f"filled in"
+            )
+        if len(ids) > self.longest:
+            raise UsageError(
+                f"the text {shortened(text)!r} has {len(ids)} pieces, the model reads "
+                f"{self.longest}; shorten it"
+            )
+        return Question(text=text, ids=ids, masks=masks)
+
+    def answer(self, questions: Sequence[Question], top_k: int) -> list[list[list[Candidate]]]:
+        """Answer each question as `fill` does; `BATCH` texts of similar length run together."""
+        answers: list[list[list[Candidate]]] = [[] for _ in questions]
+        order = sorted(range(len(questions)), key=lambda number: -len(questions[number].ids))
+        for at in range(0, len(order), BATCH):
+            chosen = order[at : at + BATCH]
+            candidates = iter(self._asked([questions[number] for number in chosen], top_k))
+            for number in chosen:
+                answers[number] = [next(candidates) for _ in questions[number].masks]
+        return answers
+
+    def _asked(self, questions: Sequence[Question], top_k: int) -> list[list[Candidate]]:
+        """Return the candidates of all masks of the questions, in order."""
+        longest = max(len(question.ids) for question in questions)
+        ids = np.full((len(questions), longest), self.pieces.special.pad, dtype=np.int64)
+        real = np.arange(longest) < np.array([[len(question.ids)] for question in questions])
+        for row, question in enumerate(questions):
+            ids[row, : len(question.ids)] = question.ids
+        masks = [
+            row * longest + place - self._before
+            for row, question in enumerate(questions)
+            for place in question.masks
+        ]
+        batch = {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(real),
+            "token_type_ids": torch.zeros(ids.shape, dtype=torch.int64),
+            "masked_positions": torch.tensor(masks),
+        }
+        with torch.inference_mode():
+            probabilities = self.model(batch)["mlm_logits"].float().softmax(dim=-1)
+            best = probabilities.topk(min(top_k, probabilities.shape[-1]), dim=-1)
+        found = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        places = (
+            (question.text, number)
+            for question in questions
+            for number in range(len(question.masks))
+        )
+        return [
+            [
+                _candidate(text, self.mask_token, number, token, score, self.pieces)
+                for token, score in zip(tokens, scores, strict=True)
+            ]
+            for (text, number), (scores, tokens) in zip(places, found, strict=True)
+        ]
+
+
+class FillMask(Verb[Question]):
+    """Predictor of fill-mask: `predictions` of each text, see `FillMaskPipeline.fill`."""
+
+    def __init__(self, checkpoint: str, config: FillMaskConfig) -> None:
+        self._filler, self._top_k = FillMaskPipeline(checkpoint), config.top_k
+
+    def read(self, request: Request) -> Question:
+        with request.blamed():
+            return self._filler.question(request.text("text"))
+
+    def answer(self, group: Sequence[Question]) -> list[dict[str, Any]]:
+        return [{"predictions": found} for found in self._filler.answer(group, self._top_k)]
+
+
+def _candidate(
+    text: str, mask_token: str, number: int, token: int, score: float, pieces: Tokenizer
+) -> Candidate:
+    name = str(pieces.backend.id_to_token(token) or "")
+    word = (
+        name
+        if token in pieces.special.ids
+        else str(pieces.backend.decode([token], skip_special_tokens=False)).strip()
+    )
+    return {"token": word, "score": score, "sequence": _filled(text, mask_token, number, word)}
+
+
+def _filled(text: str, mask_token: str, number: int, word: str) -> str:
+    """Replace mask `number` of the text; a continuation token (`##ing`) joins its word."""
+    parts = text.split(mask_token)
+    before, after = mask_token.join(parts[: number + 1]), mask_token.join(parts[number + 1 :])
+    if word.startswith("##") and len(word) > 2:
+        before, word = before.rstrip(), word[2:]
+    return before + word + after

@@ -1,4 +1,4 @@
-"""The mean of several checkpoints of one training."""
+"""The stage merge: weighted mean of several checkpoints of one training."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from model import checkpoint
-from pipeline.core import checkpoints
-from pipeline.core.errors import UsageError
-from pipeline.core.stage import Build, Outcome
+from cloze.core.artifacts import checkpoints
+from cloze.core.errors import UsageError
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.model import checkpoint
 
 CHECKPOINT = "checkpoint"
-LAST = 3  # checkpoints, where nothing is said
+LAST = 3  # default number of checkpoints
 
 
-def run(build: Build, last: int | None, steps: Sequence[int], decay: float) -> Outcome:
-    """Write the mean of the checkpoints as one more.
+def run(build: BuildContext, last: int | None, steps: Sequence[int], decay: float) -> StageResult:
+    """Write the weighted mean of checkpoints as a new checkpoint.
 
     Args:
-        last: the newest so many; None: `LAST`.
-        steps: instead of these, those after such steps.
-        decay: what each one counts, of the next.
+        last: number of newest checkpoints; None: `LAST`.
+        steps: steps of the checkpoints, instead of `last`.
+        decay: weight of each checkpoint relative to the next newer one.
 
     Returns:
-        summary: `checkpoint`; `merged`, the steps; `weights`, what each counts; `parameters`.
+        summary: `checkpoint`; `merged`, the steps; `weights`; `parameters`.
 
     Raises:
-        UsageError: the training keeps too few checkpoints, or not those that were asked for.
-        DataError: one of them is damaged.
+        UsageError: the training does not keep the requested checkpoints.
+        DataError: a checkpoint is damaged.
     """
     with contextlib.ExitStack() as hold:
         chosen = choose(build.inputs["checkpoint"], last or LAST, steps)
         for path in chosen:
-            hold.enter_context(checkpoints.held(path))
+            hold.enter_context(checkpoints.pinned(path))
             checkpoint.verify(path, training=False)
         weights = shares(len(chosen), decay)
-        newest = checkpoint.described(chosen[-1])
+        newest = checkpoint.load_metadata(chosen[-1])
         state = mean(chosen, weights)
         checkpoint.save_weights(
             build.file(CHECKPOINT),
@@ -50,11 +50,11 @@ def run(build: Build, last: int | None, steps: Sequence[int], decay: float) -> O
             datasets=newest.datasets,
             step=newest.step,
         )
-    checkpoint.complete(build.file(CHECKPOINT))
-    return Outcome(
+    checkpoint.finalize(build.file(CHECKPOINT))
+    return StageResult(
         summary={
             "checkpoint": CHECKPOINT,
-            "merged": [checkpoints.step_of(path) for path in chosen],
+            "merged": [checkpoints.parse_step(path) for path in chosen],
             "weights": [round(weight, 6) for weight in weights],
             "parameters": sum(tensor.numel() for tensor in state.values()),
         }
@@ -62,18 +62,27 @@ def run(build: Build, last: int | None, steps: Sequence[int], decay: float) -> O
 
 
 def choose(path: str, last: int, steps: Sequence[int]) -> list[str]:
-    """The checkpoint directories of the training at `path` that are to be merged, oldest first.
+    """Return the directories of the training's checkpoints to merge, oldest first.
 
     Raises:
-        UsageError: it does not keep them.
+        UsageError: the training does not keep them.
     """
-    kept = {checkpoints.step_of(directory): directory for directory in checkpoints.complete_steps(path)}
-    there = f"keeps checkpoints of {len(kept)} step{'' if len(kept) == 1 else 's'} ({', '.join(map(str, kept)) or 'none'})"
-    remedy = "train with keep_last or milestone_every, which keep more"
+    kept = {
+        checkpoints.parse_step(directory): directory
+        for directory in checkpoints.complete_steps(path)
+    }
+    there = (
+        f"keeps checkpoints of {len(kept)} step{'' if len(kept) == 1 else 's'} "
+        f"({', '.join(map(str, kept)) or 'none'})"
+    )
+    remedy = "train with keep_for_merge or milestone_every, which keep more"
     if steps:
         lacking = sorted(set(steps) - kept.keys())
         if lacking:
-            raise UsageError(f"{path} {there} and not of {', '.join(map(str, lacking))}; name some of these, or {remedy}")
+            raise UsageError(
+                f"{path} {there} and not of {', '.join(map(str, lacking))}; name some of these, or "
+                f"{remedy}"
+            )
         return [kept[step] for step in sorted(set(steps))]
     if len(kept) < last:
         raise UsageError(f"{path} {there}, last asks for {last}; lower it, or {remedy}")
@@ -81,13 +90,13 @@ def choose(path: str, last: int, steps: Sequence[int]) -> list[str]:
 
 
 def shares(count: int, decay: float) -> list[float]:
-    """What each of so many checkpoints counts, oldest first; together 1."""
+    """Return the normalized weights of `count` checkpoints, oldest first."""
     raw = [decay ** (count - 1 - number) for number in range(count)]
     return [weight / sum(raw) for weight in raw]
 
 
 def mean(directories: Sequence[str], weights: Sequence[float]) -> dict[str, Tensor]:
-    """The weighted mean of complete checkpoints of one training, fp32, added up in fp64, one tensor after another."""
+    """Return the weighted mean of complete checkpoints, fp32, summed in fp64 tensor by tensor."""
     found, files = dict[str, Tensor](), [checkpoint.weights(directory) for directory in directories]
     for name in files[0]:
         total = weights[0] * files[0][name].double()

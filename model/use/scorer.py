@@ -1,10 +1,24 @@
-"""A pretrained checkpoint in memory that scores sentences: the log-probability of every piece, and their sum."""
+"""Sentence scores: masked copies of sentences, and the model that scores them.
+
+A masked language model gives no sentence probability. Its pseudo-log-likelihood is the sum over
+tokens of the log-probability of each token when masked (Salazar et al. 2020, "Masked Language Model
+Scoring", equation 2); [CLS] and [SEP] are context only. Visible tokens of the same word make rare
+words score too high, so Kauf and Ivanova (2023, "A Better Way to Do Masked Language Model Scoring")
+mask more of the word:
+
+token: the token alone (Salazar et al.)
+whole-word: all tokens of its word (their PLL-whole-word)
+word-l2r: the token and later tokens of its word (their PLL-word-l2r)
+None: no mask, for left-to-right models, which do not see the predicted token
+
+Equal copies are scored once, such as those of a minimal pair that differs only in the masked token.
+"""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,60 +27,198 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from model import checkpoint
-from model.data.batch import LAYOUT, Batch, move
-from model.data.layouts import Sequences, layout_for, make_layout
-from model.data.prefetch import prefetched
-from model.families.config import ways
-from model.families.models import restore
-from model.families.pretraining import PretrainingModel, encoded
-from model.layers.encoder import Encoder
-from model.layers.layout import Rows
-from model.train.precision import DTYPES, Precision
-from model.use.pseudo_likelihood import Floats, Mask, Part, parts, questions
-from pipeline import tokenizer
-from pipeline.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, UsageError
+from cloze.model import checkpoint
+from cloze.model.data.batch import LAYOUT, Batch, move, prefetch_batches
+from cloze.model.data.layouts import Sequences, layout_for, make_layout
+from cloze.model.families.config import prediction_objectives
+from cloze.model.families.models import PretrainingModel, encoded, load_model
+from cloze.model.layers.encoder import Encoder
+from cloze.model.train.precision import DTYPES, Precision
+from cloze.pipeline import tokenizer
 
-Normalization = Literal["none", "tokens", "penalty"]
-TOKENS = {"cpu": 2048, "cuda": 65536}  # of a batch; on a CPU most of what goes from layer to layer then stays in its cache
-SENTENCES = 4096  # whose copies are in memory at once
-ROWS = 64  # of logits whose normalizers are computed at once
-PENALTY = 0.8  # Lau et al. 2020, "How Furiously Can Colorless Green Ideas Sleep?", table 2: PenLP, after Wu et al. 2016
+Mask = Literal["token", "whole-word", "word-l2r"]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+# Masked positions of a batch are padded to a multiple: each new shape costs a CPU a new kernel.
+FILLER = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """A sentence's pieces and the log-probability of each, in nats: float64 [n]."""
+class MaskedCopies:
+    """Masked copies of sentences, with T predictions.
+
+    Attributes:
+        copies: distinct token rows, int32 [L_i] each, with special tokens.
+        copy: int64 [T], copy in which each token of the sentences is predicted.
+        position: int64 [T], position in that copy.
+        label: int64 [T], the token.
+    """
+
+    copies: Sequence[npt.NDArray[np.int32]]
+    copy: Ints
+    position: Ints
+    label: Ints
+
+
+def masks(starts: Bools, mask: Mask) -> Bools:
+    """Return the mask for each of n tokens: row t of bool [n, n] is used to score token t.
+
+    Args:
+        starts: bool [n], tokens that begin a word.
+    """
+    places = np.arange(len(starts))
+    if mask == "token":
+        alone: Bools = places[:, None] == places
+        return alone
+    word = np.cumsum(starts)
+    same: Bools = word[:, None] == word
+    later: Bools = same & (places >= places[:, None])
+    return same if mask == "whole-word" else later
+
+
+def questions(
+    sentences: Sequence[npt.NDArray[np.int32]], word_start: Bools, mask_id: int, mask: Mask | None
+) -> MaskedCopies:
+    """Return the masked copies of sentences.
+
+    Args:
+        sentences: int32 [L_i] each, with one special token at each end.
+        word_start: bool [V], tokens that begin a word; the first of a sentence always does.
+        mask: None for left-to-right models: one unmasked copy, position t predicts token t + 1.
+    """
+    number: dict[bytes, int] = {}
+    copies: list[npt.NDArray[np.int32]] = []
+    copy: list[int] = []
+    positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+
+    def asked(row: npt.NDArray[np.int32]) -> int:
+        key = row.tobytes()
+        if key not in number:
+            number[key] = len(copies)
+            copies.append(row)
+        return number[key]
+
+    for ids in sentences:
+        inner = np.arange(1, len(ids) - 1)
+        labels.append(ids[inner].astype(np.int64))
+        if mask is None:
+            copy += [asked(ids)] * len(inner)
+            positions.append(inner - 1)
+            continue
+        starts = word_start[ids[inner]]
+        starts[:1] = True
+        rows = np.repeat(ids[None], len(inner), axis=0)
+        rows[:, 1:-1][masks(starts, mask)] = mask_id
+        copy += map(asked, rows)
+        positions.append(inner)
+    return MaskedCopies(
+        copies=copies,
+        copy=np.array(copy, np.int64),
+        position=np.concatenate(positions),
+        label=np.concatenate(labels),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringBatch:
+    """Batch of masked copies.
+
+    Attributes:
+        ids: int64 [B, L], padded.
+        lengths: int64 [B].
+        wanted: int64 [M], distinct positions in the flattened B * L; filler is 0.
+        place: int64 [P], index in `wanted` of each prediction.
+        asked: int64 [P], index in the T predictions of `MaskedCopies`.
+    """
+
+    ids: Ints
+    lengths: Ints
+    wanted: Ints
+    place: Ints
+    asked: Ints
+
+
+def parts(asked: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:
+    """Iterate over batches of copies of similar length, longest first, with little padding.
+
+    Args:
+        tokens: maximum tokens per batch, padding included; a longer copy is a batch alone.
+    """
+    lengths = np.array([len(copy) for copy in asked.copies], np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    by_rank = np.argsort(rank[asked.copy], kind="stable")
+    ranks = rank[asked.copy][by_rank]
+    begin = 0
+    while begin < len(order):
+        longest = int(lengths[order[begin]])
+        end = min(len(order), begin + max(1, tokens // longest))
+        own = lengths[order[begin:end]]
+        ids = np.full((end - begin, longest), pad, np.int64)
+        for row, index in enumerate(order[begin:end].tolist()):
+            ids[row, : own[row]] = asked.copies[index]
+        first, last = np.searchsorted(ranks, (begin, end))
+        answers = by_rank[first:last]
+        flat = (ranks[first:last] - begin) * longest + asked.position[answers]
+        wanted, place = np.unique(flat, return_inverse=True)
+        filled: npt.NDArray[Any] = np.pad(wanted, (0, -len(wanted) % FILLER))
+        yield ScoringBatch(
+            ids=ids, lengths=own, wanted=filled, place=place.astype(np.int64), asked=answers
+        )
+        begin = end
+
+
+# The scorer: log-probabilities of tokens, and their sum.
+
+Normalization = Literal["none", "tokens", "penalty"]
+TOKENS = {
+    "cpu": 2048,
+    "cuda": 65536,
+}  # tokens per batch; on a CPU most activations then stay in its cache
+SENTENCES = 4096  # sentences whose copies are in memory at once
+LOGITS = 2048  # rows of logits in memory at once: 0.4 GB in fp32 for RoBERTa's vocabulary
+ROWS = 64  # rows of logits whose normalizers are computed at once
+# PenLP, after Wu et al. 2016: Lau et al. 2020, "How Furiously Can Colorless Green Ideas Sleep?",
+# table 2.
+PENALTY = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredSentence:
+    """Tokens of a sentence and their log-probabilities in nats, float64 [n]."""
 
     pieces: tuple[str, ...]
     log_probabilities: Floats
 
     def score(self, normalization: Normalization = "none") -> float:
-        """The sum; by `tokens` divided by how many there are, by `penalty` by ((5 + n) / 6) ** 0.8."""
+        """Return the sum, divided for `tokens` by n, for `penalty` by ((5 + n) / 6) ** 0.8."""
         total, count = float(self.log_probabilities.sum()), len(self.pieces)
         if normalization == "tokens":
             return total / count
         return total / ((5 + count) / 6) ** PENALTY if normalization == "penalty" else total
 
 
-class Scorer:
-    """A checkpoint that scores sentences: by pseudo-log-likelihood, or from left to right where that is how it reads.
+class SentenceScorer:
+    """Checkpoint that scores sentences, by pseudo-log-likelihood or left to right.
 
     Args:
-        path: a pretrained checkpoint, or the artifact that holds it.
-        mask: see `model.use.pseudo_likelihood`; `causal`: read from left to right, by a model that was trained to. It says nothing to a
-            model that reads in no other way.
-        precision: of the encoder. The head is computed in fp32 in any case: bf16 keeps two to three digits of a logit, and scores of
-            minimal pairs differ in the third.
+        path: pretrained checkpoint, or an artifact that contains one.
+        mask: mask of a scored token, see the module; `causal`: score left to right. Ignored by
+            models that only predict left to right.
+        precision: precision of the encoder. The head is computed in fp32: bf16 keeps two to three
+            digits of a logit, and scores of minimal pairs differ in the third.
 
     Attributes:
-        left_to_right: whether the model names next pieces here.
-        device, precision: what it computes on, and in.
-        parameters: its weights.
+        left_to_right: scores are left to right.
+        device, precision: of the computation.
+        parameters: number of weights.
 
     Raises:
-        UsageError: the checkpoint has no head that names pieces, or does not read from left to right.
-        DataError: there is no checkpoint at that path, or it is damaged.
+        UsageError: the checkpoint has no language-model head, or no left-to-right objective.
+        DataError: the checkpoint is missing or damaged.
     """
 
     def __init__(
@@ -77,18 +229,20 @@ class Scorer:
         precision: Precision = "fp32",
         device: torch.device | None = None,
     ) -> None:
-        with checkpoint.held(path) as directory:
+        with checkpoint.resolve_pinned(path) as directory:
             loaded = checkpoint.load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
-        names = ways(loaded.heads)
+        names = prediction_objectives(loaded.heads)
         if not names:
             raise UsageError(
-                f"{path} has no masked_lm or lm head (it has {', '.join(loaded.heads)}); name a pretrained checkpoint"
+                f"{path} has no masked_lm or lm head (it has {', '.join(loaded.heads)}); name a "
+                f"pretrained checkpoint"
             )
         able = {"lm", "clm"} & set(names)
         if mask == "causal" and not able:
             raise UsageError(
-                f"mask (causal): {path} was not trained from left to right (clm); use token, whole-word or word-l2r"
+                f"mask (causal): {path} was not trained from left to right (clm); use token, "
+                f"whole-word or word-l2r"
             )
         self.left_to_right = mask == "causal" or set(names) == able
         self._causal, self._before = self.left_to_right and "lm" not in names, "mntp" in names
@@ -96,13 +250,15 @@ class Scorer:
         self._mask: Mask | None = None if self.left_to_right or mask == "causal" else mask
         self.device, self.precision = device or torch.device("cpu"), precision
         self.parameters = sum(tensor.numel() for tensor in loaded.state.values())
-        network = restore(loaded.model, loaded.state).to(self.device)
-        reader: Any = getattr(network, "generator", network)  # of ELECTRA, the part that fills masks
+        network = load_model(loaded.model, loaded.state).to(self.device)
+        reader: Any = getattr(
+            network, "generator", network
+        )  # generator of ELECTRA, which fills masks
         self._reader: nn.Module = reader
         self._encoder: Encoder = reader.encoder
         self._head: nn.Module = copy.deepcopy(reader.lm if "lm" in names else reader.masked_lm)
-        self._words = reader.encoder.embeddings.word.weight.detach().clone()  # the decoder's
-        # Weights and states, not products alone: under autocast an eighth of the time went into casting from one to the other.
+        self._words = reader.encoder.embeddings.word.weight.detach().clone()  # of the decoder
+        # Casts weights too: under autocast, casting took an eighth of the time.
         network.to(DTYPES[precision])
         self._layout = layout_for([self._reader], self.device, DTYPES[precision])
 
@@ -111,58 +267,67 @@ class Scorer:
         texts: Sequence[str],
         where: Callable[[int], str] | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[Scored]:
-        """Every text's pieces with their log-probabilities, in the order of the texts. Equal texts are computed once.
+    ) -> list[ScoredSentence]:
+        """Return tokens and log-probabilities of each text, in order; equal texts run once.
 
         Args:
-            where: the place that text i comes from, for messages.
-            progress: called with how many distinct texts are done, and how many there are.
+            where: gives the origin of text i, for messages.
+            progress: called with the number of finished distinct texts and of all.
 
         Raises:
-            DataError: a text is longer than the model reads, or has no piece.
+            DataError: a text is longer than the model reads, or has no token.
         """
         distinct = list(dict.fromkeys(texts))
         first = {text: number for number, text in reversed(list(enumerate(texts)))}
         cut = self.pieces.encode_batch(distinct)
         for text, inner in zip(distinct, cut, strict=True):
             self._check(text, len(inner), f"{where(first[text])}: " if where else "")
-        framed = [np.array([self.pieces.special.cls, *inner, self.pieces.special.sep], np.int32) for inner in cut]
-        found: dict[str, Scored] = {}
+        framed = [
+            np.array([self.pieces.special.cls, *inner, self.pieces.special.sep], np.int32)
+            for inner in cut
+        ]
+        found: dict[str, ScoredSentence] = {}
         progress(0, len(distinct))
         for begin in range(0, len(distinct), SENTENCES):
             part = slice(begin, begin + SENTENCES)
             answers = self._answers(framed[part])
             for text, inner, own in zip(distinct[part], cut[part], answers, strict=True):
                 named = tuple(str(self.pieces.backend.id_to_token(token)) for token in inner)
-                found[text] = Scored(pieces=named, log_probabilities=own)
+                found[text] = ScoredSentence(pieces=named, log_probabilities=own)
             progress(min(begin + SENTENCES, len(distinct)), len(distinct))
         return [found[text] for text in texts]
 
     def check(self, text: str) -> None:
-        """Raise what `scored` would raise of this text."""
+        """Raise the error that `scored` would raise for this text."""
         self._check(text, len(self.pieces.encode_batch([text])[0]), "")
 
     def _check(self, text: str, count: int, place: str) -> None:
         if not count:
             raise DataError(f"{place}the text {text[:60]!r} has no words in it; leave it out")
         if count + 2 > self.longest:
-            raise DataError(f"{place}the text {text[:60]!r} has {count + 2} pieces, the model reads {self.longest}; shorten it")
+            raise DataError(
+                f"{place}the text {text[:60]!r} has {count + 2} pieces, the model reads "
+                f"{self.longest}; shorten it"
+            )
 
     def _answers(self, sentences: Sequence[npt.NDArray[np.int32]]) -> list[Floats]:
-        """The log-probabilities of each sentence's inner pieces."""
+        """Return the log-probabilities of each sentence's inner tokens."""
         asked = questions(sentences, self.pieces.word_start, self.pieces.special.mask, self._mask)
         if self._before and not self.left_to_right:
             asked = replace(asked, position=asked.position - 1)
         found = np.zeros(len(asked.label))
         made = list(parts(asked, TOKENS[self.device.type], self.pieces.special.pad))
-        with torch.inference_mode(), prefetched(map(self._batch, made), self.device) as batches:
+        with (
+            torch.inference_mode(),
+            prefetch_batches(map(self._batch, made), self.device) as batches,
+        ):
             for part, batch in zip(made, batches, strict=True):
                 label = torch.from_numpy(asked.label[part.asked]).to(self.device)
                 found[part.asked] = self._read(move(batch, self.device), label).cpu().numpy()
         bounds = np.cumsum([0, *(len(sentence) - 2 for sentence in sentences)])
         return [found[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]
 
-    def _batch(self, part: Part) -> Batch:
+    def _batch(self, part: ScoringBatch) -> Batch:
         ids = torch.from_numpy(part.ids)
         batch: Batch = {
             "input_ids": ids,
@@ -175,20 +340,21 @@ class Scorer:
             batch["attention_mask"] = torch.arange(length) < torch.from_numpy(part.lengths)[:, None]
         causal = np.ones(len(part.lengths), np.bool_) if self._causal else None
         layout = make_layout(self._layout, Sequences.alone(part.lengths, length, causal))
-        if layout is None and part.one_each and self._encoder.unpads:
-            layout = Rows((len(ids), length), batch.get("attention_mask"), one_each=True)
         return batch if layout is None else {**batch, LAYOUT: layout}
 
     def _read(self, batch: Batch, label: Tensor) -> Tensor:
-        """The log-probability of each label [P] at its place, fp32."""
-        logits = self._head(self._states(batch).float(), self._words)
-        normalizer = torch.cat([part.logsumexp(dim=-1) for part in logits.split(ROWS)])
-        place = batch["place"]
-        answers: Tensor = logits[place, label] - normalizer[place]
+        """Return the log-probability of each label [P] at its position, fp32."""
+        place, answers = batch["place"], torch.zeros(len(label), device=label.device)
+        for number, states in enumerate(torch.split(self._states(batch), LOGITS)):
+            logits = self._head(states.float(), self._words)
+            normalizer = torch.cat([part.logsumexp(dim=-1) for part in logits.split(ROWS)])
+            here = torch.nonzero(place // LOGITS == number).squeeze(1)
+            row = place[here] - number * LOGITS
+            answers[here] = logits[row, label[here]] - normalizer[row]
         return answers
 
     def _states(self, batch: Batch) -> Tensor:
-        """The last layer's states at the wanted places, float [M, D]."""
+        """Return the last layer's states at the wanted positions, float [M, D]."""
         if isinstance(self._reader, PretrainingModel):
             return self._reader.encode(batch, batch["wanted"])
         return encoded(self._encoder, batch["input_ids"], batch, batch["wanted"])

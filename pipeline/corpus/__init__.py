@@ -1,1 +1,1 @@
-"""Stage corpus: raw text in any format in, clean documents without copies out, in Arrow shards."""
+"""Stage corpus: reads raw text in any format, writes clean and deduplicated Arrow shards."""

@@ -1,4 +1,4 @@
-"""Corpus stage: its config, composed of the options of all readers, all cleaning steps and the search for duplicates."""
+"""Config of the corpus stage: the options of all readers, cleaning steps and deduplication."""
 
 from __future__ import annotations
 
@@ -8,43 +8,67 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, PrivateAttr, model_validator
 from typing_extensions import Self
 
-from pipeline.core import fingerprints
-from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.options import joined
-from pipeline.corpus.dedup.options import DedupOptions
-from pipeline.corpus.mix_options import MixOptions
-from pipeline.corpus.readers import READERS, find_reader
-from pipeline.corpus.sources import ListedSlice, Source, list_sources, source_fingerprints
-from pipeline.corpus.steps.chain import TextConfig
+from cloze.core.artifacts import fingerprints
+from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.options import merge_option_classes
+from cloze.core.stages.execution import (
+    PROCESS_BYTES,
+    CostEstimate,
+    CostModel,
+    Execution,
+    MachineSpec,
+    MeasuredThroughput,
+    Metadata,
+    subtract_startup,
+)
+from cloze.pipeline.corpus.options import MAXIMUM_REJECTED_SHARE, DedupOptions, MixtureOptions
+from cloze.pipeline.corpus.read.sources import (
+    ListedSlice,
+    Source,
+    list_sources,
+    source_fingerprints,
+)
+from cloze.pipeline.corpus.readers import READERS, find_reader
+from cloze.pipeline.corpus.steps.chain import TextConfig
 
 ABOUT = ("licence", "name", "url", "date")
 
 if TYPE_CHECKING:
 
-    class _Options(DedupOptions, MixOptions, TextConfig): ...
+    class _Options(DedupOptions, MixtureOptions, TextConfig): ...
 else:
-    _Options = joined(
-        "_Options", [*(find_reader(kind).options for kind in READERS), DedupOptions, MixOptions, TextConfig], __name__
+    _Options = merge_option_classes(
+        "_Options",
+        [
+            *(find_reader(kind).options for kind in READERS),
+            DedupOptions,
+            MixtureOptions,
+            TextConfig,
+        ],
+        __name__,
     )
 
 
 class CorpusConfig(_Options):
-    """What is read, and what becomes of it."""
+    """Config of the stage `corpus`: sources and the options of reading, cleaning and writing."""
 
-    sources: tuple[Source, ...] = Field(min_length=1, examples=["[{kind: wikipedia, path: DUMP.xml.bz2}]"])
-    """What is read, in any order."""
+    sources: tuple[Source, ...] = Field(
+        min_length=1, examples=["[{kind: wikipedia, path: DUMP.xml.bz2}]"]
+    )
+    """Sources to read, in any order."""
 
     heldout_fraction: float = Field(default=0.02, ge=0, lt=1)
-    """Share of the documents held out, chosen by their keys alone."""
+    """Share of documents in the held-out split."""
 
     shard_bytes: int = Field(default=4 << 20, ge=1 << 10, le=1 << 30)
-    """UTF-8 bytes of text in a shard, about; a shard is the unit of work of later stages."""
+    """Approximate bytes of text per shard."""
 
-    max_rejected_share: float = Field(default=1.0, ge=0, le=1)
-    """Stop where a larger share cannot be read: quarantined files, pages and lines, of these and all documents read (0 to 1)."""
+    max_rejected_share: float | None = Field(default=None, ge=0, le=1)
+    """Abort if more than this share of files, pages and lines is unreadable. Default: 0.5, or 1
+    with --on-error quarantine."""
 
     keep_rejected: bool = False
-    """Whether what is dropped is written to `rejected/`, with the reason and the step."""
+    """Write dropped documents and the reasons to OUT/rejected."""
 
     _listed: tuple[ListedSlice, ...] | None = PrivateAttr(None)
 
@@ -53,69 +77,220 @@ class CorpusConfig(_Options):
         self.check_kinds(sorted({source.kind for source in self.sources}))
         return self
 
+    @property
+    def rejected_share(self) -> float:
+        """Return `max_rejected_share`, or its default."""
+        default = MAXIMUM_REJECTED_SHARE if self.on_error == "stop" else 1.0
+        return default if self.max_rejected_share is None else self.max_rejected_share
+
     @staticmethod
-    def with_columns(sources: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Plain sources, those that have columns told what these are called.
+    def with_columns(
+        sources: Iterable[Mapping[str, Any]], columns: Mapping[str, str]
+    ) -> list[dict[str, Any]]:
+        """Return the sources as plain dicts; those with columns get `columns` as their `fields`.
 
         Raises:
-            UsageError: none of them has columns.
+            UsageError: no source has columns.
         """
         sources = list(sources)
         structured = [kind for kind in READERS if find_reader(kind).has_columns]
         if not any(source["kind"] in structured for source in sources):
-            raise UsageError(f"--field names columns of {', '.join(structured)} sources, and none is given; leave it out")
-        return [{**source, "fields": columns} if source["kind"] in structured else dict(source) for source in sources]
+            raise UsageError(
+                f"--column names columns of {', '.join(structured)} sources, and none is given; "
+                f"leave it out"
+            )
+        return [
+            {**source, "fields": columns} if source["kind"] in structured else dict(source)
+            for source in sources
+        ]
 
     @staticmethod
-    def with_origins(sources: Iterable[Mapping[str, Any]], about: Iterable[tuple[str, str, str]]) -> list[dict[str, Any]]:
-        """Plain sources, with what is said of where they are from.
+    def with_origins(
+        sources: Iterable[Mapping[str, Any]], about: Iterable[tuple[str, str, str]]
+    ) -> list[dict[str, Any]]:
+        """Return the sources as plain dicts with the provenance given by `about`.
 
         Args:
-            about: (kind, `licence`, `name`, `url` or `date`, what it is), for all sources of the kind.
+            about: (kind, field, value); the field is a name of `ABOUT`. Applies to all sources of
+                the kind.
 
         Raises:
-            UsageError: no source is of the kind, or nothing of that name can be said.
+            UsageError: no source is of the kind, or the field is unknown.
         """
         found = [dict(source) for source in sources]
         for kind, name, value in about:
             if name not in ABOUT:
                 raise UsageError(
-                    f"--about {kind}.{name} names nothing that can be said of a source; {did_you_mean(name, ABOUT)}"
+                    f"--source-metadata {kind}.{name} names nothing that can be said of a source; "
+                    f"{did_you_mean(name, ABOUT)}"
                 )
             own = [source for source in found if source["kind"] == kind]
             if not own:
                 kinds = sorted({source["kind"] for source in found})
-                raise UsageError(f"--about {kind}.{name} is of no source that is given; {did_you_mean(kind, kinds)}")
+                raise UsageError(
+                    f"--source-metadata {kind}.{name} is of no source that is given; "
+                    f"{did_you_mean(kind, kinds)}"
+                )
             for source in own:
                 source[name] = value
         return found
 
     def external_fingerprints(self) -> dict[str, str]:
-        """`source/KIND` and `decontaminate`: one hash over names and bytes of all files, whatever their order and place; `filter`; `blocked_words`.
+        """Return the fingerprints of the sources (by kind), task files, filter and word list.
 
-        The sources are listed and hashed anew; `listed` keeps what was found.
+        `source/KIND` and `decontaminate` are one hash over the names and bytes of all files,
+        independent of order and directory. The sources are listed and hashed again; `listed`
+        returns this list.
         """
         self._listed = list_sources(self.sources)
         found = source_fingerprints(self._listed)
         if self.decontaminate:
-            found["decontaminate"] = fingerprints.combine({(name, sha256) for name, _, sha256 in self.task_files()})
+            found["decontaminate"] = fingerprints.combine_hashes(
+                {(name, sha256) for name, _, sha256 in self.task_files()}
+            )
         for name in ("filter", "blocked_words"):
             if (path := getattr(self, name)) is not None:
                 found[name] = fingerprints.input_fingerprint(path)
         return found
 
     def listed(self) -> tuple[ListedSlice, ...]:
-        """The slices of the sources, as they were when the fingerprint was made."""
+        """Return the slices of the sources as of the last fingerprint."""
         if self._listed is None:
             self._listed = list_sources(self.sources)
         return self._listed
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Workers are sent the options, and not the list of all files."""
+        """Leave the list of files out of the pickle, which is sent to every worker."""
         return {**super().__getstate__(), "__pydantic_private__": {"_listed": None}}
 
     def __eq__(self, other: object) -> bool:
-        """Two configs are the same if their values are, whatever was listed."""
+        """Compare the fields only, not the list of files."""
         return isinstance(other, CorpusConfig) and self.__dict__ == other.__dict__
 
     __hash__ = _Options.__hash__
+
+
+# Cost estimate. The stage reads every source once, writes the text twice (intermediate files,
+# shards) and keeps signatures in memory.
+
+START = 4.0  # seconds to start workers and to hash
+SPEED = 5e5  # bytes of clean text per second and worker; prose is much faster, docstrings slower
+# Approximate bytes of clean text per byte of file, from Wikipedia dumps (20 GB of bz2: 14 GB of
+# text), crawled pages and books.
+CLEAN = {
+    ".bz2": 0.7,
+    ".gz": 1.5,
+    ".xz": 2.0,
+    ".zst": 2.0,
+    ".zip": 1.5,
+    ".parquet": 1.4,
+    ".epub": 1.5,
+    ".xml": 0.4,
+    ".py": 0.1,
+}
+WARC = 0.15
+HTML, HTML_PACKED = 0.04, 0.3  # of rendered articles, markup included
+LEFT = 0.9  # of a plain-text file
+DOCUMENT, REFERENCE = (
+    3000,
+    400,
+)  # bytes of text, and of the signature, per document
+
+
+def ahead(
+    config: CorpusConfig,
+    inputs: Mapping[str, Metadata],
+    execution: Execution,
+    computer: MachineSpec,
+    before: Metadata | None,
+) -> CostEstimate:
+    """Estimate the cost from the file sizes, or from the text bytes of an earlier build.
+
+    An earlier build counts only if it has the same source kinds and paths.
+    """
+    del inputs
+    text, rough = clean_bytes(config), True
+    if before is not None and _sources(before["config"]) == _sources(
+        config.model_dump(mode="json")
+    ):
+        text, rough = float(before["bytes"]), False
+    width = min(execution.workers, computer.cpus)
+    documents = int(text / DOCUMENT)
+    compared = (
+        execution.dedup_in_memory_documents
+        if beyond_one_process(execution, documents)
+        else documents
+    )
+    return CostEstimate(
+        work=text,
+        speed=SPEED,
+        startup_seconds=START,
+        parallelism=width,
+        disk_bytes=int(2.2 * text),
+        memory_bytes=int((width + 1) * PROCESS_BYTES + compared * REFERENCE),
+        expected_metadata={"bytes": text, "documents": text / DOCUMENT, "rough": rough},
+        note=_compared(execution, documents),
+    )
+
+
+def beyond_one_process(execution: Execution, documents: int) -> bool:
+    """Return True if this number of documents is deduplicated by a distributed shuffle.
+
+    Beam's local runner would hold the whole shuffle in one process.
+    """
+    return execution.runner.lower() != "local" and documents > execution.dedup_in_memory_documents
+
+
+def _compared(execution: Execution, documents: int) -> str:
+    """Return a note on where duplicates are searched, or "" for a small local build.
+
+    The number of documents is a guess from file sizes.
+    """
+    most, local = execution.dedup_in_memory_documents, execution.runner.lower() == "local"
+    if local and documents <= most:
+        return ""
+    where = (
+        f"the shuffle of runner {execution.runner}"
+        if beyond_one_process(execution, documents)
+        else "one process"
+    )
+    limit = "runner local always does so" if local else f"dedup_in_memory_documents is {most:,}"
+    return f"about {documents:,} documents are compared by {where} ({limit})"
+
+
+def clean_bytes(config: CorpusConfig) -> float:
+    """Estimate the bytes of clean text from the sizes and names of the files."""
+    found = 0.0
+    for one in config.listed():
+        name = one.slice.path.lower()
+        share = next((share for ending, share in CLEAN.items() if name.endswith(ending)), LEFT)
+        if "warc" in name:
+            share = WARC
+        elif one.slice.kind == "html":
+            share = (
+                HTML_PACKED
+                if name.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"))
+                else HTML
+            )
+        elif one.slice.kind == "docstrings":
+            share = CLEAN[".py"]
+        span = one.slice.span
+        found += share * (one.slice.size if span is None else span[1] - span[0])
+    return found
+
+
+def _sources(config: Mapping[str, Any]) -> list[Any]:
+    return sorted((source["kind"], source["path"]) for source in config["sources"])
+
+
+def afterwards(facts: Metadata) -> MeasuredThroughput | None:
+    """Measure the throughput: bytes of clean text per second and worker."""
+    workers = int(facts["execution"].get("workers", 1))
+    return MeasuredThroughput(
+        amount=float(facts["bytes"]),
+        seconds=subtract_startup(facts["seconds"], START),
+        width=workers,
+    )
+
+
+COSTS = CostModel(estimate=ahead, measure=afterwards)

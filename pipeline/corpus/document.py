@@ -1,6 +1,12 @@
-"""The one thing that passes through the corpus stage: a document, its text already cut into paragraphs.
+"""Documents, their placeholders, and the marks that end a sentence.
 
-Readers make it (pipeline/corpus/readers); steps (pipeline/corpus/steps) map it to a new one or give a reason to drop it.
+The end marks are the characters of Unicode's property Sentence_Terminal in the Basic Multilingual
+Plane, plus Tibetan's shads, which Unicode omits because they also end clauses. U+104A (Burmese) is
+omitted: it ends clauses as a comma does. U+2024 is omitted: Armenian uses it in abbreviations.
+
+Each rule decides itself which quotation marks and brackets may follow an end mark. The readers of
+books and docstrings are for English and have their own sets
+(pipeline/corpus/readers/books/book_text.py, pipeline/corpus/readers/docstring_text.py).
 """
 
 from __future__ import annotations
@@ -10,19 +16,65 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-# Holes stand where a reader took out something that words cannot replace, one character each. A sentence with a hole in it is no
-# sentence any more: it is dropped when the text is split, and counted by what was there. They are private-use characters.
-HOLE = "\ue0ff"
+LATIN = ".!?"
+"""End marks of Latin, Cyrillic, Greek, Hebrew, Hangul and most other scripts."""
+
+ELLIPSIS = "…"
+"""Ends or breaks off a sentence; C4 regards a line that ends in it as truncated."""
+
+OTHER_SCRIPTS = (
+    # Chinese and Japanese: 。｡．！？ and presentation forms
+    "\u3002\uff61\uff0e\uff01\uff1f\ufe12\ufe15\ufe16\ufe52\ufe56\ufe57"
+    "\u061f\u06d4\u061d\u061e\u0700\u0701\u0702"  # Arabic and Urdu: ؟ ۔, Syriac
+    "\u0964\u0965"  # Devanagari and related scripts: । ॥
+    "\u0589"  # Armenian: ։
+    "\u1362\u1367\u1368"  # Ethiopic: ። ፧ ፨
+    "\u104b\u17d4\u17d5"  # Burmese ။, Khmer ។ ៕
+    "\u0f0d\u0f0e\u0f0f\u0f10\u0f11"  # Tibetan: །
+    # double marks, and rare marks of any script
+    "\u203c\u203d\u2047\u2048\u2049\u2e2e\u2e3c\u2e53\u2e54\u2e60\u2e61"
+    # N'Ko, Samaritan, Canadian, Hanunoo, Mongolian, Limbu
+    "\u07f9\u0837\u0839\u083d\u083e\u166e\u1735\u1736\u1803\u1809\u1944\u1945"
+    # Tai Tham, Balinese
+    "\u1aa8\u1aa9\u1aaa\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d\u1b7e\u1b7f"
+    # Lepcha, Ol Chiki, Coptic, Lisu, Vai, Bamum
+    "\u1c3b\u1c3c\u1c7e\u1c7f\u2cf9\u2cfa\u2cfb\ua4ff\ua60e\ua60f\ua6f3\ua6f7"
+    # Phags-pa, Saurashtra, Kayah Li, Javanese, Cham, Meetei
+    "\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c8\ua9c9\uaa5d\uaa5e\uaa5f\uaaf0\uaaf1\uabeb"
+)
+
+UNMARKED = "\u0e01-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17ff"
+"""Scripts without end marks: Thai and Lao always; Tibetan, Burmese and Khmer at line ends."""
+
+_UNMARKED = re.compile(f"[{UNMARKED}]")
+_LOOKED_AT = 120  # characters
+
+
+def is_unmarked(text: str) -> bool:
+    """Return True if most of the first 120 characters are of a script without end marks."""
+    return not text.isascii() and len(_UNMARKED.findall(text[:_LOOKED_AT])) * 2 > min(
+        len(text), _LOOKED_AT
+    )
+
+
+# Placeholders mark text that a reader removed and that words cannot replace: one private-use
+# character each. Sentence splitting drops a sentence with a placeholder and counts it by kind.
+PLACEHOLDER = "\ue0ff"
 HOLE_TEMPLATE = "\ue0fe"
 HOLE_LIST = "\ue0fd"
-HOLES = {HOLE: "formula", HOLE_TEMPLATE: "template", HOLE_LIST: "lead_in"}
+HOLES = {PLACEHOLDER: "formula", HOLE_TEMPLATE: "template", HOLE_LIST: "lead_in"}
 A_HOLE = re.compile(f"[{''.join(HOLES)}]")
 
 _ASCII_PRINTABLE = bytes(range(0x20, 0x7F))
 
 
-class Field(NamedTuple):
-    """A line of an infobox. Attributes: box: what kind it is, such as `settlement`, where the source says it; name, value: plain text."""
+class InfoboxField(NamedTuple):
+    """A line of an infobox.
+
+    Attributes:
+        box: type of the box, such as `settlement`; empty if unknown.
+        name, value: plain text.
+    """
 
     box: str
     name: str
@@ -31,18 +83,20 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A text with a name.
+    """A text with a title and its provenance.
 
     Attributes:
-        id: `source/file/own name`, unique in a corpus; its hash is the seed of everything random about the document.
-        source: the reader's name, such as `wikipedia`.
+        id: `source/file/name`, unique in a corpus; its hash seeds all randomness about the
+            document.
+        source: name of the reader, such as `wikipedia`.
         title: for people; may be empty.
-        paragraphs: the text in reading order. Line breaks inside a paragraph mean nothing.
-        language: ISO 639 code, where the source or the identification of languages says it; else empty.
-        url: its own address, where the source says it; else empty.
-        licence: its own, where the source says it; from the reader on that of its source, where that is known (pipeline/corpus/provenance.py).
-        origin: what its source is called, which `pipeline.corpus.extract` fills in.
-        infobox: what stands beside the text as names and values, in order; empty unless the options want it.
+        paragraphs: the text in reading order. Line breaks inside a paragraph have no meaning.
+        language: ISO 639 code from the source or from language identification; else empty.
+        url: address of the document, if the source gives one; else empty.
+        licence: licence of the document, or else of its source, if known
+            (pipeline/corpus/provenance.py).
+        origin: name of the source, set by `cloze.pipeline.corpus.read.read_and_clean`.
+        infobox: fields of the infobox in order; empty unless the options ask for them.
     """
 
     id: str
@@ -53,33 +107,39 @@ class Document:
     url: str = ""
     licence: str = ""
     origin: str = ""
-    infobox: tuple[Field, ...] = ()
+    infobox: tuple[InfoboxField, ...] = ()
 
     @property
     def text(self) -> str:
-        """The paragraphs, one a line."""
+        """Return the paragraphs, one per line."""
         return "\n".join(self.paragraphs)
 
-    def infobox_by(self, change: Callable[[str], str]) -> tuple[Field, ...]:
-        """The infobox with all its texts changed, without the fields that lost their name or value."""
-        changed = (Field(*map(change, field)) for field in self.infobox)
+    def map_infobox(self, change: Callable[[str], str]) -> tuple[InfoboxField, ...]:
+        """Return the infobox with `change` applied to every text, without fields left empty."""
+        changed = (InfoboxField(*map(change, field)) for field in self.infobox)
         return tuple(field for field in changed if field.name and field.value)
 
 
 def has_hole(text: str) -> bool:
-    """Whether something was taken out of the text."""
-    return not text.isascii() and (HOLE in text or HOLE_TEMPLATE in text or HOLE_LIST in text)
+    """Return True if the text contains a placeholder."""
+    return not text.isascii() and (
+        PLACEHOLDER in text or HOLE_TEMPLATE in text or HOLE_LIST in text
+    )
 
 
 def is_plain(text: str) -> bool:
-    """Whether every character prints, and no white space stands there but single blanks inside: so no private-use character either."""
+    """Return True if all characters are printable and white space is single inner blanks only."""
     if "  " in text or text[:1] == " " or text[-1:] == " ":
         return False
-    return not text.encode("ascii").translate(None, _ASCII_PRINTABLE) if text.isascii() else text.isprintable()
+    return (
+        not text.encode("ascii").translate(None, _ASCII_PRINTABLE)
+        if text.isascii()
+        else text.isprintable()
+    )
 
 
-def mended(text: str) -> str:
-    """The text with lone surrogates, which no UTF-8 has, replaced by U+FFFD."""
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -87,19 +147,34 @@ def mended(text: str) -> str:
     return text
 
 
-def well_formed(document: Document) -> Document:
-    """The document with `mended` names and text, so that it can be written."""
+def sanitize_document(document: Document) -> Document:
+    """Return the document without lone surrogates, so that it can be written."""
     names = (document.id, document.title, document.url, document.licence)
     fields = (*names, *document.paragraphs, *(text for field in document.infobox for text in field))
-    if all(text.isascii() or mended(text) is text for text in fields):
+    if all(text.isascii() or replace_surrogates(text) is text for text in fields):
         return document
-    paragraphs = tuple(map(mended, document.paragraphs))
-    name, title, url, licence = map(mended, names)
-    infobox = document.infobox_by(mended)
-    return replace(document, id=name, title=title, url=url, licence=licence, paragraphs=paragraphs, infobox=infobox)
+    paragraphs = tuple(map(replace_surrogates, document.paragraphs))
+    name, title, url, licence = map(replace_surrogates, names)
+    infobox = document.map_infobox(replace_surrogates)
+    return replace(
+        document,
+        id=name,
+        title=title,
+        url=url,
+        licence=licence,
+        paragraphs=paragraphs,
+        infobox=infobox,
+    )
 
 
-def joined(sentences: Iterable[str], starts: Iterable[int]) -> str:
-    """A stored document's text: a space between sentences, a line break between paragraphs."""
+def join_sentences(sentences: Iterable[str], starts: Iterable[int]) -> str:
+    """Join a stored document's sentences with spaces, and its paragraphs with line breaks.
+
+    Args:
+        starts: indices of the sentences that start a paragraph.
+    """
     opening = set(starts) - {0}
-    return "".join(f"\n{text}" if at in opening else f" {text}" if at else text for at, text in enumerate(sentences))
+    return "".join(
+        f"\n{text}" if at in opening else f" {text}" if at else text
+        for at, text in enumerate(sentences)
+    )

@@ -1,8 +1,4 @@
-"""`cloze corpus --explain`: what the corpus stage does to one document, step by step.
-
-It runs the stage's own chain of steps in this process, watches it, and writes nothing that stays. Where the document comes through
-to the search for duplicates, all sources are read, since a duplicate may be anywhere.
-"""
+"""`cloze explain`: what the corpus stage does to one document, step by step."""
 
 from __future__ import annotations
 
@@ -12,44 +8,118 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
+import regex
 
-from pipeline.core import random_keys, storage
-from pipeline.core.errors import UsageError
-from pipeline.core.reporting import SILENT, Reporter
-from pipeline.core.shards import HELDOUT, TRAIN
-from pipeline.corpus.bundles import bundled
-from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.dedup import signatures
-from pipeline.corpus.dedup.columns import Columns
-from pipeline.corpus.dedup.plan import REASONS, find_duplicates
-from pipeline.corpus.document import Document, Field, joined
-from pipeline.corpus.extract import ReadBundle, is_heldout, read_documents
-from pipeline.corpus.parts import taken
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.schema import PART
-from pipeline.corpus.sources import PlannedSlice, plan_reading
-from pipeline.corpus.steps.base import StepResult
-from pipeline.corpus.steps.chain import build_steps, prepare_steps, run_steps
-from pipeline.corpus.text_changes import Change, changes
+from cloze.core import random_keys, storage
+from cloze.core.artifacts.artifact import HELDOUT, TRAIN
+from cloze.core.errors import UsageError
+from cloze.core.stages.stage import NULL_REPORTER, Reporter
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.document import Document, InfoboxField, join_sentences
+from cloze.pipeline.corpus.duplicates import signatures
+from cloze.pipeline.corpus.duplicates.plan import REASONS, find_duplicates
+from cloze.pipeline.corpus.duplicates.search import SignatureColumns
+from cloze.pipeline.corpus.read.intermediate import PART, read_selected
+from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup, is_heldout, read_documents
+from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.stage import with_language_of
+from cloze.pipeline.corpus.steps.base import CleaningResult
+from cloze.pipeline.corpus.steps.chain import build_steps, prepare_steps, run_steps
 
-NEAREST = 5  # titles, where none is the one
-DUPLICATES = 5  # dropped in favour of the document, that are named
+CONTEXT = 30  # characters shown around a change
+LONGEST = 2_000  # words of a paragraph; longer differences are shown as one replacement
+
+_PIECES = regex.compile(r"\s+|\w+|[^\w\s]")  # regex's \w includes combining marks, which re's lacks
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A paragraph that differs.
+
+    Attributes:
+        kind: changed, removed or added.
+        paragraph: number of the paragraph before the step (if added: after it), from 1.
+        pieces: (sign, text) in order: `=` unchanged, `-` removed, `+` added, `…` omitted. A removed
+            or added paragraph is one piece.
+    """
+
+    kind: str
+    paragraph: int
+    pieces: list[tuple[str, str]]
+
+
+def diff_paragraphs(before: Sequence[str], after: Sequence[str]) -> list[Change]:
+    """Return the paragraphs that differ.
+
+    Equal numbers of removed and added paragraphs at one place count as changed.
+    """
+    found = []
+    for tag, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        if b - a == d - c:
+            found += [
+                Change("changed", a + n + 1, list(_pieces(before[a + n], after[c + n])))
+                for n in range(b - a)
+            ]
+        else:
+            found += [Change("removed", n + 1, [("-", before[n])]) for n in range(a, b)]
+            found += [Change("added", n + 1, [("+", after[n])]) for n in range(c, d)]
+    return found
+
+
+def _pieces(old: str, new: str) -> Iterator[tuple[str, str]]:
+    """Compare two paragraphs word by word; shorten unchanged text at both ends."""
+    one, two = _PIECES.findall(old), _PIECES.findall(new)
+    begin = _common(one, two)
+    end = _common(one[begin:][::-1], two[begin:][::-1])
+    before, after = "".join(one[:begin]), "".join(one[len(one) - end :])
+    one, two = one[begin : len(one) - end], two[begin : len(two) - end]
+    if before:
+        yield from (
+            (("…", ""), ("=", before[-CONTEXT:])) if len(before) > CONTEXT else (("=", before),)
+        )
+    matcher = SequenceMatcher(None, one, two, autojunk=False)
+    comparable = max(len(one), len(two)) <= LONGEST
+    whole = [("replace", 0, len(one), 0, len(two))]
+    for tag, a, b, c, d in matcher.get_opcodes() if comparable else whole:
+        gone, came = "".join(one[a:b]), "".join(two[c:d])
+        signs = (("=", gone),) if tag == "equal" else (("-", gone), ("+", came))
+        yield from ((sign, _shortened(text)) for sign, text in signs if text)
+    if after:
+        yield from (("=", after[:CONTEXT]), ("…", "")) if len(after) > CONTEXT else (("=", after),)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 3 * CONTEXT else f"{text[:CONTEXT]} … {text[-CONTEXT:]}"
+
+
+def _common(one: Sequence[str], two: Sequence[str]) -> int:
+    """Return the length of the common prefix."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False)))
+
+
+NEAREST = 5  # titles suggested if none matches
+DUPLICATES = 5  # examples of dropped duplicates in the report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepView:
-    """What a step did.
+class CleaningStepReport:
+    """Effect of one cleaning step.
 
     Attributes:
-        name: of the step.
-        paragraphs, characters: before and after it; after a drop, zero.
-        removed: (reason, text) of each line taken out.
-        changes: of the paragraphs.
-        reason: why it dropped the document; None if it did not.
-        detail: more about the reason.
+        name: name of the step.
+        paragraphs, characters: counts before and after the step; after a drop, zero.
+        removed: (reason, text) per removed line.
+        changes: differences of the paragraphs.
+        reason: why the step dropped the document; None if it was kept.
+        detail: matched task texts, if the reason is contamination.
     """
 
     name: str
@@ -63,35 +133,35 @@ class StepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate:
-    """Another document with the same words, or nearly."""
+    """Another document with the same or nearly the same words."""
 
     id: str
     title: str
     reason: str
-    similarity: float  # Jaccard, of the texts' n-grams
+    similarity: float  # Jaccard similarity of the n-grams
     characters: int
 
 
 @dataclass(slots=True, kw_only=True)
 class Explanation:
-    """What became of one document, and how.
+    """Report on one document.
 
     Attributes:
-        id, title, source: its names.
-        file: where it was read from.
-        url, origin, licence: where its source says it is from.
-        infobox: (box, name, value) of each of its fields, as they are kept.
-        raw_bytes: of the document in the source.
-        reader: what the reader dropped inside it, by reason.
-        paragraphs: as its reader gave it.
-        steps: in their order, up to the one that dropped it.
-        sentences: of what came through; empty if it was dropped before.
-        dropped_sentences: (reason, text) of those with a hole in them.
-        outcome: `kept`, or the reason of its drop.
-        split: train or heldout, if it is kept.
-        duplicate_of: the document that stays in its stead.
-        duplicates: of it that are dropped, the first of them.
-        duplicates_in_all: how many there are.
+        id, title, source: as in `Document`.
+        file: path of the source file.
+        url, origin, licence: provenance, as far as known.
+        infobox: (box, name, value) per field, after cleaning.
+        raw_bytes: size of the document in the source.
+        reader: counts of what the reader dropped inside the document, by reason.
+        paragraphs: text from the reader, before cleaning.
+        steps: cleaning steps in order, up to a drop.
+        sentences: final sentences; empty if the document was dropped before splitting.
+        dropped_sentences: (reason, text) per sentence with a placeholder.
+        outcome: `kept`, or the reason of the drop.
+        split: train or heldout; empty if dropped.
+        duplicate_of: the document that is kept instead of this one.
+        duplicates: the first dropped duplicates of this document.
+        duplicates_in_all: number of dropped duplicates of this document.
     """
 
     id: str
@@ -101,7 +171,7 @@ class Explanation:
     raw_bytes: int
     reader: dict[str, int]
     paragraphs: list[str]
-    steps: list[StepView] = field(default_factory=list)
+    steps: list[CleaningStepReport] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
     dropped_sentences: list[tuple[str, str]] = field(default_factory=list)
     outcome: str = "kept"
@@ -112,40 +182,45 @@ class Explanation:
     url: str = ""
     origin: str = ""
     licence: str = ""
-    infobox: list[Field] = field(default_factory=list)
+    infobox: list[InfoboxField] = field(default_factory=list)
 
 
-class _Watching(Tally):
-    """A tally that also counts for the document being read alone."""
+class _Watching(ReadCounters):
+    """Counters that also count for the current document alone."""
 
-    def __init__(self, one: PlannedSlice, stop: bool) -> None:
-        super().__init__(slice=one.slice, stop=stop)
+    def __init__(self, one: PlannedSlice, stop: bool, allowed: float) -> None:
+        super().__init__(slice=one.slice, stop=stop, allowed=allowed)
         self.before: Counter[str] = Counter()
         self.size = 0
 
     def read(self, size: int) -> None:
-        Tally.read(self, size)
+        ReadCounters.read(self, size)
         self.before, self.size = Counter(self.counters), size
 
     def inside(self) -> dict[str, int]:
-        """What was dropped inside the document read last."""
+        """Return what was dropped inside the last document, by reason."""
         new = self.counters - self.before
-        return {name.removeprefix("dropped_lines/"): n for name, n in sorted(new.items()) if name.startswith("dropped_lines/")}
+        return {
+            name.removeprefix("dropped_lines/"): n
+            for name, n in sorted(new.items())
+            if name.startswith("dropped_lines/")
+        }
 
 
-def explain(config: CorpusConfig, title: str, report: Reporter = SILENT) -> Explanation:
-    """What becomes of the first document of this title, or of this id.
+def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) -> Explanation:
+    """Explain what the corpus stage does to the first document with this title or id.
 
     Args:
-        config: of the corpus stage.
-        title: in any case; or an id such as `wikipedia/dump.xml.bz2/12`.
-        report: of progress, in bytes read.
+        config: config of the corpus stage.
+        title: title in any case, or an id such as `wikipedia/dump.xml.bz2/12`.
+        report: receives progress in bytes read.
 
     Raises:
         UsageError: there is no such document.
         DataError: a source cannot be read.
     """
     slices, _ = plan_reading(config.listed())
+    config = with_language_of(slices, config)
     found, raw = _find(config, slices, title, report)
     with tempfile.TemporaryDirectory(prefix="cloze-explain-") as directory:
         prepared = prepare_steps(config, directory)
@@ -157,15 +232,23 @@ def explain(config: CorpusConfig, title: str, report: Reporter = SILENT) -> Expl
     return found
 
 
-def _find(config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, report: Reporter) -> tuple[Explanation, Document]:
-    """The document, and what is known of it before the first step."""
+def _find(
+    config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, report: Reporter
+) -> tuple[Explanation, Document]:
+    """Return a new explanation and the document as its reader gave it.
+
+    Raises:
+        UsageError: no document matches; the message suggests the nearest titles.
+    """
     total = float(sum(one.slice.size for one in slices))
     done, read = 0.0, 0
     dropped: Counter[str] = Counter()
     nearest: list[tuple[float, str]] = []
     lowered = wanted.strip().casefold()
-    for one in sorted(slices, key=lambda one: not wanted.startswith(f"{one.slice.kind}/{one.slice.name}/")):
-        tally = _Watching(one, config.on_error == "stop")
+    for one in sorted(
+        slices, key=lambda one: not wanted.startswith(f"{one.slice.kind}/{one.slice.name}/")
+    ):
+        tally = _Watching(one, config.on_error == "stop", config.rejected_share)
         for document in read_documents(config, tally):
             if document.title.strip().casefold() == lowered or document.id == wanted:
                 found = Explanation(
@@ -189,7 +272,13 @@ def _find(config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, rep
                     heapq.heappop(nearest)
         done += one.slice.size
         read += tally.counters["read/documents"]
-        dropped.update({name.removeprefix("dropped/"): n for name, n in tally.counters.items() if name.startswith("dropped/")})
+        dropped.update(
+            {
+                name.removeprefix("dropped/"): n
+                for name, n in tally.counters.items()
+                if name.startswith("dropped/")
+            }
+        )
         report.progress(done, total, "bytes", {"step": "looking for it"})
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
@@ -200,22 +289,26 @@ def _find(config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, rep
     )
 
 
-def _run_steps(config: CorpusConfig, prepared: Mapping[str, Any], raw: Document, found: Explanation) -> bool:
-    """Take the document through the stage's steps, and note each. Returns whether it came through."""
+def _run_steps(
+    config: CorpusConfig, prepared: Mapping[str, Any], raw: Document, found: Explanation
+) -> bool:
+    """Run the cleaning steps and record each in `found`. Return True if the document is kept."""
 
-    def observe(name: str, before: Document, result: StepResult) -> None:
+    def observe(name: str, before: Document, result: CleaningResult) -> None:
         if name == "sentences":
             found.sentences = result.sentences.texts if result.sentences is not None else []
             found.dropped_sentences = [(removed.reason, removed.text) for removed in result.removed]
             return
         after = result.document.paragraphs if result.document is not None else ()
         found.steps.append(
-            StepView(
+            CleaningStepReport(
                 name=name,
                 paragraphs=(len(before.paragraphs), len(after)),
                 characters=(sum(map(len, before.paragraphs)), sum(map(len, after))),
                 removed=[(removed.reason, removed.text) for removed in result.removed],
-                changes=changes(before.paragraphs, after) if result.document is not None else [],
+                changes=diff_paragraphs(before.paragraphs, after)
+                if result.document is not None
+                else [],
                 reason=result.reason,
                 detail="; ".join(f"{match.task}: “{match.words}”" for match in result.matches),
             )
@@ -237,16 +330,20 @@ def _look_for_duplicates(
     found: Explanation,
     report: Reporter,
 ) -> None:
-    """Read all sources and tell which documents are duplicates of this one, or this one of which."""
-    read = ReadBundle(parts=directory, config=config.model_copy(update={"keep_rejected": False}), prepared=prepared)
-    bundles = bundled(slices)
+    """Read all sources and record the duplicates of the document in `found`."""
+    read = ReadSliceGroup(
+        parts=directory,
+        config=config.model_copy(update={"keep_rejected": False}),
+        prepared=prepared,
+    )
+    bundles = group_slices(slices)
     total, done = float(sum(one.size for one in bundles)), 0.0
     for one in bundles:
         read(one.unit())
         done += one.size
         report.progress(done, total, "bytes", {"step": "looking for duplicates"})
     parts = tuple(storage.join(directory, one.part) for one in bundles)
-    columns = Columns(directory)
+    columns = SignatureColumns(directory)
     columns.gather([f"{part}.refs.arrow" for part in parts])
     duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity)
     text = " ".join(found.sentences)
@@ -255,11 +352,17 @@ def _look_for_duplicates(
     number = int(np.flatnonzero(own & (columns.load("exact_high") == np.uint64(exact)))[0])
 
     def told(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
-        table = taken(parts, PART, *columns.where(np.array(numbers, dtype=np.int64)))
+        table = read_selected(parts, PART, *columns.where(np.array(numbers, dtype=np.int64)))
         for row, reason in zip(table.to_pylist(), reasons, strict=True):
-            other = joined(row["sentences"], row["paragraphs"])
+            other = join_sentences(row["sentences"], row["paragraphs"])
             similarity = round(signatures.jaccard(text, other, config.dedup_ngram), 3)
-            yield Duplicate(id=row["id"], title=row["title"], reason=reason, similarity=similarity, characters=len(other))
+            yield Duplicate(
+                id=row["id"],
+                title=row["title"],
+                reason=reason,
+                similarity=similarity,
+                characters=len(other),
+            )
 
     reason = REASONS[duplicates.reason[number]]
     if reason:

@@ -1,7 +1,6 @@
-"""Stage explain: the sources of a corpus and a document's title in; what each step does to that document out. It writes no files.
+"""Stage explain: shows what each step of the corpus stage does to one document. Writes no files.
 
-It takes the config of the corpus stage, so that what it tells is what that stage will do. The command line imports this
-module; what reads and cleans comes in when the stage runs.
+It takes the config of the corpus stage and thus reports what that stage does.
 """
 
 from __future__ import annotations
@@ -10,24 +9,26 @@ from dataclasses import asdict
 
 from pydantic import Field
 
-from pipeline.core.stage import Build, Outcome, Stage
-from pipeline.corpus.config import CorpusConfig
+from cloze.core.stages.stage import BuildContext, Stage, StageResult
+from cloze.pipeline.corpus.config import CorpusConfig
 
-VERSION = 1
+VERSION = 2
 
 
 class ExplainConfig(CorpusConfig):
-    """The corpus, and the document in it."""
+    """Config of the corpus and the title of one document in it."""
 
     title: str = Field(min_length=1)
-    """The title of the document, or its id."""
+    """Title or id of the document."""
 
 
-def run(config: ExplainConfig, build: Build) -> Outcome:
-    """Explain; the summary's `explain` holds a `pipeline.corpus.explain.Explanation`."""
-    from pipeline.corpus.explain import explain
+def run(config: ExplainConfig, build: BuildContext) -> StageResult:
+    """Explain the document; `summary["explain"]` is an `Explanation` as a dict."""
+    from cloze.pipeline.corpus.explain import explain
 
-    return Outcome(summary={"explain": asdict(explain(config, config.title, build.report))})
+    return StageResult(summary={"explain": asdict(explain(config, config.title, build.report))})
 
 
-STAGE = Stage(name="explain", version=VERSION, config=ExplainConfig, run=run, worker="pipeline")
+STAGE = Stage(
+    name="explain", version=VERSION, config=ExplainConfig, run=run, worker="cloze.pipeline"
+)

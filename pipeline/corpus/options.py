@@ -1,55 +1,61 @@
-"""Corpus stage: the options that readers and cleaning steps both look at.
+"""Options shared by readers and cleaning steps, and those of mixing and deduplication.
 
-A reader or step declares options of its own in its file, in a class derived from `CorpusOptions`. `CorpusConfig` is derived from all
-of these classes, so that every option is a flat key of the section `corpus`, and a config can be handed to any reader or step.
+A reader or step declares its own options in its module, in a subclass of `CorpusOptions`.
+`CorpusConfig` derives from all these classes: every option is a flat key of the section `corpus`,
+and every reader and step accepts the config.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
 
-from pipeline.core.config import StageConfig
+from cloze.core.config import StageConfig
+from cloze.core.errors import did_you_mean
+from cloze.core.humanize import parse_count
 
 AUTO = "auto"
 
-# No text that anybody wrote is longer; what claims to be is a bomb, a log or a concatenation, and is dropped unread.
+# Larger documents are not genuine text but decompression bombs, logs or concatenations.
 MAXIMUM_DOCUMENT_BYTES = 64 << 20
+
+# If more of a file is unreadable, its format is not what the source claims.
+MAXIMUM_REJECTED_SHARE = 0.5
 
 
 class CorpusOptions(StageConfig):
-    """Base of the options of every reader and every cleaning step.
+    """Base class of the options of every reader and cleaning step.
 
-    Values are parsed as `CorpusConfig` alone, so pydantic makes the validators of a class when they are first asked for.
+    Pydantic builds the validators of a class on first use: only `CorpusConfig` is ever validated.
     """
 
     model_config = ConfigDict(defer_build=True)
 
     web: ClassVar[Mapping[str, Any]] = {}
-    """What `profile: web` sets of the options that a class declares."""
+    """Values that `profile: web` gives to options of the class."""
 
     profile: Literal["prose", "web"] = "prose"
-    """`prose` keeps the defaults, for encyclopedias, books and documentation; `web` turns on what the recipe of C4 and MassiveText
-    asks of crawled pages (each step says what), unless the config says otherwise."""
+    """Rule set: prose for books and encyclopedias, web for crawled pages (C4 and MassiveText
+    rules)."""
 
     web_sources: tuple[str, ...] = ()
-    """Kinds of sources (`warc`, `jsonl`, …) to whose documents alone the steps of `profile: web` apply; empty: to all."""
+    """Kind of source to which --profile web applies. Repeatable. Default: all."""
 
-    language: str = Field(default="en", pattern="^([a-z]{2,3}|auto)$")
-    """Language of the text (ISO 639), for the sentence splitter and the rules that know languages; `auto`: each document's own,
-    as identified."""
+    language: str = Field(default="", pattern="^([a-z]{2,3}|auto|)$")
+    """Language of the text (ISO 639), or auto to identify it per document. Default: en."""
 
     languages: tuple[str, ...] = ()
-    """Where `language` is `auto`, which languages are kept; documents in others are dropped as `other_language`. Empty: all."""
+    """With --language auto: keep only this language. Repeatable. Default: all."""
 
     on_error: Literal["stop", "quarantine"] = "stop"
-    """What a truncated or damaged file does: stop the stage, or be quarantined with what follows the damage."""
+    """Truncated or damaged files: stop, or quarantine the rest of the file."""
 
     maximum_document_bytes: int = Field(default=MAXIMUM_DOCUMENT_BYTES, ge=1 << 10)
-    """Raw documents of more bytes are dropped as `too_long` before they are held."""
+    """Drop raw documents larger than this, before they are parsed."""
 
     @field_validator("languages")
     @classmethod
@@ -64,22 +70,158 @@ class CorpusOptions(StageConfig):
     def _fill_profile(cls, data: Any) -> Any:
         if not isinstance(data, dict) or data.get("profile") != "web":
             return data
-        return {key: value for base in cls.__mro__ for key, value in vars(base).get("web", {}).items()} | data
+        return {
+            key: value for base in cls.__mro__ for key, value in vars(base).get("web", {}).items()
+        } | data
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.languages and self.language != AUTO:
             raise ValueError(
-                f"languages {list(self.languages)} need language: auto, not {self.language!r}; set it, or leave languages out"
+                f"languages {list(self.languages)} need language: auto, not "
+                f"{self.fallback_language!r}; set it, or leave languages out"
             )
         return self
 
     @property
     def fallback_language(self) -> str:
-        """The language of documents that name none."""
-        return "en" if self.language == AUTO else self.language
+        """Return the language assumed for documents that name none."""
+        return self.language if self.language not in ("", AUTO) else "en"
 
     @property
     def expected_languages(self) -> tuple[str, ...]:
-        """The languages that the sources may be in; empty: any."""
-        return self.languages if self.language == AUTO else (self.language,)
+        """Return the languages that the sources may be in; empty: any."""
+        return self.languages if self.language == AUTO else (self.fallback_language,)
+
+
+class MixtureOptions(CorpusOptions):
+    """Options of the mixture: how much of each source or language to keep."""
+
+    words: int | None = Field(default=None, ge=1)
+    """Keep at most this many words, such as 10M. Default: all."""
+
+    mixture: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict
+    )
+    """Share of the words by kind of source or language: wikipedia=3. Repeatable. Default: the
+    sizes.
+    """
+
+    mixture_by: Literal["source", "language"] = "source"
+    """Unit of the mixture: source or language."""
+
+    mixture_temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Without weights, sample by size ** (1 / T); T > 1 favours small sources."""
+
+    mixture_epochs: float = Field(default=1.0, ge=1, allow_inf_nan=False)
+    """Maximum number of times a source or language is repeated."""
+
+    @field_validator("words", mode="before")
+    @classmethod
+    def _a_number(cls, value: Any) -> Any:
+        found = parse_count(value) if isinstance(value, str) else value
+        if found is None and value is not None:
+            raise ValueError("no such number; write it as 10M, 2.5M, 800k or 10000000")
+        return found
+
+    @model_validator(mode="after")
+    def _one_weighing(self) -> Self:
+        if self.mixture and self.mixture_temperature != 1:
+            raise ValueError(
+                "mixture says each weight, and mixture_temperature takes it from the size; give "
+                "one of them"
+            )
+        if self.mixture_by == "language" and self.language != AUTO:
+            raise ValueError(
+                "mixture_by language needs to know each document's: set language to auto"
+            )
+        if self.mixture_epochs > 1 and not self.mixes:
+            raise ValueError(
+                "mixture_epochs repeats what a mixture or words asks for; give mixture, "
+                "mixture_temperature or words"
+            )
+        return self
+
+    @property
+    def mixes(self) -> bool:
+        """Return True unless all remaining documents are kept once."""
+        return self.words is not None or bool(self.mixture) or self.mixture_temperature != 1
+
+    def check_kinds(self, kinds: Sequence[str]) -> None:
+        """Check that the mixture has a weight for every kind of source, and for no other.
+
+        Raises:
+            ValueError: a kind without a weight, or a weight without a source.
+        """
+        if not self.mixture or self.mixture_by != "source":
+            return
+        for name in self.mixture:
+            if name not in kinds:
+                raise ValueError(
+                    f"mixture weighs {name!r}, and no source is of that kind; "
+                    f"{did_you_mean(name, kinds)}"
+                )
+        lacking = [kind for kind in kinds if kind not in self.mixture]
+        if lacking:
+            raise ValueError(
+                f"mixture says no weight of {lacking[0]!r}; weigh all kinds of sources, or leave "
+                f"mixture out"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class MinHash:
+    """MinHash parameters; the defaults are those of datatrove's `MinhashConfig`."""
+
+    bands: int = 14
+    """Bands of a signature; near duplicates share all rows of at least one band."""
+
+    rows: int = 8
+    """Rows (minimum hashes) per band."""
+
+    ngram: int = 5
+    """Words per hashed n-gram."""
+
+    @property
+    def minima(self) -> int:
+        """Return the number of hashes per signature."""
+        return self.bands * self.rows
+
+    def probability(self, similarity: float) -> float:
+        """Return the probability that a pair of this Jaccard similarity shares a band."""
+        return float(1 - (1 - similarity**self.rows) ** self.bands)
+
+    @property
+    def threshold(self) -> float:
+        """Return the Jaccard similarity at which half of the pairs share a band."""
+        return float((1 - 0.5 ** (1 / self.bands)) ** (1 / self.rows))
+
+
+DEFAULT = MinHash()
+
+
+class DedupOptions(CorpusOptions):
+    """Options of deduplication."""
+
+    dedup: Literal["minhash", "exact", "none"] = "minhash"
+    """Drop near duplicates (minhash), exact duplicates, or none."""
+
+    dedup_bands: int = Field(default=DEFAULT.bands, ge=1, le=100)
+    """Bands of the MinHash signature."""
+
+    dedup_rows: int = Field(default=DEFAULT.rows, ge=1, le=100)
+    """Rows per band."""
+
+    dedup_ngram: int = Field(default=DEFAULT.ngram, ge=1, le=100)
+    """Words per n-gram."""
+
+    dedup_similarity: float = Field(default=0.6, ge=0, le=1)
+    """Minimum estimated Jaccard similarity of a near duplicate; 0: any shared band counts."""
+
+    def minhash(self) -> MinHash | None:
+        """Return the MinHash parameters; None unless `dedup` is `minhash`."""
+        return (
+            MinHash(self.dedup_bands, self.dedup_rows, self.dedup_ngram)
+            if self.dedup == "minhash"
+            else None
+        )

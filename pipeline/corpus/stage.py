@@ -1,56 +1,220 @@
-"""Stage "corpus": raw text in, documents as sentences out, in Arrow shards sorted by a hash of their ids.
-
-Sources (dumps, books, web pages, …) are read by the readers in pipeline/corpus/readers, cleaned and filtered by the steps in
-pipeline/corpus/steps, rid of text of given tasks, and of exact and near duplicates across all sources. What is dropped is counted by
-reason; what cannot be read is named in `unreadable.jsonl`; `card.html` and `card.json` say what the corpus holds. The shards are
-the same bytes for any number of workers and any order of sources and files.
-"""
+"""Stage corpus: reads raw text, writes documents as sentences in Arrow shards sorted by id hash."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core import storage
-from pipeline.core.humanize import si
-from pipeline.core.stage import Build, Outcome, Stage
-from pipeline.corpus.bundles import Bundle, bundled
-from pipeline.corpus.checks import UNREADABLE, Results, check_not_empty, check_readable, counted
-from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.cost import COSTS, beyond_one_process
-from pipeline.corpus.sources import plan_reading
-from pipeline.corpus.steps.chain import prepare_steps
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.core.humanize import format_count
+from cloze.core.stages.stage import BuildContext, Stage, StageResult
+from cloze.pipeline.corpus.config import COSTS, CorpusConfig, beyond_one_process
+from cloze.pipeline.corpus.read.sources import PlannedSlice, SliceGroup, group_slices, plan_reading
+from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.steps.chain import prepare_steps
 
 if TYPE_CHECKING:
-    from pipeline.corpus.dedup.plan import Plan
+    from cloze.pipeline.corpus.duplicates.plan import CorpusPlan
 
-VERSION = 8  # 8: a column for what infoboxes say; ranges and sums of convert
+
+UNREADABLE = "unreadable.jsonl"
+MOST = 0.5  # share of documents that one reason may drop without a warning
+
+# Config field behind each reason, by prefix. Pages without text, such as redirects, have other
+# reasons.
+SETTINGS = {
+    "not_prose": "minimum_letters",
+    "too_short": "minimum_characters and corpus.minimum_words",
+    "too_long": "maximum_characters",
+    "other_language": "language",
+    "language_uncertain": "language_probability",
+    "other_licence": "licences",
+    "c4_": "c4",
+    "gopher_duplicate": "gopher_repetition",
+    "gopher_top": "gopher_repetition",
+    "gopher_": "gopher_quality",
+    "unlike_good": "learned_filter",
+    "blocked_words": "blocked_words",
+    "personal_data": "personal_data_allowed",
+    "contaminated": "decontaminate",
+    "exact_duplicate": "dedup",
+    "near_duplicate": "dedup_similarity",
+}
+
+Results = Sequence[Mapping[str, Any]]  # results of `ReadSliceGroup`, one per slice group
+
+
+def counted(counters: Counter[str] | dict[str, int], prefix: str) -> dict[str, int]:
+    """Return the counters that start with `prefix`, with the prefix removed."""
+    return {
+        name.removeprefix(prefix): count
+        for name, count in sorted(counters.items())
+        if name.startswith(prefix)
+    }
+
+
+def most_dropped(dropped: Mapping[str, int], kept: int) -> str:
+    """Return a warning if one reason drops more than half of the documents; else ""."""
+    texts = {
+        reason: count for reason, count in dropped.items() if reason.startswith(tuple(SETTINGS))
+    }
+    reason, count = max(texts.items(), key=lambda pair: pair[1], default=("", 0))
+    total = kept + sum(texts.values())
+    if count <= MOST * total:
+        return ""
+    setting = next(value for name, value in SETTINGS.items() if reason.startswith(name))
+    return (
+        f"{reason} dropped {count:,} of {total:,} documents ({100 * count / total:.0f} %): if they "
+        f"are good text, change corpus.{setting};"
+        " card.html shows some of them"
+    )
+
+
+def check_readable(config: CorpusConfig, results: Results) -> None:
+    """Check that the unreadable share is within the limit.
+
+    Raises:
+        DataError: more than `config.rejected_share` of files, pages and lines is unreadable.
+    """
+    counters = sum((Counter(result["counters"]) for result in results), Counter[str]())
+    bad = counted(counters, "quarantined/")
+    refused, documents = sum(bad.values()), counters["read/documents"]
+    share = refused / max(1, refused + documents)
+    if share > config.rejected_share:
+        told = ", ".join(
+            f"{reason} {count:,}"
+            for reason, count in sorted(bad.items(), key=lambda pair: (-pair[1], pair[0]))
+        )
+        first = next(entry for result in results for entry in result["unreadable"])
+        raise DataError(
+            f"{refused:,} of {refused + documents:,} files, pages and lines could not be read "
+            f"({told}; the first: {first['file']}:"
+            f" {first['sentence']}), more than corpus.max_rejected_share "
+            f"({config.rejected_share:g}) allows; mend the sources"
+            f" ({UNREADABLE} in the output names each), or raise the limit"
+        )
+
+
+def check_not_empty(config: CorpusConfig, bundles: Sequence[SliceGroup], results: Results) -> None:
+    """Check that every source has documents and that cleaning left any.
+
+    Raises:
+        DataError: a source without documents, or no documents left.
+    """
+    for source in config.sources:
+        own = [
+            result for one, result in zip(bundles, results, strict=True) if source in one.sources
+        ]
+        if not any(result["counters"].get("read/documents") for result in own):
+            unreadable = [entry for result in own for entry in result["unreadable"]]
+            why = f" ({unreadable[0]['file']}: {unreadable[0]['sentence']})" if unreadable else ""
+            raise DataError(
+                f"source {source.kind} at {source.path} holds no document{why}; check the path, or "
+                f"leave the source out"
+            )
+    if not any(result["documents"] for result in results):
+        counters = sum((Counter(result["counters"]) for result in results), Counter[str]())
+        reasons = counted(counters, "dropped/")
+        told = ", ".join(
+            f"{reason} {count:,}"
+            for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+        )
+        first = config.sources[0]
+        raise DataError(
+            f"of the {counters['read/documents']:,} documents of "
+            f"{first.path}{' and other sources' if len(config.sources) > 1 else ''}"
+            f" none is left ({told}); give more text, or loosen the filters of the corpus config"
+        )
+
+
+# Language of sources that name none, if the config names none either.
+
+DOCUMENTS = 10  # sampled per slice
+SLICES = 8
+SHORTEST = 200  # minimum characters to identify a language
+SHARE = 0.9  # minimum share of sampled documents in one language
+
+
+def with_language_of(slices: Sequence[PlannedSlice], config: CorpusConfig) -> CorpusConfig:
+    """Return the config with the detected `language` of the sources.
+
+    The config is returned unchanged if it sets a language, if the sources name theirs, or if fewer
+    than 90 % of the sampled documents are in one language.
+    """
+    if config.language:
+        return config
+    found = _languages(slices, config)
+    if not found:
+        return config
+    language, count = found.most_common(1)[0]
+    if language == config.fallback_language or count < SHARE * sum(found.values()):
+        return config
+    return config.model_copy(update={"language": language})
+
+
+def _languages(slices: Sequence[PlannedSlice], config: CorpusConfig) -> Counter[str]:
+    """Count the sampled documents by language; uncertain ones are not counted."""
+    from cloze.pipeline.corpus.steps.filters.language import (
+        CERTAIN,
+        UNKNOWN,
+        identify,
+    )  # loaded only when needed
+
+    found: Counter[str] = Counter()
+    step = max(1, len(slices) // SLICES)
+    for one in slices[::step][:SLICES]:
+        reader = find_reader(one.slice.kind)
+        if not reader.takes_names and not storage.is_file(one.slice.path):
+            continue
+        documents = reader.read(one.slice, config, ReadCounters(slice=one.slice, stop=False))
+        try:
+            for document in itertools.islice(documents, DOCUMENTS):
+                if document.language:  # the source names languages itself
+                    break
+                if len(document.text) >= SHORTEST:
+                    language, probability = identify(document.text)
+                    if probability >= CERTAIN and language != UNKNOWN:
+                        found[language] += 1
+        except DataError:
+            continue  # the reading step reports it
+    return found
+
+
+# 9: words of all scripts, templates of all wikis, trafilatura, ids `#2`, addresses and ids masked
+VERSION = 9
 
 CARD_PAGE, CARD = "card.html", "card.json"
-PAIRS = 6  # of duplicates of each kind in the card
+PAIRS = 6  # example pairs of duplicates of each kind in the card
 
 
-def run(config: CorpusConfig, build: Build) -> Outcome:
+def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     """Read all sources and write the corpus.
 
     Raises:
-        DataError: a source is missing, damaged, or holds nothing to read; too much cannot be read; or nothing is left.
+        DataError: a source is missing, damaged or without documents; too much is unreadable; or no
+            documents are left.
     """
-    from pipeline.corpus.card.collect import collect
-    from pipeline.corpus.card.render import render
+    from cloze.pipeline.corpus.card.collect import collect
+    from cloze.pipeline.corpus.card.render import render
 
     slices, repeated = plan_reading(config.listed())
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
-    bundles = bundled(slices)
+    given, config = config, with_language_of(slices, config)
+    bundles = group_slices(slices)
     results = _read(config, build, bundles)
     unreadable = _write_unreadable(build, results)
-    check_readable(config, results)
     check_not_empty(config, bundles, results)
+    check_readable(config, results)
     parts = tuple(storage.join(_parts(build), one.part) for one in bundles)
     read = [result["documents"] for result in results]
-    placed, written = _write(config, build, parts, read, [one.kind for one in bundles])
+    sizes = [result["bytes"] for result in results]
+    placed, written = _write(config, build, parts, read, sizes, [one.kind for one in bundles])
 
     for reason, count in placed.dropped.items():
         build.counters[f"dropped/{reason}"] += count
@@ -58,47 +222,69 @@ def run(config: CorpusConfig, build: Build) -> Outcome:
     build.counters["kept/documents"] += documents
     build.counters["kept/bytes"] += placed.bytes
     card = collect(config, bundles, results, placed, written, dict(build.counters), parts)
-    storage.write_bytes(build.file(CARD), (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode())
+    storage.write_bytes(
+        build.file(CARD), (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode()
+    )
     storage.write_bytes(build.file(CARD_PAGE), render(card).encode())
-    return Outcome(rows=documents, summary=_summary(build, card) | ({"first_unreadable": unreadable} if unreadable else {}))
+    summary = _summary(build, card) | ({"first_unreadable": unreadable} if unreadable else {})
+    if config.language != given.language:
+        summary["language"] = config.language
+    return StageResult(rows=documents, summary=summary)
 
 
-def _parts(build: Build) -> str:
+def _parts(build: BuildContext) -> str:
     return storage.join(build.scratch, "parts")
 
 
-def _read(config: CorpusConfig, build: Build, bundles: list[Bundle]) -> list[dict[str, Any]]:
-    """Read every bundle into its part. Returns what each reading gave."""
-    from pipeline.corpus.extract import ReadBundle
-    from pipeline.engines.fan_out import fan_out
+def _read(
+    config: CorpusConfig, build: BuildContext, bundles: list[SliceGroup]
+) -> list[dict[str, Any]]:
+    """Read every slice group into its intermediate files; return the results."""
+    from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup
+    from cloze.pipeline.runners.fan_out import fan_out
 
     storage.make_dirs(_parts(build))
-    read = ReadBundle(parts=_parts(build), config=config, prepared=prepare_steps(config, build.scratch))
+    read = ReadSliceGroup(
+        parts=_parts(build), config=config, prepared=prepare_steps(config, build.scratch)
+    )
     units = [(one.part, one.unit()) for one in bundles]
-    results = fan_out(build, "read", units, read, unit_name="bytes", weights=[float(one.size) for one in bundles])
+    results = fan_out(
+        build, "read", units, read, unit_name="bytes", weights=[float(one.size) for one in bundles]
+    )
     for result in results:
         build.counters.update(result["counters"])
     return results
 
 
 def _write(
-    config: CorpusConfig, build: Build, parts: tuple[str, ...], documents: list[int], kinds: list[str]
-) -> tuple[Plan, list[dict[str, Any]]]:
-    """Find the duplicates and write the shards. Returns the plan, and the statistics of each shard.
+    config: CorpusConfig,
+    build: BuildContext,
+    parts: tuple[str, ...],
+    documents: list[int],
+    sizes: list[int],
+    kinds: list[str],
+) -> tuple[CorpusPlan, list[dict[str, Any]]]:
+    """Find duplicates and write the shards. Return the plan and the statistics of each shard.
 
     Args:
-        parts: their files without endings.
-        documents, kinds: of each part.
+        parts: paths of the intermediate files without endings.
+        documents, sizes, kinds: number, bytes of text and kind of source per intermediate file.
     """
-    from pipeline.corpus.dedup.plan import Wanted, plan
-    from pipeline.corpus.write import WriteRejected, WriteShard, index_rejected
-    from pipeline.engines.fan_out import fan_out
+    from cloze.pipeline.corpus.duplicates.plan import CorpusPlanRequest, plan
+    from cloze.pipeline.corpus.write.write import (
+        WriteRejected,
+        WriteShards,
+        index_rejected,
+        shard_ranges,
+    )
+    from cloze.pipeline.runners.fan_out import fan_out
 
     plan_file, duplicates, index = (
-        storage.join(build.scratch, f"{name}.arrow") for name in ("plan", "duplicates", "rejected-index")
+        storage.join(build.scratch, f"{name}.arrow")
+        for name in ("plan", "duplicates", "rejected-index")
     )
     references = [f"{path}.refs.arrow" for path in parts]
-    wanted = Wanted(
+    wanted = CorpusPlanRequest(
         shard_bytes=config.shard_bytes,
         plan_file=plan_file,
         duplicates_file=duplicates if config.keep_rejected else None,
@@ -110,23 +296,42 @@ def _write(
         kinds=kinds,
     )
     if beyond_one_process(build.execution, sum(documents)):
-        from pipeline.corpus.dedup.shuffled.search import shuffled_plan
+        from cloze.pipeline.corpus.duplicates.distributed.search import shuffled_plan
 
-        placed = shuffled_plan(build, references, documents, wanted, build.execution.driver_references)
+        placed = shuffled_plan(build, references, documents, wanted)
     else:
-        placed = plan(references, wanted, lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}))
-    units = [(f"{number:05d}", {"number": number}) for number in range(placed.shards)]
-    write = WriteShard(parts=parts, plan=plan_file, directory=build.path, shards=placed.shards, documents=placed.documents)
-    written = fan_out(build, "write", units, write, unit_name="shards")
+        placed = plan(
+            references,
+            wanted,
+            lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}),
+        )
+    ranges = shard_ranges(placed.shards, sizes, ranged=not storage.is_local(build.path))
+    units = [(f"{first:05d}-{end:05d}", {"first": first, "end": end}) for first, end in ranges]
+    weights = [float(end - first) for first, end in ranges]
+    write = WriteShards(
+        parts=parts,
+        plan=plan_file,
+        directory=build.path,
+        shards=placed.shards,
+        documents=placed.documents,
+    )
+    answers = fan_out(build, "write", units, write, unit_name="shards", weights=weights)
+    written = [shard for answer in answers for shard in answer["shards"]]
     if config.keep_rejected:
         index_rejected(parts, placed.shards, index)
-        rejects = WriteRejected(parts=parts, index=index, duplicates=duplicates, directory=build.path, shards=placed.shards)
-        rows = fan_out(build, "rejected", units, rejects, unit_name="shards")
+        rejects = WriteRejected(
+            parts=parts,
+            index=index,
+            duplicates=duplicates,
+            directory=build.path,
+            shards=placed.shards,
+        )
+        rows = fan_out(build, "rejected", units, rejects, unit_name="shards", weights=weights)
         build.counters["rejected/rows"] += sum(answer["rows"] for answer in rows)
     return placed, written
 
 
-def _summary(build: Build, card: dict[str, Any]) -> dict[str, Any]:
+def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:
     totals, found = card["totals"], card["duplicates"]
     return {
         "documents": totals["documents"],
@@ -137,9 +342,16 @@ def _summary(build: Build, card: dict[str, Any]) -> dict[str, Any]:
         "dropped": counted(build.counters, "dropped/"),
         "dropped_lines": counted(build.counters, "dropped_lines/"),
         "duplicates": {name: found[name] for name in ("exact", "near", "same_id", "groups")},
-        "contaminated": {task["name"]: task["documents"] for task in card["decontamination"]["tasks"] if task["documents"]},
+        "contaminated": {
+            task["name"]: task["documents"]
+            for task in card["decontamination"]["tasks"]
+            if task["documents"]
+        },
         "languages": card["languages"]["shares"],
-        "sources": {source["kind"]: {name: source[name] for name in ("documents", "bytes")} for source in card["sources"]},
+        "sources": {
+            source["kind"]: {name: source[name] for name in ("documents", "bytes")}
+            for source in card["sources"]
+        },
         "licences": {one["licence"]: one["documents"] for one in card["licences"]},
         **({"mixture": card["mixture"]} if card["mixture"] else {}),
         "heldout_documents": totals["heldout_documents"],
@@ -148,22 +360,38 @@ def _summary(build: Build, card: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _write_unreadable(build: Build, results: Results) -> str:
-    """Returns the first of them in words; nothing where all could be read."""
+def _write_unreadable(build: BuildContext, results: Results) -> str:
+    """Write the list of unreadable places; return the first as text, or "" if there is none."""
     lines = [entry for result in results for entry in result["unreadable"]]
     if lines:
         lines.sort(key=lambda entry: (entry["file"], entry["offset"], entry["reason"]))
-        text = "".join(json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in lines)
+        text = "".join(
+            json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in lines
+        )
         storage.write_bytes(build.file(UNREADABLE), text.encode("utf-8", "surrogatepass"))
     return f"{lines[0]['file']}: {lines[0]['sentence']}" if lines else ""
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """Documents, bytes of text, how many documents were dropped, and what could not be read."""
-    dropped = sum(summary.get("dropped", {}).values())
-    told = f"{summary['documents']:,} documents, {si(summary['bytes'])}B, {dropped:,} dropped"
-    first = summary.get("first_unreadable")
-    return f"{told}; {sum(summary['quarantined'].values()):,} could not be read, the first: {first}" if first else told
+    """Return a line with documents, bytes, drops and warnings."""
+    dropped = summary.get("dropped", {})
+    told = [
+        f"{summary['documents']:,} documents, {format_count(summary['bytes'])}B, "
+        f"{sum(dropped.values()):,} dropped"
+    ]
+    if warning := most_dropped(dropped, summary["documents"]):
+        told.append(f"warning: {warning}")
+    if language := summary.get("language"):
+        told.append(
+            f"warning: no language was given and the text is plainly {language!r}, so its rules "
+            f"were used:"
+            f" give --language {language}"
+        )
+    if first := summary.get("first_unreadable"):
+        told.append(
+            f"{sum(summary['quarantined'].values()):,} could not be read, the first: {first}"
+        )
+    return "; ".join(told)
 
 
 STAGE = Stage(
@@ -171,9 +399,12 @@ STAGE = Stage(
     version=VERSION,
     config=CorpusConfig,
     run=run,
-    volatile=(CARD_PAGE, CARD),  # the card says how the corpus came to be; the content hash is of the text alone
-    worker="pipeline",
+    unhashed_files=(
+        CARD_PAGE,
+        CARD,
+    ),  # the content hash covers the text only, not the card
+    worker="cloze.pipeline",
     headline=headline,
-    costs=COSTS,
-    compared=("documents", "bytes", "words"),
+    cost_model=COSTS,
+    comparison_metrics=("documents", "bytes", "words"),
 )

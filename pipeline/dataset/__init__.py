@@ -1,1 +1,1 @@
-"""From documents to training examples: tokenized documents, pairs of segments, rows, masks. Pure numpy, random numbers from keys."""
+"""Documents to training examples: tokens, segments, rows, masks. Numpy, keyed random numbers."""

@@ -1,32 +1,143 @@
-"""Stage "dataset": a finished dataset that new shards are appended to, its files taken over as they are.
+"""Appending to a dataset: filter out documents that it holds, and reuse its files.
 
-The new artifact links the old one's files (copies them where links are impossible), so it costs the disk only what is new, and
-old shards keep their bytes and hashes. It stands by itself: the old artifact may be removed.
+`documents.arrow` lists a dataset's documents: one column `key`, ascending. Each record batch holds
+one equal range of the key space.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.core import artifact, fingerprints, storage
-from pipeline.core.artifact import Manifest
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.shards import TRAIN
-from pipeline.dataset import schema
-from pipeline.dataset.document_keys import DOCUMENTS
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-ADDED = ("rows", "heldout_rows", "tokens", "row_tokens", "shards", "documents", "masked")  # figures that add up
+from cloze.core import storage
+from cloze.core.arrow import open_arrow, read_arrow, write_arrow
+from cloze.core.artifacts import artifact, fingerprints
+from cloze.core.artifacts.artifact import TRAIN, Manifest
+from cloze.core.errors import DataError, UsageError
+from cloze.core.random_keys import U64
+from cloze.pipeline.corpus.write.shards import read_shard
+from cloze.pipeline.dataset import schema
+from cloze.pipeline.dataset.merge import bucket_borders
+from cloze.pipeline.dataset.rows import BuildRows
+
+DOCUMENTS = "documents"  # prefix of the files' names
+BATCH_KEYS = 1 << 20  # approximate keys per record batch
+SCHEMA = pa.schema([pa.field("key", pa.uint64(), nullable=False)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class BuildNewRows:
+    """Corpus shard -> intermediate file without the documents in `known`, and the remaining keys.
+
+    A unit is {"number": n, "path": corpus shard}. The result is that of `BuildRows`, with the
+    number of new documents (`documents`) and of omitted ones (`known`).
+
+    Attributes:
+        make_part: writes the intermediate file.
+        known: files of keys.
+        stamp: fingerprint of the dataset that these files belong to.
+    """
+
+    make_part: BuildRows
+    known: tuple[str, ...]
+    stamp: str
+
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        table = read_shard(unit["path"])
+        keys = table["key"].to_numpy()
+        left_out = known(keys, self.known, self.stamp)
+        write_arrow(
+            keys_path(self.make_part.directory, unit["number"]), SCHEMA, [_batch(keys[~left_out])]
+        )
+        new = table.filter(pa.array(~left_out)) if left_out.any() else table
+        made = self.make_part(unit["number"], new)
+        return {**made, "documents": int((~left_out).sum()), "known": int(left_out.sum())}
+
+
+def keys_path(directory: str, number: int) -> str:
+    return storage.join(directory, f"{DOCUMENTS}-{number:05d}.arrow")
+
+
+def _batch(keys: U64) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(np.unique(keys))], schema=SCHEMA)
+
+
+def write_documents(path: str, directory: str, parts: int, total: int) -> None:
+    """Merge the keys of all intermediate files into one file, one key range at a time.
+
+    Args:
+        path: target file.
+        directory: directory of the intermediate files.
+        parts: number of intermediate files.
+        total: number of documents in them.
+    """
+    sources = [
+        read_arrow(keys_path(directory, number))["key"].to_numpy() for number in range(parts)
+    ]
+    ranges = max(1, -(-total // BATCH_KEYS))
+    borders = [bucket_borders(keys, ranges, 0, ranges) for keys in sources]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(ranges):
+            pieces = [
+                keys[begins[number] : begins[number + 1]]
+                for keys, begins in zip(sources, borders, strict=True)
+            ]
+            yield _batch(np.concatenate([np.zeros(0, np.uint64), *pieces]))
+
+    write_arrow(path, SCHEMA, batches())
+
+
+def known(keys: U64, files: Sequence[str], stamp: str) -> npt.NDArray[np.bool_]:
+    """Return which keys are in one of the files: bool [D].
+
+    Record batches of the files hold equal ranges of the key space.
+    """
+    found = np.zeros(len(keys), np.bool_)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    for file in files:
+        batches = _key_batches(file, stamp)
+        begins = bucket_borders(ordered, len(batches), 0, len(batches))
+        for number, (low, high) in enumerate(
+            zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True)
+        ):
+            there = batches[number]
+            if low < high and len(there):
+                wanted = ordered[low:high]
+                at = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
+                found[order[low:high]] |= there[at] == wanted
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _key_batches(file: str, stamp: str) -> tuple[U64, ...]:
+    reader = open_arrow(file)
+    return tuple(
+        reader.get_batch(number)["key"].to_numpy() for number in range(reader.num_record_batches)
+    )
+
+
+# The finished dataset that new shards are appended to; its files are linked.
+
+# summary values that add up
+ADDED = ("rows", "heldout_rows", "tokens", "row_tokens", "shards", "documents", "masked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseDataset:
     """The dataset that is appended to.
 
     Attributes:
-        path: its directory.
-        manifest: what it says of itself.
-        generation: how often something will have been appended, from 1.
+        path: directory of the dataset.
+        manifest: manifest of the dataset.
+        generation: number of appends including this one, from 1.
     """
 
     path: str
@@ -34,8 +145,8 @@ class Base:
     generation: int
 
     @classmethod
-    def open(cls, path: str, version: int) -> Base:
-        """Args: version: of the dataset stage.
+    def open(cls, path: str, version: int) -> BaseDataset:
+        """Open the dataset at `path`; `version`: current version of the dataset stage.
 
         Raises:
             DataError: no finished dataset, or a shard is damaged.
@@ -44,11 +155,13 @@ class Base:
         manifest = artifact.read_manifest(path)
         if manifest.stage != "dataset":
             raise UsageError(
-                f"{path} holds a {manifest.stage} artifact, not a dataset; --append takes one that `cloze dataset` made"
+                f"{path} holds a {manifest.stage} artifact, not a dataset; --append takes one that "
+                f"`cloze dataset` made"
             )
         if manifest.version != version:
             raise UsageError(
-                f"{path} was made by version {manifest.version} of the dataset stage, this program has version {version}, whose"
+                f"{path} was made by version {manifest.version} of the dataset stage, this program "
+                f"has version {version}, whose"
                 " rows differ; make it again, then append"
             )
         generations = [0, *(_generation(entry.path) for entry in manifest.files)]
@@ -56,9 +169,11 @@ class Base:
 
     @property
     def documents(self) -> tuple[str, ...]:
-        """Its files of document keys."""
+        """Files of the dataset's document keys."""
         names = (
-            entry.path for entry in self.manifest.files if entry.path.startswith(DOCUMENTS) and entry.path.endswith(".arrow")
+            entry.path
+            for entry in self.manifest.files
+            if entry.path.startswith(DOCUMENTS) and entry.path.endswith(".arrow")
         )
         return tuple(storage.join(self.path, name) for name in sorted(names))
 
@@ -68,33 +183,40 @@ class Base:
         return max(1.0, float(summary["rows"] / summary["shards"]))
 
     def check(self, info: schema.DatasetInfo) -> None:
-        """Raises `DataError` where the dataset's shards were made with settings that its manifest does not have."""
-        from pipeline.core.arrow import open_arrow
+        """Raise `DataError` if the dataset's shards were made with other settings than `info`."""
+        from cloze.core.arrow import open_arrow
 
         for entry in self.manifest.files:
             if entry.path.startswith(f"{TRAIN}-"):
                 file = storage.join(self.path, entry.path)
                 if schema.DatasetInfo.from_schema(open_arrow(file).schema, file) != info:
-                    raise DataError(f"{file} was made with other settings than {self.path} has; make the dataset again")
+                    raise DataError(
+                        f"{file} was made with other settings than {self.path} has; make the "
+                        f"dataset again"
+                    )
                 return
 
-    def take_over(self, target: str) -> None:
-        """Link its files into the directory `target`.
+    def link_files(self, target: str) -> None:
+        """Link the dataset's files into the directory `target`.
 
         Raises:
-            DataError: one of them does not have the hash that the manifest says.
+            DataError: a file does not have the hash in the manifest.
         """
         for entry in self.manifest.files:
             source = storage.join(self.path, entry.path)
             if int(storage.stat(source)["size"]) != entry.size or (
-                storage.is_local(source) and fingerprints.file_hashes([source])[source] != entry.sha256
+                storage.is_local(source)
+                and fingerprints.file_hashes([source])[source] != entry.sha256
             ):
-                raise DataError(f"{source} does not have the sha256 that the manifest says; make {self.path} again")
+                raise DataError(
+                    f"{source} does not have the sha256 that the manifest says; make {self.path} "
+                    f"again"
+                )
             artifact.link_file(source, storage.join(target, entry.path))
 
 
 def prefix(split: str, generation: int) -> str:
-    """What opens the names of a split's shards: `train`, and `train-a001` for those appended first. They sort in this order."""
+    """Return the prefix of a split's shards, in sort order: `train`, then `train-a001`, …."""
     return f"{split}-a{generation:03d}" if generation else split
 
 
@@ -104,9 +226,13 @@ def _generation(name: str) -> int:
     return int(found[1:]) if found[:1] == "a" and found[1:].isdigit() else 0
 
 
-def added(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The summary's figures that add up, over the old shards and the new."""
+def add_counts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Add the summary values of the old and the new shards."""
     total = {name: old[name] + new[name] for name in ADDED}
-    total["pair_labels"] = {name: old["pair_labels"][name] + count for name, count in new["pair_labels"].items()}
-    total["length_histogram"] = [a + b for a, b in zip(old["length_histogram"], new["length_histogram"], strict=True)]
+    total["pair_labels"] = {
+        name: old["pair_labels"][name] + count for name, count in new["pair_labels"].items()
+    }
+    total["length_histogram"] = [
+        a + b for a, b in zip(old["length_histogram"], new["length_histogram"], strict=True)
+    ]
     return total

@@ -1,90 +1,91 @@
-"""What examples are like: the part of the dataset stage's config that says how text becomes rows and masks. Light."""
+"""Config and costs of the dataset stage: how text becomes rows and masks. Light."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+import os
+import shutil
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import did_you_mean
-from pipeline.core.options import composed
-from pipeline.core.registry import load
-from pipeline.dataset.masking.table import BUDGETS, RANDOM_FROM, RULES, default_cap
-from pipeline.dataset.pairs.table import PAIRINGS
-from pipeline.dataset.recipes.table import RECIPES
+from cloze.core import storage
+from cloze.core.config import StageConfig
+from cloze.core.errors import ClozeError
+from cloze.core.options import compose_config_class
+from cloze.core.stages.execution import (
+    PROCESS_BYTES,
+    CostEstimate,
+    CostModel,
+    Execution,
+    MachineSpec,
+    MeasuredThroughput,
+    Metadata,
+    dataset_bytes,
+    subtract_startup,
+)
+from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, default_cap, known
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS
+from cloze.pipeline.dataset.recipes import RECIPES
 
 MOST_BINS = 64
 
 if TYPE_CHECKING:
-    from pipeline.dataset.masking.config import MaskConfig
-    from pipeline.dataset.pairs.segments import PairConfig
+    from cloze.pipeline.dataset.masking.candidates import MaskConfig
+    from cloze.pipeline.dataset.pairings.segments import PairingConfig
 
     _OfRulesAndPairings = StageConfig
 else:
-    _OfRulesAndPairings = composed(
-        "OptionsOfRulesAndPairings", StageConfig, (row.options for row in (*PAIRINGS.values(), *RULES.values()))
+    _OfRulesAndPairings = compose_config_class(
+        "OptionsOfRulesAndPairings",
+        StageConfig,
+        (row.options for row in (*PAIRINGS.values(), *RULES.values())),
     )
 
-TABLES: dict[str, Collection[str]] = {
-    "recipe": RECIPES,
-    "pairing": PAIRINGS,
-    "masking": RULES,
-    "budget": BUDGETS,
-    "random_from": RANDOM_FROM,
-}
+TABLES: dict[str, Collection[str]] = {"recipe": RECIPES, "pairing": PAIRINGS, "masking": RULES}
 
 
-class ExampleConfig(_OfRulesAndPairings):
-    """What the examples are like; with the options of every pairing and every masking rule.
+class ExampleConfig(_OfRulesAndPairings, MaskFields):
+    """The training examples, with the options of every pairing and every masking rule.
 
-    What a recipe settles follows from it unless it is set; any mixture goes.
+    Fields that are not set follow the recipe; any combination is allowed.
     """
 
     recipe: str = "bert"
-    """The paper whose examples are made: a name in `pipeline.dataset.recipes.table.RECIPES`."""
+    """Paper whose training examples are reproduced."""
     length: int = 128
-    """The most tokens of a row, special tokens included."""
+    """Maximum tokens per row, special tokens included."""
     seed: int = Field(default=0, ge=0, lt=1 << 64)
-    """The seed of all random numbers."""
+    """Seed of all random numbers."""
     lowercase: bool | None = None
-    """Whether text is lowercased; overrides what the tokenizer's files say about case."""
+    """Lowercase the text. Default: as the tokenizer's files say."""
     copies: int = Field(default=10, ge=1, le=10_000)
-    """Masks stored with each row (K)."""
+    """Number of masks stored with each row (K)."""
     pairing: str = "nsp"
-    """How documents are cut, and what the two segments of a row are: a name in `pipeline.dataset.pairs.table.PAIRINGS`."""
+    """Pairing of a row's two segments; it also decides how documents are cut into rows."""
     short_seq_prob: float = Field(default=0.1, ge=0, le=1)
-    """The share of documents cut into shorter rows."""
+    """Share of documents that are cut into shorter rows."""
     masking: str = "token"
-    """The rule that chooses tokens: token, whole-word, n-gram, span, or none for left-to-right models; a name in `RULES`."""
+    """Rule that chooses the tokens to mask; none is for left-to-right models."""
     mask_rate: float = Field(default=0.15, gt=0, lt=1)
-    """The share of tokens that are predicted."""
-    budget: str = "bert"
-    """How the rate becomes a number of tokens: bert, probabilistic, ceil or round."""
-    max_predictions: int = Field(default=20, ge=1)
-    """The most predictions a row has. Unless it is set it grows with rate and length and cuts nothing: 20 at length 128 for BERT."""
-    mask_share: float = Field(default=0.8, ge=0, le=1)
-    """The share of predicted tokens replaced by [MASK]."""
-    random_share: float = Field(default=0.1, ge=0, le=1)
-    """The share replaced by a random piece; the rest stay as they are."""
-    random_from: str = "vocabulary"
-    """Where random pieces come from: vocabulary (every id), pieces (all but special ones) or corpus (as frequent as in the text)."""
+    """Share of tokens to predict."""
 
     @model_validator(mode="before")
     @classmethod
     def _follow_recipe(cls, values: Any) -> Any:
-        """Fill what is not set from the recipe; what is wrong is told by its own field."""
+        """Fill unset fields from the recipe; an invalid value is reported by its own field."""
         if not isinstance(values, dict):
             return values
         given = {name: value for name, value in values.items() if value is not None}
         name = given.get("recipe", "bert")
-        reference = RECIPES.get(name) if isinstance(name, str) else None
-        filled = {**(load(reference)().values() if reference else {}), **given}
+        recipe = RECIPES.get(name) if isinstance(name, str) else None
+        filled = {**(recipe() if recipe else {}), **given}
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             rate, length = float(filled.get("mask_rate", 0.15)), int(filled.get("length", 128))
-            filled.setdefault("max_predictions", default_cap(str(filled.get("budget", "bert")), rate, length))
+            filled.setdefault(
+                "max_predictions", default_cap(str(filled.get("budget", "bert")), rate, length)
+            )
         return filled
 
     @field_validator("length")
@@ -97,63 +98,62 @@ class ExampleConfig(_OfRulesAndPairings):
     @field_validator(*TABLES)
     @classmethod
     def _known(cls, name: str, info: Any) -> str:
-        if name not in TABLES[info.field_name]:
-            raise ValueError(f"unknown {info.field_name}; {did_you_mean(name, TABLES[info.field_name])}")
-        return name
-
-    @field_validator("random_share")
-    @classmethod
-    def _leaves_room(cls, share: float, info: Any) -> float:
-        masked = info.data.get("mask_share", 0.0)
-        if masked + share > 1 + 1e-9:
-            raise ValueError(f"more than what mask_share ({masked}) leaves; lower one of them")
-        return share
+        return known(info.field_name, name, TABLES[info.field_name])
 
     def warnings(self) -> list[str]:
-        """What is allowed and probably not meant, each a sentence with the remedy."""
+        """Return messages about allowed but probably unintended settings, with remedies."""
         found = []
         masks, highest = self.masking != "none", RULES[self.masking].highest_rate
         fair = default_cap(self.budget, self.mask_rate, self.length)
         wanted = round(self.mask_rate * self.length)
         if masks and self.max_predictions < wanted:
             found.append(
-                f"max_predictions ({self.max_predictions}) cuts mask_rate: rows of {self.length} tokens have"
-                f" {self.max_predictions / self.length:.1%} masked, not {self.mask_rate:.1%}; leave it out, or set it to {fair}"
+                f"max_predictions ({self.max_predictions}) cuts mask_rate: rows of {self.length} "
+                f"tokens have"
+                f" {self.max_predictions / self.length:.1%} masked, not {self.mask_rate:.1%}; "
+                f"leave it out, or set it to {fair}"
             )
         if self.mask_rate > highest:
             found.append(
-                f"mask_rate ({self.mask_rate:g}) is more than masking {self.masking} can choose in every row;"
+                f"mask_rate ({self.mask_rate:g}) is more than masking {self.masking} can choose in "
+                f"every row;"
                 f" use {highest:g} or less"
             )
         if not masks and self.copies > 1:
-            found.append(f"copies ({self.copies}) are all alike and empty where masking is none; use 1")
+            found.append(
+                f"copies ({self.copies}) are all alike and empty where masking is none; use 1"
+            )
         return found
 
-    def pair_config(self) -> PairConfig:
-        """What the pairing is told."""
-        from pipeline.dataset.pairs.segments import PairConfig
+    def pair_config(self) -> PairingConfig:
+        """Return the config of the pairing."""
+        from cloze.pipeline.dataset.pairings.segments import PairingConfig
 
-        return PairConfig(**{name: getattr(self, name) for name in PairConfig.model_fields})
+        return PairingConfig(**{name: getattr(self, name) for name in PairingConfig.model_fields})
 
     def mask_config(self) -> MaskConfig:
-        """What masking is told."""
-        from pipeline.dataset.masking.config import MaskConfig
+        """Return the config of masking."""
+        from cloze.pipeline.dataset.masking.candidates import MaskConfig
 
         named = {"rule": "masking", "rate": "mask_rate"}
-        return MaskConfig(**{name: getattr(self, named.get(name, name)) for name in MaskConfig.model_fields})
+        return MaskConfig(
+            **{name: getattr(self, named.get(name, name)) for name in MaskConfig.model_fields}
+        )
 
 
 class DatasetConfig(ExampleConfig):
-    """Examples, and how they are stored."""
+    """The training examples, and how they are stored."""
 
     shards: int = Field(default=4, ge=1, le=99_999)
-    """Files of the training split."""
+    """Number of files of the training split."""
     id_type: Literal["auto", "uint16", "uint32"] = "auto"
-    """The type of token ids; auto takes uint16 where the vocabulary allows it."""
+    """Data type of token ids. auto: uint16 if the vocabulary allows it."""
     length_bins: int | tuple[int, ...] = 1
-    """Bins of rows of similar length, so that batches pad less: how many of equal width, or the most tokens of each. 1: none."""
+    """Bins of rows of similar length, so that batches have less padding: a number of equal bins, or
+    their maximum lengths. 1: no bins."""
     compression: Literal["none", "zstd", "lz4"] = "none"
-    """Compression of the shards: zstd or lz4 take less disk, and are unpacked as they are read."""
+    """Compression of the shards; zstd and lz4 need less disk space and are decompressed on
+    reading."""
 
     @field_validator("length_bins")
     @classmethod
@@ -162,6 +162,116 @@ class DatasetConfig(ExampleConfig):
         if isinstance(bins, int):
             if not 1 <= bins <= MOST_BINS:
                 raise ValueError(f"use 1 to {MOST_BINS} bins")
-        elif not bins or len(bins) > MOST_BINS or list(bins) != sorted(set(bins)) or bins[0] < 1 or bins[-1] > length:
+        elif (
+            not bins
+            or len(bins) > MOST_BINS
+            or list(bins) != sorted(set(bins))
+            or bins[0] < 1
+            or bins[-1] > length
+        ):
             raise ValueError(f"borders rise from 1 to length ({length}), {MOST_BINS} at most")
         return bins
+
+
+# Check of the disk space before shards are written.
+
+# compressed size relative to the raw size of text, a lower bound
+PACKED_SHARE = {"none": 1.0, "zstd": 0.5, "lz4": 0.65}
+
+
+def check_disk_space(
+    path: str, parts: str, mask_share: float, id_bytes: int, copies: int, compression: str
+) -> int:
+    """Raise if the disk cannot hold the shards; object stores are not checked.
+
+    Args:
+        path: directory of the shards.
+        parts: directory of the intermediate files, which hold all rows once.
+        mask_share: approximate share of predicted tokens.
+        id_bytes: bytes per token id.
+        copies: number of mask copies.
+        compression: compression in the config.
+
+    Returns:
+        Approximate bytes of the shards; 0 if unchecked.
+
+    Raises:
+        ClozeError: the free space is too small.
+    """
+    if not storage.is_local(path) or not storage.is_local(parts):
+        return 0
+    directory = storage.filesystem(parts)[1]
+    rows = sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
+    # A row's bytes are nearly all ids; each copy adds a position and an id per prediction.
+    masks = rows / id_bytes * mask_share * copies * (2 + id_bytes)
+    needed = int((rows + masks) * PACKED_SHARE[compression])
+    free = shutil.disk_usage(storage.filesystem(path)[1]).free
+    if free < needed:
+        raise ClozeError(
+            f"{path} has {free / 1e9:.2f} GB free, the shards will take some {needed / 1e9:.2f} GB;"
+            f" free some space, or use fewer"
+            " copies or --compression zstd, and run the same command again"
+        )
+    return needed
+
+
+# Costs: the stage tokenizes the corpus once and writes each row once, with a few bytes per mask
+# copy.
+
+START = 2.5
+# tokens per second and worker, weighted by mask copies (demo: 2.4M of ten copies, two workers, 5 s)
+SPEED = 800e3
+BYTES_A_PIECE = 4.2  # of English with a vocabulary of 30,000
+# tokens in rows per token read: random next segments are copies from other documents
+USED_AGAIN = 1.1
+FULL = 0.95  # mean fill of a row
+COPY_SHARE = 0.05  # work per mask copy, relative to its row
+
+
+def ahead(
+    config: DatasetConfig,
+    inputs: Mapping[str, Metadata],
+    execution: Execution,
+    computer: MachineSpec,
+    before: Metadata | None,
+) -> CostEstimate:
+    """Estimate the cost from the corpus' bytes and the bytes per token."""
+    del before
+    corpus, vocab = inputs["corpus"], inputs["vocab"]
+    tokens = float(corpus["bytes"]) / float(vocab.get("bytes_per_piece") or BYTES_A_PIECE)
+    row_tokens, mean = tokens * USED_AGAIN, FULL * config.length
+    vocabulary = 1 << 32 if config.id_type == "uint32" else int(vocab.get("size") or 0)
+    rows, masks = dataset_bytes(
+        row_tokens, vocabulary, config.mask_rate, 0 if config.masking == "none" else config.copies
+    )
+    width = min(execution.workers, computer.cpus)
+    return CostEstimate(
+        work=tokens * (1 + COPY_SHARE * config.copies),
+        speed=SPEED,
+        startup_seconds=START,
+        parallelism=width,
+        disk_bytes=int(2 * rows + masks),  # intermediate files exist until the shards are written
+        memory_bytes=int((width + 1) * PROCESS_BYTES),
+        expected_metadata={
+            "tokens": tokens,
+            "rows": row_tokens / mean,
+            "mean_length": mean,
+            "length": config.length,
+            "vocab_size": vocab.get("size"),
+        },
+    )
+
+
+def afterwards(facts: Metadata) -> MeasuredThroughput | None:
+    """Return the throughput in tokens, weighted by mask copies."""
+    copies, workers = (
+        int(facts["config"].get("copies", 1)),
+        int(facts["execution"].get("workers", 1)),
+    )
+    amount = float(facts["tokens"]) * (1 + COPY_SHARE * copies)
+    return MeasuredThroughput(
+        amount=amount, seconds=subtract_startup(facts["seconds"], START), width=workers
+    )
+
+
+COSTS = CostModel(estimate=ahead, measure=afterwards)

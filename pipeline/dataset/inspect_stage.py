@@ -1,36 +1,43 @@
-"""Stage inspect: a dataset, or one of its shards, and a row's number in; that row as a person reads it out. It writes no files."""
+"""Stage inspect: a dataset or one of its shards in, a row as readable text out; writes no files."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from pipeline.core.config import StageConfig
-from pipeline.core.stage import Build, Input, Outcome, Stage
+from cloze.core.config import StageConfig
+from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 
 VERSION = 1
 
 
 class InspectConfig(StageConfig):
-    """Which row, and under which of its masks."""
+    """The row, and its mask copy."""
 
     row: int = Field(default=0, ge=0)
-    """The row's number in its split."""
+    """Number of the row in its split, from 0."""
 
     copy_number: int = Field(default=0, ge=0)
-    """The number of the mask copy."""
+    """Number of the mask copy, from 0."""
 
     split: str = "train"
-    """The split: train or heldout."""
+    """Split of the row: train or heldout."""
 
 
-def run(config: InspectConfig, build: Build) -> Outcome:
-    """Read the row; the summary is a `pipeline.dataset.row_view.RowView` as JSON, and the `texts` of its pieces."""
-    from pipeline.dataset.row_view import read_row
+def run(config: InspectConfig, build: BuildContext) -> StageResult:
+    """Read the row; the summary is a `RowView` as JSON, with the `texts` of the tokens."""
+    from cloze.pipeline.dataset.row_view import read_row
 
-    view = read_row(build.inputs["dataset"], config.row, split=config.split, copy=config.copy_number)
-    return Outcome(summary={**view.as_json(), "texts": list(view.texts)})
+    view = read_row(
+        build.inputs["dataset"], config.row, split=config.split, copy=config.copy_number
+    )
+    return StageResult(summary={**view.as_json(), "texts": list(view.texts)})
 
 
 STAGE = Stage(
-    name="inspect", version=VERSION, config=InspectConfig, run=run, inputs={"dataset": Input(required=True)}, worker="pipeline"
+    name="inspect",
+    version=VERSION,
+    config=InspectConfig,
+    run=run,
+    inputs={"dataset": InputSpec(required=True)},
+    worker="cloze.pipeline",
 )

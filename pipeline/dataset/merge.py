@@ -1,7 +1,8 @@
-"""Stage "dataset", second step: the rows of one range of the ranks, out of all parts, in order.
+"""External merge of shuffled rows: a shard is a range of the shuffle keys in each length bin.
 
-Every part is mapped once a process, and a bucket's rows in it are one range, found by bisection: the work is linear in the
-rows, and memory holds one bucket. What was read is given back to the system, so that a worker never seems to grow.
+The rows are in many intermediate files, each sorted by shuffle key (rank). The key space is cut
+into equal buckets. The number of rows per bucket over all files determines exactly where each shard
+begins, without moving the keys or holding them in memory.
 """
 
 from __future__ import annotations
@@ -13,32 +14,146 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipeline.core.arrow import file_buffer, local_copy, named_damage, release
-from pipeline.core.ragged import I64
-from pipeline.core.random_keys import U64
-from pipeline.dataset.ranks import RankRange, bucket_borders, bucket_starts
-from pipeline.dataset.row_parts import from_part, part_path
-from pipeline.dataset.rows import RowBlock
+from cloze.core.arrow import arrow_errors_as_data_errors, drop_page_cache, file_buffer, local_copy
+from cloze.core.ragged import I64, offsets_of
+from cloze.core.random_keys import U64
+from cloze.pipeline.dataset.rows import RowBlock, from_part, part_path
 
-TOGETHER = 64  # parts that are looked at between two releases
+BUCKET_TOKENS = 1 << 21  # size of a bucket: what a writer holds in memory at once
+MOST_BUCKET_TOKENS = 1 << 26
+# minimum rows per bucket and file, so that seeking costs less than reading rows
+PART_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleRange:
+    """The rows of a shard in one length bin: a range of shuffle keys in terms of buckets.
+
+    Attributes:
+        buckets: number of buckets of the key space.
+        first: first bucket to read.
+        end: bucket after the last one to read.
+        skip: rows of the bin at the start of the first bucket that belong to the previous range.
+        rows: number of rows of the range.
+    """
+
+    buckets: int
+    first: int
+    end: int
+    skip: int
+    rows: int
+
+
+def bin_borders(length: int, bins: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the maximum row length of each length bin, ascending; the last is `length`.
+
+    Args:
+        length: maximum tokens per row.
+        bins: number of bins of equal width, or their borders (`length` may be omitted).
+    """
+    if isinstance(bins, int):
+        return tuple(sorted({-(-length * number // bins) for number in range(1, bins + 1)}))
+    return tuple(sorted({*bins, length}))
+
+
+def bucket_count(rows: int, length: int, parts: int) -> int:
+    """Return the number of buckets for about `BUCKET_TOKENS` tokens each.
+
+    Buckets are larger if the rows are in thousands of intermediate files.
+    """
+    tokens = min(
+        max(BUCKET_TOKENS, PART_ROWS * parts * length), max(BUCKET_TOKENS, MOST_BUCKET_TOKENS)
+    )
+    return max(1, -(-rows * length // tokens))
+
+
+def bucket_starts(buckets: int, first: int, end: int) -> U64:
+    """Return the least key of the buckets first … end, uint64; the end of the key space is omitted.
+
+    Bucket b starts at b / buckets of the 64-bit range.
+    """
+    starts = [-(-(number << 64) // buckets) for number in range(first, end + 1)]
+    return np.array([start for start in starts if start < 1 << 64], np.uint64)
+
+
+def bucket_borders(
+    sorted_ranks: U64, buckets: int, first: int, end: int, starts: U64 | None = None
+) -> I64:
+    """Return where the buckets first … end begin in sorted keys: int64 [end - first + 1].
+
+    `starts`: result of `bucket_starts`, for repeated calls.
+    """
+    inside = bucket_starts(buckets, first, end) if starts is None else starts
+    borders = np.full(end - first + 1, len(sorted_ranks), np.int64)
+    borders[: len(inside)] = np.searchsorted(sorted_ranks, inside)
+    return borders
+
+
+def shard_rows(bin_rows: Sequence[int], shards: int) -> I64:
+    """Return how many rows of each bin each shard gets: int64 [bins, shards].
+
+    Rows go to the shards in turn, bin after bin. So shards have equal sizes to within one row, in
+    total and in each bin.
+    """
+    ends = offsets_of(np.asarray(bin_rows, np.int64))[:, None]
+    given: I64 = (ends + shards - 1 - np.arange(shards)) // shards
+    return np.diff(given, axis=0)
+
+
+def plan_ranges(bucket_rows: I64, sizes: I64) -> list[ShuffleRange]:
+    """Cut the sorted shuffle keys of a bin into consecutive ranges of the given sizes.
+
+    Args:
+        bucket_rows: int64 [buckets], rows of the bin in each bucket over all files.
+        sizes: int64 [shards], with the same sum.
+    """
+    starts, bounds, buckets = offsets_of(bucket_rows), offsets_of(sizes), len(bucket_rows)
+    found = []
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        if low == high:
+            found.append(ShuffleRange(buckets=buckets, first=0, end=0, skip=0, rows=0))
+            continue
+        first, end = (
+            int(np.searchsorted(starts[1:], low, side="right")),
+            int(np.searchsorted(starts, high, side="left")),
+        )
+        found.append(
+            ShuffleRange(
+                buckets=buckets,
+                first=first,
+                end=end,
+                skip=low - int(starts[first]),
+                rows=high - low,
+            )
+        )
+    return found
+
+
+# Second step of the stage: merge one key range of all intermediate files.
+
+TOGETHER = 64  # files read between two releases of their pages
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A mapped part. `batch` is None where the part has no rows."""
+class RowFile:
+    """A memory-mapped intermediate file. `batch` is None if it has no rows."""
 
     buffer: pa.Buffer
     batch: pa.RecordBatch | None
     ranks: U64
 
     @classmethod
-    def open(cls, path: str, stamp: str) -> Part:
+    def open(cls, path: str, stamp: str) -> RowFile:
         buffer = file_buffer(local_copy(path, stamp))
-        with named_damage(path, "remove the unfinished directory and run the stage again"):
+        with arrow_errors_as_data_errors(
+            path, "remove the unfinished directory and run the stage again"
+        ):
             reader = pa.ipc.open_file(pa.BufferReader(buffer))
             batch = reader.get_batch(0) if reader.num_record_batches else None
-        release(buffer)
-        return cls(buffer, batch, np.zeros(0, np.uint64) if batch is None else batch["rank"].to_numpy())
+        drop_page_cache(buffer)
+        return cls(
+            buffer, batch, np.zeros(0, np.uint64) if batch is None else batch["rank"].to_numpy()
+        )
 
     @property
     def lengths(self) -> I64:
@@ -49,20 +164,27 @@ class Part:
         return lengths
 
     def borders(self, buckets: int, first: int, end: int, starts: U64 | None = None) -> I64:
-        """Where the buckets first … end begin in its rows: int64 [end - first + 1]."""
+        """Return where the buckets first … end begin in the rows: int64 [end - first + 1]."""
         found = bucket_borders(self.ranks, buckets, first, end, starts)
-        release(self.buffer)
+        drop_page_cache(self.buffer)
         return found
 
 
 @functools.lru_cache(maxsize=2)
-def open_parts(directory: str, split: str, parts: int, stamp: str) -> tuple[Part, ...]:
-    """All parts of a split, mapped once a process. `stamp`: the fingerprint of what is made, as a directory may be used again."""
-    return tuple(Part.open(part_path(directory, split, number), stamp) for number in range(parts))
+def open_intermediate_files(
+    directory: str, split: str, parts: int, stamp: str
+) -> tuple[RowFile, ...]:
+    """Map all intermediate files of a split, once per process.
+
+    `stamp`: fingerprint of the artifact, because a directory may be reused.
+    """
+    return tuple(
+        RowFile.open(part_path(directory, split, number), stamp) for number in range(parts)
+    )
 
 
-def count_buckets(parts: tuple[Part, ...], borders: tuple[int, ...], buckets: int) -> I64:
-    """Rows of each length bin in each bucket, over all parts: int64 [bins, buckets]."""
+def count_buckets(parts: tuple[RowFile, ...], borders: tuple[int, ...], buckets: int) -> I64:
+    """Count the rows of each length bin in each bucket, over all files: int64 [bins, buckets]."""
     counts = np.zeros((len(borders), buckets), np.int64)
     starts = bucket_starts(buckets, 0, buckets)
     for part in parts:
@@ -75,34 +197,36 @@ def count_buckets(parts: tuple[Part, ...], borders: tuple[int, ...], buckets: in
             bucket = np.repeat(np.arange(buckets), sizes)
             cell = bin_of(part.lengths, borders) * buckets + bucket
             counts += np.bincount(cell, minlength=counts.size).reshape(counts.shape)
-        release(part.buffer)
+        drop_page_cache(part.buffer)
     return counts
 
 
-def count_pieces(parts: tuple[Part, ...], vocab_size: int) -> I64:
-    """How often each piece stands in the rows of all parts: int64 [V]."""
+def count_tokens(parts: tuple[RowFile, ...], vocab_size: int) -> I64:
+    """Count the occurrences of each token in the rows of all files: int64 [V]."""
     counts = np.zeros(vocab_size, np.int64)
     for part in parts:
         if part.batch is not None:
             counts += np.bincount(part.batch["input_ids"].values.to_numpy(), minlength=vocab_size)
-            release(part.buffer)
+            drop_page_cache(part.buffer)
     return counts
 
 
 def bin_of(lengths: I64, borders: tuple[int, ...]) -> I64:
-    """The length bin of rows of these lengths."""
+    """Return the length bin of rows of these lengths."""
     found: I64 = np.searchsorted(borders, lengths)
     return found
 
 
-def merged(parts: tuple[Part, ...], wanted: RankRange, batch_rows: int, bin_range: tuple[int, int]) -> Iterator[RowBlock]:
-    """The rows of a range in order of rank, in blocks of `batch_rows`, the last one excepted.
+def merge_range(
+    parts: tuple[RowFile, ...], wanted: ShuffleRange, batch_rows: int, bin_range: tuple[int, int]
+) -> Iterator[RowBlock]:
+    """Yield the rows of a range in key order, in blocks of `batch_rows`; the last may be smaller.
 
     Args:
-        parts: all parts of the split.
-        wanted: the range, of the rows in `bin_range` alone.
-        batch_rows: rows of a block.
-        bin_range: rows have more tokens than the first and at most the second.
+        parts: all intermediate files of the split.
+        wanted: range, counted over the rows in `bin_range` only.
+        batch_rows: rows per block.
+        bin_range: exclusive minimum and inclusive maximum of the row length.
     """
     rest: RowBlock | None = None
     for block, order in _buckets(parts, wanted, bin_range):
@@ -119,11 +243,17 @@ def merged(parts: tuple[Part, ...], wanted: RankRange, batch_rows: int, bin_rang
         yield rest
 
 
-def _buckets(parts: tuple[Part, ...], wanted: RankRange, bin_range: tuple[int, int]) -> Iterator[tuple[RowBlock, I64]]:
-    """Each bucket's rows, unordered, and the numbers of the range's among them, in order of rank."""
+def _buckets(
+    parts: tuple[RowFile, ...], wanted: ShuffleRange, bin_range: tuple[int, int]
+) -> Iterator[tuple[RowBlock, I64]]:
+    """Yield each bucket's rows, unordered, and the indices of the range's rows in key order."""
     skip, left = wanted.skip, wanted.rows
     starts = bucket_starts(wanted.buckets, wanted.first, wanted.end)
-    borders = [part.borders(wanted.buckets, wanted.first, wanted.end, starts) for part in parts] if left else []
+    borders = (
+        [part.borders(wanted.buckets, wanted.first, wanted.end, starts) for part in parts]
+        if left
+        else []
+    )
     for bucket in range(wanted.end - wanted.first if left else 0):
         groups: list[pa.Table] = []
         for at in range(0, len(parts), TOGETHER):
@@ -138,8 +268,8 @@ def _buckets(parts: tuple[Part, ...], wanted: RankRange, bin_range: tuple[int, i
         yield block, order
 
 
-def _copied(parts: Sequence[Part], borders: Sequence[I64], bucket: int) -> list[pa.Table]:
-    """A bucket's rows out of a few parts, in memory. The system maps more of a file than is read of it, so few at a time."""
+def _copied(parts: Sequence[RowFile], borders: Sequence[I64], bucket: int) -> list[pa.Table]:
+    """Copy a bucket's rows from a few files into memory; the system maps more than is read."""
     pieces = []
     for part, starts in zip(parts, borders, strict=True):
         low, high = int(starts[bucket]), int(starts[bucket + 1])
@@ -147,5 +277,5 @@ def _copied(parts: Sequence[Part], borders: Sequence[I64], bucket: int) -> list[
             pieces.append(part.batch.slice(low, high - low))
     found = [pa.Table.from_batches(pieces).combine_chunks()] if pieces else []
     for part in parts:
-        release(part.buffer)
+        drop_page_cache(part.buffer)
     return found

@@ -1,7 +1,6 @@
-"""One row of a dataset as a person reads it: its pieces as text, what is masked and how, what its label means.
+"""A readable view of one row of a dataset: tokens as text, masks, and the meaning of the label.
 
-Enter: a dataset artifact or a single shard, and a row's number in its split. Leave: a `RowView`, which `cloze dataset --inspect`
-prints, in colours or as JSON.
+`cloze inspect` prints a `RowView`, in colours or as JSON.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.core import storage
-from pipeline.core.arrow import named_damage, open_arrow
-from pipeline.core.errors import DataError, UsageError, did_you_mean
-from pipeline.core.shards import SPLITS
-from pipeline.dataset.pairs.table import label_names
-from pipeline.dataset.schema import DatasetInfo, ShardLayout
+from cloze.core import storage
+from cloze.core.arrow import arrow_errors_as_data_errors, open_arrow
+from cloze.core.artifacts.artifact import SPLITS
+from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.pipeline.dataset.pairings.registry import label_names
+from cloze.pipeline.dataset.schema import DatasetInfo, ShardLayout
 
 TOKENIZER = "tokenizer"
 MASKED, RANDOM, KEPT = "masked", "random", "kept"
@@ -25,7 +24,7 @@ MASKED, RANDOM, KEPT = "masked", "random", "kept"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A predicted position: what stands there in truth, what the model sees, and of which kind that is."""
+    """A predicted position: the original token, the token shown, and masked, random or kept."""
 
     position: int
     original: str
@@ -38,12 +37,12 @@ class RowView:
     """A row.
 
     Attributes:
-        pieces: the unmasked row's pieces, by name: `##ing`, `Ġthe`.
-        texts: what each adds to the text, its space included.
+        pieces: tokens of the unmasked row by name: `##ing`, `Ġthe`.
+        texts: text that each token adds, its space included.
         text: the unmasked row.
-        pair_label: what the label says, or None.
+        pair_label: meaning of the label, or None.
         lengths: tokens of the row (`row`), and of segments A and B without special tokens.
-        boundaries: of a packed row, where its sequences begin.
+        boundaries: start of each sequence of a packed row, else None.
     """
 
     file: str
@@ -67,7 +66,8 @@ class RowView:
     predictions: tuple[Prediction, ...]
 
     def as_json(self) -> dict[str, Any]:
-        content = {**asdict(self), "document": str(self.document)}  # 64 bits: more than a JSON number holds everywhere
+        # 64 bits: too many for a JSON number in many readers
+        content = {**asdict(self), "document": str(self.document)}
         content.pop("texts")
         return content
 
@@ -77,12 +77,12 @@ def read_row(path: str, row: int, *, split: str = "train", copy: int = 0) -> Row
 
     Args:
         path: a dataset artifact, a directory of shards, or one shard.
-        row: its number in the split, over all shards in the order of their names; in one shard, its number there.
-        split: train or heldout; a single shard is taken as it is.
-        copy: the mask copy.
+        row: index in the split, over all shards in name order; in a single shard, index there.
+        split: train or heldout; ignored for a single shard.
+        copy: index of the mask copy.
 
     Raises:
-        UsageError: there is no such split, row or copy.
+        UsageError: the split, row or copy does not exist.
         DataError: nothing is at `path`, or a shard is damaged.
     """
     if split not in SPLITS:
@@ -95,28 +95,40 @@ def read_row(path: str, row: int, *, split: str = "train", copy: int = 0) -> Row
         info = DatasetInfo.from_schema(reader.schema, file)
         for number, size in enumerate(_sizes(reader, file)):
             if found is None and 0 <= left < size:
-                with named_damage(file, "make the dataset again"):
+                with arrow_errors_as_data_errors(file, "make the dataset again"):
                     found = file, info, reader.get_batch(number).slice(left, 1).to_pylist()[0]
             left -= size
     total = row - left
     if found is None:
-        raise UsageError(f"row ({row}) is not one of the {total:,} rows of the split {split}; use 0 to {total - 1}")
+        raise UsageError(
+            f"row ({row}) is not one of the {total:,} rows of the split {split}; use 0 to "
+            f"{total - 1}"
+        )
     file, info, content = found
     if not 0 <= copy < info.copies:
-        raise UsageError(f"copy ({copy}) is not one of the {info.copies} mask copies; use 0 to {info.copies - 1}")
-    return _view(content, info, _Names.of(directory), file=file, split=split, row=row, rows=total, copy=copy)
+        raise UsageError(
+            f"copy ({copy}) is not one of the {info.copies} mask copies; use 0 to {info.copies - 1}"
+        )
+    return _view(
+        content, info, _Names.of(directory), file=file, split=split, row=row, rows=total, copy=copy
+    )
 
 
 def _files(path: str, split: str) -> tuple[list[str], str]:
-    """The shards, and the split that they are of."""
+    """Return the shards and their split."""
     if path.endswith(".arrow"):
         return [path], posixpath.basename(path).split("-")[0]
     if not storage.exists(path):
         raise DataError(f"{path} does not exist; check the path")
-    names = [name for name in storage.list_files(path) if name.startswith(f"{split}-") and name.endswith(".arrow")]
+    names = [
+        name
+        for name in storage.list_files(path)
+        if name.startswith(f"{split}-") and name.endswith(".arrow")
+    ]
     if not names:
         raise DataError(
-            f"{path} holds no shards of the split {split} ({split}-*.arrow); name a dataset that `cloze dataset` made"
+            f"{path} holds no shards of the split {split} ({split}-*.arrow); name a dataset that "
+            f"`cloze dataset` made"
         )
     return [storage.join(path, name) for name in names], split
 
@@ -125,16 +137,28 @@ def _sizes(reader: pa.RecordBatchFileReader, file: str) -> list[int]:
     layout = ShardLayout.from_schema(reader.schema, file)
     if layout is not None:
         return [int(size) for size in layout.batches()[0]]
-    with named_damage(file, "make the dataset again"):
+    with arrow_errors_as_data_errors(file, "make the dataset again"):
         return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
 
 
 def _view(
-    content: dict[str, Any], info: DatasetInfo, names: _Names, *, file: str, split: str, row: int, rows: int, copy: int
+    content: dict[str, Any],
+    info: DatasetInfo,
+    names: _Names,
+    *,
+    file: str,
+    split: str,
+    row: int,
+    rows: int,
+    copy: int,
 ) -> RowView:
     ids, label, start = content["input_ids"], content["pair_label"], content["segment_start"]
     mask = content["masks"][copy]
-    special = tuple(at for at, token in enumerate(ids) if token in (info.special.cls, info.special.sep, info.special.pad))
+    special = tuple(
+        at
+        for at, token in enumerate(ids)
+        if token in (info.special.cls, info.special.sep, info.special.pad)
+    )
     predictions = [
         Prediction(
             position=at,
@@ -157,7 +181,9 @@ def _view(
         copy=copy,
         copies=info.copies,
         pair_task=info.pair_task,
-        pair_label=None if label is None or info.pair_task is None else label_names(info.pair_task)[label].replace("_", " "),
+        pair_label=None
+        if label is None or info.pair_task is None
+        else label_names(info.pair_task)[label].replace("_", " "),
         segment_start=start,
         lengths={
             "row": len(ids),
@@ -168,13 +194,15 @@ def _view(
         special=special,
         pieces=tuple(map(names.piece, ids)),
         texts=texts,
-        text="".join(text if at not in special else f" {text.strip()} " for at, text in enumerate(texts)).strip(),
+        text="".join(
+            text if at not in special else f" {text.strip()} " for at, text in enumerate(texts)
+        ).strip(),
         predictions=tuple(predictions),
     )
 
 
 class _Names:
-    """Pieces as text, by the dataset's tokenizer; by their numbers where there is none."""
+    """Token names and texts by the dataset's tokenizer; ids if there is no tokenizer."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -183,7 +211,7 @@ class _Names:
 
     @classmethod
     def of(cls, directory: str) -> _Names:
-        from pipeline.tokenizer import load
+        from cloze.pipeline.tokenizer import load
 
         place = storage.join(directory, TOKENIZER)
         return cls(load(place).backend if storage.is_dir(place) else None)
@@ -193,7 +221,7 @@ class _Names:
         return f"<{token}>" if found is None else str(found)
 
     def text(self, token: int, opens: bool) -> str:
-        """What a piece adds to a text, its space in front included, but for the first one of a segment."""
+        """Return the text that a token adds, without the leading space if it `opens` a segment."""
         piece = self.piece(token)
         if self._bytes:
             text = str(self._backend.decode([token], skip_special_tokens=False))

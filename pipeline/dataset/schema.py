@@ -1,6 +1,6 @@
-"""What a dataset shard is: its Arrow schema, what it says of its rows, and how they lie in its record batches.
+"""The Arrow schema of dataset shards, their metadata, and the layout of their record batches.
 
-Shards are plain Arrow IPC files that pyarrow, `datasets`, polars and duckdb open without this project.
+Shards are plain Arrow IPC files that pyarrow, `datasets`, polars and duckdb read directly.
 """
 
 from __future__ import annotations
@@ -12,31 +12,32 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.ragged import I64
-from pipeline.tokenizer.special import SpecialTokens
+from cloze.core.errors import DataError, UsageError
+from cloze.core.ragged import I64
+from cloze.pipeline.tokenizer.special import SpecialTokens
 
 VERSION = 1
 LAYOUT_KEY = b"cloze.layout"
-NO_PAIR = -100  # in a batch: a row without a pair label; torch's usual ignore index
+NO_PAIR = -100  # pair label of a row without a label in a batch; torch's usual ignore index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInfo:
-    """What a reader must know of a dataset's rows; lies as JSON in every shard's schema metadata.
+    """The properties of a dataset's rows, stored as JSON in every shard's schema metadata.
 
     Attributes:
-        recipe: its name in `pipeline.dataset.recipes.table.RECIPES`.
-        length: the most tokens a row holds.
-        copies: masks a row.
+        recipe: a name in `cloze.pipeline.dataset.recipes.RECIPES`.
+        length: maximum tokens per row.
+        copies: mask copies per row.
         vocab_size: V.
         special: ids of the special tokens.
-        pair_task: what pair labels mean: nsp, sop, or None for rows without labels.
-        seed: of all random numbers; with a row's `source` it gives the row's key.
+        pair_task: meaning of the pair labels: nsp, sop, or None without labels.
+        seed: seed of all random numbers; together with a row's `source` it gives the row's key.
         tokenizer: fingerprint of the tokenizer.
-        packed: a row holds several sequences that must not see each other; the column `boundaries` says where they begin.
-        masks: how the stored masks were drawn (`pipeline.dataset.masking.MaskConfig.as_dict`), so that fresh ones
-            can be drawn in the same way; None where nothing is known of it.
+        packed: a row holds several sequences that must not attend to each other; the column
+            `boundaries` has their starts.
+        masks: how the stored masks were drawn (`MaskConfig.as_dict`), so that dynamic masks can be
+            drawn in the same way; None if unknown.
     """
 
     recipe: str
@@ -56,64 +57,79 @@ class DatasetInfo:
 
     @classmethod
     def from_schema(cls, schema: pa.Schema, name: str) -> DatasetInfo:
-        """Read it back; `DataError` if `name` is no dataset shard."""
+        """Read the metadata; raise `DataError` if `name` is no dataset shard."""
         content = (schema.metadata or {}).get(b"cloze.dataset")
         if content is None:
             raise DataError(
-                f"{name} is no Cloze dataset shard (its schema lacks the key cloze.dataset); make one with `cloze dataset`"
+                f"{name} is no Cloze dataset shard (its schema lacks the key cloze.dataset); make "
+                f"one with `cloze dataset`"
             )
         values = json.loads(content)
         if values.get("version") != VERSION:
-            raise DataError(f"{name} has dataset version {values.get('version')}, this program reads {VERSION}; make it again")
+            raise DataError(
+                f"{name} has dataset version {values.get('version')}, this program reads {VERSION};"
+                f" make it again"
+            )
         values["special"] = SpecialTokens(**values["special"])
         return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLayout:
-    """How the rows of a shard lie in its record batches, so that a reader finds any row without looking at the others.
+    """The layout of a shard's rows in record batches, so that a reader can find any row directly.
 
-    Rows of a shard stand in bins of length, the shortest first, and in each bin in the order of their hash; a record batch
-    holds rows of one bin alone and a fixed number of them, but for the bin's last. One bin is the plain case. Lies as
-    JSON in the schema's metadata under `cloze.layout`, where other programs pass it by.
+    Rows are in length bins, the shortest first, and in shuffle order within a bin. A record batch
+    holds rows of one bin only, and a fixed number of them except for the bin's last batch. Without
+    bins there is one. Stored as JSON under `cloze.layout` in the schema's metadata, which other
+    programs ignore.
 
     Attributes:
-        borders: the most tokens of a row in each bin.
+        bin_boundaries: maximum row length of each bin.
         rows: rows in each bin.
-        batch_rows: rows of a record batch, the last of each bin excepted.
-        compression: of the buffers: zstd, lz4 or None.
+        batch_rows: rows per record batch, except for the last of each bin.
+        compression: compression of the buffers: zstd, lz4 or None.
     """
 
-    borders: tuple[int, ...]
+    bin_boundaries: tuple[int, ...]
     rows: tuple[int, ...]
     batch_rows: int
     compression: str | None = None
 
     def to_metadata(self) -> dict[bytes, bytes]:
-        return {LAYOUT_KEY: json.dumps(asdict(self), sort_keys=True).encode()}
+        values = asdict(self)
+        values["borders"] = values.pop("bin_boundaries")  # the stored name
+        return {LAYOUT_KEY: json.dumps(values, sort_keys=True).encode()}
 
     @classmethod
     def from_schema(cls, schema: pa.Schema, name: str) -> ShardLayout | None:
-        """Read it back; None where a shard was written without one, `DataError` where it is damaged."""
+        """Read the layout; return None if there is none, raise `DataError` if it is damaged."""
         content = (schema.metadata or {}).get(LAYOUT_KEY)
         if content is None:
             return None
         try:
             values = json.loads(content)
             found = cls(
-                borders=tuple(map(int, values["borders"])),
+                bin_boundaries=tuple(map(int, values["borders"])),
                 rows=tuple(map(int, values["rows"])),
                 batch_rows=int(values["batch_rows"]),
                 compression=values.get("compression"),
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise DataError(f"{name} is damaged (its layout cannot be read); make the dataset again") from error
-        if len(found.rows) != len(found.borders) or found.batch_rows < 1 or min(found.rows, default=0) < 0:
-            raise DataError(f"{name} is damaged (its layout contradicts itself); make the dataset again")
+            raise DataError(
+                f"{name} is damaged (its layout cannot be read); make the dataset again"
+            ) from error
+        if (
+            len(found.rows) != len(found.bin_boundaries)
+            or found.batch_rows < 1
+            or min(found.rows, default=0) < 0
+        ):
+            raise DataError(
+                f"{name} is damaged (its layout contradicts itself); make the dataset again"
+            )
         return found
 
     def batches(self) -> tuple[I64, I64]:
-        """Rows of each record batch, and the bin that they are of: int64 [batches] twice."""
+        """Return rows and bin of each record batch: int64 [batches] twice."""
         counts = -(-np.asarray(self.rows, np.int64) // self.batch_rows)
         bins = np.repeat(np.arange(len(self.rows)), counts)
         sizes = np.full(len(bins), self.batch_rows, np.int64)
@@ -123,7 +139,7 @@ class ShardLayout:
 
 
 def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[Any]:
-    """The smallest dtype that holds the ids of a vocabulary, or the `wanted` one if it does.
+    """Return the smallest dtype for the ids of a vocabulary, or the `wanted` dtype if it is enough.
 
     Raises:
         UsageError: `wanted` is too small for the vocabulary.
@@ -134,30 +150,40 @@ def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[Any]:
     dtype: np.dtype[Any] = np.dtype(wanted)
     if vocab_size > np.iinfo(dtype).max + 1:
         raise UsageError(
-            f"id_type ({wanted}) holds {np.iinfo(dtype).max + 1:,} ids, the vocabulary has {vocab_size:,}; use uint32"
+            f"id_type ({wanted}) holds {np.iinfo(dtype).max + 1:,} ids, the vocabulary has "
+            f"{vocab_size:,}; use uint32"
         )
     return dtype
 
 
 def dataset_schema(info: DatasetInfo, ids: np.dtype[Any]) -> pa.Schema:
-    """The schema of a dataset shard (`ids`: the dtype of token ids, from `id_dtype`).
+    """Return the schema of a dataset shard (`ids`: dtype of token ids, from `id_dtype`).
 
-    `masks` has one entry a mask copy: the sorted positions that are predicted, and the ids that stand there in
-    the masked sequence. The labels are `input_ids` at those positions. Left-to-right rows have empty lists there.
+    `masks` has one entry per mask copy: the sorted predicted positions, and the ids at these
+    positions in the masked sequence. Labels are the `input_ids` there. Left-to-right rows have
+    empty lists.
 
-    `source` names the document of the row's first token, and the sentence of that document in which the row begins. A pairing
-    that cuts a sentence too long for a row counts each part of it as a sentence, so that no two rows share a source.
+    `source` names the document of the row's first token, and the sentence in which the row begins.
+    If a pairing splits an overlong sentence, each part counts as a sentence, so that no two rows
+    share a source.
 
-    `boundaries` stands last, only where `info.packed`: the first position of every sequence in the row, 0 first.
+    `boundaries` is the last column, only if `info.packed`: the first position of every sequence in
+    the row, 0 first.
     """
     token = pa.from_numpy_dtype(ids)
-    mask = pa.struct([pa.field("positions", pa.list_(pa.uint16())), pa.field("input_ids", pa.list_(token))])
+    mask = pa.struct(
+        [pa.field("positions", pa.list_(pa.uint16())), pa.field("input_ids", pa.list_(token))]
+    )
     fields = [
         pa.field("input_ids", pa.list_(token), nullable=False),
         pa.field("segment_start", pa.int32(), nullable=False),
         pa.field("pair_label", pa.int8(), nullable=True),
         pa.field("masks", pa.list_(mask), nullable=False),
-        pa.field("source", pa.struct([pa.field("document", pa.uint64()), pa.field("offset", pa.int32())]), nullable=False),
+        pa.field(
+            "source",
+            pa.struct([pa.field("document", pa.uint64()), pa.field("offset", pa.int32())]),
+            nullable=False,
+        ),
     ]
     if info.packed:
         fields.append(pa.field("boundaries", pa.list_(pa.uint16()), nullable=False))

@@ -1,8 +1,8 @@
-"""Stage "dataset": a corpus and a tokenizer in, shards of examples with their masks out.
+"""Stage "dataset": a corpus and a tokenizer in, shards of masked examples out.
 
-First every corpus shard is cut into rows, then the rows are spread over shards by a hash, equal to within one row, and
-their masks drawn. Both steps are fanned out by Beam; `pipeline.dataset.row_parts` and `shards` hold what they do.
-With the input `append`, a finished dataset, its shards are taken over as they are, and new ones hold what it lacks.
+Beam first cuts every corpus shard into rows (`rows.py`). Then it distributes the rows over shards
+by a hash, equal to within one row, and draws their masks (`shards.py`). With the input `append`, a
+finished dataset, existing shards are linked, and new shards hold the new documents.
 """
 
 from __future__ import annotations
@@ -11,44 +11,48 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.humanize import si
-from pipeline.core.stage import Build, Input, Outcome, Stage
-from pipeline.dataset.config import DatasetConfig
-from pipeline.dataset.cost import COSTS
-from pipeline.dataset.pairs.table import PAIRINGS
+from cloze.core.humanize import format_count
+from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.pipeline.dataset.config import COSTS, DatasetConfig, check_disk_space
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 
 if TYPE_CHECKING:
-    from pipeline.dataset.append import Base
-    from pipeline.dataset.schema import DatasetInfo
-    from pipeline.tokenizer.tokenizer import Tokenizer
+    from cloze.pipeline.dataset.append import BaseDataset
+    from cloze.pipeline.dataset.schema import DatasetInfo
+    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 VERSION = 2
+FEW_ROWS = 1000  # four of BERT's batches; fewer rows cause a warning
 
 
-def run(config: DatasetConfig, build: Build) -> Outcome:
-    """Make the shards.
+def run(config: DatasetConfig, build: BuildContext) -> StageResult:
+    """Build the shards.
 
     Raises:
-        UsageError: ids of `id_type` cannot hold the vocabulary, or what is appended to was made by another version.
-        DataError: the corpus, the tokenizer or what is appended to is missing or damaged, or there is no new training text.
+        UsageError: `id_type` is too small for the vocabulary, or another version of the stage made
+            the dataset to append to.
+        DataError: an input is missing or damaged, or there is no new training text.
         ClozeError: the disk cannot hold the shards.
     """
-    from pipeline.core import storage
-    from pipeline.core.errors import DataError
-    from pipeline.core.shards import HELDOUT, SPLITS, TRAIN, shard_name
-    from pipeline.corpus.shards import CorpusShards
-    from pipeline.dataset import append, disk, document_keys, schema
-    from pipeline.dataset.masking.unigrams import UNIGRAMS, write_unigrams
-    from pipeline.dataset.merge import count_pieces, open_parts
-    from pipeline.dataset.ranks import bin_borders
-    from pipeline.dataset.row_parts import MakePart
-    from pipeline.dataset.shards import MakeShard, plan
-    from pipeline.dataset.summary import Summary
-    from pipeline.engines.fan_out import fan_out
-    from pipeline.tokenizer import load
+    from cloze.core import storage
+    from cloze.core.artifacts.artifact import HELDOUT, SPLITS, TRAIN, shard_name
+    from cloze.core.errors import DataError
+    from cloze.pipeline.corpus.write.shards import CorpusShards
+    from cloze.pipeline.dataset import append, schema
+    from cloze.pipeline.dataset.masking.candidates import UNIGRAMS, write_unigrams
+    from cloze.pipeline.dataset.merge import bin_borders, count_tokens, open_intermediate_files
+    from cloze.pipeline.dataset.rows import BuildRows
+    from cloze.pipeline.dataset.shards import WriteDatasetShard, plan
+    from cloze.pipeline.dataset.summary import DatasetSummary
+    from cloze.pipeline.runners.fan_out import fan_out
+    from cloze.pipeline.tokenizer import load
 
     corpus = CorpusShards.open(build.inputs["corpus"])
-    base = append.Base.open(build.inputs["append"], VERSION) if "append" in build.inputs else None
+    base = (
+        append.BaseDataset.open(build.inputs["append"], VERSION)
+        if "append" in build.inputs
+        else None
+    )
     tokenizer = load(build.inputs["vocab"], config.lowercase)
     ids = str(schema.id_dtype(tokenizer.vocab_size, config.id_type))
     info = _info(config, tokenizer)
@@ -56,10 +60,10 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
         tokenizer.save(build.file("tokenizer"))
     else:
         base.check(info)
-        base.take_over(build.path)
+        base.link_files(build.path)
     masks = config.mask_config()
     parts, directory = len(corpus.names), storage.join(build.scratch, "parts")
-    make_part = MakePart(
+    make_part = BuildRows(
         directory=directory,
         tokenizer=build.file("tokenizer"),
         tokenizer_fingerprint=tokenizer.fingerprint,
@@ -68,28 +72,52 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
         pairs=config.pair_config(),
         masks=masks,
     )
-    make = document_keys.MakeNewPart(
-        make_part=make_part, known=base.documents if base else (), stamp=base.manifest.fingerprint if base else ""
+    make = append.BuildNewRows(
+        make_part=make_part,
+        known=base.documents if base else (),
+        stamp=base.manifest.fingerprint if base else "",
     )
-    units = [(f"part-{number:05d}", {"number": number, "path": corpus.file(name)}) for number, name in enumerate(corpus.names)]
-    made = fan_out(build, "rows", units, make, unit_name="bytes", weights=[float(size) for size in corpus.sizes])
+    units = [
+        (f"part-{number:05d}", {"number": number, "path": corpus.file(name)})
+        for number, name in enumerate(corpus.names)
+    ]
+    made = fan_out(
+        build,
+        "rows",
+        units,
+        make,
+        unit_name="bytes",
+        weights=[float(size) for size in corpus.sizes],
+    )
     for result in made:
         for split in SPLITS:
             build.counters.update(result[split]["counters"])
     rows = {split: sum(result[split]["rows"] for result in made) for split in SPLITS}
     if not rows[TRAIN]:
         lacks = f" that {base.path} lacks" if base else ""
-        raise DataError(f"{corpus.path} gives no rows{lacks} for the split {TRAIN}; give `cloze corpus` more text")
+        raise DataError(
+            f"{corpus.path} gives no rows{lacks} for the split {TRAIN}; give `cloze corpus` more "
+            f"text"
+        )
     documents_made = sum(result["documents"] for result in made)
     generation = base.generation if base else 0
-    document_keys.write_documents(
-        build.file(f"{append.prefix(document_keys.DOCUMENTS, generation)}.arrow"), directory, parts, documents_made
+    append.write_documents(
+        build.file(f"{append.prefix(append.DOCUMENTS, generation)}.arrow"),
+        directory,
+        parts,
+        documents_made,
     )
 
     counts = build.file(UNIGRAMS) if masks.random_from == "corpus" else None
-    if counts is not None and base is None:  # what is appended is masked like what is there
-        write_unigrams(counts, count_pieces(open_parts(directory, TRAIN, parts, build.fingerprint), tokenizer.vocab_size))
-    make_shard = MakeShard(
+    if counts is not None and base is None:  # appended rows use the masks of the existing dataset
+        write_unigrams(
+            counts,
+            count_tokens(
+                open_intermediate_files(directory, TRAIN, parts, build.fingerprint),
+                tokenizer.vocab_size,
+            ),
+        )
+    make_shard = WriteDatasetShard(
         directory=directory,
         parts=parts,
         stamp=build.fingerprint,
@@ -106,19 +134,32 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
     for split, count in ((TRAIN, train_shards), (HELDOUT, 1)):
         for number, ranges in enumerate(plan(make_shard, split, rows[split], count)):
             name = shard_name(append.prefix(split, generation), number, count)
-            unit = {"split": split, "path": build.file(name), "ranges": [asdict(found) for found in ranges]}
+            unit = {
+                "split": split,
+                "path": build.file(name),
+                "ranges": [asdict(found) for found in ranges],
+            }
             shards.append((name.removesuffix(".arrow"), unit))
     weights = [float(sum(found["rows"] for found in unit["ranges"])) for _, unit in shards]
-    disk.check(build.path, directory, masks.rate, 2 if ids == "uint16" else 4, config.copies, config.compression)
+    check_disk_space(
+        build.path,
+        directory,
+        masks.rate,
+        2 if ids == "uint16" else 4,
+        config.copies,
+        config.compression,
+    )
     written = fan_out(build, "shards", shards, make_shard, unit_name="rows", weights=weights)
-    summary = Summary(config=config, info=info, rows=rows, documents=documents_made, shards=train_shards)
+    summary = DatasetSummary(
+        config=config, info=info, rows=rows, documents=documents_made, shards=train_shards
+    )
     known = sum(result["known"] for result in made)
     return summary.outcome(build, written[:train_shards], base, known)
 
 
 def _info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
-    """What every shard says of itself."""
-    from pipeline.dataset import schema
+    """Return the metadata of every shard."""
+    from cloze.pipeline.dataset import schema
 
     return schema.DatasetInfo(
         recipe=config.recipe,
@@ -134,14 +175,26 @@ def _info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
     )
 
 
-def _train_shards(config: DatasetConfig, base: Base | None, rows: int) -> int:
-    """The config's shards, or as many new ones as keep the size of those that are there."""
+def _train_shards(config: DatasetConfig, base: BaseDataset | None, rows: int) -> int:
+    """Return the config's number of shards; for an append, a number that keeps their size."""
     return config.shards if base is None else min(99_999, max(1, round(rows / base.rows_a_shard)))
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """Rows, pieces of text read, and shards."""
-    return f"{summary['rows']:,} rows, {si(summary['tokens'])} tokens read, {summary['shards']} shards"
+    """Summarise rows, tokens read and shards; warn if there are few rows."""
+    told = (
+        f"{summary['rows']:,} rows, {format_count(summary['tokens'])} tokens read, "
+        f"{summary['shards']} shards"
+    )
+    few = summary["rows"] < FEW_ROWS
+    return (
+        (
+            f"{told}; warning: only {summary['rows']:,} rows to train on: see what the corpus "
+            f"dropped, or give it more text"
+        )
+        if few
+        else told
+    )
 
 
 STAGE = Stage(
@@ -150,12 +203,12 @@ STAGE = Stage(
     config=DatasetConfig,
     run=run,
     inputs={
-        "corpus": Input(kinds=("corpus", "semdedup"), required=True),
-        "vocab": Input(kinds=("vocab",), required=True),
-        "append": Input(kinds=("dataset",), named=True),
+        "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
+        "vocab": InputSpec(kinds=("vocab",), required=True),
+        "append": InputSpec(kinds=("dataset",), explicit_only=True),
     },
-    worker="pipeline",
+    worker="cloze.pipeline",
     headline=headline,
-    costs=COSTS,
-    compared=("rows", "tokens", "padding_share"),
+    cost_model=COSTS,
+    comparison_metrics=("rows", "tokens", "padding_share"),
 )

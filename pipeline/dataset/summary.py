@@ -1,4 +1,4 @@
-"""Stage "dataset", last: what is told of a dataset, from what its units counted."""
+"""The summary of a dataset, from the counts of its units."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.core.stage import Build, Outcome
-from pipeline.dataset.append import Base, added
-from pipeline.dataset.config import ExampleConfig
-from pipeline.dataset.masking.draw import Masks
-from pipeline.dataset.pairs.segments import NO_LABEL
-from pipeline.dataset.pairs.table import label_names
-from pipeline.dataset.rows import RowBlock
-from pipeline.dataset.schema import DatasetInfo
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.pipeline.dataset.append import BaseDataset, add_counts
+from cloze.pipeline.dataset.config import ExampleConfig
+from cloze.pipeline.dataset.masking.draw import Masks
+from cloze.pipeline.dataset.pairings.registry import label_names
+from cloze.pipeline.dataset.pairings.segments import NO_LABEL
+from cloze.pipeline.dataset.rows import RowBlock
+from cloze.pipeline.dataset.schema import DatasetInfo
 
 HISTOGRAM_BINS = 16
-TOKENS = "tokens/"  # opens the counters of pieces of text: read, in_rows, and why the others are in none
-AGAIN = "random_next"  # of them: pieces that stand in rows a second time, as another document's random next
+TOKENS = (
+    "tokens/"  # prefix of the counters of text tokens: read, in_rows, and reasons for the others
+)
+# of these: tokens in rows a second time, as another document's random next segment
+AGAIN = "random_next"
 CAPPED = "masks/capped_rows"
-CAPPED_SHARE = 0.01  # of the rows may lose predictions to the cap without a warning
+CAPPED_SHARE = 0.01  # share of rows that may lose predictions to the maximum without a warning
 
 
 @dataclass(slots=True, kw_only=True)
 class ShardCounts:
-    """What is counted of a shard while it is written.
+    """The counts of a shard while it is written.
 
     Attributes:
-        length: the most tokens of a row.
-        row_tokens: tokens of all rows, special ones included.
-        masked: predictions, in all copies.
-        labels: rows of pair label 0, of label 1, and of none.
+        length: maximum tokens per row.
+        row_tokens: tokens of all rows, special tokens included.
+        masked: predictions in all copies.
+        labels: rows with pair label 0, with label 1, and without a label.
         histogram: rows by length, in `HISTOGRAM_BINS` bins.
     """
 
@@ -47,29 +50,39 @@ class ShardCounts:
 
     @classmethod
     def empty(cls, length: int) -> ShardCounts:
-        return cls(length=length, labels=np.zeros(3, np.int64), histogram=np.zeros(HISTOGRAM_BINS, np.int64))
+        return cls(
+            length=length,
+            labels=np.zeros(3, np.int64),
+            histogram=np.zeros(HISTOGRAM_BINS, np.int64),
+        )
 
     def add(self, block: RowBlock, masks: Masks) -> None:
-        self.histogram += np.bincount((block.lengths - 1) * HISTOGRAM_BINS // self.length, minlength=HISTOGRAM_BINS)
+        self.histogram += np.bincount(
+            (block.lengths - 1) * HISTOGRAM_BINS // self.length, minlength=HISTOGRAM_BINS
+        )
         self.labels += [(block.pair_label == label).sum() for label in (0, 1, NO_LABEL)]
         self.rows += len(block)
         self.row_tokens += len(block.input_ids)
         self.masked += len(masks.positions)
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "labels": self.labels.tolist(), "histogram": self.histogram.tolist()}
+        return {
+            **asdict(self),
+            "labels": self.labels.tolist(),
+            "histogram": self.histogram.tolist(),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Of the new shards.
+class DatasetSummary:
+    """The summary of the new shards.
 
     Attributes:
-        config: what was asked for.
-        info: what every shard says.
-        rows: by split.
-        documents: documents read, of both splits.
-        shards: of the training split.
+        config: requested examples.
+        info: metadata of every shard.
+        rows: number of rows by split.
+        documents: number of documents read, of both splits.
+        shards: number of shards of the training split.
     """
 
     config: ExampleConfig
@@ -78,14 +91,22 @@ class Summary:
     documents: int
     shards: int
 
-    def outcome(self, build: Build, written: list[dict[str, Any]], base: Base | None, known: int) -> Outcome:
-        """The summary: of the training split, but for `heldout_rows`, `documents` and what is said of text tokens.
+    def outcome(
+        self,
+        build: BuildContext,
+        written: list[dict[str, Any]],
+        base: BaseDataset | None,
+        known: int,
+    ) -> StageResult:
+        """Return the summary of the training split.
+
+        `heldout_rows`, `documents` and text tokens cover both splits.
 
         Args:
-            build: its counters are those of the new shards; those of `base` are added to them.
-            written: the counts of the shards of the training split.
-            base: what was appended to.
-            known: documents of the corpus that it held already.
+            build: has the counters of the new shards; those of `base` are added.
+            written: counts of the training split's shards.
+            base: dataset that was appended to, or None.
+            known: number of the corpus's documents that `base` held already.
         """
         total: Counter[str] = Counter()
         for counts in written:
@@ -99,13 +120,22 @@ class Summary:
             "masked": total["masked"],
             "shards": self.shards,
             "documents": self.documents,
-            "pair_labels": dict(zip((*label_names(self.info.pair_task), "none"), labels, strict=True)),
-            "length_histogram": np.sum([counts["histogram"] for counts in written], axis=0).tolist(),
+            "pair_labels": dict(
+                zip((*label_names(self.info.pair_task), "none"), labels, strict=True)
+            ),
+            "length_histogram": np.sum(
+                [counts["histogram"] for counts in written], axis=0
+            ).tolist(),
         }
         appended = {}
         if base is not None:
-            appended = {"appended": {name: new[name] for name in ("rows", "heldout_rows", "tokens", "shards", "documents")}}
-            new = added(base.manifest.summary, new)
+            appended = {
+                "appended": {
+                    name: new[name]
+                    for name in ("rows", "heldout_rows", "tokens", "shards", "documents")
+                }
+            }
+            new = add_counts(base.manifest.summary, new)
             build.counters["dropped/already_in_dataset"] += known
             build.counters.update(base.manifest.counters)
         rows, tokens = max(1, new["rows"]), max(1, new["row_tokens"])
@@ -123,32 +153,38 @@ class Summary:
         }
         for warning in summary["warnings"]:
             build.report.progress(rows, rows, "rows", {"step": "shards", "warning": warning})
-        return Outcome(rows=new["rows"], tokens=new["tokens"], summary=summary)
+        return StageResult(rows=new["rows"], tokens=new["tokens"], summary=summary)
 
 
 def token_shares(counters: Mapping[str, int]) -> dict[str, Any]:
-    """Where the pieces of text went, as shares of those that were read: `tokens_in_rows_share`, and `tokens_by_reason`.
+    """Return the shares of the text tokens: `tokens_in_rows_share` and `tokens_by_reason`.
 
-    The reasons add up to what was read; `tokens_used_again` stand in rows beside.
+    The reasons add up to the tokens read; `tokens_used_again` come in addition.
     """
     read = counters.get(f"{TOKENS}read", 0)
-    found = {name.removeprefix(TOKENS): count for name, count in counters.items() if name.startswith(TOKENS)}
+    found = {
+        name.removeprefix(TOKENS): count
+        for name, count in counters.items()
+        if name.startswith(TOKENS)
+    }
     found.pop("read", None)
     again = found.pop(AGAIN, 0)
     shares = {
-        name: {"tokens": count, "share": round(count / read, 6) if read else 0.0} for name, count in sorted(found.items())
+        name: {"tokens": count, "share": round(count / read, 6) if read else 0.0}
+        for name, count in sorted(found.items())
     }
     in_rows = shares.get("in_rows", {}).get("share", 0.0)
     return {"tokens_in_rows_share": in_rows, "tokens_by_reason": shares, "tokens_used_again": again}
 
 
 def warnings(config: ExampleConfig, counters: Mapping[str, int], rows: int) -> list[str]:
-    """What is probably not meant, from the settings and from what came of them."""
+    """Return warnings about probably unintended settings and their results."""
     found = config.warnings()
     capped = counters.get(CAPPED, 0)
     if capped > CAPPED_SHARE * rows and not any("max_predictions" in warning for warning in found):
         found.append(
-            f"max_predictions ({config.max_predictions}) cuts the masks of {capped:,} of {rows:,} rows below mask_rate"
+            f"max_predictions ({config.max_predictions}) cuts the masks of {capped:,} of {rows:,} "
+            f"rows below mask_rate"
             f" ({config.mask_rate:g}); leave it out, or set a larger one"
         )
     return found

@@ -1,32 +1,136 @@
-"""The families' tokenizers, put together from their vocabularies: as transformers' own classes build them.
+"""Tokenizer backends of the families, and a reader of SentencePiece models (`spiece.model`).
 
-So a saved one opens with its family's class (`BertTokenizer`, `RobertaTokenizer`, `AlbertTokenizer`) and gives the same ids.
+The reader parses protobuf's wire format: numbered fields, each a varint, eight bytes, a byte
+string, or four bytes. Field numbers are from google/sentencepiece, sentencepiece_model.proto. The
+class in the sentencepiece package needs a newer protobuf than Apache Beam allows, and the library
+does not expose the normalization (docs/decisions/tokenizers.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from pipeline.tokenizer.special import METASPACE, special_names
+from cloze.core.errors import DataError
+from cloze.pipeline.tokenizer.special import METASPACE, special_names
 
-MAX_WORD_CHARACTERS = 100  # a longer word is [UNK]: google-research/bert's tokenization.py says 200, transformers 100
+UNIGRAM = 1
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
-def bert_backend(vocab: Mapping[str, int], lowercase: bool, strip_accents: bool | None = None) -> tokenizers.Tokenizer:
-    """A WordPiece tokenizer as BERT's: `[CLS] A [SEP] B [SEP]`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentencePieceModel:
+    """The fields of a SentencePiece model that define a tokenizer.
+
+    Attributes:
+        pieces: tokens with their scores; the index is the id.
+        types: type of each token: NORMAL, UNKNOWN, CONTROL, ….
+        model_type: UNIGRAM, or another of MODEL_TYPES.
+        charsmap: compiled normalization; empty if there is none.
+    """
+
+    pieces: tuple[tuple[str, float], ...]
+    types: tuple[int, ...]
+    model_type: int
+    charsmap: bytes
+
+
+def parse(data: bytes, name: str) -> SentencePieceModel:
+    """Parse a model; `name` is its file, for messages.
+
+    Raises:
+        DataError: the bytes are no SentencePiece model.
+    """
+    pieces, types, model_type, charsmap = [], [], UNIGRAM, b""
+    try:
+        for number, value in _fields(data):
+            if number == 1 and isinstance(value, bytes):
+                piece = dict(_fields(value))
+                text, score = piece.get(1, b""), piece.get(2, 0.0)
+                if not isinstance(text, bytes) or not isinstance(score, float):
+                    raise ValueError("a piece that is none")
+                pieces.append((text.decode("utf-8"), score))
+                types.append(int(piece.get(3, NORMAL)))
+            elif number == 2 and isinstance(value, bytes):
+                model_type = int(dict(_fields(value)).get(3, UNIGRAM))
+            elif number == 3 and isinstance(value, bytes):
+                found = dict(_fields(value)).get(2, b"")
+                charsmap = found if isinstance(found, bytes) else b""
+    except (ValueError, IndexError, struct.error) as error:
+        raise DataError(f"{name} is no SentencePiece model ({error}); fetch it again") from error
+    if not pieces:
+        raise DataError(f"{name} is no SentencePiece model (it holds no pieces); fetch it again")
+    return SentencePieceModel(
+        pieces=tuple(pieces), types=tuple(types), model_type=model_type, charsmap=charsmap
+    )
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """Yield number and value of each field of a message, in order."""
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            value, place = _varint(data, place)
+            yield number, value
+        elif kind == 2:
+            length, place = _varint(data, place)
+            if place + length > len(data):
+                raise ValueError(f"a field of {length} bytes is cut off")
+            yield number, data[place : place + length]
+            place += length
+        elif kind == 5:
+            yield number, struct.unpack_from("<f", data, place)[0]
+            place += 4
+        elif kind == 1:
+            yield number, struct.unpack_from("<d", data, place)[0]
+            place += 8
+        else:
+            raise ValueError(f"a field of kind {kind}")
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value, shift = 0, 0
+    while True:
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 0x80:
+            return value, place
+        if shift > 63:
+            raise ValueError("a number of more than ten bytes")
+
+
+# Backends of the families, equal to those of transformers' own classes.
+
+MAX_WORD_CHARACTERS = (
+    100  # longer words are [UNK]: google-research/bert, tokenization.py has 200, transformers 100
+)
+
+
+def bert_backend(
+    vocab: Mapping[str, int], lowercase: bool, strip_accents: bool | None = None
+) -> tokenizers.Tokenizer:
+    """Build a WordPiece tokenizer as BERT's: `[CLS] A [SEP] B [SEP]`.
 
     Args:
-        vocab: pieces to ids.
+        vocab: tokens to ids.
         lowercase: lowercase the text.
-        strip_accents: remove accents; None: where case is removed.
+        strip_accents: remove accents; None: if `lowercase`.
     """
     names = special_names(vocab)
     backend = tokenizers.Tokenizer(
         models.WordPiece(
-            dict(vocab), unk_token=names["unk"], continuing_subword_prefix="##", max_input_chars_per_word=MAX_WORD_CHARACTERS
+            dict(vocab),
+            unk_token=names["unk"],
+            continuing_subword_prefix="##",
+            max_input_chars_per_word=MAX_WORD_CHARACTERS,
         )
     )
     backend.normalizer = normalizers.BertNormalizer(
@@ -35,31 +139,44 @@ def bert_backend(vocab: Mapping[str, int], lowercase: bool, strip_accents: bool 
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     backend.add_special_tokens([name for name in names.values() if name in vocab])
-    _template(backend, vocab, names)
+    frame_as_bert(backend, names)
     return backend
 
 
 def roberta_backend(
-    vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], lowercase: bool = False, add_prefix_space: bool = False
+    vocab: Mapping[str, int],
+    merges: Sequence[tuple[str, str]],
+    lowercase: bool = False,
+    add_prefix_space: bool = False,
 ) -> tokenizers.Tokenizer:
-    """A byte-level BPE as RoBERTa's: GPT-2's pre-tokenizer, `<s> A </s></s> B </s>`, no segments.
+    """Build a byte-level BPE as RoBERTa's: `<s> A </s></s> B </s>`, without segment ids.
+
+    The pre-tokenizer is GPT-2's.
 
     Args:
-        vocab: pieces, in GPT-2's byte alphabet, to ids.
-        merges: pairs of pieces, the first learned first.
+        vocab: tokens, in GPT-2's byte alphabet, to ids.
+        merges: pairs of tokens in the order of learning.
         lowercase: lowercase the text; RoBERTa does not.
         add_prefix_space: put a space before every text that has none; RoBERTa does not.
     """
     names = special_names(vocab)
     model = models.BPE(
-        dict(vocab), list(merges), continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False, byte_fallback=False
+        dict(vocab),
+        list(merges),
+        continuing_subword_prefix="",
+        end_of_word_suffix="",
+        fuse_unk=False,
+        byte_fallback=False,
     )
     backend = tokenizers.Tokenizer(model)
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=True)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=add_prefix_space, use_regex=True
+    )
     backend.decoder = decoders.ByteLevel()
-    # The mask takes the space before it, since the piece that stands there would have it: transformers, RobertaTokenizer.
+    # The mask includes the space before it, as the masked token would: transformers,
+    # RobertaTokenizer.
     backend.add_special_tokens(
         [
             AddedToken(name, lstrip=role == "mask", normalized=False, special=True)
@@ -69,7 +186,10 @@ def roberta_backend(
     )
     if names["cls"] in vocab and names["sep"] in vocab:
         backend.post_processor = processors.RobertaProcessing(
-            (names["sep"], vocab[names["sep"]]), (names["cls"], vocab[names["cls"]]), True, add_prefix_space
+            (names["sep"], vocab[names["sep"]]),
+            (names["cls"], vocab[names["cls"]]),
+            True,
+            add_prefix_space,
         )
     return backend
 
@@ -81,21 +201,25 @@ def albert_backend(
     strip_accents: bool = True,
     charsmap: bytes | None = None,
 ) -> tokenizers.Tokenizer:
-    """A Unigram tokenizer as ALBERT's: words begin with `▁`, `[CLS] A [SEP] B [SEP]`.
+    """Build a Unigram tokenizer as ALBERT's: words begin with `▁`, `[CLS] A [SEP] B [SEP]`.
 
     Args:
-        pieces: with their log-probabilities; the id is the place in the list.
-        unk_id: the place of <unk>.
+        pieces: tokens with their log-probabilities; the index is the id.
+        unk_id: index of <unk>.
         lowercase: lowercase the text.
-        strip_accents: decompose it (NFKD) and remove accents: transformers' `keep_accents` turned round.
-        charsmap: a SentencePiece model's own normalization, run last.
+        strip_accents: decompose the text (NFKD) and remove accents; opposite of transformers'
+            `keep_accents`.
+        charsmap: normalization of a SentencePiece model, applied last.
     """
     vocab = {piece: number for number, (piece, _) in enumerate(pieces)}
     names = special_names(vocab)
     backend = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id, False))
     backend.normalizer = albert_normalizer(lowercase, strip_accents, charsmap)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=METASPACE, prepend_scheme="always")]
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(replacement=METASPACE, prepend_scheme="always"),
+        ]
     )
     backend.decoder = decoders.Metaspace(replacement=METASPACE, prepend_scheme="always")
     backend.add_special_tokens(
@@ -105,13 +229,21 @@ def albert_backend(
             if name in vocab
         ]
     )
-    _template(backend, vocab, names)
+    frame_as_bert(backend, names)
     return backend
 
 
-def albert_normalizer(lowercase: bool, strip_accents: bool, charsmap: bytes | None = None) -> normalizers.Normalizer:
-    """google-research/albert, tokenization.py, preprocess_text: quotes, accents, case; then the model's own map."""
-    steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+def albert_normalizer(
+    lowercase: bool, strip_accents: bool, charsmap: bytes | None = None
+) -> normalizers.Normalizer:
+    """Build the normalizer: quotes, accents and case, then the model's own map.
+
+    Source: google-research/albert, tokenization.py, preprocess_text.
+    """
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Replace("``", '"'),
+        normalizers.Replace("''", '"'),
+    ]
     if strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
     if lowercase:
@@ -121,11 +253,59 @@ def albert_normalizer(lowercase: bool, strip_accents: bool, charsmap: bytes | No
     return normalizers.Sequence(steps)
 
 
-def _template(backend: tokenizers.Tokenizer, vocab: Mapping[str, int], names: Mapping[str, str]) -> None:
+# The special tokens around one text and around a pair.
+
+
+@dataclass(frozen=True, slots=True)
+class PairFrame:
+    """The special tokens of `[CLS] A <separator> B [SEP]`.
+
+    Attributes:
+        separator: ids between the two texts.
+        typed: the tokens of B have type 1.
+    """
+
+    separator: tuple[int, ...]
+    typed: bool
+
+    @property
+    def size(self) -> int:
+        """Number of special tokens of a pair."""
+        return len(self.separator) + 2
+
+
+def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairFrame:
+    """Return the pair frame of the post-processor of `backend`.
+
+    A post-processor that does not write `[CLS] A [SEP]` and `[CLS] A … B [SEP]` is replaced by
+    BERT's, so that the saved tokenizer frames texts as in the model's training.
+
+    Args:
+        names: special tokens by role.
+    """
+    vocab = backend.get_vocab()
+    cls, sep, mask = (vocab[names[role]] for role in ("cls", "sep", "mask"))
+    text = backend.encode(names["mask"], add_special_tokens=False)
+    pair = backend.post_process(text, text)
+    around = [number for number in pair.ids if number != mask]
+    single = backend.post_process(text).ids == [cls, mask, sep]
+    if not single or pair.ids != [cls, mask, *around[1:-1], mask, sep]:
+        frame_as_bert(backend, names)
+        return PairFrame((sep,), True)
+    return PairFrame(tuple(around[1:-1]), pair.type_ids[-2] == 1)
+
+
+def frame_as_bert(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> None:
+    """Make `backend` write `[CLS] A [SEP] B [SEP]`, if its vocabulary has both tokens.
+
+    Args:
+        names: special tokens by role.
+    """
     cls, sep = names["cls"], names["sep"]
-    if cls in vocab and sep in vocab:
+    numbers = backend.token_to_id(cls), backend.token_to_id(sep)
+    if None not in numbers:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{cls}:0 $A:0 {sep}:0",
             pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-            special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
+            special_tokens=list(zip((cls, sep), numbers, strict=True)),
         )

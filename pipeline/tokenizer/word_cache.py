@@ -1,9 +1,9 @@
-"""The tokenizer's shortcut: a word that was cut into pieces once is not cut again.
+"""A cache of words and their tokens, with exactly the results of the uncached tokenizer.
 
-Where a tokenizer's pieces never depend on anything beyond a space, the pieces of a text are those of its stretches between spaces,
-end to end. Text repeats its words (Zipf), so a table from such stretches to their pieces answers all but a few per cent of
-them, and what remains is a dictionary look-up and a gather in numpy. The result is exactly the backend's.
-`cuts_of` says for which tokenizers that holds, and why.
+If a tokenizer never joins text across a space, the tokens of a text are those of its segments
+between spaces, concatenated. Words repeat (Zipf), so the cache answers all but a few per cent of
+the segments by a dictionary look-up and a gather in numpy. `word_split_rule` decides for which
+tokenizers this holds, and why.
 """
 
 from __future__ import annotations
@@ -17,63 +17,77 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.core.ragged import I64, offsets_of, ranges
-from pipeline.tokenizer.special import leaves
+from cloze.core.ragged import I64, offsets_of, ranges
+from cloze.pipeline.tokenizer.special import flatten_sequence
 
 U32 = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 
 MAX_WORDS = 1 << 18
-MAX_CHARACTERS = 1 << 23  # of all remembered words; with their pieces and the table, some 75 MB at most
+MAX_CHARACTERS = 1 << 23  # of all cached words; at most about 75 MB with their tokens and the table
 
-# Normalizers that work on single characters and the marks behind them, so never across a space, which is neither.
+# Normalizers that work on single characters and the marks after them, and so never across a space.
 LOCAL = {"BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase"}
-# Of these, the ones that make no white space and remove none.
+# the local normalizers that neither create nor remove white space
 KEEPS_BLANKS = {"NFC", "NFD", "Lowercase"}
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
-    """How a tokenizer's text falls apart at spaces.
+class WordSplitRule:
+    """Conditions under which a tokenizer's text can be split at spaces.
 
     Attributes:
-        with_space: a stretch is encoded with the space before it, unless it opens the text.
-        but: the texts that must be encoded whole: where `blanks` adjoin (a space in the middle of a run of white space), where
-            a stretch begins or ends with a `mark` (a character that might form one unit with a space), or none.
+        with_space: a segment is encoded with the space before it, unless it starts the text.
+        but: texts that must be encoded whole. blanks: a space is inside a run of white space.
+            marks: a segment begins or ends with a character that might form a unit with a space.
+            none: no texts.
     """
 
     with_space: bool
     but: Literal["none", "blanks", "marks"]
 
 
-def cuts_of(description: Mapping[str, Any]) -> Cuts | None:
-    """The cuts of the tokenizer that a `tokenizer.json` describes; None where they are not proven.
+def word_split_rule(description: Mapping[str, Any]) -> WordSplitRule | None:
+    """Return the split rule of the tokenizer in a `tokenizer.json`; None if none is proven.
 
-    BertPreTokenizer, and WhitespaceSplit before Metaspace (ALBERT), cut at every space and drop it. Their normalizers
-    are local, but for SentencePiece's own (Precompiled), which maps clusters of characters, as a space and the mark
-    of an accent behind it are one; so texts whose stretches begin or end with such characters are encoded whole.
+    BertPreTokenizer, and WhitespaceSplit before Metaspace (ALBERT), split at every space and drop
+    it. Their normalizers are local, except SentencePiece's own (Precompiled). It maps grapheme
+    clusters, such as a space with the accent after it, so texts whose segments begin or end with
+    such characters are encoded whole.
 
-    GPT-2's pre-tokenizer cuts before a space unless the space lies in a run of white space: no alternative of its
-    expression goes from visible characters on to white space, and the space before a visible one is always left to it. So a cut is
-    right where the character before or behind the space is visible.
+    GPT-2's pre-tokenizer splits before a space unless the space is in a run of white space. No
+    alternative of its regex continues from visible characters to white space, and the space before
+    a visible character is always left to that character. So a split is safe if the character before
+    or after the space is visible.
 
-    A model cuts what the pre-tokenizer gives it, each alone, unless it draws at random (dropout). Added tokens that
-    are no special ones are searched for in the whole text.
+    A model encodes each output of the pre-tokenizer alone, unless it is random (dropout). Added
+    tokens that are not special are searched in the whole text.
     """
-    if not all(token["special"] for token in description["added_tokens"]) or description["model"].get("dropout"):
+    if not all(token["special"] for token in description["added_tokens"]) or description[
+        "model"
+    ].get("dropout"):
         return None
-    normalizers = list(leaves(description.get("normalizer")))
-    splitters = list(leaves(description.get("pre_tokenizer")))
+    normalizers = list(flatten_sequence(description.get("normalizer")))
+    splitters = list(flatten_sequence(description.get("pre_tokenizer")))
     kinds = [step["type"] for step in splitters]
     if kinds == ["ByteLevel"] and splitters[0].get("use_regex", True):
-        return Cuts(True, "blanks") if all(step["type"] in KEEPS_BLANKS for step in normalizers) else None
-    if kinds == ["WhitespaceSplit", "Metaspace"] and splitters[1]["prepend_scheme"] in ("always", "never"):
+        return (
+            WordSplitRule(True, "blanks")
+            if all(step["type"] in KEEPS_BLANKS for step in normalizers)
+            else None
+        )
+    if kinds == ["WhitespaceSplit", "Metaspace"] and splitters[1]["prepend_scheme"] in (
+        "always",
+        "never",
+    ):
         pass
     elif kinds != ["BertPreTokenizer"]:
         return None
     if not all(_is_local(step) for step in normalizers):
         return None
-    return Cuts(False, "marks" if any(step["type"] == "Precompiled" for step in normalizers) else "none")
+    return WordSplitRule(
+        False, "marks" if any(step["type"] == "Precompiled" for step in normalizers) else "none"
+    )
 
 
 def _is_local(step: Mapping[str, Any]) -> bool:
@@ -85,7 +99,7 @@ def _is_local(step: Mapping[str, Any]) -> bool:
 
 
 class _Numbers(dict[str, int]):
-    """Numbers words in the order in which they are first asked for, and lists the new ones."""
+    """Numbers words in the order of their first look-up, and lists the new ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,17 +111,17 @@ class _Numbers(dict[str, int]):
         return number
 
 
-class WordMemory:
-    """Encodes like `encode`, asking it only for stretches between spaces that are not remembered.
+class WordCache:
+    """Encodes like `encode`, which is called only for segments that are not cached.
 
-    The memory forgets all when it is full. Nothing of it shows in the results. Safe to use from several threads.
+    A full cache is cleared; results do not depend on the cache's state. Thread-safe.
     """
 
     def __init__(
         self,
         encode: Callable[[Sequence[str]], tuple[U32, I64]],
         whole: Callable[[Sequence[str]], tuple[U32, I64]] | None = None,
-        cuts: Cuts = Cuts(False, "none"),
+        cuts: WordSplitRule = WordSplitRule(False, "none"),
         max_words: int = MAX_WORDS,
         max_characters: int = MAX_CHARACTERS,
     ) -> None:
@@ -123,12 +137,15 @@ class WordMemory:
         self._front, self._back = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
 
     def encode(self, texts: Sequence[str], after_space: Flags | None = None) -> tuple[U32, I64]:
-        """Texts to ids uint32 [T] and offsets int64 [n + 1]; `after_space` as in `Tokenizer.encode_flat`."""
+        """Return ids uint32 [T] and offsets int64 [n + 1]; see `Tokenizer.encode_flat`."""
         if not texts:
             return np.zeros(0, np.uint32), np.zeros(1, np.int64)
         words = " ".join(texts).split(" ")
-        texts_at = offsets_of(np.fromiter(map(str.count, texts, itertools.repeat(" ")), np.int64, len(texts)) + 1)
-        if self._cuts.with_space:  # no stretch holds a space: one in front marks that which opens a text
+        texts_at = offsets_of(
+            np.fromiter(map(str.count, texts, itertools.repeat(" ")), np.int64, len(texts)) + 1
+        )
+        # segments have no spaces: a leading one marks the start of a text
+        if self._cuts.with_space:
             opening = texts_at[:-1] if after_space is None else texts_at[:-1][~after_space]
             for place in opening.tolist():
                 words[place] = " " + words[place]
@@ -143,10 +160,12 @@ class WordMemory:
             ids, offsets = self._pieces[ranges(starts, lengths)], offsets_of(lengths)[texts_at]
             if len(self._numbers) > self._max_words or self._characters > self._max_characters:
                 self._forget()
-        return self._insert(ids, offsets, texts, after_space, whole) if len(whole) else (ids, offsets)
+        return (
+            self._insert(ids, offsets, texts, after_space, whole) if len(whole) else (ids, offsets)
+        )
 
     def _not_cut(self, numbers: I64, texts_at: I64) -> I64:
-        """The texts that must be encoded whole."""
+        """Return the indices of texts that must be encoded whole."""
         if self._cuts.but == "none":
             return np.zeros(0, np.int64)
         if self._cuts.but == "marks":
@@ -157,20 +176,28 @@ class WordMemory:
             found = np.flatnonzero(adjoin)
         return np.unique(np.searchsorted(texts_at, found, "right") - 1)
 
-    def _insert(self, ids: U32, offsets: I64, texts: Sequence[str], after_space: Flags | None, whole: I64) -> tuple[U32, I64]:
-        """Put the pieces of the texts that are encoded whole where they belong."""
+    def _insert(
+        self, ids: U32, offsets: I64, texts: Sequence[str], after_space: Flags | None, whole: I64
+    ) -> tuple[U32, I64]:
+        """Insert the tokens of the texts that are encoded whole."""
         behind = np.zeros(len(texts), np.bool_) if after_space is None else after_space
-        more, more_offsets = self._whole([" " * bool(behind[number]) + texts[number] for number in whole.tolist()])
+        more, more_offsets = self._whole(
+            [" " * bool(behind[number]) + texts[number] for number in whole.tolist()]
+        )
         starts, lengths = offsets[:-1].copy(), np.diff(offsets)
         starts[whole], lengths[whole] = len(ids) + more_offsets[:-1], np.diff(more_offsets)
         return np.concatenate([ids, more])[ranges(starts, lengths)], offsets_of(lengths)
 
     def _learn(self) -> None:
-        """Encode the words that are new. If that fails, they stay new, and nothing is half known."""
+        """Encode the new words; after an error they stay new, and the cache is consistent."""
         new = self._numbers.new
         if not new:
             return
-        shown = [word[1:] if word.startswith(" ") else " " + word for word in new] if self._cuts.with_space else new
+        shown = (
+            [word[1:] if word.startswith(" ") else " " + word for word in new]
+            if self._cuts.with_space
+            else new
+        )
         pieces, offsets = self._encode(shown)
         front, back = self._edges(new)
         starts = np.concatenate([self._starts, offsets[:-1] + len(self._pieces)])
@@ -178,22 +205,44 @@ class WordMemory:
         pieces = np.concatenate([self._pieces, pieces])
         front, back = np.concatenate([self._front, front]), np.concatenate([self._back, back])
         self._characters += sum(map(len, new))
-        self._starts, self._lengths, self._pieces, self._front, self._back = starts, lengths, pieces, front, back
+        self._starts, self._lengths, self._pieces, self._front, self._back = (
+            starts,
+            lengths,
+            pieces,
+            front,
+            back,
+        )
         new.clear()
 
     def _edges(self, words: Sequence[str]) -> tuple[Flags, Flags]:
-        """Whether the first and the last character of each word is one that `but` is about. An empty word is all blank."""
+        """Return whether the first and the last character of each word matches `but`.
+
+        An empty word counts as white space.
+        """
         test = str.isspace if self._cuts.but == "blanks" else _may_join
         empty = self._cuts.but == "blanks"
         stretches = [word.removeprefix(" ") for word in words]
-        front = np.fromiter((test(stretch[0]) if stretch else empty for stretch in stretches), np.bool_, len(stretches))
-        back = np.fromiter((test(stretch[-1]) if stretch else empty for stretch in stretches), np.bool_, len(stretches))
+        front = np.fromiter(
+            (test(stretch[0]) if stretch else empty for stretch in stretches),
+            np.bool_,
+            len(stretches),
+        )
+        back = np.fromiter(
+            (test(stretch[-1]) if stretch else empty for stretch in stretches),
+            np.bool_,
+            len(stretches),
+        )
         return front, back
 
 
 def _may_join(character: str) -> bool:
-    """Whether a character might share a grapheme cluster with a space beside it: all but those of which it is known not to.
+    """Return whether a character might share a grapheme cluster with an adjacent space.
 
-    Unicode 15, GraphemeBreakProperty.txt: nothing below U+0300 and none of these marks of General Punctuation extends or is prepended.
+    True unless known otherwise. Unicode 15, GraphemeBreakProperty.txt: nothing below U+0300 and
+    none of these General Punctuation characters extends or prepends.
     """
-    return not (character < "\u0300" or "\u2010" <= character <= "\u2027" or "\u2030" <= character <= "\u205e")
+    return not (
+        character < "\u0300"
+        or "\u2010" <= character <= "\u2027"
+        or "\u2030" <= character <= "\u205e"
+    )

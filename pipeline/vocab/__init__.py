@@ -1,1 +1,1 @@
-"""Stage vocab: a corpus in, a tokenizer out: trained, imported, or extended; measured."""
+"""Stage vocab: a corpus in, a trained, imported or extended tokenizer out. See `stage.py`."""

@@ -1,27 +1,28 @@
-"""Stage compare-vocab: a corpus and some tokenizers in; each one's figures on the corpus's held-out text out. It writes no files."""
+"""Stage compare-vocab: a corpus and tokenizers in, their metrics on held-out text out; no files."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from pipeline.core.config import InputPath, StageConfig
-from pipeline.core.stage import Build, Input, Outcome, Stage
+from cloze.core.config import InputPath, StageConfig
+from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 
 VERSION = 1
 
 
 class CompareConfig(StageConfig):
-    """What is compared."""
+    """The tokenizers to compare."""
 
     tokenizers: tuple[InputPath, ...] = Field(min_length=1)
-    """Tokenizers: vocab artifacts, Hugging Face directories, vocab.txt, tokenizer.json or spiece.model files."""
+    """Tokenizers: vocab artifacts, Hugging Face directories, vocab.txt, tokenizer.json or
+    spiece.model files."""
 
 
-def run(config: CompareConfig, build: Build) -> Outcome:
-    """Measure each; the summary's `report` holds, a tokenizer, its path and the figures of `pipeline.vocab.measure`."""
-    from pipeline.vocab.compare import compare
+def run(config: CompareConfig, build: BuildContext) -> StageResult:
+    """Measure each tokenizer; the summary's `report` has the path and the metrics of each."""
+    from cloze.pipeline.vocab.tokenizer_metrics import compare
 
-    return Outcome(summary={"report": compare(build.inputs["corpus"], config.tokenizers)})
+    return StageResult(summary={"report": compare(build.inputs["corpus"], config.tokenizers)})
 
 
 STAGE = Stage(
@@ -29,6 +30,6 @@ STAGE = Stage(
     version=VERSION,
     config=CompareConfig,
     run=run,
-    inputs={"corpus": Input(required=True)},
-    worker="pipeline",
+    inputs={"corpus": InputSpec(required=True)},
+    worker="cloze.pipeline",
 )

@@ -1,14 +1,15 @@
-"""Stage "vocab": a vocabulary extended by words of a domain, so that a trained model can go on with a longer embedding matrix.
+"""Extension of a vocabulary by words of a domain, for a model with a longer embedding matrix.
 
-Every old piece keeps its id, new pieces come behind the last one. Which words a corpus wants is a matter of how much shorter
-it gets: a word w that occurs f(w) times in n(w) pieces saves
+Existing tokens keep their ids; new ones are appended. A word w that occurs f(w) times in n(w)
+tokens saves
 
     score(w) = f(w) · (n(w) - 1)
 
-pieces when it becomes one. To shorten the text most with each piece is what BPE does greedily (Gage 1994; Gallé 2019, "Investigating the
-Effectiveness of BPE: The Power of Shorter Sequences"); here over whole words alone, as the vocabularies of a domain are wanted for its terms
-(Beltagy et al. 2019, SciBERT; Chalkidis et al. 2020, Legal-BERT; Tai et al. 2020, exBERT, adds such a vocabulary to BERT's).
-A word that the old vocabulary cannot spell counts as broken into its characters.
+tokens when it becomes one token. BPE greedily shortens the text in the same way (Gage 1994; Gallé
+2019, "Investigating the Effectiveness of BPE: The Power of Shorter Sequences"). Here only whole
+words count, because vocabularies of a domain are wanted for its terms (Beltagy et al. 2019,
+SciBERT; Chalkidis et al. 2020, Legal-BERT; Tai et al. 2020, exBERT, adds such a vocabulary to
+BERT's). A word with unknown tokens counts as split into its characters.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from dataclasses import dataclass
 import numpy as np
 import tokenizers
 
-from pipeline.core.errors import UsageError
-from pipeline.tokenizer.special import METASPACE
-from pipeline.tokenizer.tokenizer import Tokenizer
-from pipeline.vocab.measure import word_pattern
-from pipeline.vocab.trainers.counting import count_stretches
+from cloze.core.errors import UsageError
+from cloze.pipeline.tokenizer.special import METASPACE
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.pipeline.vocab.tokenizer_metrics import piece_pattern
+from cloze.pipeline.vocab.wordpiece import count_segments
 
-MARGIN = 0.01  # by which a new Unigram piece is likelier than the pieces it replaces
-UNKNOWN_COST = 10.0  # Unigram: what an unknown character costs more than the least likely piece
-LONGEST = 64  # characters; what is longer is no word
+MARGIN = 0.01  # margin by which a new Unigram token is likelier than the tokens it replaces
+UNKNOWN_COST = 10.0  # Unigram: cost of an unknown character, relative to the least likely token
+LONGEST = 64  # characters; longer segments are no words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A word to be added: as the normalizer leaves it, how often it occurs, and in how many pieces."""
+    """A candidate word: its normalized text, its number of occurrences and its number of tokens."""
 
     text: str
     count: int
@@ -49,14 +50,15 @@ class Word:
 
 
 def count_candidates(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:
-    """How often each word of letters stands behind a space, as the tokenizer's normalizer leaves it.
+    """Count the words of letters after a space, as the tokenizer's normalizer writes them.
 
-    Marks of punctuation before a word that the tokenizer cuts off (BERT's does, GPT-2's and ALBERT's join them) do not hide it.
+    A tokenizer that splits off punctuation before a word (BERT's, but not GPT-2's and ALBERT's)
+    finds the word behind it, too.
     """
     letters = tokenizer.kind == "wordpiece"
     words: Counter[str] = Counter()
-    for stretch, count in count_stretches(texts).items():
-        found = word_pattern().findall(_normalized(tokenizer.backend, stretch))
+    for stretch, count in count_segments(texts).items():
+        found = piece_pattern().findall(_normalized(tokenizer.backend, stretch))
         for word in found if letters else found[:1]:
             if is_word(word):
                 words[word] += count
@@ -64,12 +66,16 @@ def count_candidates(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]
 
 
 def is_word(text: str) -> bool:
-    """Letters and their marks alone, two of them or more."""
-    return 2 <= len(text) <= LONGEST and not re.search(r"[\d_]", text) and bool(word_pattern().fullmatch(text))
+    """Return whether the text consists of 2 to LONGEST letters and marks."""
+    return (
+        2 <= len(text) <= LONGEST
+        and not re.search(r"[\d_]", text)
+        and bool(piece_pattern().fullmatch(text))
+    )
 
 
-def weigh(tokenizer: Tokenizer, counts: Counter[str], words: Iterable[str]) -> list[Word]:
-    """The words with their counts and pieces, in the order given."""
+def count_words(tokenizer: Tokenizer, counts: Counter[str], words: Iterable[str]) -> list[Word]:
+    """Return the words with their counts and numbers of tokens, in the given order."""
     texts = list(words)
     ids, offsets = tokenizer.encode_flat(texts, np.ones(len(texts), np.bool_))
     unknown = np.concatenate([[0], np.cumsum(ids == tokenizer.special.unk)])
@@ -81,19 +87,23 @@ def weigh(tokenizer: Tokenizer, counts: Counter[str], words: Iterable[str]) -> l
     ]
 
 
-def choose(tokenizer: Tokenizer, counts: Counter[str], number: int, min_frequency: int) -> list[Word]:
-    """The `number` words with the highest score, by code points where equal; those that are one piece already have none."""
+def choose(
+    tokenizer: Tokenizer, counts: Counter[str], number: int, min_frequency: int
+) -> list[Word]:
+    """Return the `number` words with the highest scores above 0; ties in code point order."""
     frequent = sorted(word for word, count in counts.items() if count >= min_frequency)
-    worth = [word for word in weigh(tokenizer, counts, frequent) if word.score > 0]
+    worth = [word for word in count_words(tokenizer, counts, frequent) if word.score > 0]
     ranked = sorted(worth, key=lambda word: (-word.score, word.text))
-    return list(itertools.islice((word for word in ranked if _is_one(tokenizer, word.text)), number))
+    return list(
+        itertools.islice((word for word in ranked if _is_one(tokenizer, word.text)), number)
+    )
 
 
 def given_words(tokenizer: Tokenizer, lines: Sequence[str], name: str) -> list[str]:
-    """A file's words, one a line, as the normalizer leaves them, each once; `name` is the file, for messages.
+    """Return a file's words, normalized and without duplicates; `name` is the file, for messages.
 
     Raises:
-        UsageError: a line is no word of letters, so that no piece could stand for it.
+        UsageError: a line is no word of letters, so that no token could represent it.
     """
     found: dict[str, None] = {}
     for number, line in enumerate(lines):
@@ -102,24 +112,28 @@ def given_words(tokenizer: Tokenizer, lines: Sequence[str], name: str) -> list[s
         word = _normalized(tokenizer.backend, line.strip()).strip()
         if not is_word(word) or not _is_one(tokenizer, word):
             raise UsageError(
-                f"{name}, line {number + 1} ({line.strip()[:60]!r}) is no single word of letters; mend or remove it"
+                f"{name}, line {number + 1} ({line.strip()[:60]!r}) is no single word of letters; "
+                f"mend or remove it"
             )
         found[word] = None
     return list(found)
 
 
-def extend(tokenizer: Tokenizer, words: Sequence[Word], running: int, name: str) -> tuple[Tokenizer, list[Word]]:
-    """The tokenizer with the words as whole pieces, and the words that became one.
+def extend(
+    tokenizer: Tokenizer, words: Sequence[Word], running: int, name: str
+) -> tuple[Tokenizer, list[Word]]:
+    """Return the tokenizer with the words as tokens, and the words that became one token.
 
-    WordPiece gets the words themselves: the longest piece wins. A byte-level BPE gets the merges that put a word (behind a space)
-    together from its old pieces, after all old merges, with the pieces on the way: so old merges still come first, and transformers'
-    classes, which know pieces and merges alone, do the same. Unigram gets the word with the log-probability of its share of the
-    text, and at least what beats its old pieces by a hair.
+    WordPiece gets the words themselves: the longest match wins. A byte-level BPE gets merges that
+    build a word (after a space) from its old tokens, with the intermediate tokens. They follow all
+    old merges, so old merges still apply first, and transformers' classes, which know only tokens
+    and merges, behave the same. Unigram gets the word with the log-probability of its share of the
+    text, but slightly more than that of its old tokens at least.
 
     Args:
-        words: to add; those that are one piece already are passed over.
-        running: words in the text that `words` were counted in; 0 where there is none.
-        name: the tokenizer's path, for messages.
+        words: words to add; words that are one token already are skipped.
+        running: number of words in the text in which `words` were counted; 0 without a text.
+        name: path of the tokenizer, for messages.
 
     Raises:
         UsageError: the tokenizer is of another kind.
@@ -135,17 +149,21 @@ def extend(tokenizer: Tokenizer, words: Sequence[Word], running: int, name: str)
     elif tokenizer.kind == "unigram":
         if len(model["vocab"]) != tokenizer.vocab_size:
             raise UsageError(
-                f"{name} keeps tokens outside of its Unigram model, behind which no piece can be added; use another base"
+                f"{name} keeps tokens outside of its Unigram model, behind which no piece can be "
+                f"added; use another base"
             )
         _add_scores(tokenizer, model["vocab"], new, running)
     else:
         raise UsageError(
-            f"{name} is a {tokenizer.kind} tokenizer, and only WordPiece, byte-level BPE and Unigram can be extended"
+            f"{name} is a {tokenizer.kind} tokenizer, and only WordPiece, byte-level BPE and "
+            f"Unigram can be extended"
         )
     extended = Tokenizer.of(tokenizers.Tokenizer.from_str(json.dumps(description)), name)
     texts = [word.text for word in new]
     _, offsets = extended.encode_flat(texts, np.ones(len(texts), np.bool_))
-    return extended, [word for word, length in zip(new, np.diff(offsets).tolist(), strict=True) if length == 1]
+    return extended, [
+        word for word, length in zip(new, np.diff(offsets).tolist(), strict=True) if length == 1
+    ]
 
 
 def _append(vocab: dict[str, int], pieces: Iterable[str], number: int) -> None:
@@ -155,8 +173,10 @@ def _append(vocab: dict[str, int], pieces: Iterable[str], number: int) -> None:
             number += 1
 
 
-def _merges(tokenizer: Tokenizer, model: dict[str, object], words: Sequence[Word]) -> list[tuple[str, str]]:
-    """All merges, the new ones last; the pieces they make are appended to the model's vocabulary."""
+def _merges(
+    tokenizer: Tokenizer, model: dict[str, object], words: Sequence[Word]
+) -> list[tuple[str, str]]:
+    """Return all merges, the new ones last; append their tokens to the model's vocabulary."""
     vocab: dict[str, int] = model["vocab"]  # type: ignore[assignment]
     merges = [(left, right) for left, right in model["merges"]]  # type: ignore[attr-defined]
     ranks = {pair: rank for rank, pair in enumerate(merges)}
@@ -177,20 +197,28 @@ def _merges(tokenizer: Tokenizer, model: dict[str, object], words: Sequence[Word
 
 
 def _merged(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
-    """Apply merges, the first learned first, as BPE does, to pieces on which some have been applied."""
+    """Apply merges in the order of learning, as BPE does, to partly merged tokens."""
     while True:
-        known = [(ranks[pair], place) for place, pair in enumerate(itertools.pairwise(pieces)) if pair in ranks]
+        known = [
+            (ranks[pair], place)
+            for place, pair in enumerate(itertools.pairwise(pieces))
+            if pair in ranks
+        ]
         if not known:
             return pieces
         _, place = min(known)
         pieces = [*pieces[:place], pieces[place] + pieces[place + 1], *pieces[place + 2 :]]
 
 
-def _add_scores(tokenizer: Tokenizer, vocab: list[list[object]], words: Sequence[Word], running: int) -> None:
-    """Append `▁word` pieces with log-probabilities."""
+def _add_scores(
+    tokenizer: Tokenizer, vocab: list[list[object]], words: Sequence[Word], running: int
+) -> None:
+    """Append `▁word` tokens with log-probabilities."""
     scores = np.array([score for _, score in vocab], np.float64)
     scores[tokenizer.special.unk] = scores.min() - UNKNOWN_COST
-    ids, offsets = tokenizer.encode_flat([word.text for word in words], np.ones(len(words), np.bool_))
+    ids, offsets = tokenizer.encode_flat(
+        [word.text for word in words], np.ones(len(words), np.bool_)
+    )
     present = {piece for piece, _ in vocab}
     for word, (first, end) in zip(words, itertools.pairwise(offsets.tolist()), strict=True):
         if METASPACE + word.text not in present:
@@ -200,9 +228,12 @@ def _add_scores(tokenizer: Tokenizer, vocab: list[list[object]], words: Sequence
 
 
 def _is_one(tokenizer: Tokenizer, word: str) -> bool:
-    """Whether the pre-tokenizer leaves a word behind a space whole, so that one piece can stand for it."""
+    """Return whether the pre-tokenizer leaves a word after a space whole, as one token needs."""
     text = _normalized(tokenizer.backend, f" {word}")
-    return tokenizer.backend.pre_tokenizer is None or len(tokenizer.backend.pre_tokenizer.pre_tokenize_str(text)) == 1
+    return (
+        tokenizer.backend.pre_tokenizer is None
+        or len(tokenizer.backend.pre_tokenizer.pre_tokenize_str(text)) == 1
+    )
 
 
 def _normalized(backend: tokenizers.Tokenizer, text: str) -> str:

@@ -1,58 +1,65 @@
-"""Stage "vocab": a corpus in, a tokenizer out; or a tokenizer in, and the same or a longer one out.
+"""Stage "vocab": trains a tokenizer on a corpus, or imports or extends an existing one.
 
-It is trained on a sample of the training split, chosen by the documents' keys, so that the same corpus gives the same
+The sample of the training split is chosen by the documents' keys, so the same corpus gives the same
 bytes on every machine. Transformers' `AutoTokenizer` opens the artifact's directory.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Build, Input, Outcome, Stage
-from pipeline.vocab.config import VocabConfig
-from pipeline.vocab.cost import COSTS
-from pipeline.vocab.trainers.table import TRAINERS
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.pipeline.vocab.config import COSTS, VocabConfig
+from cloze.pipeline.vocab.trainers import TRAINERS
 
 if TYPE_CHECKING:
-    from pipeline.tokenizer.tokenizer import Tokenizer
-    from pipeline.vocab.extend import Word
-    from pipeline.vocab.sample import Sample
+    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+    from cloze.pipeline.vocab.extend import Word
+    from cloze.pipeline.vocab.sample import Sample
 
-VERSION = 1
-REPORT = "report.json"  # of the held-out text, so no part of the content that later stages follow from
+VERSION = 2  # 2: accents stay unless strip_accents is set; as many characters as cover the text
+REPORT = "report.json"  # about held-out text, so not in the content hash of later stages
 WORDS = "added_words.tsv"
 SHOWN_WORDS = 100
 
 
-def run(config: VocabConfig, build: Build) -> Outcome:
-    """Train or take over, save, and measure on held-out text.
+def run(config: VocabConfig, build: BuildContext) -> StageResult:
+    """Train, import or extend a tokenizer, save it, and measure it on held-out text.
 
-    The summary's `fertility` is pieces a word, `unknown_rate` the share of unknown pieces (both None without a corpus);
-    `report.json` has all that `pipeline.vocab.measure` says.
+    Metrics in the summary: `fertility` (tokens per word), `unknown_rate` (share of unknown tokens)
+    and `unknown_characters` (share of characters in them); None without a corpus. `report.json` has
+    all metrics of `cloze.pipeline.vocab.tokenizer_metrics`.
 
     Raises:
-        DataError: the corpus, or the tokenizer that is taken over, is missing, damaged or empty.
-        UsageError: `size` leaves no room for the characters of the text; there is no corpus to learn from.
+        DataError: the corpus, or the imported or extended tokenizer, is missing, damaged or empty.
+        UsageError: `size` is too small for the characters of the text, or there is no corpus to
+            train on.
     """
-    from pipeline.core import storage
-    from pipeline.corpus.shards import CorpusShards
-    from pipeline.vocab.draw import draw_samples
-    from pipeline.vocab.measure import measure
+    from cloze.core import storage
+    from cloze.pipeline.corpus.write.shards import CorpusShards
+    from cloze.pipeline.vocab.sample import draw_samples
+    from cloze.pipeline.vocab.tokenizer_metrics import tokenizer_metrics
 
     sample = heldout = None
     if "corpus" in build.inputs:
         corpus = CorpusShards.open(build.inputs["corpus"])
-        sample, heldout = draw_samples(build, corpus, config.sample_bytes)
-        build.counters["sample/documents"] += sample.cut.documents
-        build.counters["sample/bytes"] += sample.cut.size
+        sample, heldout = draw_samples(
+            build, corpus, config.sample_bytes, learns=config.import_path is None
+        )
+        if sample is not None:
+            build.counters["sample/documents"] += sample.cut.documents
+            build.counters["sample/bytes"] += sample.cut.size
     tokenizer, base, words = _make(config, build, sample)
     tokenizer.save(build.path)
     measured: dict[str, Any] = {}
     summary: dict[str, Any] = {
         "size": tokenizer.vocab_size,
         "kind": tokenizer.kind,
+        "lowercase": tokenizer.lowercase,
+        "strip_accents": tokenizer.strips_accents,
         "fertility": None,
         "unknown_rate": None,
         "sample_bytes": sample.cut.size if sample else 0,
@@ -60,11 +67,17 @@ def run(config: VocabConfig, build: Build) -> Outcome:
     if heldout is not None:
         build.report.progress(0, None, "", {"step": "measure"})
         documents = list(heldout.sentences())
-        measured["tokenizer"] = measure(tokenizer, documents)
+        measured["tokenizer"] = tokenizer_metrics(tokenizer, documents)
         if base is not None and config.extend_path:
-            measured["before"] = measure(base, documents)
+            measured["before"] = tokenizer_metrics(base, documents)
             summary["fertility_before"] = measured["before"]["fertility"]
-        for name in ("fertility", "unknown_rate", "single_piece_words", "bytes_per_piece"):
+        for name in (
+            "fertility",
+            "unknown_rate",
+            "unknown_characters",
+            "single_piece_words",
+            "bytes_per_piece",
+        ):
             summary[name] = measured["tokenizer"][name]
     if config.extend_path:
         assert base is not None
@@ -74,14 +87,20 @@ def run(config: VocabConfig, build: Build) -> Outcome:
         summary["added_words"] = [word.text for word in words[:SHOWN_WORDS]]
     content = json.dumps(measured, indent=1, sort_keys=True) + "\n"
     storage.write_bytes(build.file(REPORT), content.encode())
-    return Outcome(rows=tokenizer.vocab_size, tokens=measured.get("tokenizer", {}).get("pieces", 0), summary=summary)
+    return StageResult(
+        rows=tokenizer.vocab_size,
+        tokens=measured.get("tokenizer", {}).get("pieces", 0),
+        summary=summary,
+    )
 
 
-def _make(config: VocabConfig, build: Build, sample: Sample | None) -> tuple[Tokenizer, Tokenizer | None, list[Word]]:
-    """The tokenizer, the one it was taken over from, and the words that were added."""
-    from pipeline.core.registry import load as load_object
-    from pipeline.tokenizer import load
-    from pipeline.tokenizer.tokenizer import Tokenizer
+def _make(
+    config: VocabConfig, build: BuildContext, sample: Sample | None
+) -> tuple[Tokenizer, Tokenizer | None, list[Word]]:
+    """Return the tokenizer, the one it was made from, if any, and the added words."""
+    from cloze.core.options import import_object as load_object
+    from cloze.pipeline.tokenizer import load
+    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
     if config.base is not None:
         base = load(config.base, config.lowercase)
@@ -90,7 +109,10 @@ def _make(config: VocabConfig, build: Build, sample: Sample | None) -> tuple[Tok
         extended, words = _extend(config, build, sample, base)
         return extended, base, words
     if sample is None:
-        raise UsageError(f"a {config.kind} vocabulary is learned from text; give a corpus, or import_path to take one over")
+        raise UsageError(
+            f"a {config.kind} vocabulary is learned from text; give a corpus, or import_path to "
+            f"take one over"
+        )
     trainer = TRAINERS[config.kind]
     trained = load_object(trainer.function)(
         sample.reported(build.report),
@@ -102,26 +124,33 @@ def _make(config: VocabConfig, build: Build, sample: Sample | None) -> tuple[Tok
     return Tokenizer.of(trained, build.path), None, []
 
 
-def _extend(config: VocabConfig, build: Build, sample: Sample | None, base: Tokenizer) -> tuple[Tokenizer, list[Word]]:
+def _extend(
+    config: VocabConfig, build: BuildContext, sample: Sample | None, base: Tokenizer
+) -> tuple[Tokenizer, list[Word]]:
     from collections import Counter
 
-    from pipeline.core import storage
-    from pipeline.vocab import extend as extending
+    from cloze.core import storage
+    from cloze.pipeline.vocab import extend as extending
 
     assert config.extend_path is not None
     if sample is None and config.add:
-        raise UsageError(f"add ({config.add}) chooses words of a corpus; give one, or name the words in words_path")
+        raise UsageError(
+            f"add ({config.add}) chooses words of a corpus; give one, or name the words in "
+            f"words_file"
+        )
     counts: Counter[str] = Counter()
     if sample is not None:
         counts = extending.count_candidates(base, sample.reported(build.report)())
     listed: list[str] = []
-    if config.words_path:
+    if config.words_file:
         try:
-            lines = storage.read_text(config.words_path).splitlines()
+            lines = storage.read_text(config.words_file).splitlines()
         except UnicodeDecodeError as error:
-            raise DataError(f"{config.words_path} is not UTF-8 at byte {error.start}; it holds one word a line") from error
-        listed = extending.given_words(base, lines, config.words_path)
-    words = extending.weigh(base, counts, listed)
+            raise DataError(
+                f"{config.words_file} is not UTF-8 at byte {error.start}; it holds one word a line"
+            ) from error
+        listed = extending.given_words(base, lines, config.words_file)
+    words = extending.count_words(base, counts, listed)
     others = Counter({word: count for word, count in counts.items() if word not in set(listed)})
     words += extending.choose(base, others, config.add, config.min_frequency)
     extended, added = extending.extend(base, words, counts.total(), config.extend_path)
@@ -130,16 +159,32 @@ def _extend(config: VocabConfig, build: Build, sample: Sample | None, base: Toke
     return extended, added
 
 
-def _write_words(build: Build, words: list[Word], tokenizer: Tokenizer) -> None:
-    """The added words, best first: word, id, how often it occurs, pieces before, score."""
+def _write_words(build: BuildContext, words: list[Word], tokenizer: Tokenizer) -> None:
+    """Write the added words, best first: word, id, occurrences, tokens before, score."""
     import numpy as np
 
-    from pipeline.core import storage
+    from cloze.core import storage
 
     ids, _ = tokenizer.encode_flat([word.text for word in words], np.ones(len(words), np.bool_))
     lines = ["word\tid\tcount\tpieces\tscore"]
-    lines += [f"{w.text}\t{n}\t{w.count}\t{w.pieces}\t{w.score}" for w, n in zip(words, ids.tolist(), strict=True)]
+    lines += [
+        f"{w.text}\t{n}\t{w.count}\t{w.pieces}\t{w.score}"
+        for w, n in zip(words, ids.tolist(), strict=True)
+    ]
     storage.write_bytes(build.file(WORDS), "".join(f"{line}\n" for line in lines).encode())
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Summarise size, case, accents and the share of unknown characters."""
+    told = [f"{summary['size']:,} pieces"]
+    if "strip_accents" in summary:
+        told.append("lowercase" if summary["lowercase"] else "cased")
+        told.append(
+            "accents and vowel signs removed" if summary["strip_accents"] else "accents kept"
+        )
+    if summary.get("unknown_characters") is not None:
+        told.append(f"{100 * summary['unknown_characters']:.2f} % of characters unknown")
+    return ", ".join(told)
 
 
 STAGE = Stage(
@@ -147,10 +192,10 @@ STAGE = Stage(
     version=VERSION,
     config=VocabConfig,
     run=run,
-    inputs={"corpus": Input(kinds=("corpus", "semdedup"))},
-    volatile=(REPORT,),
-    worker="pipeline",
-    headline=lambda summary: f"{summary['size']:,} pieces",
-    costs=COSTS,
-    compared=("size", "fertility"),
+    inputs={"corpus": InputSpec(kinds=("corpus", "semdedup"))},
+    unhashed_files=(REPORT,),
+    worker="cloze.pipeline",
+    headline=headline,
+    cost_model=COSTS,
+    comparison_metrics=("size", "fertility"),
 )

@@ -1,4 +1,6 @@
-"""What is held out stays held out: the same documents, whatever is added to the corpus, through corpus and dataset."""
+"""What is held out stays held out: the same documents, whatever is added to the corpus, through
+corpus and dataset.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.cli import main
-from pipeline.core import artifact
+from cloze.core.artifacts import artifact
+from cloze.flows.cli import main
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.dataset.datasets import write_vocab
 
@@ -19,7 +21,9 @@ def _write(path: Path, prefix: str, count: int) -> str:
     """Documents as JSON lines."""
     with path.open("w") as handle:
         for name, text in made_documents(count, 12):
-            handle.write(json.dumps({"id": f"{prefix}/{name}", "text": f"{prefix} " + " ".join(text)}) + "\n")
+            handle.write(
+                json.dumps({"id": f"{prefix}/{name}", "text": f"{prefix} " + " ".join(text)}) + "\n"
+            )
     return str(path)
 
 
@@ -41,11 +45,28 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     vocab = write_vocab(place)
     kept = ["--set", "heldout_fraction=0.2", "--dedup", "none"]
     _make("corpus", "--source", f"jsonl={a}", *kept, "--out", str(place / "A"))
-    _make("corpus", "--source", f"jsonl={b}", "--source", f"jsonl={a}", *kept, "--out", str(place / "AB"))
+    _make(
+        "corpus",
+        "--source",
+        f"jsonl={b}",
+        "--source",
+        f"jsonl={a}",
+        *kept,
+        "--out",
+        str(place / "AB"),
+    )
     settings = ["--tokenizer", vocab, "--length", "64", "--copies", "2"]
     _make("dataset", "--corpus", str(place / "A"), *settings, "--out", str(place / "data-A"))
     _make("dataset", "--corpus", str(place / "AB"), *settings, "--out", str(place / "data-AB"))
-    _make("dataset", "--append", str(place / "data-A"), "--corpus", str(place / "AB"), "--out", str(place / "data-A+B"))
+    _make(
+        "dataset",
+        "--append",
+        str(place / "data-A"),
+        "--corpus",
+        str(place / "AB"),
+        "--out",
+        str(place / "data-A+B"),
+    )
     return {name: place / name for name in ("data-A", "data-AB", "data-A+B")}
 
 

@@ -1,7 +1,11 @@
-"""A corpus reader, a cleaning step, an optimizer, a schedule, a verb and a flow: each one file and one line, used from the command line.
+"""A corpus reader, a cleaning step, an optimizer, a verb and a flow: each one file and one line; a
+schedule: one line.
 
-The same is tested of families and objectives (tests/model/families/test_new_family.py), of tasks (tests/model/tasks/test_new_kind.py),
-of stages (tests/flows/commands/test_options.py), and of masking rules, pairings, recipes and kinds of vocabularies
+All are used from the command line.
+
+The same is tested of families and objectives (tests/model/families/test_new_family.py), of tasks
+(tests/model/tasks/test_new_kind.py), of stages (tests/flows/commands/test_options.py), and of
+masking rules, pairings, recipes and kinds of vocabularies
 (tests/pipeline/test_one_file_one_line.py).
 """
 
@@ -16,9 +20,9 @@ from tests.model.datasets import write_dataset
 from tests.program import ENTRY, Program
 
 READER = '''
-from pipeline.corpus.document import Document
-from pipeline.corpus.options import CorpusOptions
-from pipeline.corpus.readers.base import FileReader
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.base import FileReader
 
 
 class PoemOptions(CorpusOptions):
@@ -45,8 +49,8 @@ reader = PoemReader()
 '''
 
 STEP = '''
-from pipeline.corpus.options import CorpusOptions
-from pipeline.corpus.steps.base import StepKind, StepResult
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.steps.base import CleaningStep, CleaningResult
 
 
 class WordOptions(CorpusOptions):
@@ -58,18 +62,18 @@ class WordOptions(CorpusOptions):
 
 def _build(options):
     def forbid(document):
-        return StepResult(None, "forbidden") if options.forbidden_word in document.text.split() else StepResult(document)
+        return CleaningResult(None, "forbidden") if options.forbidden_word in document.text.split() else CleaningResult(document)
 
     return forbid if options.forbidden_word else None
 
 
-STEP = StepKind(options=WordOptions, build=_build)
+STEP = CleaningStep(options=WordOptions, build=_build)
 '''
 
 OPTIMIZER = '''
 import torch
 
-from model.train.optimizers import OptimizerKind
+from cloze.model.train.optimizers import OptimizerSpec
 
 
 class Signs(torch.optim.Optimizer):
@@ -84,20 +88,10 @@ class Signs(torch.optim.Optimizer):
                     parameter.sub_(group["lr"] * parameter.grad.sign())
 
 
-OPTIMIZER = OptimizerKind(build=lambda groups, recipe: Signs(groups, {"lr": recipe.learning_rate}), state=())
+OPTIMIZER = OptimizerSpec(build=lambda groups, recipe: Signs(groups, {"lr": recipe.learning_rate}), state=())
 '''
 
-SCHEDULE = '''
-from model.train.schedules import ScheduleKind
-
-
-def stairs(progress, shape):
-    """Half as much in the second half."""
-    return 1.0 if progress < 0.5 else 0.5
-
-
-SCHEDULE = ScheduleKind(factor=stairs)
-'''
+SCHEDULE = '"stairs": ScheduleKind(factor=lambda progress, shape: 1.0 if progress < 0.5 else 0.5),'
 
 VERB = '''
 import click
@@ -122,7 +116,7 @@ def greeting(name: str = "you") -> str:
 DEPLOYMENT = """
   - name: greeting
     description: Say hello.
-    entrypoint: flows.prefect.greeting.greeting
+    entrypoint: cloze.flows.prefect.greeting.greeting
     work_pool:
       name: cloze
 """
@@ -133,23 +127,29 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     """The program with one more of each."""
     found = Program.copied(tmp_path_factory.mktemp("program"))
     found.write("pipeline/corpus/readers/poems.py", READER)
-    found.add_line("pipeline/corpus/readers/__init__.py", "READERS = {", '"poems": "pipeline.corpus.readers.poems:reader",')
+    found.add_line(
+        "pipeline/corpus/readers/__init__.py",
+        "READERS = {",
+        '"poems": "cloze.pipeline.corpus.readers.poems:reader",',
+    )
     found.write("pipeline/corpus/steps/forbid.py", STEP)
-    found.add_line("pipeline/corpus/steps/chain.py", "STEPS = {", '"forbid": "pipeline.corpus.steps.forbid:STEP",')
+    found.add_line(
+        "pipeline/corpus/steps/chain.py",
+        "STEPS = {",
+        '"forbid": "cloze.pipeline.corpus.steps.forbid:STEP",',
+    )
     found.write("model/train/optimizers/signs.py", OPTIMIZER)
     found.add_line(
         "model/train/optimizers/__init__.py",
         "OPTIMIZERS: dict[str, str] = {",
-        '"signs": "model.train.optimizers.signs:OPTIMIZER",',
+        '"signs": "cloze.model.train.optimizers.signs:OPTIMIZER",',
     )
-    found.write("model/train/schedules/stairs.py", SCHEDULE)
     found.add_line(
-        "model/train/schedules/__init__.py",
-        "SCHEDULES: dict[str, str] = {",
-        '"stairs": "model.train.schedules.stairs:SCHEDULE",',
+        "model/train/loop/schedules.py", "SCHEDULES: dict[str, ScheduleKind] = {", SCHEDULE
     )
     found.write("flows/commands/greet.py", VERB)
-    found.add_line("flows/cli.py", "COMMANDS: dict[str, str] = {", '"greet": "flows.commands.greet:greet",')
+    row = '"greet": "Say hello to NAME.",'
+    found.add_line("flows/cli.py", '    "Operate": {', row)
     found.write("flows/prefect/greeting.py", FLOW)
     with (found.root / "prefect.yaml").open("a") as stream:
         stream.write(DEPLOYMENT)
@@ -157,19 +157,57 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 
 def test_a_reader_and_a_cleaning_step(program: Program, tmp_path: Path) -> None:
-    for name, words in {"sea": "The sea is wide and the sea is old.", "war": "The war is long and the war is cold."}.items():
-        (tmp_path / f"{name}.poem").write_text(f"{words}\n###\nIt has an end, and nobody knows when.\n")
-    options = ["--stanza-mark", "###", "--forbidden-word", "war", "--minimum-characters", 0, "--minimum-words", 0]
-    made = program.cloze("corpus", "--source", f"poems={tmp_path}", *options, "--out", tmp_path / "corpus")
+    for name, words in {
+        "sea": "The sea is wide and the sea is old.",
+        "war": "The war is long and the war is cold.",
+    }.items():
+        (tmp_path / f"{name}.poem").write_text(
+            f"{words}\n###\nIt has an end, and nobody knows when.\n"
+        )
+    options = [
+        "--stanza-mark",
+        "###",
+        "--forbidden-word",
+        "war",
+        "--minimum-characters",
+        0,
+        "--minimum-words",
+        0,
+    ]
+    made = program.cloze(
+        "corpus", "--source", f"poems={tmp_path}", *options, "--out", tmp_path / "corpus"
+    )
     assert (made["documents"], made["dropped"]) == (1, {"forbidden": 1})
-    explained = program.cloze("corpus", "--source", f"poems={tmp_path}", *options, "--explain", "war.poem")
+    explained = program.cloze("explain", "war.poem", "--source", f"poems={tmp_path}", *options)
     assert "forbid" in json.dumps(explained)
 
 
 def test_an_optimizer_and_a_schedule(program: Program, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset")
-    recipe = ["--optimizer", "signs", "--schedule", "stairs", "--steps", 4, "--warmup-steps", 0, "--learning-rate", 0.01]
-    how = ["--model", "bert-tiny", "--global-batch", 8, "--heldout-rows", 4, "--precision", "fp32", "--log-every", 1]
+    recipe = [
+        "--optimizer",
+        "signs",
+        "--schedule",
+        "stairs",
+        "--steps",
+        4,
+        "--warmup-steps",
+        0,
+        "--learning-rate",
+        0.01,
+    ]
+    how = [
+        "--model",
+        "bert-tiny",
+        "--global-batch",
+        8,
+        "--heldout-rows",
+        4,
+        "--precision",
+        "fp32",
+        "--log-every",
+        1,
+    ]
     made = program.cloze("pretrain", "--dataset", dataset, *recipe, *how, "--out", tmp_path / "run")
     assert made["steps"] == 4
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -181,5 +219,8 @@ def test_a_verb_and_a_flow(program: Program) -> None:
     assert (said.returncode, said.stdout) == (0, "hello Ada\n")
     assert "Say hello to NAME" in program.python("-c", ENTRY, "--help").stdout
     load = "import yaml; from prefect.flows import load_flow_from_entrypoint as load\n"
-    load += "row = yaml.safe_load(open('prefect.yaml'))['deployments'][-1]; print(load(row['entrypoint']).fn('Ada'))"
+    load += (
+        "row = yaml.safe_load(open('prefect.yaml'))['deployments'][-1]; "
+        "print(load(row['entrypoint']).fn('Ada'))"
+    )
     assert program.python("-c", load).stdout == "hello Ada\n"

@@ -1,4 +1,6 @@
-"""`cloze run sample`, as a user runs it: all stages, no work the second time, exactly what is downstream after a change."""
+"""`cloze run sample`, as a user runs it: all stages, no work the second time, exactly what is
+downstream after a change.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import artifact
+from cloze.core.artifacts import artifact
 from tests.flows.test_cli import Done, cloze, installed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 
 
-def run(place: Path, *arguments: str, verb: str = "run", command: Callable[..., Done] = cloze) -> Done:
+def run(
+    place: Path, *arguments: str, verb: str = "run", command: Callable[..., Done] = cloze
+) -> Done:
     flags = ["--no-prefect"] if verb == "run" else []
     tracking = {"MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db"}
     return command(verb, "sample", *flags, *arguments, "--json", cwd=place, timeout=900, **tracking)
@@ -47,7 +51,9 @@ def test_every_stage_gives_what_it_promises(first: Done, place: Path) -> None:
     assert found["corpus"]["dropped"]["near_duplicate"] >= 1
     assert found["vocab"]["size"] <= 2000
     assert {"rows", "tokens", "shards", "pair_labels"} <= found["dataset"].keys()
-    assert {"steps", "loss", "heldout_loss", "tokens_per_second", "checkpoint"} <= found["pretrain"].keys()
+    assert {"steps", "loss", "heldout_loss", "tokens_per_second", "checkpoint"} <= found[
+        "pretrain"
+    ].keys()
     assert Path(place, found["pretrain"]["checkpoint"]).is_dir()
     assert found["finetune"]["metrics"]["accuracy"] == found["evaluate"]["metrics"]["accuracy"]
     assert Path(place, found["evaluate"]["predictions"]).is_file()
@@ -81,9 +87,15 @@ def test_mlflow_has_a_parent_and_a_child_a_stage(first: Done, place: Path) -> No
     experiment = client.get_experiment_by_name("cloze")
     assert experiment is not None
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
-    found = {run.info.run_name.split(" ")[0]: run for run in client.search_runs([experiment.experiment_id])}
+    found = {
+        run.info.run_name.split(" ")[0]: run
+        for run in client.search_runs([experiment.experiment_id])
+    }
     assert set(found) == {"sample", *STAGES}
-    assert all(found[name].data.tags["mlflow.parentRunId"] == found["sample"].info.run_id for name in STAGES)
+    assert all(
+        found[name].data.tags["mlflow.parentRunId"] == found["sample"].info.run_id
+        for name in STAGES
+    )
     for name in ("pretrain", "finetune"):
         losses = client.get_metric_history(found[name].info.run_id, "loss")
         steps = [metric.step for metric in losses]
@@ -93,14 +105,29 @@ def test_mlflow_has_a_parent_and_a_child_a_stage(first: Done, place: Path) -> No
     assert pretrain.data.params["steps"] == "40"
     assert {"task", "seed", "learning_rate", "precision"} <= set(finetune.data.params)
     assert found["sample"].data.metrics["finetune.accuracy"] == finetune.data.metrics["accuracy"]
-    assert found["sample"].data.metrics["pretrain.heldout_loss"] == pretrain.data.metrics["heldout_loss"]
+    assert (
+        found["sample"].data.metrics["pretrain.heldout_loss"]
+        == pretrain.data.metrics["heldout_loss"]
+    )
     (given,) = pretrain.inputs.dataset_inputs
     assert (given.dataset.name, json.loads(given.dataset.profile)["copies"]) == ("dataset", 4)
-    assert "card.html" in {entry.path for entry in client.list_artifacts(found["corpus"].info.run_id)}
-    assert "report.html" in {entry.path for entry in client.list_artifacts(found["sample"].info.run_id)}
-    (model,) = (m for m in client.search_logged_models([experiment.experiment_id]) if m.source_run_id == pretrain.info.run_id)
-    assert {metric.key: metric.value for metric in model.metrics}["heldout_loss"] == pretrain.data.metrics["heldout_loss"]
-    versions = {name: client.search_model_versions(f"name='{name}'") for name in ("cloze", "cloze-sst2")}
+    assert "card.html" in {
+        entry.path for entry in client.list_artifacts(found["corpus"].info.run_id)
+    }
+    assert "report.html" in {
+        entry.path for entry in client.list_artifacts(found["sample"].info.run_id)
+    }
+    (model,) = (
+        m
+        for m in client.search_logged_models([experiment.experiment_id])
+        if m.source_run_id == pretrain.info.run_id
+    )
+    assert {metric.key: metric.value for metric in model.metrics}[
+        "heldout_loss"
+    ] == pretrain.data.metrics["heldout_loss"]
+    versions = {
+        name: client.search_model_versions(f"name='{name}'") for name in ("cloze", "cloze-sst2")
+    }
     assert [len(found) for found in versions.values()] == [1, 1]
     assert versions["cloze"][0].tags["cloze.fingerprint"].endswith("/checkpoints/step-00000040")
 
@@ -124,7 +151,9 @@ def test_the_second_run_does_no_work(first: Done, place: Path) -> None:
         ("run.zero=2", []),
     ],
 )
-def test_a_change_reruns_exactly_what_is_downstream(first: Done, place: Path, setting: str, expected: list[str]) -> None:
+def test_a_change_reruns_exactly_what_is_downstream(
+    first: Done, place: Path, setting: str, expected: list[str]
+) -> None:
     plan = run(place, "--set", setting, verb="plan").json["nodes"]
     todo = [node for node in plan if not node["cached"]]
     assert [node["stage"] for node in todo] == expected
@@ -135,16 +164,32 @@ def test_a_change_reruns_exactly_what_is_downstream(first: Done, place: Path, se
 
 def test_from_only_force_and_dry_run(first: Done, place: Path) -> None:
     def planned(*arguments: str) -> list[str]:
-        return [node["stage"] for node in run(place, *arguments, verb="plan").json["nodes"] if not node["cached"]]
+        return [
+            node["stage"]
+            for node in run(place, *arguments, verb="plan").json["nodes"]
+            if not node["cached"]
+        ]
 
     assert planned("--from", "finetune") == STAGES[4:]
-    assert planned("--force", "vocab") == ["vocab"]
-    before = {name: artifact.read_manifest(str(place / "runs" / "sample" / name)).created for name in STAGES}
+    assert planned("--force-node", "vocab") == ["vocab"]
+    before = {
+        name: artifact.read_manifest(str(place / "runs" / "sample" / name)).created
+        for name in STAGES
+    }
     assert run(place, "--from", "report", "--dry-run").returncode == 0
-    assert before["report"] == artifact.read_manifest(str(place / "runs" / "sample" / "report")).created
-    done = run(place, "--only", "vocab", "--force", "vocab", command=installed)  # in fresh processes, as a user does it
-    assert [(stage["stage"], stage["cached"]) for stage in done.json["stages"]] == [("vocab", False)]
-    refused = cloze("run", "sample", "--no-prefect", "--only", "dataset", "--set", "vocab.size=1800", cwd=place)
+    assert (
+        before["report"]
+        == artifact.read_manifest(str(place / "runs" / "sample" / "report")).created
+    )
+    done = run(
+        place, "--only", "vocab", "--force-node", "vocab", command=installed
+    )  # in fresh processes, as a user does it
+    assert [(stage["stage"], stage["cached"]) for stage in done.json["stages"]] == [
+        ("vocab", False)
+    ]
+    refused = cloze(
+        "run", "sample", "--no-prefect", "--only", "dataset", "--set", "vocab.size=1800", cwd=place
+    )
     assert (refused.returncode, "--only dataset needs" in refused.stderr) == (2, True)
 
 
@@ -153,7 +198,10 @@ def test_status_lineage_verify_and_logs(first: Done, place: Path) -> None:
     assert list(nodes) == STAGES or set(nodes) < set(STAGES), "of its last start"
     assert {node["state"] for node in nodes.values()} <= {"finished", "cached"}
     tree = cloze("lineage", "runs/sample/dataset", "--json", cwd=place).json
-    assert tree["parents"]["vocab"]["parents"]["corpus"]["fingerprint"] == tree["parents"]["corpus"]["fingerprint"]
+    assert (
+        tree["parents"]["vocab"]["parents"]["corpus"]["fingerprint"]
+        == tree["parents"]["corpus"]["fingerprint"]
+    )
     assert cloze("verify", "runs/sample/dataset", "--json", cwd=place).json["ok"] is True
     assert "rank0.log" in cloze("logs", "runs/sample/pretrain", cwd=place).stdout
     shard = next((place / "runs" / "sample" / "dataset").resolve().glob("train-*.arrow"))
@@ -167,10 +215,18 @@ def test_status_lineage_verify_and_logs(first: Done, place: Path) -> None:
 
 def test_fill_mask_and_export(first: Done, place: Path) -> None:
     found = installed(  # in a fresh process
-        "fill-mask", "runs/sample/pretrain", "Paris is the capital of [MASK].", "--top", "3", "--json", cwd=place
+        "fill-mask",
+        "runs/sample/pretrain",
+        "Paris is the capital of [MASK].",
+        "--top-k",
+        "3",
+        "--json",
+        cwd=place,
     ).json
     assert len(found["predictions"][0]) == 3
-    assert cloze("export", "runs/sample/pretrain", "--to", "hf", "--json", cwd=place).returncode == 0
+    assert (
+        cloze("export", "runs/sample/pretrain", "--out", "hf", "--json", cwd=place).returncode == 0
+    )
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForPreTraining.from_pretrained(str(place / "hf"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(place / "hf"))

@@ -20,9 +20,9 @@ def marked() -> None:
     """Have the trainer say it, in the process of the first rank."""
     if os.environ.get("RANK") != "0":
         return
-    from model.train import loop
+    from cloze.model.train.loop import loop
 
-    aside, steps = loop.Clock.aside, loop._Loop._steps
+    aside, steps = loop._TrainingLoop._aside, loop._TrainingLoop._steps
 
     @contextlib.contextmanager
     def telling(self: Any, what: str) -> Iterator[None]:
@@ -37,4 +37,5 @@ def marked() -> None:
         mark("step")
         steps(self)
 
-    loop.Clock.aside, loop._Loop._steps = telling, stepping  # type: ignore[method-assign, assignment]
+    loop._TrainingLoop._aside = telling  # type: ignore[method-assign, assignment]
+    loop._TrainingLoop._steps = stepping  # type: ignore[method-assign, assignment]

@@ -1,9 +1,13 @@
-"""Many kills of small runs at random moments, each followed by the same command: what comes of it must be what an undisturbed run makes.
+"""Many kills of small runs at random moments, each followed by the same command: what comes of it
+must be what an undisturbed run makes.
 
-    python -m tests.faults.soak --trainings 200 --data 100 --table runs/soak.md [--seed 1] [--seconds 3000]
+    python -m tests.faults.soak --trainings 200 --data 100 --table runs/soak.md [--seed 1]
+    [--seconds 3000]
 
-A kill takes the whole tree (the verb and its ranks), or one rank, whose launcher then ends the others. Moments are random in time; a part
-of them is aimed at what is short: a save, an evaluation, the start, the time between the last part and the manifest.
+A kill takes the whole tree (the verb and its ranks), or one rank, whose launcher then ends the
+others. Moments are random in time; a part
+of them is aimed at what is short: a save, an evaluation, the start, the time between the last part
+and the manifest.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from model.train.metrics import timeless
-from pipeline.core import artifact, checkpoints
+from cloze.core.artifacts import artifact, checkpoints
+from cloze.model.train.monitor.metrics import strip_timing
 from tests import warm
 from tests.conftest import REPOSITORY
 from tests.faults.marks import MARK
@@ -33,12 +37,19 @@ from tests.model.train.ranks import digests
 
 STEPS, SAVES, LOOKS = 24, 3, 6
 AIMS = ("any", "any", "any", "step", "saving", "measuring", "start", "manifest")
-TINY = ("hidden_size=32", "num_attention_heads=2", "intermediate_size=48", "max_position_embeddings=40")
+TINY = (
+    "hidden_size=32",
+    "num_attention_heads=2",
+    "intermediate_size=48",
+    "max_position_embeddings=40",
+)
 
 
 @dataclass
 class Tally:
-    """What came of kills, by the moment: how many, how many of them ended as the undisturbed run."""
+    """What came of kills, by the moment: how many, how many of them ended as the
+    undisturbed run.
+    """
 
     name: str
     killed: Counter[str] = field(default_factory=Counter)
@@ -51,8 +62,14 @@ class Tally:
 
     def rows(self) -> list[str]:
         """Lines of a table in Markdown."""
-        found = [f"| {self.name}, {kind} | {self.killed[kind]} | {self.equal[kind]} |" for kind in sorted(self.killed)]
-        return [*found, f"| **{self.name}, all** | **{self.killed.total()}** | **{self.equal.total()}** |"]
+        found = [
+            f"| {self.name}, {kind} | {self.killed[kind]} | {self.equal[kind]} |"
+            for kind in sorted(self.killed)
+        ]
+        return [
+            *found,
+            f"| **{self.name}, all** | **{self.killed.total()}** | **{self.equal.total()}** |",
+        ]
 
     def words(self) -> list[str]:
         """Goodput, and how soon it goes on."""
@@ -61,15 +78,20 @@ class Tally:
         if self.wall and runs:
             share = 100 * self.undisturbed * runs / self.wall
             told.append(
-                f"{self.name}: {share:.0f} % of the wall time is what undisturbed runs take ({self.undisturbed:.1f} s each)."
+                f"{self.name}: {share:.0f} % of the wall time is what undisturbed runs take "
+                f"({self.undisturbed:.1f} s each)."
             )
         if self.done:
             told.append(
-                f"{self.name}: {self.useful} useful steps of {self.done} that were run ({100 * self.useful / self.done:.0f} %)."
+                f"{self.name}: {self.useful} useful steps of {self.done} that were run "
+                f"({100 * self.useful / self.done:.0f} %)."
             )
         if self.resumed:
             middle, longest = statistics.median(self.resumed), max(self.resumed)
-            told.append(f"{self.name}: from a kill to the next step {middle:.1f} s (median), {longest:.1f} s (longest).")
+            told.append(
+                f"{self.name}: from a kill to the next step {middle:.1f} s (median), {longest:.1f} "
+                f"s (longest)."
+            )
         return told
 
 
@@ -97,29 +119,62 @@ class Trainings:
         sizes = [word for name in TINY for word in ("--set", f"model.{name}")]
         return begin(
             self._place / "log",
-            *("pretrain", "--dataset", self._dataset, "--model", "bert-tiny", "--steps", STEPS, "--global-batch", 8),
-            *("--precision", "fp32", *sizes, "--learning-rate", "3e-3", "--heldout-rows", 8, "--evaluate-every", LOOKS),
-            *("--processes", 2, "--threads", 1, "--device", "cpu", "--engine", "torch", "--checkpoint-every", SAVES),
+            *(
+                "pretrain",
+                "--dataset",
+                self._dataset,
+                "--model",
+                "bert-tiny",
+                "--steps",
+                STEPS,
+                "--global-batch",
+                8,
+            ),
+            *(
+                "--precision",
+                "fp32",
+                *sizes,
+                "--learning-rate",
+                "3e-3",
+                "--heldout-rows",
+                8,
+                "--evaluate-every",
+                LOOKS,
+            ),
+            *(
+                "--processes",
+                2,
+                "--threads",
+                1,
+                "--device",
+                "cpu",
+                "--engine",
+                "torch",
+                "--checkpoint-every",
+                SAVES,
+            ),
             *("--log-every", 1, "--out", out),
             **{MARK: str(self._mark), warm.PREPARE: "tests.faults.marks:marked"},
         )
 
     def _made(self, out: Path) -> tuple[object, ...]:
-        """What must be the same bytes: weights and optimizer of every checkpoint that stays, and the figures of every log line."""
+        """What must be the same bytes: weights and optimizer of every checkpoint that stays, and
+        the figures of every log line.
+        """
         kept = {
-            (checkpoints.step_of(directory), name): found
+            (checkpoints.parse_step(directory), name): found
             for directory in checkpoints.complete_steps(str(out))
             for name, found in digests(Path(directory)).items()
             if name != "training/state.json"
         }
-        told = [timeless(line) for line in lines(out / "metrics.jsonl")]
+        told = [strip_timing(line) for line in lines(out / "metrics.jsonl")]
         return kept, told, artifact.verify(str(out)).ok
 
     def _moment(self, out: Path) -> str:
         if artifact.is_artifact(str(out)):
             return "over"
         found = checkpoints.complete_steps(str(out))
-        if found and checkpoints.step_of(found[-1]) == STEPS:
+        if found and checkpoints.parse_step(found[-1]) == STEPS:
             return "manifest"
         return self._mark.read_text() or "step"
 
@@ -138,13 +193,18 @@ class Trainings:
         ended = again.wait() == 0
         self.tally.wall += time.monotonic() - began
         saved = reached - reached % SAVES
-        self.tally.useful, self.tally.done = self.tally.useful + STEPS, self.tally.done + STEPS + reached - saved
+        self.tally.useful, self.tally.done = (
+            self.tally.useful + STEPS,
+            self.tally.done + STEPS + reached - saved,
+        )
         self.tally.killed[moment] += 1
         if ended and self._made(out) == self._expected:
             self.tally.equal[moment] += 1
             shutil.rmtree(out)
         else:
-            print(f"NOT EQUAL: training {number}, killed in {moment}: {out}\n{self.log()}", flush=True)
+            print(
+                f"NOT EQUAL: training {number}, killed in {moment}: {out}\n{self.log()}", flush=True
+            )
 
     def _killed(self, out: Path) -> str | None:
         """The moment at which a run was killed; None: it was over before."""
@@ -194,7 +254,9 @@ class DataStages:
             began = time.monotonic()
             assert self._begin(stage, self._straight).wait() == 0, self.log()
             self._seconds[stage] = time.monotonic() - began
-            self._expected[stage] = artifact.read_manifest(str(self._straight / stage)).content_sha256
+            self._expected[stage] = artifact.read_manifest(
+                str(self._straight / stage)
+            ).content_sha256
         self.tally.undisturbed = statistics.fmean(self._seconds.values())
 
     def log(self) -> str:
@@ -250,7 +312,9 @@ class DataStages:
 
 
 class Forks:
-    """The processes of what is begun here: what starts them hears of their end, see `tests.warm`."""
+    """The processes of what is begun here: what starts them hears of their end, see
+    `tests.warm`.
+    """
 
     def __init__(self) -> None:
         self._others = set(warm.nursery().forks())
@@ -269,7 +333,9 @@ def begin(log: Path, *arguments: object, **environment: str) -> subprocess.Popen
     """Start a verb."""
     with log.open("wb") as output:
         command = [warm.python(), "-c", warm.ENTRY, *map(str, arguments)]
-        return subprocess.Popen(command, env={**os.environ, **environment}, stdout=output, stderr=output)
+        return subprocess.Popen(
+            command, env={**os.environ, **environment}, stdout=output, stderr=output
+        )
 
 
 def end(pids: Sequence[int]) -> None:
@@ -291,7 +357,9 @@ def soak(
     seconds: float | None = None,
     told: Callable[[list[Tally]], None] = lambda _: None,
 ) -> list[Tally]:
-    """So many kills of each, the two kinds in turn. Args: seconds: no more are begun after them; told: hears of every kill."""
+    """So many kills of each, the two kinds in turn. Args: seconds: no more are begun after them;
+    told: hears of every kill.
+    """
     deadline = None if seconds is None else time.monotonic() + seconds
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="cloze-soak-") as directory:
@@ -306,7 +374,9 @@ def soak(
         for number in range(max(trainings, data)):
             for kind, wanted in kinds:
                 most = max(trainings, data)
-                if number * wanted // most == (number + 1) * wanted // most or (deadline and time.monotonic() > deadline):
+                if number * wanted // most == (number + 1) * wanted // most or (
+                    deadline and time.monotonic() > deadline
+                ):
                     continue
                 kind.kill(number)
                 told([kind.tally for kind, _ in kinds])
@@ -317,7 +387,9 @@ def table(tallies: Sequence[Tally]) -> str:
     """What came of it, in Markdown."""
     rows = [row for tally in tallies for row in tally.rows()]
     words = [f"- {sentence}" for tally in tallies for sentence in tally.words()]
-    return "\n".join(["| killed | times | ended as undisturbed |", "|---|---|---|", *rows, "", *words, ""])
+    return "\n".join(
+        ["| killed | times | ended as undisturbed |", "|---|---|---|", *rows, "", *words, ""]
+    )
 
 
 def main() -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from tests import faulty_host
 
-pytestmark = pytest.mark.skipif(faulty_host.missing() is not None, reason=str(faulty_host.missing()))
+pytestmark = pytest.mark.skipif(
+    faulty_host.missing() is not None, reason=str(faulty_host.missing())
+)
 LOOK = """
 import sys, time
 ahead = time.time(), time.monotonic()
@@ -26,7 +28,8 @@ with open(sys.argv[1], "w") as stream:
 def looked(host: faulty_host.FaultyHost, path: Path) -> tuple[float, float, str]:
     """The time of day and the monotonic clock there, and what went wrong."""
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, str(path)], env={**os.environ, **host.environment}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", LOOK, str(path)], env={**os.environ, **host.environment},
+            capture_output=True, text=True, check=False
     )  # fmt: skip
     day, monotonic, said = done.stdout.split(maxsplit=2)
     assert said == "written to a pipe\n"

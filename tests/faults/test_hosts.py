@@ -1,12 +1,13 @@
-"""Three hosts, as network namespaces with an ssh server each: what they train is what one process trains, and what happens to them.
+"""Three hosts, as network namespaces with an ssh server each: what they train is what one process
+trains, and what happens to them.
 
-Those marked `soak` take minutes; the others are the two launchers at their plainest, and what is refused before anything starts.
+Those marked `soak` take minutes; the others are a plain launch over ssh, and what is refused before
+anything starts.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -16,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from model.checkpoint import load
-from pipeline.core import artifact
+from cloze.core.artifacts import artifact
+from cloze.model.checkpoint import load
 from tests import faulty_host
+from tests.checkout import copy_packages
 from tests.conftest import REPOSITORY
 from tests.hosts import Hosts, hosts, last_json, missing
 from tests.model.datasets import write_dataset
@@ -26,9 +28,30 @@ from tests.model.datasets import write_dataset
 NAMES = ("a", "b", "c")
 reason = missing()
 pytestmark = [pytest.mark.skipif(reason is not None, reason=str(reason)), pytest.mark.timeout(1200)]
-# dropout is drawn a micro-batch, so equal ones make equal numbers on any number of ranks: 24 rows are 6 of them, for 1, 2 and 3 ranks
-TRAINING = ("--model", "bert-tiny", "--global-batch", "24", "--micro-batch", "4", "--precision", "fp32", "--device", "cpu")
-MORE = ("--threads", "1", "--set", "warmup_steps=1", "--set", "heldout_rows=8", "--grace-seconds", "60")
+# dropout is drawn a micro-batch, so equal ones make equal numbers on any number of ranks: 24 rows
+# are 6 of them, for 1, 2 and 3 ranks
+TRAINING = (
+    "--model",
+    "bert-tiny",
+    "--global-batch",
+    "24",
+    "--micro-batch",
+    "4",
+    "--precision",
+    "fp32",
+    "--device",
+    "cpu",
+)
+MORE = (
+    "--threads",
+    "1",
+    "--set",
+    "warmup_steps=1",
+    "--set",
+    "heldout_rows=8",
+    "--grace-seconds",
+    "60",
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +61,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> faulty_host.FaultyHost |
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory, faulty: faulty_host.FaultyHost | None) -> Iterator[Hosts]:
+def three(
+    tmp_path_factory: pytest.TempPathFactory, faulty: faulty_host.FaultyHost | None
+) -> Iterator[Hosts]:
     environments = {} if faulty is None else {"b": faulty.environment}
     with hosts(tmp_path_factory.mktemp("net"), *NAMES, environments=environments) as found:
         yield found
@@ -50,11 +75,24 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pretrain(dataset: Path, steps: int, out: Path, *more: Any) -> list[Any]:
-    return ["pretrain", "--dataset", dataset, *TRAINING, *MORE, "--steps", steps, "--out", out, *more]
+    return [
+        "pretrain",
+        "--dataset",
+        dataset,
+        *TRAINING,
+        *MORE,
+        "--steps",
+        steps,
+        "--out",
+        out,
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(three: Hosts, dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+def undisturbed(
+    three: Hosts, dataset: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], Path]:
     """Trainings of one process, by their number of steps."""
     made: dict[int, Path] = {}
 
@@ -86,7 +124,9 @@ def nobody_left(three: Hosts) -> None:
         time.sleep(0.2)
 
 
-def until(true: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 400) -> None:
+def until(
+    true: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 400
+) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert process is None or process.poll() is None, process.communicate()
@@ -99,11 +139,13 @@ def saved(out: Path, step: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["ssh", "torchrun"])
 def test_three_hosts_train_as_one_process(
-    three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path, launcher: str
+    three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    process = three.start(*pretrain(dataset, 4, tmp_path / "three", *three.by(launcher)))
+    hostfile = three.hostfile(
+        "root@a", "root@b slots=1", "c"
+    )  # rank 0's store is on the first one, whose name ssh alone knows so
+    process = three.start(*pretrain(dataset, 4, tmp_path / "three", *three.by("ssh", hostfile)))
     output, told = process.communicate(timeout=600)
     assert process.returncode == 0, told
     assert last_json(output)["world_size"] == 3
@@ -126,11 +168,12 @@ def test_a_host_that_does_not_answer_is_named(three: Hosts, dataset: Path, tmp_p
 def test_a_host_with_another_program_refuses(three: Hosts, dataset: Path, tmp_path: Path) -> None:
     """Its own copy of the program lies over ours, with a line more."""
     (tmp_path / "copy").mkdir()
-    for package in ("pipeline", "model", "flows"):
-        shutil.copytree(REPOSITORY / package, tmp_path / "copy" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(tmp_path / "copy")
     with (tmp_path / "copy" / "flows" / "__init__.py").open("a") as stream:
         stream.write("# another\n")
-    three.inside("b", "mount", "--bind", str(tmp_path / "copy" / "flows"), str(REPOSITORY / "flows"))
+    three.inside(
+        "b", "mount", "--bind", str(tmp_path / "copy" / "flows"), str(REPOSITORY / "flows")
+    )
     try:
         code, told = three.cloze(*pretrain(dataset, 4, tmp_path / "out", *three.by("ssh")))
     finally:
@@ -142,11 +185,15 @@ def test_a_host_with_another_program_refuses(three: Hosts, dataset: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_directory_that_is_not_shared_is_named(three: Hosts, dataset: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_shared_is_named(
+    three: Hosts, dataset: Path, tmp_path: Path
+) -> None:
     (tmp_path / "shared").mkdir()
     three.inside("c", "mount", "-t", "tmpfs", "none", str(tmp_path / "shared"))
     try:
-        code, told = three.cloze(*pretrain(dataset, 4, tmp_path / "shared" / "out", *three.by("ssh")))
+        code, told = three.cloze(
+            *pretrain(dataset, 4, tmp_path / "shared" / "out", *three.by("ssh"))
+        )
     finally:
         three.inside("c", "umount", str(tmp_path / "shared"))
     assert code == 2
@@ -161,20 +208,32 @@ def test_a_directory_that_is_not_shared_is_named(three: Hosts, dataset: Path, tm
 def test_zero_over_three_hosts_is_as_one_process(
     three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path, zero: int
 ) -> None:
-    code, told = three.cloze(*pretrain(dataset, 4, tmp_path / "three", *three.by("ssh"), "--zero", zero))
+    code, told = three.cloze(
+        *pretrain(dataset, 4, tmp_path / "three", *three.by("ssh"), "--zero", zero)
+    )
     assert code == 0, told
     assert_equal(undisturbed(4), tmp_path / "three")
     nobody_left(three)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("launcher", ["ssh", "torchrun"])
 def test_a_killed_host_is_left_out_and_the_rest_goes_on(
-    three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path, launcher: str
+    three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     process = three.start(
-        *pretrain(dataset, 24, out, *three.by(launcher), "--checkpoint-every", "4", "--min-nodes", "2", "--restarts", "4")
+        *pretrain(
+            dataset,
+            24,
+            out,
+            *three.by("ssh"),
+            "--checkpoint-every",
+            "4",
+            "--min-nodes",
+            "2",
+            "--restarts",
+            "4",
+        )
     )
     until(lambda: saved(out, 4), process)
     three.kill("c")
@@ -190,18 +249,18 @@ def test_a_killed_host_is_left_out_and_the_rest_goes_on(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("launcher", ["ssh", "torchrun"])
 def test_a_killed_rank_is_named_and_started_again(
-    three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path, launcher: str
+    three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    process = three.start(*pretrain(dataset, 24, out, *three.by(launcher), "--checkpoint-every", "4", "--restarts", "2"))
+    process = three.start(
+        *pretrain(dataset, 24, out, *three.by("ssh"), "--checkpoint-every", "4", "--restarts", "2")
+    )
     until(lambda: saved(out, 4), process)
     os.kill(three.ranks("b")[-1], signal.SIGKILL)
     output, told = process.communicate(timeout=900)
     assert process.returncode == 0, told
-    if launcher == "ssh":
-        assert "rank 1 on host b was killed (SIGKILL" in " ".join(told.split())
+    assert "rank 1 on host b was killed (SIGKILL" in " ".join(told.split())
     assert last_json(output)["world_size"] == 3
     assert_equal(undisturbed(24), out)
 
@@ -225,7 +284,11 @@ def test_a_link_that_is_cut_for_a_while_only_makes_them_wait(
 @pytest.mark.soak
 @pytest.mark.skipif(faulty_host.missing() is not None, reason=str(faulty_host.missing()))
 def test_a_clock_that_jumps_an_hour_on_one_host_changes_nothing(
-    three: Hosts, faulty: faulty_host.FaultyHost, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path
+    three: Hosts,
+    faulty: faulty_host.FaultyHost,
+    dataset: Path,
+    undisturbed: Callable[[int], Path],
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
     process = three.start(*pretrain(dataset, 24, out, *three.by("ssh"), "--checkpoint-every", "4"))
@@ -242,10 +305,16 @@ def test_a_clock_that_jumps_an_hour_on_one_host_changes_nothing(
 @pytest.mark.soak
 @pytest.mark.skipif(faulty_host.missing() is not None, reason=str(faulty_host.missing()))
 def test_a_disk_that_is_full_on_one_host_is_named_and_gone_on_after(
-    three: Hosts, faulty: faulty_host.FaultyHost, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path
+    three: Hosts,
+    faulty: faulty_host.FaultyHost,
+    dataset: Path,
+    undisturbed: Callable[[int], Path],
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
-    process = three.start(*pretrain(dataset, 24, out, *three.by("ssh"), "--checkpoint-every", "4", "--restarts", "8"))
+    process = three.start(
+        *pretrain(dataset, 24, out, *three.by("ssh"), "--checkpoint-every", "4", "--restarts", "8")
+    )
     until(lambda: saved(out, 4), process)
     ranks = set(three.ranks("b"))
     faulty.has(full=True)
@@ -260,12 +329,11 @@ def test_a_disk_that_is_full_on_one_host_is_named_and_gone_on_after(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("launcher", ["ssh", "torchrun"])
 def test_cancelled_with_a_checkpoint_and_resumed_by_one_process(
-    three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path, launcher: str
+    three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    process = three.start(*pretrain(dataset, 24, out, *three.by(launcher), "--checkpoint-every", "4"))
+    process = three.start(*pretrain(dataset, 24, out, *three.by("ssh"), "--checkpoint-every", "4"))
     until(lambda: saved(out, 4), process)
     code, told = three.cloze("cancel", out)
     assert code == 0, told
@@ -278,19 +346,9 @@ def test_cancelled_with_a_checkpoint_and_resumed_by_one_process(
 
 
 @pytest.mark.soak
-def test_torchrun_typed_on_each_host(three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    by = ("--launcher", "torchrun", "--nodes", "3", "--master", "b:29411")
-    typed = {name: three.start(*pretrain(dataset, 4, out, *by), at=name) for name in NAMES}
-    told = {name: process.communicate(timeout=600) for name, process in typed.items()}
-    assert {name: process.returncode for name, process in typed.items()} == dict.fromkeys(NAMES, 0), told
-    assert last_json(told["b"][0])["world_size"] == 3  # the master's host is the head
-    assert_equal(undisturbed(4), out)
-    nobody_left(three)
-
-
-@pytest.mark.soak
-def test_a_killed_head_leaves_no_rank_on_any_host(three: Hosts, dataset: Path, tmp_path: Path) -> None:
+def test_a_killed_head_leaves_no_rank_on_any_host(
+    three: Hosts, dataset: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     process = three.start(*pretrain(dataset, 200, out, *three.by("ssh"), "--checkpoint-every", "4"))
     until(lambda: saved(out, 4), process)

@@ -1,4 +1,6 @@
-"""kill -9 of the whole tree in a stage; the next run goes on, and data and weights are the same bytes."""
+"""kill -9 of the whole tree in a stage; the next run goes on, and data and weights are the same
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,41 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint import load
-from pipeline.core import artifact
+from cloze.core.artifacts import artifact
+from cloze.model.checkpoint import load
 from tests import warm
 from tests.flows.test_cli import cloze
 
 FEW = ["dataset", "pretrain"]  # of the stages, those that `make test` kills
 STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 # DeepSpeed, whose start takes seconds, is killed in test_killed_pretraining.py.
-SMALL = ["--set=pretrain.steps=30", "--set=finetune.baselines=false", "--set=dataset.copies=2", "--set=run.zero=0"]
+SMALL = [
+    "--set=pretrain.steps=30",
+    "--set=finetune.baselines=false",
+    "--set=dataset.copies=2",
+    "--set=run.zero=0",
+]
 
 
 def start(place: Path, last: str) -> subprocess.Popen[bytes]:
-    command = [warm.python(), "-c", warm.ENTRY, "run", "sample", "--no-prefect", *SMALL, "--until", last]
-    return subprocess.Popen(command, cwd=place, env=environment(place), stderr=subprocess.DEVNULL, start_new_session=True)
+    command = [
+        warm.python(),
+        "-c",
+        warm.ENTRY,
+        "run",
+        "sample",
+        "--no-prefect",
+        *SMALL,
+        "--until",
+        last,
+    ]
+    return subprocess.Popen(
+        command,
+        cwd=place,
+        env=environment(place),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def environment(place: Path) -> dict[str, str]:
@@ -35,12 +58,17 @@ def building(place: Path, stage: str) -> bool:
 
 def content(place: Path) -> dict[str, str]:
     run = place / "runs" / "sample"
-    return {stage: artifact.read_manifest(str(run / stage)).content_sha256 for stage in ("corpus", "vocab", "dataset")}
+    return {
+        stage: artifact.read_manifest(str(run / stage)).content_sha256
+        for stage in ("corpus", "vocab", "dataset")
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("stages", [FEW, pytest.param(STAGES, marks=pytest.mark.soak)], ids=["some", "every"])
+@pytest.mark.parametrize(
+    "stages", [FEW, pytest.param(STAGES, marks=pytest.mark.soak)], ids=["some", "every"]
+)
 def test_killed_in_a_stage(tmp_path: Path, stages: list[str]) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     run = ("run", "sample", "--no-prefect", *SMALL, "--until", stages[-1])
@@ -61,10 +89,14 @@ def test_killed_in_a_stage(tmp_path: Path, stages: list[str]) -> None:
     assert set(hit) >= sought, "the stages ended before they could be killed"
     done = cloze(*run, "--json", cwd=killed, timeout=400)
     assert done.returncode == 0, done.stderr
-    assert [stage["stage"] for stage in done.json["stages"]] == STAGES[: STAGES.index(stages[-1]) + 1]
+    assert [stage["stage"] for stage in done.json["stages"]] == STAGES[
+        : STAGES.index(stages[-1]) + 1
+    ]
     assert content(killed) == content(straight)
     for stage in ("pretrain", *(["finetune"] if "finetune" in stages else [])):
-        ours, theirs = (load(str(place / "runs" / "sample" / stage)).state for place in (killed, straight))
+        ours, theirs = (
+            load(str(place / "runs" / "sample" / stage)).state for place in (killed, straight)
+        )
         assert all(tensor.equal(ours[name]) for name, tensor in theirs.items()), stage
     for stage in done.json["stages"]:
         assert artifact.verify(str(killed / stage["artifact"])).ok

@@ -1,4 +1,6 @@
-"""BERT-large's state, 4 GB: killed in a save, stopped by a signal, and gone on with, to the bytes of a training that nobody disturbs."""
+"""BERT-large's state, 4 GB: killed in a save, stopped by a signal, and gone on with, to the bytes
+of a training that nobody disturbs.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from model import checkpoint
-from model.families.presets import model_config
-from pipeline.core import checkpoints
+from cloze.core.artifacts import checkpoints
+from cloze.model import checkpoint
+from cloze.model.families.table import model_config
 from tests import warm
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config, digests, job, worker
@@ -43,16 +45,22 @@ def test_four_gigabytes_survive_a_kill_in_the_save_and_a_signal(tmp_path: Path) 
     assert sum(path.stat().st_size for path in Path(expected).rglob("*") if path.is_file()) > 4e9
     shutil.rmtree(expected)
 
-    disturbed, out = job(settings, dataset, tmp_path / "disturbed", **execution), tmp_path / "disturbed"
+    disturbed, out = (
+        job(settings, dataset, tmp_path / "disturbed", **execution),
+        tmp_path / "disturbed",
+    )
     second = out / "checkpoints" / "step-00000002"
     (process,), log = worker(disturbed)
-    while not second.exists() or sum(path.stat().st_size for path in second.rglob("*") if path.is_file()) < 1e9:
+    while (
+        not second.exists()
+        or sum(path.stat().st_size for path in second.rglob("*") if path.is_file()) < 1e9
+    ):
         assert process.poll() is None, log.read_text()[-3000:]
         time.sleep(0.01)
     warm.kill(process)
     _ended(process, log, -signal.SIGKILL)
     assert not (second / "checkpoint.json").exists(), "the kill came too late"
-    assert [checkpoints.step_of(left) for left in checkpoints.complete_steps(str(out))] == [1]
+    assert [checkpoints.parse_step(left) for left in checkpoints.complete_steps(str(out))] == [1]
 
     (process,), log = worker(disturbed)
     while not (second / "checkpoint.json").exists():
@@ -63,7 +71,7 @@ def test_four_gigabytes_survive_a_kill_in_the_save_and_a_signal(tmp_path: Path) 
     _ended(process, log, 4)
     print(f"stopped with a checkpoint after {time.monotonic() - began:.1f} s")
     (stopped,) = checkpoints.complete_steps(str(out))
-    assert 2 <= checkpoints.step_of(stopped) < STEPS
+    assert 2 <= checkpoints.parse_step(stopped) < STEPS
     checkpoint.verify(stopped)
 
     (process,), log = worker(disturbed)

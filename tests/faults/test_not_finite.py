@@ -1,4 +1,6 @@
-"""Gradients that are not finite: skipped; then back once to the last good checkpoint, and past the rows; then the end, rows named."""
+"""Gradients that are not finite: skipped; then back once to the last good checkpoint, and past the
+rows; then the end, rows named.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from model import checkpoint
-from model.train import state
-from model.train.engines.torch import TorchEngine
-from pipeline.core.errors import ClozeError
+from cloze.core.errors import ClozeError
+from cloze.model import checkpoint
+from cloze.model.train.engines.torch import TorchEngine
+from cloze.model.train.resume import state
 from tests.faults import worker
 from tests.faults.test_hangs import Listener, train
 from tests.model.datasets import lines, write_dataset
@@ -30,28 +32,50 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Steps 6 to 8 of batches of 8 give no finite gradient."""
-    monkeypatch.setattr("model.train.source.DatasetSource.work", worker.DatasetSource.work)  # so that it is put back
-    monkeypatch.setattr("model.train.scoring.Scoring._loss", worker.scoring.Scoring._loss)
+    monkeypatch.setattr(
+        "cloze.model.train.loop.batch_source.DatasetSource.step_batches",
+        worker.DatasetSource.step_batches,
+    )  # so that it is put back
+    monkeypatch.setattr(
+        "cloze.model.train.evaluate.scoring.PretrainModule._loss",
+        worker.scoring.PretrainModule._loss,
+    )
     worker.poison(40, 64)
     return monkeypatch
 
 
-def progress(run: Here) -> state.Progress:
+def progress(run: Here) -> state.TrainerState:
     return state.read(str(run.checkpoint)).progress
 
 
-def test_it_goes_back_once_and_passes_over_the_rows(dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch) -> None:
+def test_it_goes_back_once_and_passes_over_the_rows(
+    dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch
+) -> None:
     run = here(SETTINGS, dataset, tmp_path / "run", **EVERY)
     warned = run.said("warning")
     assert "WENT BACK TO STEP 4: 3 steps in a row up to step 8" in warned
     assert "passes over the rows of steps 5 to 8" in warned
     found = progress(run)
-    assert (found.step, found.updates, found.passed, found.samples) == (14, 14, [[4, 4]], (14 + 4) * 8)
-    assert all(torch.isfinite(tensor).all() for tensor in checkpoint.load(str(run.checkpoint)).state.values())
-    assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 15))
+    assert (found.step, found.updates, found.passed, found.samples) == (
+        14,
+        14,
+        [[4, 4]],
+        (14 + 4) * 8,
+    )
+    assert all(
+        torch.isfinite(tensor).all()
+        for tensor in checkpoint.load(str(run.checkpoint)).state.values()
+    )
+    assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == list(
+        range(1, 15)
+    )
     (line,) = lines(tmp_path / "run" / "skipped.jsonl")
     assert (line["step"], line["passed_over"]) == (4, [5, 8])
-    assert {step: len(rows["rows"]) for step, rows in line["not_finite"].items()} == {"6": 8, "7": 8, "8": 8}  # type: ignore[attr-defined]
+    assert {step: len(rows["rows"]) for step, rows in line["not_finite"].items()} == {
+        "6": 8,
+        "7": 8,
+        "8": 8,
+    }  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("stop_at", [7, 8, 10])
@@ -63,15 +87,29 @@ def test_stopped_at_any_step_of_it_it_ends_alike(
     here(SETTINGS, dataset, tmp_path / "run", stop_at=stop_at, **EVERY)
     again = here(SETTINGS, dataset, tmp_path / "run", **EVERY)
     assert digests(again.checkpoint) == digests(straight.checkpoint)
-    assert (tmp_path / "run" / "skipped.jsonl").read_text() == (tmp_path / "straight" / "skipped.jsonl").read_text()
+    assert (tmp_path / "run" / "skipped.jsonl").read_text() == (
+        tmp_path / "straight" / "skipped.jsonl"
+    ).read_text()
 
 
-def test_the_second_time_it_ends_and_names_the_rows(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.train.source.DatasetSource.work", worker.DatasetSource.work)
-    monkeypatch.setattr("model.train.scoring.Scoring._loss", worker.scoring.Scoring._loss)
+def test_the_second_time_it_ends_and_names_the_rows(
+    dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "cloze.model.train.loop.batch_source.DatasetSource.step_batches",
+        worker.DatasetSource.step_batches,
+    )
+    monkeypatch.setattr(
+        "cloze.model.train.evaluate.scoring.PretrainModule._loss",
+        worker.scoring.PretrainModule._loss,
+    )
     worker.poison(40, 10_000)
     with pytest.raises(
-        ClozeError, match=r"those of the last are \d+, .*although training went back to step 4 before.*take these rows out"
+        ClozeError,
+        match=(
+            r"those of the last are \d+, .*although training went back to step 4 before.*take "
+            r"these rows out"
+        ),
     ):
         here(SETTINGS, dataset, tmp_path / "run", **EVERY)
 
@@ -83,8 +121,12 @@ def test_without_a_checkpoint_there_is_nothing_to_go_back_to(
         here(SETTINGS, dataset, tmp_path / "run")
 
 
-def test_weights_that_are_not_finite_are_no_checkpoint(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An update spoils the weights just before a save: what is saved is good, and training goes on from the one before."""
+def test_weights_that_are_not_finite_are_no_checkpoint(
+    dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update spoils the weights just before a save: what is saved is good, and training goes on
+    from the one before.
+    """
     update, calls = TorchEngine.step, [0]
 
     def spoils(self: TorchEngine, learning_rate: float) -> torch.Tensor:
@@ -99,22 +141,43 @@ def test_weights_that_are_not_finite_are_no_checkpoint(dataset: str, tmp_path: P
     run = here(SETTINGS, dataset, tmp_path / "run", **EVERY)
     assert "WENT BACK TO STEP 4" in run.said("warning")
     assert progress(run).passed == [[4, 4]]
-    assert all(torch.isfinite(tensor).all() for tensor in checkpoint.load(str(run.checkpoint)).state.values())
+    assert all(
+        torch.isfinite(tensor).all()
+        for tensor in checkpoint.load(str(run.checkpoint)).state.values()
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("zero", [0, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (1, 3))])
-def test_ranks_go_back_together(dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch, zero: int) -> None:
+@pytest.mark.parametrize(
+    "zero", [0, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (1, 3))]
+)
+def test_ranks_go_back_together(
+    dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch, zero: int
+) -> None:
     """Two ranks of any engine come to the weights of one process."""
     alone = here(SETTINGS, dataset, tmp_path / "alone", micro_batch=4, **EVERY)
     more = {"engine": "deepspeed", "zero": zero} if zero else {"engine": "torch"}
     listener = Listener()
-    train(dataset, tmp_path / "run", poisoned, listener, "poison 40 64", **OF_RANKS, **EVERY, **more, micro_batch=4)
+    train(
+        dataset,
+        tmp_path / "run",
+        poisoned,
+        listener,
+        "poison 40 64",
+        **OF_RANKS,
+        **EVERY,
+        **more,
+        micro_batch=4,
+    )
     assert any(said.startswith("WENT BACK TO STEP 4") for said in listener.said)
     (newest,) = (tmp_path / "run").glob("checkpoints/step-*")
     found = state.read(str(newest))
-    assert (found.progress.step, found.progress.updates, found.progress.passed) == (14, 14, [[4, 4]])
+    assert (found.progress.step, found.progress.updates, found.progress.passed) == (
+        14,
+        14,
+        [[4, 4]],
+    )
     theirs = state.read(str(alone.checkpoint))
     for name, tensor in found.weights.items():
         torch.testing.assert_close(tensor, theirs.weights[name], rtol=0, atol=3e-5)

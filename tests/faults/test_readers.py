@@ -1,4 +1,6 @@
-"""Checkpoints that are read while the training that writes them prunes: a reader gets a whole one or one sentence."""
+"""Checkpoints that are read while the training that writes them prunes: a reader gets a whole one
+or one sentence.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from model import checkpoint
-from model.train import state
-from model.train.interfaces import NO_MILESTONES
-from pipeline.core import checkpoints
-from pipeline.core.errors import DataError
-from pipeline.core.execution import Execution
-from pipeline.core.stage import Build
+from cloze.core.artifacts import checkpoints
+from cloze.core.errors import DataError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.model import checkpoint
+from cloze.model.train.loop.interfaces import NO_MILESTONES
+from cloze.model.train.resume import state
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config, here
 
@@ -25,13 +27,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def kept(run: Path) -> list[int]:
-    return [checkpoints.step_of(path) for path in checkpoints.complete_steps(str(run))]
+    return [checkpoints.parse_step(path) for path in checkpoints.complete_steps(str(run))]
 
 
 def test_what_is_held_outlives_pruning_until_the_next(dataset: str, tmp_path: Path) -> None:
     settings, run = config(steps=8), tmp_path / "run"
     here(settings, dataset, run, stop_at=2)
-    with checkpoints.held(str(run / "checkpoints" / "step-00000002")):
+    with checkpoints.pinned(str(run / "checkpoints" / "step-00000002")):
         here(settings, dataset, run, stop_at=6, checkpoint_every=1, keep_checkpoints=1)
         assert kept(run) == [2, 6]
         assert checkpoint.load(str(run / "checkpoints" / "step-00000002")).step == 2
@@ -43,7 +45,9 @@ def test_an_input_is_held_as_long_as_the_build_goes_on(dataset: str, tmp_path: P
     """What is loaded names a tokenizer in the checkpoint, which is copied later."""
     run = tmp_path / "run"
     here(config(steps=4), dataset, run, stop_at=2)
-    build = Build(path=str(tmp_path), inputs={"checkpoint": str(run)}, execution=Execution(), fingerprint="")
+    build = BuildContext(
+        path=str(tmp_path), inputs={"checkpoint": str(run)}, execution=Execution(), fingerprint=""
+    )
     with build.cleanup:
         loaded = checkpoint.load_input(build, build.inputs["checkpoint"])
         assert checkpoints.remove(loaded.path) is False
@@ -54,7 +58,9 @@ def test_an_input_is_held_as_long_as_the_build_goes_on(dataset: str, tmp_path: P
 
 
 def test_reading_beside_a_training_that_prunes(dataset: str, tmp_path: Path) -> None:
-    """Of the training as a whole its newest checkpoint is read, always; of one by name, or it is said that it went."""
+    """Of the training as a whole its newest checkpoint is read, always; of one by name, or it is
+    said that it went.
+    """
     run, ended = tmp_path / "run", threading.Event()
     here(config(steps=20), dataset, run, stop_at=1)
     whole, named, faults = list[int](), list[int](), list[str]()
@@ -74,7 +80,9 @@ def test_reading_beside_a_training_that_prunes(dataset: str, tmp_path: Path) -> 
             try:
                 named.append(checkpoint.load(str(oldest)).step)
             except DataError as error:
-                if "does not exist" not in str(error) and "its training has removed it" not in str(error):
+                if "does not exist" not in str(error) and "its training has removed it" not in str(
+                    error
+                ):
                     faults.append(f"oldest: {error!r}")
             except Exception as error:
                 faults.append(f"oldest: {error!r}")
@@ -95,11 +103,13 @@ def test_reading_beside_a_training_that_prunes(dataset: str, tmp_path: Path) -> 
     assert kept(run) == [20]
 
 
-def test_a_checkpoint_that_vanishes_is_said_and_never_half_read(dataset: str, tmp_path: Path) -> None:
+def test_a_checkpoint_that_vanishes_is_said_and_never_half_read(
+    dataset: str, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     here(config(steps=4), dataset, run, stop_at=2)
     directory = run / "checkpoints" / "step-00000002"
-    with checkpoint.held(str(directory)):
+    with checkpoint.resolve_pinned(str(directory)):
         shutil.rmtree(directory)  # by hand: nothing holds that back
         with pytest.raises(DataError, match="is missing"):
             checkpoint.verify(str(directory))

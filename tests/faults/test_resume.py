@@ -1,4 +1,6 @@
-"""`cloze pretrain` asked to stop, and `cloze resume`: exit code 4, then the same end as a run that was never stopped."""
+"""`cloze pretrain` asked to stop, and `cloze resume`: exit code 4, then the same end as a run that
+was never stopped.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint import load
+from cloze.model.checkpoint import load
 from tests import warm
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
 
-SIZES = ("hidden_size=32", "num_attention_heads=2", "intermediate_size=48", "max_position_embeddings=40")
+SIZES = (
+    "hidden_size=32",
+    "num_attention_heads=2",
+    "intermediate_size=48",
+    "max_position_embeddings=40",
+)
 ARGUMENTS = [
     "--model",
     "bert-tiny",
@@ -38,7 +45,10 @@ def test_stopped_then_resumed_is_as_never_stopped(tmp_path: Path) -> None:
     assert straight.returncode == 0, straight.stderr
     command = [warm.python(), "-c", warm.ENTRY, "pretrain", "--dataset", str(dataset), *ARGUMENTS]
     process = subprocess.Popen(
-        [*command, "--out", str(tmp_path / "stopped")], stderr=subprocess.PIPE, text=True, env={**os.environ}
+        [*command, "--out", str(tmp_path / "stopped")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
     )
     deadline = time.monotonic() + 120
     while not list((tmp_path / "stopped" / "checkpoints").glob("step-*/checkpoint.json")):

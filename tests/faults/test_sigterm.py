@@ -12,14 +12,25 @@ import psutil
 import pytest
 import torch
 
-from model import checkpoint
-from model.train.distributed import World
-from model.train.grace import Grace
+from cloze.model import checkpoint
+from cloze.model.train.distributed import World
+from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator
 from tests import warm
 from tests.faults.test_hangs import Listener
 from tests.model.datasets import write_dataset
 
-ARGUMENTS = ["--model", "bert-tiny", "--steps", "100000", "--global-batch", "8", "--precision", "fp32", "--processes", "2"]
+ARGUMENTS = [
+    "--model",
+    "bert-tiny",
+    "--steps",
+    "100000",
+    "--global-batch",
+    "8",
+    "--precision",
+    "fp32",
+    "--processes",
+    "2",
+]
 QUIET = ["--evaluate-every", "100000", "--log-every", "1", "--threads", "1", "--device", "cpu"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
@@ -31,12 +42,23 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def start(dataset: str, out: Path) -> subprocess.Popen[str]:
-    command = [warm.python(), "-c", warm.ENTRY, "pretrain", "--dataset", dataset, *ARGUMENTS, *QUIET, "--out", str(out)]
+    command = [
+        warm.python(),
+        "-c",
+        warm.ENTRY,
+        "pretrain",
+        "--dataset",
+        dataset,
+        *ARGUMENTS,
+        *QUIET,
+        "--out",
+        str(out),
+    ]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return [child for child in warm.family(process.pid) if "model.worker" in child.cmdline()]
+    return [child for child in warm.family(process.pid) if "cloze.model.worker" in child.cmdline()]
 
 
 def ended(process: subprocess.Popen[str], ranks: list[psutil.Process]) -> str:
@@ -47,9 +69,14 @@ def ended(process: subprocess.Popen[str], ranks: list[psutil.Process]) -> str:
     return told.splitlines()[-1]
 
 
-@pytest.mark.parametrize("who", ["all", *(pytest.param(who, marks=pytest.mark.soak) for who in ("ranks", "one rank twice"))])
+@pytest.mark.parametrize(
+    "who",
+    ["all", *(pytest.param(who, marks=pytest.mark.soak) for who in ("ranks", "one rank twice"))],
+)
 def test_all_end_with_a_checkpoint(dataset: str, tmp_path: Path, who: str) -> None:
-    """Slurm tells every process of a job; a launcher tells its ranks again what somebody else has told them."""
+    """Slurm tells every process of a job; a launcher tells its ranks again what somebody else has
+    told them.
+    """
     process = start(dataset, tmp_path / "run")
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert process.poll() is None
@@ -84,14 +111,14 @@ def test_a_large_model_has_longer() -> None:
     class Told(Listener):
         seconds = 0.0
 
-        def grace(self, seconds: float) -> None:
+        def shutdown_time(self, seconds: float) -> None:
             self.seconds = seconds
 
     told = Told()
     with torch.device("meta"):
         large = torch.nn.Linear(33_500, 10_000, bias=False)
-    grace = Grace(told, large, World(0, 1, torch.device("cpu")))
+    grace = ShutdownTimeEstimator(told, large, World(0, 1, torch.device("cpu")))
     assert told.seconds > 100
-    grace.saved(80.0)
-    grace.stepped(10.0)
+    grace.observe_save(80.0)
+    grace.observe_step(10.0)
     assert told.seconds == pytest.approx(10 + 160 + 30)

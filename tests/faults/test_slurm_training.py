@@ -1,4 +1,6 @@
-"""A real training under a real Slurm: over two nodes as in one process, through its time limit, a preemption and the loss of a node."""
+"""A real training under a real Slurm: over two nodes as in one process, through its time limit, a
+preemption and the loss of a node.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint import load
-from pipeline.core import artifact
+from cloze.core.artifacts import artifact
+from cloze.model.checkpoint import load
 from tests import slurm_cluster
 from tests.conftest import REPOSITORY
 from tests.model.datasets import lines, write_dataset
@@ -24,7 +26,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.skipif(slurm_cluster.missing() is not None, reason=str(slurm_cluster.missing())),
 ]
-ENTRY = "from flows.cli import entry; entry()"
+ENTRY = "from cloze.flows.cli import entry; entry()"
 PATIENCE = 900.0
 STARTED: list[subprocess.Popen[str]] = []
 
@@ -40,16 +42,24 @@ def cluster() -> Iterator[slurm_cluster.Slurm]:
 
 
 def command(dataset: str, out: Path, steps: int, *more: str) -> list[str]:
-    sizes = [word for name, value in {**TINY, **STILL}.items() for word in ("--set", f"model.{name}={value}")]
+    sizes = [
+        word
+        for name, value in {**TINY, **STILL}.items()
+        for word in ("--set", f"model.{name}={value}")
+    ]
     return [
-        sys.executable, "-c", ENTRY, "pretrain", "--dataset", dataset, *sizes, "--steps", str(steps), "--global-batch", "8",
-        "--precision", "fp32", "--learning-rate", "3e-3", "--set", "warmup_steps=1", "--set", "log_every=1", "--threads", "1",
+        sys.executable, "-c", ENTRY, "pretrain", "--dataset", dataset, *sizes, "--steps",
+        str(steps), "--global-batch", "8",
+        "--precision", "fp32", "--learning-rate", "3e-3", "--set", "warmup_steps=1", "--set",
+        "log_every=1", "--threads", "1",
         "--device", "cpu", "--out", str(out), "--json", *more,
     ]  # fmt: skip
 
 
 def over_two_nodes(dataset: str, out: Path, steps: int, *more: str) -> list[str]:
-    return command(dataset, out, steps, "--launcher", "slurm", "--nodes", "2", "--grace-seconds", "15", *more)
+    return command(
+        dataset, out, steps, "--launcher", "slurm", "--nodes", "2", "--grace-seconds", "15", *more
+    )
 
 
 def begin(words: list[str], cluster: slurm_cluster.Slurm) -> subprocess.Popen[str]:
@@ -94,7 +104,11 @@ def test_two_nodes_train_as_one_process(cluster: slurm_cluster.Slurm, tmp_path: 
     dataset = write_dataset(tmp_path / "dataset")
     ended(begin(over_two_nodes(dataset, tmp_path / "two", 8), cluster), tmp_path / "two", 8)
     alone = subprocess.run(
-        command(dataset, tmp_path / "one", 8), cwd=REPOSITORY, env=os.environ, capture_output=True, check=False
+        command(dataset, tmp_path / "one", 8),
+        cwd=REPOSITORY,
+        env=os.environ,
+        capture_output=True,
+        check=False,
     )
     assert alone.returncode == 0, alone.stderr
     equal(tmp_path / "two", tmp_path / "one")
@@ -106,14 +120,21 @@ def test_two_nodes_train_as_one_process(cluster: slurm_cluster.Slurm, tmp_path: 
 def test_a_time_limit_is_gone_past(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
     """Slurm's own: the limit is moved near once the training is on its way."""
     out = tmp_path / "out"
-    process = begin(over_two_nodes(write_dataset(tmp_path / "dataset"), out, 4000, "--slurm-option=--time=60"), cluster)
+    process = begin(
+        over_two_nodes(write_dataset(tmp_path / "dataset"), out, 4000, "--slurm-option=--time=60"),
+        cluster,
+    )
     wait_for_steps(process, out, 10)
     job = job_of(out)
     hours, minutes, _ = cluster.field(job, "RunTime").split(":")
-    cluster.run("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * int(hours) + int(minutes) + 1}")
+    cluster.run(
+        "scontrol", "update", f"JobId={job}", f"TimeLimit={60 * int(hours) + int(minutes) + 1}"
+    )
     cluster.until(lambda: cluster.field(job, "Restarts") == "1", PATIENCE)
     assert process.poll() is None
-    assert list(out.glob("checkpoints/step-*")), (out / "_logs" / "slurm" / f"{job}.log").read_text()
+    assert list(out.glob("checkpoints/step-*")), (
+        out / "_logs" / "slurm" / f"{job}.log"
+    ).read_text()
     cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=60")
     cluster.hasten(job)
     ended(process, out, 4000)
@@ -121,11 +142,16 @@ def test_a_time_limit_is_gone_past(cluster: slurm_cluster.Slurm, tmp_path: Path)
 
 def test_a_node_that_is_lost(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = begin(over_two_nodes(write_dataset(tmp_path / "dataset"), out, 300, "--checkpoint-every", "20"), cluster)
+    process = begin(
+        over_two_nodes(write_dataset(tmp_path / "dataset"), out, 300, "--checkpoint-every", "20"),
+        cluster,
+    )
     wait_for_steps(process, out, 30)
     job = job_of(out)
     cluster.lose("n2")
-    cluster.until(lambda: cluster.field(job, "Restarts") == "1", PATIENCE)  # Slurm finds it, and queues the job again
+    cluster.until(
+        lambda: cluster.field(job, "Restarts") == "1", PATIENCE
+    )  # Slurm finds it, and queues the job again
     cluster.start_node("n2")
     cluster.hasten(job)
     ended(process, out, 300)
@@ -134,10 +160,21 @@ def test_a_node_that_is_lost(cluster: slurm_cluster.Slurm, tmp_path: Path) -> No
 
 def test_a_preemption(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = begin(over_two_nodes(write_dataset(tmp_path / "dataset"), out, 1500, "--checkpoint-every", "20"), cluster)
+    process = begin(
+        over_two_nodes(write_dataset(tmp_path / "dataset"), out, 1500, "--checkpoint-every", "20"),
+        cluster,
+    )
     wait_for_steps(process, out, 30)
     job = job_of(out)
-    urgent = cluster.run("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 5")
+    urgent = cluster.run(
+        "sbatch",
+        "--parsable",
+        "--partition=urgent",
+        "--nodes=2",
+        "--output=/dev/null",
+        "--wrap",
+        "sleep 5",
+    )
     cluster.until(lambda: cluster.field(job, "Restarts") == "1", PATIENCE)
     cluster.until(lambda: cluster.jobs()[urgent] == "COMPLETED", PATIENCE)
     cluster.hasten(job)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from model import checkpoint
-from model.train import saving
-from pipeline.core import checkpoints, storage
-from pipeline.core.errors import DataError
+from cloze.core import storage
+from cloze.core.artifacts import checkpoints
+from cloze.core.errors import DataError
+from cloze.model import checkpoint
+from cloze.model.train.resume import saving
 from tests import warm
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, worker
@@ -39,9 +40,15 @@ def straight(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 @pytest.mark.parametrize("moment", range(10))
 def test_killed_at_any_moment_of_a_checkpoint(
-    dataset: str, straight: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+    dataset: str,
+    straight: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: int,
 ) -> None:
-    """The second checkpoint is cut off at its first, third, … touch of the disk; then training goes on."""
+    """The second checkpoint is cut off at its first, third, … touch of the disk; then training goes
+    on.
+    """
     saves, touches = [0], [0]
 
     def touched(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,17 +61,17 @@ def test_killed_at_any_moment_of_a_checkpoint(
 
         return wrapper
 
-    save = saving.Saver._save
+    save = saving.CheckpointSaver._save
 
     def counted(*arguments: Any) -> None:
         saves[0] += 1
         save(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(saving.Saver, "_save", counted)
+        patched.setattr(saving.CheckpointSaver, "_save", counted)
         patched.setattr(storage, "write_bytes", touched(storage.write_bytes))
         patched.setattr(storage, "atomic_output", touched(storage.atomic_output))
-        patched.setattr(storage, "sync_directory", touched(storage.sync_directory))
+        patched.setattr(storage, "fsync_directory", touched(storage.fsync_directory))
         patched.setattr(Path, "rename", touched(Path.rename))
         patched.setattr(shutil, "rmtree", touched(shutil.rmtree))
         with pytest.raises(Killed):
@@ -83,10 +90,15 @@ def test_killed_at_any_moment_of_a_checkpoint(
 def test_kill_9_of_the_real_worker(dataset: str, tmp_path: Path) -> None:
     settings = config(steps=120)
     expected = here(settings, dataset, tmp_path / "straight").checkpoint
-    killed = job(settings, dataset, tmp_path / "killed", threads=1, checkpoint_every=4, device="cpu")
+    killed = job(
+        settings, dataset, tmp_path / "killed", threads=1, checkpoint_every=4, device="cpu"
+    )
     (process,), log = worker(killed)
     deadline = time.monotonic() + 120
-    while len(list((tmp_path / "killed").glob("checkpoints/step-*/checkpoint.json"))) < 2 and time.monotonic() < deadline:
+    while (
+        len(list((tmp_path / "killed").glob("checkpoints/step-*/checkpoint.json"))) < 2
+        and time.monotonic() < deadline
+    ):
         assert process.poll() is None, log.read_text()
         time.sleep(0.005)
     warm.kill(process)
@@ -97,7 +109,13 @@ def test_kill_9_of_the_real_worker(dataset: str, tmp_path: Path) -> None:
 
 
 def test_sigterm_to_one_rank_stops_all_with_a_checkpoint(dataset: str, tmp_path: Path) -> None:
-    endless = job(config(steps=100_000, evaluate_every=100_000), dataset, tmp_path / "run", threads=1, device="cpu")
+    endless = job(
+        config(steps=100_000, evaluate_every=100_000),
+        dataset,
+        tmp_path / "run",
+        threads=1,
+        device="cpu",
+    )
     processes, log = worker(endless, 2)
     deadline = time.monotonic() + 120
     while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
@@ -151,7 +169,9 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_no_usable_checkpoint_is_never_step_zero(dataset: str, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_no_usable_checkpoint_is_never_step_zero(
+    dataset: str, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     here(SETTINGS, dataset, tmp_path / "run", stop_at=4)
     damage(tmp_path / "run" / "checkpoints" / "step-00000004")
     with pytest.raises(DataError, match="has 1 checkpoints, none of which can be used"):
@@ -159,15 +179,22 @@ def test_no_usable_checkpoint_is_never_step_zero(dataset: str, tmp_path: Path, d
     assert (tmp_path / "run" / "checkpoints" / "step-00000004").is_dir()
 
 
-def test_what_was_never_completed_is_no_checkpoint(dataset: str, straight: dict[str, str], tmp_path: Path) -> None:
-    """As a kill leaves it between the parts and `checkpoint.json`: the one before counts, or none, which is said."""
+def test_what_was_never_completed_is_no_checkpoint(
+    dataset: str, straight: dict[str, str], tmp_path: Path
+) -> None:
+    """As a kill leaves it between the parts and `checkpoint.json`: the one before counts, or none,
+    which is said.
+    """
     here(SETTINGS, dataset, tmp_path / "run", stop_at=4, checkpoint_every=2, keep_checkpoints=3)
     _lose_the_end(tmp_path / "run" / "checkpoints" / "step-00000004")
     again = here(SETTINGS, dataset, tmp_path / "run", stop_at=4, keep_checkpoints=1)
     assert "going on from checkpoints/step-00000002" in again.said("note")
     _lose_the_end(tmp_path / "run" / "checkpoints" / "step-00000004")
     again = here(SETTINGS, dataset, tmp_path / "run")
-    assert "starting again from step 0: no checkpoint was finished, 4 log lines are dropped" in again.said("note")
+    assert (
+        "starting again from step 0: no checkpoint was finished, 4 log lines are dropped"
+        in again.said("note")
+    )
     assert digests(again.checkpoint) == straight
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000006"]
 
@@ -182,11 +209,16 @@ def test_lost_checkpoints_are_said_aloud(dataset: str, tmp_path: Path) -> None:
     here(SETTINGS, dataset, tmp_path / "run", stop_at=4)
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     again = here(SETTINGS, dataset, tmp_path / "run")
-    assert "starting again from step 0: no checkpoint was finished, 4 log lines are dropped" in again.said("note")
+    assert (
+        "starting again from step 0: no checkpoint was finished, 4 log lines are dropped"
+        in again.said("note")
+    )
     assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 6]
 
 
-def test_a_half_written_log_line_goes(dataset: str, straight: dict[str, str], tmp_path: Path) -> None:
+def test_a_half_written_log_line_goes(
+    dataset: str, straight: dict[str, str], tmp_path: Path
+) -> None:
     here(SETTINGS, dataset, tmp_path / "run", stop_at=4)
     with (tmp_path / "run" / "metrics.jsonl").open("a") as stream:
         stream.write(json.dumps({"step": 5}) + '\n{"step": 6, "lo')
@@ -206,5 +238,9 @@ def test_the_lines_that_are_kept_are_told_again(
     path.write_text(kept[:-1] if torn is None else kept + torn)
     again = here(SETTINGS, dataset, tmp_path / "run")
     assert again.metrics[: len(first.metrics)] == first.metrics
-    assert [line["step"] for line in again.metrics] == [line["step"] for line in lines(path)] == [1, 2, 3, 4, 6]
+    assert (
+        [line["step"] for line in again.metrics]
+        == [line["step"] for line in lines(path)]
+        == [1, 2, 3, 4, 6]
+    )
     assert digests(again.checkpoint) == straight

@@ -1,9 +1,9 @@
-"""`python -m tests.faults.worker JOB`: the trainer's worker with a fault of its own, which `CLOZE_TEST_FAULT` names.
+"""`python -m tests.faults.worker JOB`: the trainer's worker with a fault of its own, which
+`CLOZE_TEST_FAULT` names.
 
 poison FIRST LAST       samples FIRST to LAST - 1 give no finite loss
 hang RANK CALL          rank RANK never comes back from its CALL-th forward pass
 no-data RANK STEP       nor from making its batch of step STEP
-slow RANK SECONDS       it takes so long for each forward pass more than the others
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from model.train import scoring, waits
-from model.train.interfaces import MicroBatch, Work
-from model.train.source import DatasetSource
-from pipeline.core.worker import main
+from cloze.core.stages.worker import main
+from cloze.model.train.evaluate import scoring
+from cloze.model.train.loop.batch_source import DatasetSource
+from cloze.model.train.loop.interfaces import MicroBatch, StepBatches
 
 FAULT = "CLOZE_TEST_FAULT"
 POISON = "poison"
@@ -27,46 +27,47 @@ POISON = "poison"
 
 def before_forward(act: Callable[[int], None]) -> None:
     """Call `act` with the number of each forward pass, from 1, on the rank that is faulty."""
-    forward, calls = scoring.Scoring._loss, [0]
+    forward, calls = scoring.PretrainModule._loss, [0]
 
     def faulty(self: Any, *arguments: Any, **named: Any) -> Any:
         calls[0] += 1
         act(calls[0])
         return forward(self, *arguments, **named)
 
-    scoring.Scoring._loss = faulty  # type: ignore[method-assign]
+    scoring.PretrainModule._loss = faulty  # type: ignore[method-assign]
 
 
 def poison(first: int, last: int) -> None:
     """These samples' losses are not finite."""
-    make, forward = DatasetSource.work, scoring.Scoring._loss
+    make, forward = DatasetSource.step_batches, scoring.PretrainModule._loss
 
-    def marked(self: DatasetSource, step: int, rank: int, world_size: int) -> Work:
+    def marked(self: DatasetSource, step: int, rank: int, world_size: int) -> StepBatches:
         work = make(self, step, rank, world_size)
         bad = first <= self.samples(step) < last
         batches = [
-            MicroBatch(item.first, {**item.batch, POISON: torch.ones(())} if bad else item.batch) for item in work.micro_batches
+            MicroBatch(item.first, {**item.batch, POISON: torch.ones(())} if bad else item.batch)
+            for item in work.micro_batches
         ]
-        return Work(batches, work.tokens)
+        return StepBatches(batches, work.tokens)
 
     def faulty(self: Any, batch: Any, *arguments: Any, **named: Any) -> Any:
         loss, *figures = forward(self, batch, *arguments, **named)
         return (loss * float("nan") if POISON in batch else loss, *figures)
 
-    DatasetSource.work = marked  # type: ignore[method-assign]
-    scoring.Scoring._loss = faulty  # type: ignore[method-assign]
+    DatasetSource.step_batches = marked  # type: ignore[method-assign]
+    scoring.PretrainModule._loss = faulty  # type: ignore[method-assign]
 
 
 def no_data(at: int) -> None:
     """The batch of that step is never made."""
-    make = DatasetSource.work
+    make = DatasetSource.step_batches
 
-    def faulty(self: DatasetSource, step: int, rank: int, world_size: int) -> Work:
+    def faulty(self: DatasetSource, step: int, rank: int, world_size: int) -> StepBatches:
         if step + 1 == at:
             time.sleep(1e6)
         return make(self, step, rank, world_size)
 
-    DatasetSource.work = faulty  # type: ignore[method-assign]
+    DatasetSource.step_batches = faulty  # type: ignore[method-assign]
 
 
 def hang(at: int, call: int) -> None:
@@ -81,18 +82,14 @@ def inject(words: list[str]) -> None:
     kind, *values = words
     if kind == "poison":
         poison(int(values[0]), int(values[1]))
-    elif kind == "slow":
-        waits.SECONDS = 1.0
     if values[0] != os.environ.get("RANK", "0"):
         return
     if kind == "hang":
         before_forward(lambda call: hang(int(values[1]), call))
     elif kind == "no-data":
         no_data(int(values[1]))
-    elif kind == "slow":
-        before_forward(lambda call: time.sleep(float(values[1])))
 
 
 if __name__ == "__main__":
     inject(os.environ.get(FAULT, "").split())
-    sys.exit(main("model"))
+    sys.exit(main("cloze.model"))

@@ -32,19 +32,38 @@ class Done:
         return found
 
 
-def cloze(*arguments: object, cwd: Path | None = None, timeout: float = 280, **environment: str) -> Done:
-    """Run a verb, and what it starts, as forks of a Python that has imported the libraries: see `tests.warm`."""
+def cloze(
+    *arguments: object, cwd: Path | None = None, timeout: float = 280, **environment: str
+) -> Done:
+    """Run a verb, and what it starts, as forks of a Python that has imported the libraries: see
+    `tests.warm`.
+    """
     return _done([warm.python(), "-c", warm.ENTRY, *map(str, arguments)], cwd, timeout, environment)
 
 
-def installed(*arguments: object, cwd: Path | None = None, timeout: float = 280, **environment: str) -> Done:
+def installed(
+    *arguments: object, cwd: Path | None = None, timeout: float = 280, **environment: str
+) -> Done:
     """Run the installed command, and what it starts, as a user does."""
-    return _done([str(Path(sys.executable).parent / "cloze"), *map(str, arguments)], cwd, timeout, environment)
+    return _done(
+        [str(Path(sys.executable).parent / "cloze"), *map(str, arguments)],
+        cwd,
+        timeout,
+        environment,
+    )
 
 
-def _done(command: Sequence[str], cwd: Path | None, timeout: float, environment: Mapping[str, str]) -> Done:
+def _done(
+    command: Sequence[str], cwd: Path | None, timeout: float, environment: Mapping[str, str]
+) -> Done:
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, timeout=timeout, check=False
+        command,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        timeout=timeout,
+        check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -54,13 +73,20 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert installed("--help").returncode == 0
     assert _spent() - before < 0.5
     heavy = {"torch", "deepspeed", "apache_beam", "prefect", "mlflow"}
-    script = f"import sys\nfrom flows.cli import main\nmain(['--help'])\nprint(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    script = (
+        f"import sys\nfrom cloze.flows.cli import main\nmain(['--help'])\nprint(sorted({heavy} & "
+        f"set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
 def _spent() -> float:
-    """Seconds that child processes have computed: the clock of a machine with other work says less."""
+    """Seconds that child processes have computed: the clock of a machine with other
+    work says less.
+    """
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -70,7 +96,11 @@ def _spent() -> float:
     [
         (["rnu"], 2, "did you mean 'run'?"),
         (["run", "dmeo"], 2, "did you mean 'demo'?"),
-        (["run", "demo", "--set", "pretrain.stepps=3"], 2, "unknown config key pretrain.stepps; did you mean 'steps'?"),
+        (
+            ["run", "demo", "--set", "pretrain.stepps=3"],
+            2,
+            "unknown config key pretrain.stepps; did you mean 'steps'?",
+        ),
         (["run", "demo", "--set", "pretrian.steps=3"], 2, "did you mean 'pretrain'?"),
         (["run", "demo", "--set", "steps"], 2, "section.key=value"),
         (["run", "demo", "--from", "datset"], 2, "did you mean 'dataset'?"),
@@ -86,7 +116,9 @@ def _spent() -> float:
         (["resume", "/nowhere"], 3, "no training"),
     ],
 )
-def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: list[str], code: int, sentence: str) -> None:
+def test_a_mistake_is_one_sentence(
+    tmp_path: Path, arguments: list[str], code: int, sentence: str
+) -> None:
     done = cloze(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert sentence in done.stderr
@@ -105,6 +137,8 @@ def test_status_of_nothing(tmp_path: Path) -> None:
 
 
 def test_installed_command_is_this_checkout() -> None:
-    script = "import flows; print(flows.__file__)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
-    assert Path(done.stdout.strip()).parent.parent == REPOSITORY
+    script = "import cloze; print(cloze.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert Path(done.stdout.strip()).parents[2] == REPOSITORY

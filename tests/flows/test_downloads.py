@@ -1,4 +1,6 @@
-"""Downloads from a real HTTP server on loopback: checked, resumed, never glued from two versions."""
+"""Downloads from a real HTTP server on loopback: checked, resumed, never glued from two
+versions.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flows import downloads
-from pipeline.core.errors import ClozeError, DataError
+from cloze.core.errors import ClozeError, DataError
+from cloze.flows.commands import downloads
 from tests.flows.test_cli import cloze
 
 BODY = bytes(range(256)) * 2000
@@ -36,20 +38,29 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.endswith("sha1sums.txt"):
-            body = f"{hashlib.sha1(BODY).hexdigest()}  simplewiki-20261101-pages-articles-multistream.xml.bz2\n".encode()
+            body = (
+                f"{hashlib.sha1(BODY).hexdigest()}  "
+                f"simplewiki-20261101-pages-articles-multistream.xml.bz2\n"
+            ).encode()
             self._send(200, body, {})
             return
         body, wanted = self.server.body, self.headers.get("Range")
         if wanted and self.headers.get("If-Range") == self.server.etag:
             first = int(re.findall(r"\d+", wanted)[0])
             self.server.ranges.append(wanted)
-            self._send(206, body[first:], {"Content-Range": f"bytes {first}-{len(body) - 1}/{len(body)}"})
+            self._send(
+                206, body[first:], {"Content-Range": f"bytes {first}-{len(body) - 1}/{len(body)}"}
+            )
             return
         self._send(200, body, {})
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(len(body)), "ETag": self.server.etag}.items():
+        for key, value in {
+            **headers,
+            "Content-Length": str(len(body)),
+            "ETag": self.server.etag,
+        }.items():
             self.send_header(key, value)
         self.end_headers()
         self.wfile.write(body if self.server.cut is None else body[: self.server.cut])
@@ -107,9 +118,13 @@ def test_a_wrong_hash_is_refused(server: Server, tmp_path: Path) -> None:
 
 
 def test_command_line(server: Server, tmp_path: Path) -> None:
-    done = cloze("fetch", "simplewiki", "--mirror", mirror(server), "--to", tmp_path / "data", "--json")
+    done = cloze(
+        "fetch", "simplewiki", "--mirror", mirror(server), "--out", tmp_path / "data", "--json"
+    )
     assert (done.returncode, done.json["files"]) == (0, [str(tmp_path / "data" / NAME)])
-    done = cloze("fetch", "simplewiki", "--mirror", "http://127.0.0.1:9", "--to", tmp_path / "none")
+    done = cloze(
+        "fetch", "simplewiki", "--mirror", "http://127.0.0.1:9", "--out", tmp_path / "none"
+    )
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr
     assert done.stderr.count("\n") == 1

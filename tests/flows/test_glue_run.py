@@ -1,4 +1,6 @@
-"""`cloze run glue` as it is typed, on GLUE's nine tasks in files of a few lines and a tiny encoder; and the other graphs of a checkpoint."""
+"""`cloze run glue` as it is typed, on GLUE's nine tasks in files of a few lines and a tiny encoder;
+and the other graphs of a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from flows.report.glue import FILES
-from model import checkpoint
-from model.families.models import new_model
-from pipeline import tokenizer
+from cloze.flows.report.submission import FILES
+from cloze.model import checkpoint
+from cloze.model.families.models import new_model
+from cloze.pipeline import tokenizer
 from tests import warm
 from tests.glue_files import TEST_ROWS, write_glue
 from tests.tiny_models import PIECES, tiny_config
@@ -27,18 +29,35 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     tokenizer.load(str(directory / "vocab.txt")).save(str(directory / "tokenizer"))
     shape, path = tiny_config(), str(directory / "checkpoint")
     checkpoint.save_weights(
-        path, model=shape, state=new_model(shape).state_dict(), tokenizer=str(directory / "tokenizer"), heads=shape.heads
+        path,
+        model=shape,
+        state=new_model(shape).state_dict(),
+        tokenizer=str(directory / "tokenizer"),
+        heads=shape.heads,
     )
-    checkpoint.complete(path)
+    checkpoint.finalize(path)
     return path
 
 
 def run(tmp_path: Path, preset: str, *settings: str) -> tuple[dict[str, Any], str]:
-    how = ["finetune.epochs=1", "finetune.batch_size=4", "run.device=cpu", "run.threads=1", "run.share=true"]
+    how = [
+        "finetune.epochs=1",
+        "finetune.batch_size=4",
+        "run.device=cpu",
+        "run.threads=1",
+        "run.share=true",
+    ]
     options = [part for setting in (*how, *settings) for part in ("--set", setting)]
     command = [warm.python(), "-c", warm.ENTRY, "run", preset, "--no-prefect", "--json", *options]
-    environment = {**os.environ, "CLOZE_RUNS": str(tmp_path / "runs"), "CLOZE_SLOTS": str(tmp_path / "slots"), "COLUMNS": "160"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1500, env=environment)
+    environment = {
+        **os.environ,
+        "CLOZE_RUNS": str(tmp_path / "runs"),
+        "CLOZE_SLOTS": str(tmp_path / "slots"),
+        "COLUMNS": "160",
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=1500, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
@@ -48,7 +67,8 @@ def run(tmp_path: Path, preset: str, *settings: str) -> tuple[dict[str, Any], st
 def test_glue_makes_the_whole_submission(tmp_path: Path, encoder: str) -> None:
     data = write_glue(tmp_path / "glue")
     told, screen = run(
-        tmp_path, "glue", f"finetune.checkpoint={encoder}", f"finetune.data={data}", "finetune.matrix.seed=[1]",
+        tmp_path, "glue", f"finetune.checkpoint={encoder}", f"finetune.data={data}",
+        "finetune.matrix.seed=[1]",
     )  # fmt: skip
     made = {stage["node"]: stage for stage in told["stages"]}
     assert set(made["submission"]["files"]) == set(FILES)
@@ -64,11 +84,15 @@ def test_glue_makes_the_whole_submission(tmp_path: Path, encoder: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_the_grid_tells_its_best_setting_and_a_task_that_is_not_there_is_left_out(tmp_path: Path, encoder: str) -> None:
+def test_the_grid_tells_its_best_setting_and_a_task_that_is_not_there_is_left_out(
+    tmp_path: Path, encoder: str
+) -> None:
     data = write_glue(tmp_path / "glue")
     told, screen = run(
-        tmp_path, "grid", f"finetune.checkpoint={encoder}", f"finetune.data={data}", "finetune.matrix.learning_rate=[1e-3, 1e-5]",
-        "finetune.matrix.batch_size=[4]", "finetune.matrix.epochs=[1]", "finetune.matrix.seed=[1, 2]", "finetune.matrix.task=[rte]",
+        tmp_path, "grid", f"finetune.checkpoint={encoder}", f"finetune.data={data}",
+        "finetune.matrix.learning_rate=[1e-3, 1e-5]",
+        "finetune.matrix.batch_size=[4]", "finetune.matrix.epochs=[1]",
+        "finetune.matrix.seed=[1, 2]", "finetune.matrix.task=[rte]",
     )  # fmt: skip
     assert "Settings of rte, accuracy on dev" in screen
     (table,) = told["stages"][-1]["tables"]
@@ -81,7 +105,9 @@ def test_the_grid_tells_its_best_setting_and_a_task_that_is_not_there_is_left_ou
 def test_together_stands_beside_alone(tmp_path: Path, encoder: str) -> None:
     data = write_glue(tmp_path / "glue")
     _, screen = run(
-        tmp_path, "together", f"finetune.checkpoint={encoder}", f"finetune.data={data}", "finetune.matrix.seed=[1]",
-        "finetune.matrix.task=[rte, mrpc]", "finetune@together.matrix.seed=[1]", "finetune@together.tasks={rte: {}, mrpc: {}}",
+        tmp_path, "together", f"finetune.checkpoint={encoder}", f"finetune.data={data}",
+        "finetune.matrix.seed=[1]",
+        "finetune.matrix.task=[rte, mrpc]", "finetune@together.matrix.seed=[1]",
+        "finetune@together.tasks={rte: {}, mrpc: {}}",
     )  # fmt: skip
     assert "Several tasks at once beside each alone" in screen

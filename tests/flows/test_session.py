@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import io
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from flows.graph import begun
-from flows.session import RunParameters, Session, run_plain
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.flows.machine import slots
+from cloze.flows.run import node_reporter, status_file
+from cloze.flows.run.session import RunParameters, RunSession, run_plain
+from cloze.flows.views import run_tables as views
 from tests.flows import toy_run
+from tests.flows.servers.waiting import until
 
 
-def session(config: str, run_id: str | None = None, **parameters: object) -> Session:
-    return Session(RunParameters.model_validate({"config": config, **parameters}), run_id=run_id)
+def session(config: str, run_id: str | None = None, **parameters: object) -> RunSession:
+    return RunSession(RunParameters.model_validate({"config": config, **parameters}), run_id=run_id)
 
 
 def test_parameters_are_read_as_the_form_gives_them(toy_config: str) -> None:
@@ -27,7 +33,10 @@ def test_parameters_are_read_as_the_form_gives_them(toy_config: str) -> None:
 
 def test_a_run_makes_what_is_not_made(toy_config: str) -> None:
     results = run_plain(session(toy_config))
-    assert [(name, result.cached) for name, result in results.items()] == [("letters", False), ("count", False)]
+    assert [(name, result.cached) for name, result in results.items()] == [
+        ("letters", False),
+        ("count", False),
+    ]
     assert session(toy_config).nothing_to_do
     assert not session(toy_config, overrides={"letters.size": 9}).nothing_to_do
 
@@ -35,9 +44,19 @@ def test_a_run_makes_what_is_not_made(toy_config: str) -> None:
 def test_a_training_s_line_is_shown_in_a_run(toy_config: str) -> None:
     screen = Console(file=io.StringIO(), width=80)
     line = {"step": 1200, "learning_rate": 1e-3, "loss": 2.5, "heldout_loss": 2.25}
-    run_plain(Session(RunParameters.model_validate({"config": toy_config, "overrides": {"letters.told": line}}), screen))
+    run_plain(
+        RunSession(
+            RunParameters.model_validate(
+                {"config": toy_config, "overrides": {"letters.told": line}}
+            ),
+            screen,
+        )
+    )
     assert isinstance(screen.file, io.StringIO)
-    assert "letters step 1,200  loss 2.500  held out 2.250  lr 1.0e-03" in screen.file.getvalue().splitlines()
+    assert (
+        "letters step 1,200  loss 2.500  held out 2.250  lr 1.0e-03"
+        in screen.file.getvalue().splitlines()
+    )
 
 
 def test_a_retry_forces_only_what_is_left(toy_config: str, tmp_path: Path) -> None:
@@ -49,20 +68,57 @@ def test_a_retry_forces_only_what_is_left(toy_config: str, tmp_path: Path) -> No
     first = session(toy_config, **parameters)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="forbids it"):
         run_plain(first)
-    assert [step.why for step in session(toy_config, **parameters).steps] == ["", "not made yet"]  # type: ignore[arg-type]
+    assert [step.reason for step in session(toy_config, **parameters).steps] == ["", "not made yet"]  # type: ignore[arg-type]
     run_plain(session(toy_config, **parameters))  # type: ignore[arg-type]
     assert toy_run.RAN == ["letters", "count", "count"]
-    assert list((first.directory / begun.DIRECTORY).glob("*")) == []
+    assert list((first.directory / node_reporter.DIRECTORY).glob("*")) == []
     run_plain(session(toy_config, **{**parameters, "run_id": "flow-2"}))  # type: ignore[arg-type]
     assert toy_run.RAN[3:] == ["letters", "count"]
+
+
+def test_a_node_that_waits_for_cores_says_who_holds_them(
+    toy_config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOZE_CPUS", "1")
+    monkeypatch.setattr(slots, "PATIENCE_SECONDS", 0.2)
+    found = session(toy_config, overrides={"name": "second"})
+    machine = slots.machine()
+    runner = threading.Thread(target=lambda: run_plain(found))
+    with slots.acquire(
+        slots.ResourceRequest(cpus=1), machine, "first", "pretrain", lambda: False, lambda: None
+    ):
+        runner.start()
+        waiting = until(
+            lambda: _node(found, "letters")["state"] == "queued" and _node(found, "letters")
+        )
+        screen = Console(file=io.StringIO(), width=120)
+        views.show_run(screen, "runs/second", status_file.read(found.directory.parent, "second"))
+    runner.join()
+    sentence = f"waits for a slot: CPU 0 is held by first (process {os.getpid()})"
+    assert waiting["why"] == sentence
+    assert isinstance(screen.file, io.StringIO)
+    assert sentence in screen.file.getvalue()
+    assert (_node(found, "letters")["state"], _node(found, "letters")["why"]) == (
+        "finished",
+        "not made yet",
+    )
+
+
+def _node(found: RunSession, name: str) -> dict[str, Any]:
+    """What the record of a session's run holds of a node."""
+    content = status_file.newest(found.directory)
+    return {"state": None} if content is None else content["nodes"][name]
 
 
 def test_what_is_left_of_a_run_is_forced_still(toy_config: str) -> None:
     run_plain(session(toy_config))
     first = session(toy_config, start_from="letters")
     with first:
-        first.attempt(first.steps[0])
-    assert [(step.name, step.why) for step in first.rest().steps] == [("letters", ""), ("count", "forced")]
+        first.run_node(first.steps[0])
+    assert [(step.name, step.reason) for step in first.remaining().steps] == [
+        ("letters", ""),
+        ("count", "forced"),
+    ]
 
 
 def test_what_a_stage_raised_is_kept(toy_config: str, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""A toy stage in a worker process, whose ranks do what the config says: report, fail, hang, stop."""
+"""A toy stage in a worker process, whose ranks do what the config says: report, fail,
+hang, stop.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ import signal
 import time
 from pathlib import Path
 
-from pipeline.core import storage
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError, Stopped
-from pipeline.core.stage import Build, Outcome, Stage
-from pipeline.core.worker import EVENTS_FD, Events
+from cloze.core import storage
+from cloze.core.config import StageConfig
+from cloze.core.errors import DataError, StoppedError
+from cloze.core.stages.stage import BuildContext, Stage, StageResult
+from cloze.core.stages.worker import EVENTS_FD, PipeReporter
 
 
 class ToyConfig(StageConfig):
@@ -23,7 +25,7 @@ class ToyConfig(StageConfig):
     rank: int = 0
 
 
-def run(config: ToyConfig, build: Build) -> Outcome:
+def run(config: ToyConfig, build: BuildContext) -> StageResult:
     """Write one's process id, then act."""
     rank = int(os.environ["RANK"])
     stop: list[int] = []
@@ -36,14 +38,20 @@ def run(config: ToyConfig, build: Build) -> Outcome:
             raise DataError("shard 3 is cut short; make it again")
         if config.act == "crash":
             raise ZeroDivisionError("in a library")
-        if config.act == "die" or (config.act == "die once" and not storage.exists(build.file("_died"))):
+        if config.act == "die" or (
+            config.act == "die once" and not storage.exists(build.file("_died"))
+        ):
             storage.write_bytes(build.file("_died"), b"")
             os.kill(os.getpid(), signal.SIGKILL)
         if config.act == "fail and hang":
-            Events().send({"error": "shard 3 is cut short; make it again", "exit_code": DataError.exit_code})
+            PipeReporter().send(
+                {"error": "shard 3 is cut short; make it again", "exit_code": DataError.exit_code}
+            )
             time.sleep(60)
         if config.act == "garble":
-            while len(list(Path(build.path).glob("_pid-*"))) < int(os.environ["WORLD_SIZE"]):  # until all can be stopped
+            while len(list(Path(build.path).glob("_pid-*"))) < int(
+                os.environ["WORLD_SIZE"]
+            ):  # until all can be stopped
                 time.sleep(0.02)
             os.write(int(os.environ[EVENTS_FD]), b"no JSON\n")
         if config.act == "chat":
@@ -53,33 +61,38 @@ def run(config: ToyConfig, build: Build) -> Outcome:
     if config.act == "die" and rank != config.rank:
         time.sleep(0.2)
         raise ConnectionResetError("a peer is gone")
-    if config.act == "twice" and not storage.exists(build.file("_again")):  # stopped once, it is done the next time
+    if config.act == "twice" and not storage.exists(
+        build.file("_again")
+    ):  # stopped once, it is done the next time
         build.report.progress(1, 3, "steps", {})
         while not stop:
             time.sleep(0.02)
         storage.write_bytes(build.file(f"_again{rank}"), b"")
-        while not all(storage.exists(build.file(f"_again{other}")) for other in range(int(os.environ["WORLD_SIZE"]))):
+        while not all(
+            storage.exists(build.file(f"_again{other}"))
+            for other in range(int(os.environ["WORLD_SIZE"]))
+        ):
             time.sleep(0.02)
         storage.write_bytes(build.file("_again"), b"")
-        raise Stopped("stopped at step 7, checkpoint saved; run again to go on")
+        raise StoppedError("stopped at step 7, checkpoint saved; run again to go on")
     if config.act == "slow":
         build.report.progress(1, 3, "steps", {})
         while not stop:
             time.sleep(0.02)
         time.sleep(1.5)  # a large checkpoint
-        raise Stopped("stopped at step 7, checkpoint saved; run again to go on")
+        raise StoppedError("stopped at step 7, checkpoint saved; run again to go on")
     if config.act in ("fail", "crash", "hang", "deaf", "fail and hang", "garble"):
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline and (not stop or config.act == "deaf"):
             time.sleep(0.02)
-        raise Stopped("stopped at step 7, checkpoint saved; run again to go on")
+        raise StoppedError("stopped at step 7, checkpoint saved; run again to go on")
     for done in range(3):
         build.report.progress(done + 1, 3, "steps", {"loss": 1.0 / (done + 1)})
         build.report.metrics({"step": done + 1, "time": 1.0, "loss": 1.0 / (done + 1)})
     build.counters["seen"] += 5
     if rank == 0:
         storage.write_bytes(build.file("out.txt"), os.environ["WORLD_SIZE"].encode())
-    return Outcome(rows=1, summary={"rank": rank})
+    return StageResult(rows=1, summary={"rank": rank})
 
 
 def _faults_of_the_second() -> int:

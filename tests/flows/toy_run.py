@@ -1,4 +1,6 @@
-"""A run of two toy stages that run in this process: `letters` writes a file, `count` reads it. Each writes down that it ran."""
+"""A run of two toy stages that run in this process: `letters` writes a file, `count` reads it. Each
+writes down that it ran.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import storage
-from pipeline.core.config import InputPath, StageConfig
-from pipeline.core.stage import Build, Input, Outcome, Stage
+from cloze.core import storage
+from cloze.core.config import InputPath, StageConfig
+from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 
 RAN: list[str] = []  # the stages that ran, in order
 TABLE = {"letters": "tests.flows.toy_run:LETTERS", "count": "tests.flows.toy_run:COUNT"}
@@ -35,28 +37,28 @@ class CountConfig(StageConfig):
     """A file that makes the stage fail once: it is removed then."""
 
     @classmethod
-    def expand(cls, field: str, value: Any) -> Mapping[str, Any] | None:
+    def expand_shorthand(cls, field: str, value: Any) -> Mapping[str, Any] | None:
         return {"preset": value} if field == "model" else None
 
 
-def write_letters(config: LettersConfig, build: Build) -> Outcome:
+def write_letters(config: LettersConfig, build: BuildContext) -> StageResult:
     RAN.append("letters")
     text = storage.read_text(config.source) if config.source else "a" * config.size
     storage.write_bytes(build.file("letters.txt"), text.encode())
     build.report.progress(1, 1, "letters", {"step": "writing"})
     if config.told:
         build.report.metrics(config.told)
-    return Outcome(rows=len(text), summary={"file": "letters.txt", "letters": len(text)})
+    return StageResult(rows=len(text), summary={"file": "letters.txt", "letters": len(text)})
 
 
-def count_letters(config: CountConfig, build: Build) -> Outcome:
+def count_letters(config: CountConfig, build: BuildContext) -> StageResult:
     RAN.append("count")
     if config.fault and Path(config.fault).exists():
         Path(config.fault).unlink()
         raise RuntimeError("the file that forbids it was there")
     text = storage.read_text(storage.join(build.inputs["letters"], "letters.txt"))
     storage.write_bytes(build.file("count.txt"), str(len(text)).encode())
-    return Outcome(summary={"letters": len(text)})
+    return StageResult(summary={"letters": len(text)})
 
 
 LETTERS = Stage(
@@ -66,13 +68,13 @@ LETTERS = Stage(
     run=write_letters,
     outputs=("file",),
     headline=lambda summary: f"{summary['letters']} letters",
-    compared=("letters",),
+    comparison_metrics=("letters",),
 )
 COUNT = Stage(
     name="count",
     version=1,
     config=CountConfig,
     run=count_letters,
-    inputs={"letters": Input(kinds=("letters",), required=True)},
-    compared=("letters",),
+    inputs={"letters": InputSpec(kinds=("letters",), required=True)},
+    comparison_metrics=("letters",),
 )

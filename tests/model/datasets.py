@@ -1,7 +1,7 @@
 """A tiny synthetic dataset artifact, written by the schema alone, for the trainer's tests.
 
-Rows are sentences of a language with strong rules (each token is the successor of the one before, modulo a small alphabet),
-so that a model learns something in a few dozen steps.
+Rows are sentences of a language with strong rules (each token is the successor of the one before,
+modulo a small alphabet), so that a model learns something in a few dozen steps.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.core import artifact, storage
-from pipeline.core.shards import HELDOUT, TRAIN, shard_name
-from pipeline.dataset import schema
-from pipeline.tokenizer.special import SpecialTokens
+from cloze.core import storage
+from cloze.core.artifacts import artifact
+from cloze.core.artifacts.artifact import HELDOUT, TRAIN, shard_name
+from cloze.pipeline.dataset import schema
+from cloze.pipeline.tokenizer.special import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_WORD = 5
@@ -41,7 +42,8 @@ def write_dataset(
     """Write the artifact; returns its path.
 
     Args:
-        full: every row is `length` long, else lengths vary, as `lengths` draws them or from half of that on.
+        full: every row is `length` long, else lengths vary, as `lengths` draws them or from half of
+            that on.
         masks: what it says of its masks.
     """
     draw = lengths or (lambda rng: length if full else int(rng.integers(length // 2, length + 1)))
@@ -64,11 +66,25 @@ def write_dataset(
             made = [_row(rng, info, draw(rng)) for _ in range(count)]
             _write(path / shard_name(split, shard, shards), info, made)
     (path / "tokenizer").mkdir()
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"t{i}" for i in range(FIRST_WORD, vocab_size))]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"t{i}" for i in range(FIRST_WORD, vocab_size)),
+    ]
     (path / "tokenizer" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
     files = artifact.hash_files(str(path), artifact.data_files(str(path)))
     manifest = artifact.Manifest(
-        stage="dataset", version=1, fingerprint=f"{seed:064x}", parents={}, config={}, files=files, rows=rows, tokens=0
+        stage="dataset",
+        version=1,
+        fingerprint=f"{seed:064x}",
+        parents={},
+        config={},
+        files=files,
+        rows=rows,
+        tokens=0,
     )
     artifact.write_manifest(str(path), manifest)
     return str(path)
@@ -81,7 +97,10 @@ def _row(rng: np.random.Generator, info: schema.DatasetInfo, length: int) -> dic
     first, second = (int(rng.integers(words)) for _ in range(2))
     if label == 0:
         second = first + middle
-    ids = np.concatenate([first + np.arange(middle), second + np.arange(length - middle)]) % words + FIRST_WORD
+    ids = (
+        np.concatenate([first + np.arange(middle), second + np.arange(length - middle)]) % words
+        + FIRST_WORD
+    )
     ids[0], ids[middle - 1], ids[-1] = SPECIAL.cls, SPECIAL.sep, SPECIAL.sep
     masks = []
     for _ in range(info.copies):
@@ -89,7 +108,9 @@ def _row(rng: np.random.Generator, info: schema.DatasetInfo, length: int) -> dic
         positions = np.sort(rng.choice(words_at, size=max(1, round(0.15 * length)), replace=False))
         drawn = rng.random(len(positions))
         shown = np.where(
-            drawn < 0.8, SPECIAL.mask, np.where(drawn < 0.9, ids[positions], rng.integers(0, info.vocab_size, len(positions)))
+            drawn < 0.8,
+            SPECIAL.mask,
+            np.where(drawn < 0.9, ids[positions], rng.integers(0, info.vocab_size, len(positions))),
         )
         masks.append({"positions": positions.tolist(), "input_ids": shown.tolist()})
     return {

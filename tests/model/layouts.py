@@ -1,4 +1,6 @@
-"""Hand-made batches in the layouts that the collator makes, and the GPU's attention kernel spelled out for a CPU."""
+"""Hand-made batches in the layouts that the collator makes, and the GPU's attention kernel spelled
+out for a CPU.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.data import layouts
-from model.data.layouts import Sequences
-from model.layers.attention_kernels import attend
-from model.layers.layout import Layout, Pattern, additive
+from cloze.model.data import layouts
+from cloze.model.data.layouts import Sequences
+from cloze.model.layers.attention_kernels import attend
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, additive
 
 Choice = Literal["padded", "buckets", "packed"]
 
@@ -19,14 +21,16 @@ Choice = Literal["padded", "buckets", "packed"]
 def laid(batch: dict[str, Any], choice: Choice) -> dict[str, Any]:
     """The batch with that layout, however little padding there is."""
     layout = layout_of(batch, choice)
-    return {name: part for name, part in batch.items() if name != "layout"} | ({} if layout is None else {"layout": layout})
+    return {name: part for name, part in batch.items() if name != "layout"} | (
+        {} if layout is None else {"layout": layout}
+    )
 
 
-def layout_of(batch: dict[str, Any], choice: Choice) -> Layout | None:
+def layout_of(batch: dict[str, Any], choice: Choice) -> BatchLayout | None:
     """That layout of the batch; None: padded rows of one sequence each."""
     sequences = sequences_of(batch)
     if choice == "padded":
-        return layouts.rows(sequences) if sequences.several else None
+        return layouts.rows(sequences) if sequences.packed else None
     return layouts.buckets(sequences) if choice == "buckets" else layouts.packed(sequences)
 
 
@@ -37,7 +41,12 @@ def sequences_of(batch: dict[str, Any]) -> Sequences:
         return Sequences.alone(real.sum(axis=1), real.shape[1])
     first = np.flatnonzero(batch["sequence_first"].numpy())
     number = np.cumsum(batch["sequence_first"].numpy())[real.ravel()] - 1
-    return Sequences(shape=real.shape, first=first, lengths=np.bincount(number, minlength=len(first)), several=True)
+    return Sequences(
+        shape=real.shape,
+        first=first,
+        lengths=np.bincount(number, minlength=len(first)),
+        packed=True,
+    )
 
 
 def pack(batch: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +82,7 @@ def varlen_on_cpu(
     place = torch.arange(len(query))
     number = torch.searchsorted(bounds, place, right=True)
     seen = number == number[:, None]
-    within = Pattern(window=window, causal=causal).visible(place - place[:, None])
+    within = AttentionPattern(window=window, causal=causal).visible(place - place[:, None])
     bias = additive(seen if within is None else seen & within, query.dtype)
     parts = (part.transpose(0, 1)[None] for part in (query, key, value))
     return attend(*parts, bias, dropout)[0].transpose(0, 1)

@@ -1,4 +1,6 @@
-"""Checkpoints: complete or none, damage is named, the newest undamaged one counts, and no pickle is ever opened."""
+"""Checkpoints: complete or none, damage is named, the newest undamaged one counts, and no pickle is
+ever opened.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from model import checkpoint
-from model.families.config import ModelConfig
-from model.tensors import read_tensors, write_tensors
-from pipeline.core import artifact, checkpoints
-from pipeline.core.artifact import Manifest
-from pipeline.core.errors import DataError
+from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.artifacts.artifact import Manifest
+from cloze.core.errors import DataError
+from cloze.model import checkpoint
+from cloze.model.families.config import ModelConfig
+from cloze.model.tensors import read_tensors, write_tensors
 from tests.tiny_models import dataset_info, tiny_config, tiny_model, write_checkpoint
 
 
@@ -52,16 +54,22 @@ def test_weights_are_stored_in_fp32_whatever_they_were(tmp_path: Path, directory
     }
     pieces = str(directory / "tokenizer")
     checkpoint.save_weights(out, model=tiny_config(), state=state, tokenizer=pieces, heads={})
-    checkpoint.complete(out)
+    checkpoint.finalize(out)
     found = checkpoint.load(out).state
-    assert {name: tensor.dtype for name, tensor in found.items()} == {"a": torch.float32, "b": torch.float32, "c": torch.int64}
+    assert {name: tensor.dtype for name, tensor in found.items()} == {
+        "a": torch.float32,
+        "b": torch.float32,
+        "c": torch.int64,
+    }
 
 
 def test_the_same_checkpoint_is_the_same_bytes(tmp_path: Path) -> None:
     first = write_checkpoint(tmp_path / "1", tmp_path / "scratch1")
     second = write_checkpoint(tmp_path / "2", tmp_path / "scratch2")
     names = [path.relative_to(first) for path in sorted(Path(first).rglob("*")) if path.is_file()]
-    assert all((Path(first) / name).read_bytes() == (Path(second) / name).read_bytes() for name in names)
+    assert all(
+        (Path(first) / name).read_bytes() == (Path(second) / name).read_bytes() for name in names
+    )
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer/vocab.txt"])
@@ -106,20 +114,27 @@ def test_a_path_to_nothing_is_an_error_and_never_step_0(tmp_path: Path) -> None:
         checkpoint.resolve(str(tmp_path))
 
 
-def test_saving_again_starts_by_making_it_incomplete(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_again_starts_by_making_it_incomplete(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "write_tensors", fail)
     with pytest.raises(OSError, match="No space"):
-        checkpoint.save_weights(str(directory), model=tiny_config(), state={}, tokenizer="", heads={})
+        checkpoint.save_weights(
+            str(directory), model=tiny_config(), state={}, tokenizer="", heads={}
+        )
     assert not checkpoints.is_checkpoint(str(directory))
 
 
 def unfinished(tmp_path: Path, steps: tuple[int, ...]) -> Path:
     for step in steps:
         write_checkpoint(
-            tmp_path / "run" / "checkpoints" / checkpoints.step_name(step), tmp_path / "scratch", step=step, seed=step
+            tmp_path / "run" / "checkpoints" / checkpoints.step_name(step),
+            tmp_path / "scratch",
+            step=step,
+            seed=step,
         )
     return tmp_path / "run"
 
@@ -130,10 +145,15 @@ def test_of_an_unfinished_run_the_newest_complete_one_counts(tmp_path: Path) -> 
     (steps / "step-00001000" / "checkpoint.json").unlink()  # killed while it was written
     assert checkpoint.resolve(str(run)) == str(steps / "step-00000100")
     assert checkpoint.load(str(run)).step == 100
-    assert checkpoints.complete_steps(str(run)) == [str(steps / "step-00000050"), str(steps / "step-00000100")]
+    assert checkpoints.complete_steps(str(run)) == [
+        str(steps / "step-00000050"),
+        str(steps / "step-00000100"),
+    ]
 
 
-def test_a_damaged_newest_one_is_skipped_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_newest_one_is_skipped_loudly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = unfinished(tmp_path, (50, 100))
     flip_byte(run / "checkpoints" / "step-00000100" / "model.safetensors")
     with caplog.at_level(logging.WARNING):
@@ -145,7 +165,9 @@ def test_a_damaged_newest_one_is_skipped_loudly(tmp_path: Path, caplog: pytest.L
         checkpoint.load(str(run))
 
 
-def test_what_goes_while_it_is_looked_for_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_while_it_is_looked_for_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = unfinished(tmp_path, (50, 100))
     old, new = (str(run / "checkpoints" / checkpoints.step_name(step)) for step in (50, 100))
     resolve, found = checkpoint.resolve, iter([old])
@@ -157,16 +179,28 @@ def test_what_goes_while_it_is_looked_for_is_looked_for_again(tmp_path: Path, mo
         return chosen
 
     monkeypatch.setattr(checkpoint, "resolve", pruned_meanwhile)
-    with checkpoint.held(str(run)) as directory:
+    with checkpoint.resolve_pinned(str(run)) as directory:
         assert directory == new
     monkeypatch.setattr(checkpoint, "resolve", lambda path: old)
-    with pytest.raises(DataError, match="or its training has removed it"), checkpoint.held(str(run)):
+    with (
+        pytest.raises(DataError, match="or its training has removed it"),
+        checkpoint.resolve_pinned(str(run)),
+    ):
         pass
 
 
 def finish(path: Path, summary: dict[str, object]) -> None:
     artifact.write_manifest(
-        str(path), Manifest(stage="pretrain", version=1, fingerprint="f", parents={}, config={}, files=(), summary=summary)
+        str(path),
+        Manifest(
+            stage="pretrain",
+            version=1,
+            fingerprint="f",
+            parents={},
+            config={},
+            files=(),
+            summary=summary,
+        ),
     )
 
 
@@ -175,7 +209,9 @@ def test_a_finished_artifact_names_its_checkpoint(tmp_path: Path) -> None:
     finish(run, {"checkpoint": "checkpoints/step-00000050"})
     assert checkpoint.resolve(str(run)).endswith("step-00000050")
     shutil.rmtree(run / "checkpoints" / "step-00000050")
-    with pytest.raises(DataError, match="step-00000050 is incomplete or gone"):  # not quietly another one
+    with pytest.raises(
+        DataError, match="step-00000050 is incomplete or gone"
+    ):  # not quietly another one
         checkpoint.resolve(str(run))
     finish(run, {})
     with pytest.raises(DataError, match="artifact of pretrain and has no checkpoint"):
@@ -183,11 +219,15 @@ def test_a_finished_artifact_names_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_training_state_is_verified_where_it_is_wanted(directory: Path) -> None:
-    write_tensors(str(directory / "training" / "optimizer.safetensors"), {"w/exp_avg": torch.randn(4)})
-    checkpoint.complete(str(directory))
+    write_tensors(
+        str(directory / "training" / "optimizer.safetensors"), {"w/exp_avg": torch.randn(4)}
+    )
+    checkpoint.finalize(str(directory))
     checkpoint.verify(str(directory))
     flip_byte(directory / "training" / "optimizer.safetensors")
-    assert checkpoint.load(str(directory)).step == 5  # whoever only wants the weights does not read it
+    assert (
+        checkpoint.load(str(directory)).step == 5
+    )  # whoever only wants the weights does not read it
     with pytest.raises(DataError, match=r"optimizer\.safetensors has sha256"):
         checkpoint.verify(str(directory))
 
@@ -207,7 +247,10 @@ def test_tensors_are_written_as_safetensors_reads_them(tmp_path: Path) -> None:
     write_tensors(str(tmp_path / "file.safetensors"), tensors)
     found = safetensors.torch.load_file(str(tmp_path / "file.safetensors"))
     assert found.keys() == tensors.keys()
-    assert all(found[name].dtype == tensor.dtype and found[name].equal(tensor) for name, tensor in tensors.items())
+    assert all(
+        found[name].dtype == tensor.dtype and found[name].equal(tensor)
+        for name, tensor in tensors.items()
+    )
 
 
 class Payload:

@@ -10,7 +10,10 @@ import torch
 from benchmarks.gpu.checks import CHECKS, Skipped
 from benchmarks.gpu.place import Place
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
 
 
 @pytest.mark.parametrize("name", CHECKS)

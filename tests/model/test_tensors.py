@@ -1,4 +1,6 @@
-"""Tensors that lie in several files, whole or in pieces, read one after another or a slice at a time."""
+"""Tensors that lie in several files, whole or in pieces, read one after another or a slice at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.tensors import Slice, Tensors, part_name, write_tensors
-from model.train.engines.shares import owners, slices
-from pipeline.core.errors import DataError
+from cloze.core.errors import DataError
+from cloze.model.tensors import LazyTensors, TensorSlice, part_name, write_tensors
+from cloze.model.train.engines.gradients import assign_owners, slices
 
 STATE = {
     "table": torch.arange(35.0).view(7, 5),
@@ -25,14 +27,17 @@ def write(directory: Path, parts: int, state: dict[str, Tensor] = STATE) -> None
     for rank in range(parts):
         mine = list(slices(state.items(), rank, parts))
         shapes = {piece.name: piece.shape for piece in mine if not piece.whole}
-        tensors = {piece.key: piece.values.view(piece.shape) if piece.whole else piece.values for piece in mine}
+        tensors = {
+            piece.key: piece.values.view(piece.shape) if piece.whole else piece.values
+            for piece in mine
+        }
         write_tensors(str(directory / part_name("state.safetensors", rank, parts)), tensors, shapes)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 8, 50])
 def test_what_was_cut_is_read_whole_and_by_slices(tmp_path: Path, parts: int) -> None:
     write(tmp_path, parts)
-    found = Tensors.open(str(tmp_path), "state.safetensors")
+    found = LazyTensors.open(str(tmp_path), "state.safetensors")
     assert found.keys() == STATE.keys()
     for name, tensor in STATE.items():
         assert found[name].dtype == tensor.dtype
@@ -45,7 +50,7 @@ def test_what_was_cut_is_read_whole_and_by_slices(tmp_path: Path, parts: int) ->
 
 def test_what_is_set_hides_the_files(tmp_path: Path) -> None:
     write(tmp_path, 3)
-    found = Tensors.open(str(tmp_path), "state.safetensors")
+    found = LazyTensors.open(str(tmp_path), "state.safetensors")
     found["bias"] = torch.ones(2, 2)
     del found["half"]
     assert found["bias"].equal(torch.ones(2, 2))
@@ -58,21 +63,24 @@ def test_what_is_set_hides_the_files(tmp_path: Path) -> None:
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     write(tmp_path, 3)
     (tmp_path / "state-00002-of-00003.safetensors").unlink()
-    with pytest.raises(DataError, match=r"state\.safetensors is missing \(state-00001-of-00003.* alone\)"):
-        Tensors.open(str(tmp_path), "state.safetensors")
+    with pytest.raises(
+        DataError, match=r"state\.safetensors is missing \(state-00001-of-00003.* alone\)"
+    ):
+        LazyTensors.open(str(tmp_path), "state.safetensors")
     with pytest.raises(DataError, match="lacks a part of table"):
-        Tensors([str(tmp_path / "state-00001-of-00003.safetensors")])
+        LazyTensors([str(tmp_path / "state-00001-of-00003.safetensors")])
     with pytest.raises(DataError, match="lacks a part of table, or has one twice"):
-        Tensors([str(tmp_path / "state-00001-of-00003.safetensors")] * 2)
+        LazyTensors([str(tmp_path / "state-00001-of-00003.safetensors")] * 2)
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"12345678", (1 << 40).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"]
+    "content",
+    [b"", b"12345678", (1 << 40).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"],
 )
 def test_what_is_none_of_ours_is_said(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
     with pytest.raises(DataError, match="is no safetensors file or is damaged"):
-        Tensors([str(tmp_path / "x.safetensors")])
+        LazyTensors([str(tmp_path / "x.safetensors")])
 
 
 def test_a_file_that_was_cut_off_is_damaged(tmp_path: Path) -> None:
@@ -80,17 +88,19 @@ def test_a_file_that_was_cut_off_is_damaged(tmp_path: Path) -> None:
     file = tmp_path / "state.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DataError, match="lies outside of it"):
-        Tensors([str(file)])
+        LazyTensors([str(file)])
 
 
 def test_shares_are_even_and_nothing_is_left_out() -> None:
     sizes = {f"layer.{number}": 100 + number for number in range(40)} | {"table": 900}
-    owner = owners(sizes, 4)
+    owner = assign_owners(sizes, 4)
     loads = [sum(size for name, size in sizes.items() if owner[name] == rank) for rank in range(4)]
     assert max(loads) - min(loads) < 150
     total = sum(tensor.numel() for tensor in STATE.values())
-    counts = [sum(piece.values.numel() for piece in slices(STATE.items(), rank, 4)) for rank in range(4)]
+    counts = [
+        sum(piece.values.numel() for piece in slices(STATE.items(), rank, 4)) for rank in range(4)
+    ]
     assert sum(counts) == total
     assert max(counts) - min(counts) <= 1
-    assert Slice("a", (2, 3), 0, torch.zeros(6)).key == "a"
-    assert Slice("a", (2, 3), 2, torch.zeros(3)).key == "a[2:5]"
+    assert TensorSlice("a", (2, 3), 0, torch.zeros(6)).key == "a"
+    assert TensorSlice("a", (2, 3), 2, torch.zeros(3)).key == "a[2:5]"

@@ -15,14 +15,22 @@ from tests.operations.servers import Operations, prefect
 
 @pytest.fixture(scope="session")
 def operations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operations]:
-    """A server with the pool, the deployments `full-run/toys` and `full-run/one-at-a-time`, and a worker."""
+    """A server with the pool, the deployments `full-run/toys` and `full-run/one-at-a-time`, and a
+    worker.
+    """
     found = Operations(tmp_path_factory.mktemp("operations"))
     try:
         found.call(
             "/work_pools/",
-            {"name": "cloze", "type": "process", "base_job_template": ProcessWorker.get_default_base_job_template()},
+            {
+                "name": "cloze",
+                "type": "process",
+                "base_job_template": ProcessWorker.get_default_base_job_template(),
+            },
         )
-        prefect(found, "deploy", "--all", "--prefect-file", str(Path(__file__).parent / "toys.yaml"))
+        prefect(
+            found, "deploy", "--all", "--prefect-file", str(Path(__file__).parent / "toys.yaml")
+        )
         found.worker()
         yield found
     finally:
@@ -36,7 +44,9 @@ def toys(operations: Operations, request: pytest.FixtureRequest) -> Toys:
 
 
 class Toys:
-    """A config file that a test writes. Attributes: run: the run's name; hold, fault: files that the toy training looks for."""
+    """A config file that a test writes. Attributes: run: the run's name; hold, fault: files that
+    the toy training looks for.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.run = path, path.stem

@@ -1,4 +1,6 @@
-"""A Prefect server and workers of the tests' own, and what one does with them: by the calls that Prefect's UI makes."""
+"""A Prefect server and workers of the tests' own, and what one does with them: by the calls that
+Prefect's UI makes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from pipeline.core.processes import free_ports
+from cloze.core.processes import free_ports
 from tests.conftest import REPOSITORY
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -29,7 +31,9 @@ def until(what: Callable[[], Found], seconds: float = PATIENCE) -> Found:
     """The first result of `what` that is true."""
     deadline = time.monotonic() + seconds
     while not (found := what()):
-        assert time.monotonic() < deadline, f"{what} did not come true in {seconds:.0f} s; it is {found!r}"
+        assert time.monotonic() < deadline, (
+            f"{what} did not come true in {seconds:.0f} s; it is {found!r}"
+        )
         time.sleep(0.2)
     return found
 
@@ -37,18 +41,24 @@ def until(what: Callable[[], Found], seconds: float = PATIENCE) -> Found:
 class Operations:
     """A server below a directory, with the runs beside it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **settings: str) -> None:
+        """Args: settings: of the server, as environment variables."""
         (port,) = free_ports(1)
         self.home, self.api = home, f"http://127.0.0.1:{port}/api"
         self.runs = home / "runs"
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_TRACKING"))},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("PREFECT_", "MLFLOW_TRACKING"))
+            },
             "PREFECT_API_URL": self.api,
             "PREFECT_HOME": str(home / "prefect"),
             "PREFECT_RUNNER_POLL_FREQUENCY": "2",
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "PREFECT_WORKER_PREFETCH_SECONDS": "1",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # as `cloze ui` has it
             "DO_NOT_TRACK": "1",
             "CLOZE_HOME": str(home),
             "CLOZE_RUNS": str(self.runs),
@@ -57,7 +67,9 @@ class Operations:
             "PLANTED_TOKEN": PLANTED,
         }
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.server = self._start("server", "server", "start", "--host", "127.0.0.1", "--port", str(port))
+        self.server = self._start(
+            "server", "server", "start", "--host", "127.0.0.1", "--port", str(port), **settings
+        )
         until(self._answers)
 
     def _start(self, name: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -76,7 +88,9 @@ class Operations:
 
     def worker(self, **environment: str) -> subprocess.Popen[bytes]:
         """A worker of the pool."""
-        return self._start("worker", "worker", "start", "--pool", "cloze", "--type", "process", **environment)
+        return self._start(
+            "worker", "worker", "start", "--pool", "cloze", "--type", "process", **environment
+        )
 
     def _answers(self) -> bool:
         try:
@@ -86,16 +100,21 @@ class Operations:
             return False
 
     def delete(self, path: str) -> None:
-        urllib.request.urlopen(urllib.request.Request(f"{self.api}{path}", method="DELETE"), timeout=60).close()
+        self.call(path, method="DELETE")
 
-    def call(self, path: str, body: Any = None) -> Any:
-        """GET, or POST of `body`."""
+    def call(self, path: str, body: Any = None, method: str | None = None) -> Any:
+        """GET, or POST of `body`, unless `method` says otherwise."""
         data = None if body is None else json.dumps(body).encode()
-        call = urllib.request.Request(f"{self.api}{path}", data=data, headers={"Content-Type": "application/json"})
+        call = urllib.request.Request(
+            f"{self.api}{path}",
+            data=data,
+            headers={"Content-Type": "application/json"},
+            method=method,
+        )
         for pause in (0.5, 1, 2, 4, 8, None):
             try:
                 with urllib.request.urlopen(call, timeout=60) as response:
-                    return json.load(response)
+                    return json.loads(response.read() or b"null")
             except urllib.error.HTTPError as error:
                 if error.code != 503 or pause is None:  # its database is busy
                     raise
@@ -105,8 +124,15 @@ class Operations:
     def trigger(self, name: str, *, at: str | None = None, **parameters: Any) -> str:
         """Run a deployment, as the form does; the flow run's id. Args: at: a moment to come."""
         deployment = self.call(f"/deployments/name/{name}")
-        later = {"state": {"type": "SCHEDULED", "state_details": {"scheduled_time": at}}} if at else {}
-        return str(self.call(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters, **later})["id"])
+        later = (
+            {"state": {"type": "SCHEDULED", "state_details": {"scheduled_time": at}}} if at else {}
+        )
+        return str(
+            self.call(
+                f"/deployments/{deployment['id']}/create_flow_run",
+                {"parameters": parameters, **later},
+            )["id"]
+        )
 
     def retry(self, flow_run: str) -> None:
         """What the UI's Retry does."""
@@ -117,7 +143,8 @@ class Operations:
     def cancel(self, flow_run: str) -> None:
         """What the UI's Cancel does."""
         answer = self.call(
-            f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": True}
+            f"/flow_runs/{flow_run}/set_state",
+            {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": True},
         )
         assert answer["status"] == "ACCEPT", answer
 
@@ -130,8 +157,13 @@ class Operations:
         return until(lambda: (state := self.state(flow_run))["type"] in ENDED and state)
 
     def tasks(self, flow_run: str, count: int | None = None) -> dict[str, list[str]]:
-        """The states of the task runs by name, in the order of their starts. Args: count: of the flow run's tries, whose tasks are told."""
-        found = self.call("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}, "sort": "EXPECTED_START_TIME_ASC"})
+        """The states of the task runs by name, in the order of their starts. Args: count: of the
+        flow run's tries, whose tasks are told.
+        """
+        found = self.call(
+            "/task_runs/filter",
+            {"flow_runs": {"id": {"any_": [flow_run]}}, "sort": "EXPECTED_START_TIME_ASC"},
+        )
         states: dict[str, list[str]] = {}
         for task in found:
             if count is None or task["flow_run_run_count"] == count:
@@ -139,11 +171,15 @@ class Operations:
         return states
 
     def logs(self, flow_run: str) -> list[tuple[int, str]]:
-        found = self.call("/logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"})
+        found = self.call(
+            "/logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"}
+        )
         return [(line["level"], line["message"]) for line in found]
 
     def artifacts(self, flow_run: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.call("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_run]}}})
+        found: list[dict[str, Any]] = self.call(
+            "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_run]}}}
+        )
         return found
 
     def training(self, run: str) -> bool:
@@ -155,12 +191,21 @@ class Operations:
         found = []
         for process in psutil.process_iter():
             try:
-                mine = process.environ().get("CLOZE_RUNS") == str(self.runs) and process.status() != psutil.STATUS_ZOMBIE
+                mine = (
+                    process.environ().get("CLOZE_RUNS") == str(self.runs)
+                    and process.status() != psutil.STATUS_ZOMBIE
+                )
                 line = " ".join(process.cmdline())
             except psutil.Error:
                 continue
             if mine and any(
-                name in line for name in ("prefect.engine", "tests.operations.worker", "model.worker", "flows.launchers.agent")
+                name in line
+                for name in (
+                    "prefect.engine",
+                    "tests.operations.worker",
+                    "cloze.model.worker",
+                    "cloze.flows.launch.agent",
+                )
             ):
                 found.append(process)
         return found
@@ -182,7 +227,8 @@ def prefect(operations: Operations, *arguments: str) -> str:
     """A command of Prefect's; what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
-        env=operations.environment, cwd=operations.home, capture_output=True, text=True, check=False,
+        env=operations.environment, cwd=operations.home, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -190,8 +236,9 @@ def prefect(operations: Operations, *arguments: str) -> str:
 
 def cloze(operations: Operations, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`cloze`, with the server known."""
-    code = "from flows.cli import entry; entry()"
+    code = "from cloze.flows.cli import entry; entry()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env=operations.environment, cwd=operations.home, capture_output=True, text=True, check=False,
+        env=operations.environment, cwd=operations.home, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Nights on real trainings: a better, a worse and no new checkpoint; while a training removes its own; with MLflow's registry."""
+"""Nights on real trainings: a better, a worse and no new checkpoint; while a training removes its
+own; with MLflow's registry.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.graph.config import RunConfig
-from flows.night import night, suite
-from flows.night.journal import Journal
-from flows.session import RunParameters, Session, run_plain
-from flows.tracking.spool import Spool
+from cloze.flows.graph.config import RunConfig
+from cloze.flows.nightly import nightly_run, suite
+from cloze.flows.nightly.journal import Journal
+from cloze.flows.run.session import RunParameters, RunSession, run_plain
+from cloze.flows.tracking.spool import Spool
 from tests import warm
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
@@ -28,26 +30,44 @@ from tests.operations.servers import cloze as cloze_there
 from tests.operations.test_deploy import Hearing
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("warm")]
-EASY = {"task": "sst2", "baselines": False, "epochs": 3, "batch_size": 8, "learning_rate": 0.001, "max_length": 32}
+EASY = {
+    "task": "sst2",
+    "baselines": False,
+    "epochs": 3,
+    "batch_size": 8,
+    "learning_rate": 0.001,
+    "max_length": 32,
+}
 RUN = {"threads": 1, "cpus": 1, "device": "cpu"}
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with a dataset, an easy task and the night's config; runs and slots are below it."""
+    """A directory with a dataset, an easy task and the night's config; runs and slots
+    are below it.
+    """
     monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
     write_dataset(tmp_path / "dataset")
     (tmp_path / "task").mkdir()
     for split in ("train", "dev"):  # which of two words is in the sentence
-        rows = [f"{'t7 ' * (1 + i // 2 % 4)}{('t9 ' if i % 2 else 't11 ') * (2 + i // 8 % 5)}\t{i % 2}" for i in range(64)]
-        (tmp_path / "task" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    content = {"night": {"which": ["newest"]}, "finetune": {"matrix": {"seed": [1]}, "data": "task", **EASY}, "run": RUN}
+        rows = [
+            f"{'t7 ' * (1 + i // 2 % 4)}{('t9 ' if i % 2 else 't11 ') * (2 + i // 8 % 5)}\t{i % 2}"
+            for i in range(64)
+        ]
+        (tmp_path / "task" / f"{split}.tsv").write_text(
+            "\n".join(["sentence\tlabel", *rows]) + "\n"
+        )
+    content = {
+        "night": {"which": ["newest"]},
+        "finetune": {"matrix": {"seed": [1]}, "data": "task", **EASY},
+        "run": RUN,
+    }
     (tmp_path / "night.yaml").write_text(yaml.safe_dump(content))
     return tmp_path
 
 
-def train(place: Path, name: str, **values: Any) -> Session:
+def train(place: Path, name: str, **values: Any) -> RunSession:
     """A run that is one training with checkpoints at every fifth step; the fifth is a milestone."""
     pretrain = {
         "dataset": str(place / "dataset"),
@@ -57,8 +77,10 @@ def train(place: Path, name: str, **values: Any) -> Session:
         "milestones": [5],
         **values,
     }
-    config = RunConfig({"name": name, "pretrain": pretrain, "run": {**RUN, "checkpoint_every": 5}}, name)
-    session = Session(RunParameters(config=name), config=config)
+    config = RunConfig(
+        {"name": name, "pretrain": pretrain, "run": {**RUN, "checkpoint_every": 5}}, name
+    )
+    session = RunSession(RunParameters(config=name), config=config)
     run_plain(session)
     return session
 
@@ -70,12 +92,16 @@ BAD = {
 }  # an encoder whose weights are destroyed: nothing can be learned on it
 
 
-def hold(place: Path, since: str | None = None, **settings: Any) -> night.Outcome:
-    return night.hold(suite.load(str(place / "night.yaml"), {"night": settings}), since=since)
+def hold(place: Path, since: str | None = None, **settings: Any) -> nightly_run.NightlyResult:
+    return nightly_run.nightly_run(
+        suite.load(str(place / "night.yaml"), {"night": settings}), since=since
+    )
 
 
 @pytest.mark.slow
-def test_a_better_a_worse_and_no_new_checkpoint(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_better_a_worse_and_no_new_checkpoint(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """MLflow is down all the time: the journal holds the champion."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -98,7 +124,9 @@ def test_a_better_a_worse_and_no_new_checkpoint(place: Path, monkeypatch: pytest
     assert len(made) == 1  # the champion was not evaluated a second time
 
     ran: list[str] = []
-    nothing = night.hold(suite.load(str(place / "night.yaml")), run=lambda session: ran.append("suite"))
+    nothing = nightly_run.nightly_run(
+        suite.load(str(place / "night.yaml")), run=lambda session: ran.append("suite")
+    )
     assert ran == []
     assert nothing.told == "Nothing new: no checkpoint has come"
     assert cloze("nightly", str(place / "night.yaml"), "--json").returncode == 0
@@ -113,7 +141,9 @@ def test_a_better_a_worse_and_no_new_checkpoint(place: Path, monkeypatch: pytest
 
     page = Path(str(worse.trend)).read_text()
     assert page.count("promoted: sst2 +") >= 2
-    rolled = json.loads(cloze("champion", "--rollback", "--why", "it swears", "--json").stdout.splitlines()[-1])
+    rolled = json.loads(
+        cloze("champion", "--rollback", "--reason", "it swears", "--json").stdout.splitlines()[-1]
+    )
     assert (rolled["run"], rolled["why"], rolled["version"]) == ("bad", "it swears", None)
     assert rolled["replaced"]["run"] == "good"
     assert rolled["lineage"]["stage"] == "pretrain"
@@ -124,9 +154,15 @@ def test_a_better_a_worse_and_no_new_checkpoint(place: Path, monkeypatch: pytest
 
 
 @pytest.mark.soak
-def test_the_alias_in_mlflow_follows_and_may_lead(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry in SQLite: promoted, moved by hand, rolled back; and what a night wrote while MLflow was down is made up for."""
-    from flows.tracking.registry import Registry
+def test_the_alias_in_mlflow_follows_the_journal(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry in SQLite: promoted, rolled back, moved by hand, promoted by hand; and what was
+    missed while MLflow was down.
+    """
+    from mlflow import MlflowClient
+
+    from cloze.flows.tracking.model_registry import Registry
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
     runs = place / "runs"
@@ -136,51 +172,73 @@ def test_the_alias_in_mlflow_follows_and_may_lead(place: Path, monkeypatch: pyte
     bad = journal.version()
     train(place, "good")
     outcome = hold(place)
-    alias = registry.champion()
-    assert alias is not None
-    assert alias.fingerprint == outcome.champion.key  # type: ignore[union-attr]
     good = journal.version()
-    assert good == alias.number != bad
-    assert alias.metrics["night/sst2"] > 90
-    assert registry.history()[-1].why.startswith("promoted: sst2 +")
+    assert good is not None
+    assert registry.champion() == good != bad
+    assert registry.find(outcome.champion.key) == good  # type: ignore[union-attr]
+    client = MlflowClient(tracking_uri=registry.uri, registry_uri=registry.uri)
+    alias = client.get_model_version_by_alias(registry.name, "champion")
+    metrics = client.get_logged_model(alias.tags["cloze.model_id"]).metrics
+    assert max(metric.value for metric in metrics if metric.key == "night/sst2") > 90
 
     told = json.loads(cloze("champion", "--rollback", "--json").stdout.splitlines()[-1])
     assert (told["run"], told["version"]) == ("bad", bad)
-    alias = registry.champion()
-    assert alias is not None
-    assert alias.number == bad
-    assert registry.history()[-1].kind == "rollback"
+    assert registry.champion() == bad
 
-    registry.promote(good or 0, "somebody likes it")  # in MLflow's own pages
+    registry.set_champion(good)  # in MLflow's own pages: it follows, and does not lead
     told = json.loads(cloze("champion", "--json").stdout.splitlines()[-1])
+    assert (told["run"], told["version"]) == ("bad", bad)
+    assert registry.champion() == bad
+    command = (
+        "champion",
+        "--promote",
+        str(runs / "good" / "pretrain"),
+        "--reason",
+        "somebody likes it",
+        "--json",
+    )
+    told = json.loads(cloze(*command).stdout.splitlines()[-1])
     assert (told["run"], told["version"]) == ("good", good)
-    assert told["why"] == f"version {good} was made champion in MLflow"
+    assert told["why"].startswith("somebody likes it (")
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    assert json.loads(cloze("champion", "--rollback", "--json").stdout.splitlines()[-1])["version"] is None
+    assert (
+        json.loads(cloze("champion", "--rollback", "--json").stdout.splitlines()[-1])["version"]
+        is None
+    )
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
     assert json.loads(cloze("champion", "--json").stdout.splitlines()[-1])["version"] == bad
-    alias = registry.champion()
-    assert alias is not None
-    assert alias.number == bad
+    assert registry.champion() == bad
 
 
 @pytest.mark.soak
-def test_nights_beside_a_training_that_removes_its_checkpoints(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint every second step, of which one is kept: whatever a night finds, it reads it to the end."""
+def test_nights_beside_a_training_that_removes_its_checkpoints(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint every second step, of which one is kept: whatever a night finds, it reads it to
+    the end.
+    """
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(Spool, "start_sender", lambda spool: None)
     content = {
         "name": "going",
-        "pretrain": {"dataset": str(place / "dataset"), "model": "bert-tiny", "steps": 100_000, "global_batch": 8},
+        "pretrain": {
+            "dataset": str(place / "dataset"),
+            "model": "bert-tiny",
+            "steps": 100_000,
+            "global_batch": 8,
+        },
         "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "share": True},
     }
     (place / "going.yaml").write_text(yaml.safe_dump(content))
     command = [warm.python(), "-c", warm.ENTRY, "run", str(place / "going.yaml"), "--no-prefect"]
     with subprocess.Popen(
-        command, cwd=place, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stderr=subprocess.DEVNULL
+        command,
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.DEVNULL,
     ) as training:
         try:
             keys = []
@@ -202,9 +260,13 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(place: Path, monk
 
 @pytest.mark.soak
 def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
-    operations: Operations, place: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    operations: Operations,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """The suite's nodes are task runs, the page is the flow run's; of several late runs one works; without news it is green.
+    """The suite's nodes are task runs, the page is the flow run's; of several late runs one works;
+    without news it is green.
 
     A night with news is told, with the page's address; one without is not.
     """
@@ -223,11 +285,17 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
 
     train(place, "flowing")
     config = str(place / "night.yaml")
-    missed = [time.strftime("%Y-%m-%dT03:30:00+00:00", time.gmtime(time.time() - day * 86400)) for day in (3, 2, 1)]
+    missed = [
+        time.strftime("%Y-%m-%dT03:30:00+00:00", time.gmtime(time.time() - day * 86400))
+        for day in (3, 2, 1)
+    ]
     late = [
         operations.call(
             f"/deployments/{deployment}/create_flow_run",
-            {"parameters": {"config": config}, "state": {"type": "SCHEDULED", "state_details": {"scheduled_time": moment}}},
+            {
+                "parameters": {"config": config},
+                "state": {"type": "SCHEDULED", "state_details": {"scheduled_time": moment}},
+            },
         )["id"]
         for moment in missed
     ]
@@ -239,21 +307,35 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
         "COMPLETED",
         "CANCELLED",
     }  # the limit cancels what begins while the first one works
-    worked = [flow_run for flow_run, end in zip(late, ends, strict=True) if "promoted" in (end["message"] or "")]
+    worked = [
+        flow_run
+        for flow_run, end in zip(late, ends, strict=True)
+        if "promoted" in (end["message"] or "")
+    ]
     assert len(worked) == 1
     assert all(
         "a later night has looked" in end["message"]
         for end in ends
         if end["type"] == "COMPLETED" and "promoted" not in end["message"]
     )
-    assert [names for names in operations.tasks(worked[0]) if names.startswith("finetune@flowing.10.")]
-    pages = {entry["key"]: entry["data"] for entry in operations.artifacts(worked[0]) if entry["type"] == "markdown"}
-    assert "Trend page: [" in pages["night"]
+    assert [
+        names for names in operations.tasks(worked[0]) if names.startswith("finetune@flowing.10.")
+    ]
+    pages = {
+        entry["key"]: entry["data"]
+        for entry in operations.artifacts(worked[0])
+        if entry["type"] == "markdown"
+    }
+    assert "Trend page: `" in pages["night"]
     assert "/.night/trend.html" in pages["night"]
 
-    quiet = operations.end(operations.trigger("nightly-evaluation/nightly-evaluation", config=config))
+    quiet = operations.end(
+        operations.trigger("nightly-evaluation/nightly-evaluation", config=config)
+    )
     assert (quiet["type"], quiet["message"]) == ("COMPLETED", "Nothing new: no checkpoint has come")
-    wrong = operations.end(operations.trigger("nightly-evaluation/nightly-evaluation", config="no-such-config"))
+    wrong = operations.end(
+        operations.trigger("nightly-evaluation/nightly-evaluation", config="no-such-config")
+    )
     assert wrong["type"] == "FAILED"
     assert "neither a config file nor a preset" in wrong["message"]
 

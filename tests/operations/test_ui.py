@@ -1,4 +1,6 @@
-"""`cloze ui` on real servers: what it prints, who may attach, and that nobody takes another with him."""
+"""`cloze ui` on real servers: what it prints, who may attach, and that nobody takes another with
+him.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from flows.graph import record
-from flows.servers import ports, processes, state
-from flows.servers.child import answers
+from cloze.flows.run import status_file
+from cloze.flows.ui import processes, state
+from cloze.flows.ui.service_process import answers
+from cloze.flows.ui.services import is_free
 from tests.conftest import REPOSITORY
 from tests.flows.servers.waiting import is_gone, number, until
 from tests.flows.test_cli import cloze
@@ -30,7 +33,7 @@ from tests.operations.ui import addresses, end, running_ui, start_ui
 
 
 def service(place: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = state.read(place / "runs")["services"][name]
+    found: dict[str, Any] = state.running(place / "runs")["services"][name]
     return found
 
 
@@ -50,7 +53,9 @@ def status(url: str, **headers: str) -> int:
 
 
 def spent() -> float:
-    """Seconds that child processes have computed: the clock of a machine with other work says less."""
+    """Seconds that child processes have computed: the clock of a machine with other
+    work says less.
+    """
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -60,13 +65,13 @@ def test_a_taken_port_is_one_sentence_within_a_second(tmp_path: Path) -> None:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
         port = stranger.getsockname()[1]
-        for option in ("--prefect-port", "--mlflow-port", "--page-port"):
+        for option in ("--prefect-port", "--mlflow-port", "--dashboard-port"):
             before = spent()
             done = cloze("ui", option, port, cwd=tmp_path, CLOZE_RUNS=str(tmp_path / "runs"))
             assert done.returncode == 2
-            assert (
-                done.stderr
-                == f"cloze: {option} {port} is taken by another program; name another port, or leave the option out\n"
+            assert done.stderr == (
+                f"cloze: {option} {port} is taken by another program; name another port, or "
+                f"leave the option out\n"
             )
             assert spent() - before < 1.0
     assert not state.is_running(tmp_path / "runs")
@@ -79,7 +84,9 @@ def test_servers_come_up_and_are_told_and_end(tmp_path: Path) -> None:
     home.mkdir()
     mark = {**os.environ, processes.MARK: str(state.directory(tmp_path / "runs"))}
     toy = [sys.executable, "-m", "tests.flows.servers.toy", str(tmp_path / "left"), "serve"]
-    left = subprocess.Popen(toy, cwd=REPOSITORY, env=mark)  # of an earlier `cloze ui` that was killed with all its guardians
+    left = subprocess.Popen(
+        toy, cwd=REPOSITORY, env=mark
+    )  # of an earlier `cloze ui` that was killed with all its servers
     number(tmp_path / "left" / "server")
     with running_ui(tmp_path, HOME=str(home)) as ui:
         for name, path in (("page", "/"), ("prefect", "/api/health"), ("mlflow", "/health")):
@@ -89,40 +96,42 @@ def test_servers_come_up_and_are_told_and_end(tmp_path: Path) -> None:
         assert len(ui["deployments"]) == 7
         assert left.wait(0) == 0
         assert (tmp_path / "left" / "saved").exists()
-        assert not (home / ".prefect").exists()  # the user's own settings and database are not touched
+        assert not (
+            home / ".prefect"
+        ).exists()  # the user's own settings and database are not touched
         assert (tmp_path / "runs" / ".servers" / "prefect" / "prefect.db").exists()
 
         here = {"cwd": tmp_path, "CLOZE_RUNS": str(tmp_path / "runs")}
         second = cloze("ui", "--json", **here)  # attaches
         assert second.returncode == 0
-        assert {key: json.loads(second.stdout)[key] for key in ("page", "prefect", "mlflow", "pid", "deployments")} == {
-            key: ui[key] for key in ("page", "prefect", "mlflow", "pid", "deployments")
-        }
+        assert {
+            key: json.loads(second.stdout)[key]
+            for key in ("page", "prefect", "mlflow", "pid", "deployments")
+        } == {key: ui[key] for key in ("page", "prefect", "mlflow", "pid", "deployments")}
         other = cloze("ui", "--mlflow-port", 1 + urlsplit(ui["mlflow"]).port, **here)
         assert other.returncode == 2
         assert "these servers run already" in other.stderr
 
-        os.kill(service(tmp_path, "page")["pid"], signal.SIGKILL)
-        until(lambda: is_up(tmp_path, "page", 1), 60)
-        assert status(ui["page"] + "/") == 200
+        os.kill(service(tmp_path, "mlflow")["pid"], signal.SIGKILL)
+        until(lambda: is_up(tmp_path, "mlflow", 1), 120)
+        assert status(ui["mlflow"] + "/health") == 200
     assert not (tmp_path / "runs" / ".servers" / "state.json").exists()
-    assert all(ports.is_free(int(urlsplit(ui[name]).port or 0)) for name in ("page", "prefect", "mlflow"))
+    assert all(is_free(int(urlsplit(ui[name]).port or 0)) for name in ("page", "prefect", "mlflow"))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_who_is_killed_comes_back_and_takes_nobody_along(tmp_path: Path) -> None:
-    names = ("page", "prefect", "mlflow", "worker")
+    names = ("prefect", "mlflow", "worker")
     with running_ui(tmp_path) as ui:
         for name in ("mlflow", "worker", "prefect"):
-            for whom in ("pid", "guardian"):
-                before = {other: service(tmp_path, other) for other in names}
-                os.kill(before[name][whom], signal.SIGKILL)  # MLflow's own children held its port
-                until(lambda name=name, restarts=before[name]["restarts"] + 1: is_up(tmp_path, name, restarts), 200)
-                after = {other: service(tmp_path, other) for other in names}
-                for other in names:
-                    assert (after[other]["pid"] == before[other]["pid"]) == (other != name)
-                    assert after[other]["restarts"] == before[other]["restarts"] + (other == name)
+            before = {other: service(tmp_path, other) for other in names}
+            os.kill(before[name]["pid"], signal.SIGKILL)  # MLflow's own children held its port
+            until(lambda name=name: is_up(tmp_path, name, 1), 200)
+            after = {other: service(tmp_path, other) for other in names}
+            for other in names:
+                assert (after[other]["pid"] == before[other]["pid"]) == (other != name)
+                assert after[other]["restarts"] == before[other]["restarts"] + (other == name)
         for name, path in (("page", "/"), ("prefect", "/api/health"), ("mlflow", "/health")):
             assert status(ui[name] + path) == 200
 
@@ -133,9 +142,11 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_one_comes_up(tmp_path: 
     first = start_ui(tmp_path)
     try:
         told = addresses(first, tmp_path)
-        groups = [processes.recorded(told["services"])]
-        family = {child.pid for guardian in groups[0] for child in [guardian, *guardian.children(recursive=True)]}
-        assert len(family) >= 8  # four guardians and their servers
+        servers = [psutil.Process(service["pid"]) for service in told["services"].values()]
+        family = {
+            child.pid for server in servers for child in [server, *server.children(recursive=True)]
+        }
+        assert len(family) >= 4  # Prefect, the worker, MLflow and its child
         first.kill()
         first.wait()
         until(lambda: all(is_gone(pid) for pid in family), 60)
@@ -143,7 +154,9 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_one_comes_up(tmp_path: 
     finally:
         end(first, tmp_path)
     ports_before = [
-        word for name in ("prefect", "mlflow", "page") for word in (f"--{name}-port", str(urlsplit(told[name]).port))
+        word
+        for name in ("prefect", "mlflow", "page")
+        for word in (f"--{name}-port", str(urlsplit(told[name]).port))
     ]
     second = start_ui(tmp_path, *ports_before)
     try:
@@ -162,20 +175,26 @@ def test_ctrl_c_in_a_training_saves_a_checkpoint_and_leaves_no_process(tmp_path:
         trigger(ui["api"], "full-run/full-run", config="sample", overrides={"pretrain.steps": 2000})
 
         def steps() -> int:
-            found = record.newest(run)
+            found = status_file.newest(run)
             return int(found["nodes"]["pretrain"].get("done", 0)) if found else 0
 
         until(lambda: steps() > 0, 400)
-        workers = [process for process in psutil.process_iter() if str(run) in " ".join(_words(process))]
+        workers = [
+            process for process in psutil.process_iter() if str(run) in " ".join(_words(process))
+        ]
         assert workers  # the ranks
     assert not any(process.is_running() for process in workers)
-    found = record.read(tmp_path / "runs", "sample")
+    found = status_file.read(tmp_path / "runs", "sample")
     assert found["state"] == "cancelled"
     assert found["nodes"]["pretrain"]["state"] == "stopped"
-    newest = max(run.glob("pretrain-*/checkpoints/*/checkpoint.json"))  # names sort as their steps do
+    newest = max(
+        run.glob("pretrain-*/checkpoints/*/checkpoint.json")
+    )  # names sort as their steps do
     assert newest.parent.name in found["nodes"]["pretrain"]["error"]
     with sqlite3.connect(tmp_path / "runs" / ".servers" / "prefect" / "prefect.db") as database:
-        rows = database.execute("select state_type from flow_run where state_type != 'SCHEDULED'").fetchall()
+        rows = database.execute(
+            "select state_type from flow_run where state_type != 'SCHEDULED'"
+        ).fetchall()
     database.close()
     assert rows == [("CANCELLED",)]
 

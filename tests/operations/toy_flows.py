@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flows.graph import stages
-from flows.launchers.table import LAUNCHERS
-from flows.tracking.spool import Spool
+from cloze.flows.graph import stages
+from cloze.flows.launch.protocol import LAUNCHERS
+from cloze.flows.tracking.spool import Spool
 from tests.operations.training import TABLE
 
 stages.TABLE.clear()
@@ -12,6 +12,6 @@ stages.TABLE.update(TABLE)
 LAUNCHERS["here"] = "tests.flows.launchers.here:LAUNCHER"  # several nodes, all of them this machine
 Spool.start_sender = lambda spool: None  # type: ignore[method-assign]  # records stay in the spool, as where MLflow is down
 
-from flows.prefect.full_run import full_run as toys  # noqa: E402 the form is made from the table
+from cloze.flows.prefect.graph_run import full_run as toys  # noqa: E402 the form is made from the table
 
 __all__ = ["toys"]

@@ -1,4 +1,6 @@
-"""A toy training of several ranks that saves a checkpoint when it is stopped and goes on from it. It waits for files to be taken away."""
+"""A toy training of several ranks that saves a checkpoint when it is stopped and goes on from it.
+It waits for files to be taken away.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ import signal
 import time
 from pathlib import Path
 
-from pipeline.core import storage
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError, Stopped
-from pipeline.core.stage import Build, Input, Outcome, Stage
+from cloze.core import storage
+from cloze.core.config import StageConfig
+from cloze.core.errors import DataError, StoppedError
+from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 
 TABLE = {
     "letters": "tests.flows.toy_run:LETTERS",
@@ -27,7 +29,9 @@ class TrainConfig(StageConfig):
     """A file; as long as it is there, training does not come to its end."""
 
     fault: str | None = None
-    """A file; while it is there, the training fails in a way that may pass. It is taken away by that."""
+    """A file; while it is there, the training fails in a way that may pass. It is taken away by
+    that.
+    """
 
     bad: bool = False
     """Whether its input is bad."""
@@ -39,11 +43,13 @@ class TrainConfig(StageConfig):
     """The rank that does not hear SIGTERM."""
 
 
-def train(config: TrainConfig, build: Build) -> Outcome:
+def train(config: TrainConfig, build: BuildContext) -> StageResult:
     """Count steps of a tenth of a second; rank 0 keeps the number."""
     rank, checkpoint = int(os.environ["RANK"]), Path(build.path) / "_checkpoint"
     stop: list[int] = []
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if rank == config.deaf else lambda *_: stop.append(1))
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN if rank == config.deaf else lambda *_: stop.append(1)
+    )
     first = step = int(checkpoint.read_text()) if checkpoint.exists() else 0
     if config.bad:
         raise DataError("shard 3 is cut short; make it again")
@@ -59,10 +65,10 @@ def train(config: TrainConfig, build: Build) -> Outcome:
         if rank == 0:
             storage.write_bytes(str(checkpoint), str(step).encode())
         if stop:
-            raise Stopped(f"training was stopped after step {step}, checkpoint saved")
+            raise StoppedError(f"training was stopped after step {step}, checkpoint saved")
     if rank == 0:
         storage.write_bytes(build.file("weights.txt"), str(step).encode())
-    return Outcome(rows=1, summary={"steps": step, "resumed": first})
+    return StageResult(rows=1, summary={"steps": step, "resumed": first})
 
 
 TRAIN = Stage(
@@ -70,7 +76,7 @@ TRAIN = Stage(
     version=1,
     config=TrainConfig,
     run=train,
-    inputs={"letters": Input(kinds=("letters",), required=True)},
+    inputs={"letters": InputSpec(kinds=("letters",), required=True)},
     worker="tests.operations",
     parallel=True,
 )

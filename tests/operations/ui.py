@@ -12,23 +12,38 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from flows.servers import processes, state
-from pipeline.core.processes import free_ports
+from cloze.core.processes import free_ports
+from cloze.flows.ui import processes, state
 from tests.flows.servers.waiting import until
 
 START_SECONDS = 240.0
 
 
 def start_ui(place: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """`cloze ui --json` with `place` as its working directory, and `place/runs` for the runs; its messages go to `place/ui.err`."""
-    ports = dict(zip(("--prefect-port", "--mlflow-port", "--page-port"), map(str, free_ports(3)), strict=True))
-    given = [word for option, port in ports.items() if option not in arguments for word in (option, port)]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "CLOZE_"))}
+    """`cloze ui --json` with `place` as its working directory, and `place/runs` for the runs; its
+    messages go to `place/ui.err`.
+    """
+    ports = dict(
+        zip(
+            ("--prefect-port", "--mlflow-port", "--dashboard-port"),
+            map(str, free_ports(3)),
+            strict=True,
+        )
+    )
+    given = [
+        word for option, port in ports.items() if option not in arguments for word in (option, port)
+    ]
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT_", "CLOZE_"))
+    }
     clean["CLOZE_SLOTS"] = os.environ.get("CLOZE_SLOTS", str(place / "slots"))
     with (place / "ui.err").open("ab") as messages:
         return subprocess.Popen(
             [str(Path(sys.executable).parent / "cloze"), "ui", "--json", *given, *arguments],
-            cwd=place, env={**clean, **environment}, stdout=subprocess.PIPE, stderr=messages, text=True, start_new_session=True,
+            cwd=place, env={**clean, **environment}, stdout=subprocess.PIPE, stderr=messages,
+            text=True, start_new_session=True,
         )  # fmt: skip
 
 
@@ -43,13 +58,15 @@ def addresses(ui: subprocess.Popen[str], place: Path) -> dict[str, Any]:
 
 @contextmanager
 def running_ui(place: Path, **environment: str) -> Iterator[dict[str, Any]]:
-    """The addresses of a `cloze ui` that has come up; afterwards it is ended, and nothing of it may be left."""
+    """The addresses of a `cloze ui` that has come up; afterwards it is ended, and nothing of it may
+    be left.
+    """
     ui = start_ui(place, **environment)
     try:
         yield addresses(ui, place)
         ui.send_signal(signal.SIGINT)
         assert ui.wait(120) == 0, (place / "ui.err").read_text()
-        assert processes.marked(state.directory(place / "runs")) == []
+        assert processes.marked_processes(state.directory(place / "runs")) == []
     finally:
         end(ui, place)
 
@@ -61,4 +78,9 @@ def end(ui: subprocess.Popen[str], place: Path) -> None:
     ui.wait()
     if ui.stdout is not None:
         ui.stdout.close()
-    until(lambda: (processes.end(processes.marked(state.directory(place / "runs")), 0), True)[1])
+    until(
+        lambda: (
+            processes.end(processes.marked_processes(state.directory(place / "runs")), 0),
+            True,
+        )[1]
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.core.worker import main
+from cloze.core.stages.worker import main
 
 if __name__ == "__main__":
     sys.exit(main("tests.operations"))

@@ -1,4 +1,6 @@
-"""What the parity tests of all families share: a model of transformers with random weights, ours with the same, and a batch."""
+"""What the parity tests of all families share: a model of transformers with random weights, ours
+with the same, and a batch.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.families.config import ModelConfig
-from model.families.hub import Hub, exportable, hub_of
-from model.families.models import restore
-from model.families.pretraining import PretrainingModel
-from model.hub.read import complete
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.hub import HubFormat, exportable, hub_of
+from cloze.model.families.models import PretrainingModel, load_model
+from cloze.model.hub.read import complete
 from tests.tiny_models import tiny_batch, tiny_config, variants
 
-transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, which is not installed")
+transformers = pytest.importorskip(
+    "transformers", reason="parity is measured against transformers, which is not installed"
+)
 
 FORWARD = {"atol": 1e-5, "rtol": 0.0}
 GRADIENTS = {"atol": 1e-5, "rtol": 1e-4}
@@ -45,7 +48,7 @@ class Case:
     changes: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def hub(self) -> Hub:
+    def hub(self) -> HubFormat:
         return hub_of(self.family)
 
     @property
@@ -56,9 +59,10 @@ class Case:
         """A random model of transformers, biases and norms included, in evaluation mode."""
         torch.manual_seed(seed)
         task = {"name": "sst2", "labels": ["a", "b", "c"]} if heads else None
-        values = self.hub.to_config(self.config, heads or self.config.heads, task)
+        heads = heads or self.config.heads
+        values = self.hub.to_config(self.config, heads, task)
         config = transformers.AutoConfig.for_model(**values)
-        model = getattr(transformers, values["architectures"][0])(config).eval()
+        model = getattr(transformers, self.hub.architecture(heads))(config).eval()
         model = Alone(model) if model.base_model is model else model
         with torch.no_grad():
             for parameter in model.parameters():
@@ -67,11 +71,16 @@ class Case:
         return model
 
     def ours(self, theirs: Any) -> PretrainingModel:
-        return restore(self.config, complete(self.config, self.hub.from_state(theirs.state_dict(), "theirs")).state)
+        return load_model(
+            self.config,
+            complete(self.config, self.hub.from_state(theirs.state_dict(), "theirs")).state,
+        )
 
 
 # Every family that has a Hugging Face form, in all its variants.
-CASES = [Case(family=family, changes=changes) for family in exportable() for changes in variants(family)]
+CASES = [
+    Case(family=family, changes=changes) for family in exportable() for changes in variants(family)
+]
 FIRST = [Case(family=family, changes=variants(family)[0]) for family in exportable()]
 
 
@@ -80,16 +89,25 @@ def case_id(case: Case) -> str:
 
 
 def batch_of(case: Case, rows: int, length: int) -> dict[str, Tensor]:
-    """Rows whose padding has the padding's id, which stands nowhere else: RoBERTa and its kin find padding by it."""
+    """Rows whose padding has the padding's id, which stands nowhere else: RoBERTa and its kin find
+    padding by it.
+    """
     batch = tiny_batch(rows=rows, length=length, seed=length)
     pad, real = case.config.pad_token_id, batch["attention_mask"]
     other = 9 if pad != 9 else 8
-    return {**batch, "input_ids": batch["input_ids"].masked_fill(batch["input_ids"] == pad, other).masked_fill(~real, pad)}
+    return {
+        **batch,
+        "input_ids": batch["input_ids"]
+        .masked_fill(batch["input_ids"] == pad, other)
+        .masked_fill(~real, pad),
+    }
 
 
 def their_inputs(theirs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
-    segments = getattr(theirs.config, "type_vocab_size", 0)  # GPT-2, which has none, would look the ids up among the words
+    segments = getattr(
+        theirs.config, "type_vocab_size", 0
+    )  # GPT-2, which has none, would look the ids up among the words
     if segments and "token_type_ids" in inspect.signature(theirs.forward).parameters:
         inputs["token_type_ids"] = batch["token_type_ids"].clamp(max=segments - 1)
     return inputs
@@ -99,12 +117,17 @@ def their_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """Of models with BERT's two heads."""
     labels = torch.full(batch["input_ids"].shape, -100).flatten()
     labels[batch["masked_positions"]] = batch["masked_labels"]
-    return {"labels": labels.view(batch["input_ids"].shape), "next_sentence_label": batch["pair_labels"]}
+    return {
+        "labels": labels.view(batch["input_ids"].shape),
+        "next_sentence_label": batch["pair_labels"],
+    }
 
 
 def their_logits(case: Case, outputs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """By our names; those of masked tokens at the masked positions alone."""
-    found = {ours: outputs[theirs] for theirs, ours in case.hub.outputs.items() if theirs in outputs}
+    found = {
+        ours: outputs[theirs] for theirs, ours in case.hub.outputs.items() if theirs in outputs
+    }
     if "mlm_logits" in found:
         found["mlm_logits"] = found["mlm_logits"].flatten(0, 1)[batch["masked_positions"]]
     return found
@@ -116,8 +139,12 @@ def at_real(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
     return logits[real] if logits.shape[:2] == real.shape else logits
 
 
-def without_copies(hub: Hub, names: Any) -> set[str]:
+def without_copies(hub: HubFormat, names: Any) -> set[str]:
     """Parameters of theirs that are neither tied copies nor unused by us."""
     return {
-        name for name in names if name not in hub.copies and name not in hub.ignored and not name.startswith(hub.unused or "?")
+        name
+        for name in names
+        if name not in hub.copies
+        and name not in hub.ignored
+        and not name.startswith(hub.unused or "?")
     }

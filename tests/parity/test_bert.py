@@ -1,4 +1,6 @@
-"""BERT against transformers: the same logits, losses and gradients in both directions, and no key left over."""
+"""BERT against transformers: the same logits, losses and gradients in both directions, and no key
+left over.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,25 @@ from typing import Any
 import pytest
 import torch
 
-from model import checkpoint
-from model.families.bert.hub import HUB
-from model.families.models import restore
-from model.hub import parity
-from model.hub.export_stage import STAGE, ExportConfig
-from model.hub.read import import_directory, read_directory
-from model.objectives import objectives, total_loss
-from pipeline.core.errors import ClozeError
-from pipeline.core.execute import execute
+from cloze.core.errors import ClozeError
+from cloze.core.stages.execute import execute
+from cloze.model import checkpoint
+from cloze.model.families.bert.hub import HUB
+from cloze.model.families.models import load_model
+from cloze.model.hub import parity
+from cloze.model.hub.read import import_directory, read_directory
+from cloze.model.hub.stages import EXPORT, ExportConfig
+from cloze.model.objectives import objectives, total_loss
 from tests.parity.families import Case, their_inputs, their_labels, transformers
-from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model, write_checkpoint, write_classifier, write_tokenizer
+from tests.tiny_models import (
+    PIECES,
+    tiny_batch,
+    tiny_config,
+    tiny_model,
+    write_checkpoint,
+    write_classifier,
+    write_tokenizer,
+)
 
 TOLERANCE = {"atol": 1e-5, "rtol": 0.0}
 HEADS = tiny_config().heads
@@ -31,24 +41,37 @@ def hugging_face(seed: int = 0, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("length", [4, 13, 32])
-@pytest.mark.parametrize("changes", [{}, {"hidden_act": "gelu_new", "layer_norm_eps": 1e-6}, {"hidden_act": "relu"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"hidden_act": "gelu_new", "layer_norm_eps": 1e-6}, {"hidden_act": "relu"}]
+)
 def test_their_weights_in_our_model_give_their_logits(length: int, changes: dict[str, Any]) -> None:
     theirs = hugging_face(**changes)
-    ours = restore(tiny_config(**changes), HUB.from_state(theirs.state_dict(), "theirs"))
+    ours = load_model(tiny_config(**changes), HUB.from_state(theirs.state_dict(), "theirs"))
     batch = tiny_batch(rows=5, length=length, seed=length)
     with torch.inference_mode():
-        outputs, expected = ours(batch), theirs(**their_inputs(theirs, batch), output_hidden_states=True)
+        outputs, expected = (
+            ours(batch),
+            theirs(**their_inputs(theirs, batch), output_hidden_states=True),
+        )
     real = batch["attention_mask"]
-    torch.testing.assert_close(outputs["hidden"][real], expected.hidden_states[-1][real], **TOLERANCE)
+    torch.testing.assert_close(
+        outputs["hidden"][real], expected.hidden_states[-1][real], **TOLERANCE
+    )
     masked = expected.prediction_logits.flatten(0, 1)[batch["masked_positions"]]
     torch.testing.assert_close(outputs["mlm_logits"], masked, **TOLERANCE)
-    torch.testing.assert_close(outputs["pair_logits"], expected.seq_relationship_logits, **TOLERANCE)
+    torch.testing.assert_close(
+        outputs["pair_logits"], expected.seq_relationship_logits, **TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_total_loss_and_every_gradient_agree(dropout: float) -> None:
-    theirs = hugging_face(hidden_dropout=dropout)  # evaluation mode: dropout must then make no difference
-    ours = restore(tiny_config(hidden_dropout=dropout), HUB.from_state(theirs.state_dict(), "theirs"))
+    theirs = hugging_face(
+        hidden_dropout=dropout
+    )  # evaluation mode: dropout must then make no difference
+    ours = load_model(
+        tiny_config(hidden_dropout=dropout), HUB.from_state(theirs.state_dict(), "theirs")
+    )
     batch = tiny_batch(rows=6, length=15)
     outputs = ours(batch)
     loss = total_loss([objective.score(outputs, batch) for objective in objectives(("mlm", "nsp"))])
@@ -56,34 +79,44 @@ def test_total_loss_and_every_gradient_agree(dropout: float) -> None:
     torch.testing.assert_close(loss, expected, **TOLERANCE)
     loss.backward()
     expected.backward()
-    gradients = {HUB.keys.theirs(name): parameter.grad for name, parameter in ours.named_parameters()}
+    gradients = {
+        HUB.keys.to_hf(name): parameter.grad for name, parameter in ours.named_parameters()
+    }
     reference = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     assert gradients.keys() == reference.keys()
     for name, gradient in reference.items():
         torch.testing.assert_close(
-            gradients[name], gradient, atol=1e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+            gradients[name],
+            gradient,
+            atol=1e-5,
+            rtol=1e-4,
+            msg=lambda text, name=name: f"{name}: {text}",
         )
 
 
 def test_no_key_is_left_over_on_either_side() -> None:
     theirs = set(hugging_face().state_dict()) - set(HUB.copies)
     ours = tiny_model().state_dict()
-    assert {HUB.keys.theirs(name) for name in ours} == theirs
-    assert {HUB.keys.ours(name) for name in theirs} == set(ours)
+    assert {HUB.keys.to_hf(name) for name in ours} == theirs
+    assert {HUB.keys.from_hf(name) for name in theirs} == set(ours)
 
 
-@pytest.mark.parametrize(("heads", "name"), [(heads, name) for heads, name in HUB.architectures.items()])
+@pytest.mark.parametrize(
+    ("heads", "name"), [(heads, name) for heads, name in HUB.architectures.items()]
+)
 def test_their_class_has_no_other_parameter(heads: frozenset[str], name: str) -> None:
     config = transformers.BertConfig(**HUB.to_config(tiny_config(), HEADS, None))
     model = getattr(transformers, name)(config)
-    prefix = "" if hasattr(model, "bert") else "bert."  # the encoder alone is read out of files that have more
+    prefix = (
+        "" if hasattr(model, "bert") else "bert."
+    )  # the encoder alone is read out of files that have more
     names = {prefix + parameter for parameter in model.state_dict()} - set(HUB.copies)
     keys = HUB.keys_for(heads)
-    assert [missing for missing in sorted(names) if keys.ours(missing) is None] == []
+    assert [missing for missing in sorted(names) if keys.from_hf(missing) is None] == []
 
 
 def export(directory: str, out: Path) -> Path:
-    result = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(out))
+    result = execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(out))
     summary = result.manifest.summary
     assert summary["directory"] == str(out)
     assert 0 <= summary["max_logit_difference"] <= 1e-5
@@ -94,14 +127,18 @@ def export(directory: str, out: Path) -> Path:
 
 
 def opened(auto: Any, directory: Path) -> Any:
-    model, info = auto.from_pretrained(str(directory), local_files_only=True, output_loading_info=True)
+    model, info = auto.from_pretrained(
+        str(directory), local_files_only=True, output_loading_info=True
+    )
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
     return model.eval()
 
 
 def test_an_exported_checkpoint_opens_and_gives_our_logits(tmp_path: Path) -> None:
-    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", initializer_range=0.2)
+    directory = write_checkpoint(
+        tmp_path / "checkpoint", tmp_path / "scratch", initializer_range=0.2
+    )
     out = export(directory, tmp_path / "hub")
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(out), local_files_only=True)
     assert tokenizer.model_max_length == 32
@@ -111,19 +148,31 @@ def test_an_exported_checkpoint_opens_and_gives_our_logits(tmp_path: Path) -> No
     masked = (encoded["input_ids"] == tokenizer.mask_token_id).flatten().nonzero().squeeze(1)
     assert len(masked) == 2
     loaded = checkpoint.load(directory)
-    batch = {**encoded, "attention_mask": encoded["attention_mask"].bool(), "masked_positions": masked}
+    batch = {
+        **encoded,
+        "attention_mask": encoded["attention_mask"].bool(),
+        "masked_positions": masked,
+    }
     with torch.inference_mode():
-        ours = restore(loaded.model, loaded.state)(batch)
+        ours = load_model(loaded.model, loaded.state)(batch)
         pretraining = opened(transformers.AutoModelForPreTraining, out)(**encoded)
         masked_lm = opened(transformers.AutoModelForMaskedLM, out)(**encoded)
     assert type(opened(transformers.AutoModelForPreTraining, out)).__name__ == "BertForPreTraining"
-    torch.testing.assert_close(pretraining.prediction_logits.flatten(0, 1)[masked], ours["mlm_logits"], **TOLERANCE)
-    torch.testing.assert_close(masked_lm.logits.flatten(0, 1)[masked], ours["mlm_logits"], **TOLERANCE)
-    torch.testing.assert_close(pretraining.seq_relationship_logits, ours["pair_logits"], **TOLERANCE)
+    torch.testing.assert_close(
+        pretraining.prediction_logits.flatten(0, 1)[masked], ours["mlm_logits"], **TOLERANCE
+    )
+    torch.testing.assert_close(
+        masked_lm.logits.flatten(0, 1)[masked], ours["mlm_logits"], **TOLERANCE
+    )
+    torch.testing.assert_close(
+        pretraining.seq_relationship_logits, ours["pair_logits"], **TOLERANCE
+    )
 
 
 def test_an_exported_classifier_opens_with_its_labels(tmp_path: Path) -> None:
-    directory = write_classifier(tmp_path / "checkpoint", tmp_path / "scratch", ("bad", "good", "neither"))
+    directory = write_classifier(
+        tmp_path / "checkpoint", tmp_path / "scratch", ("bad", "good", "neither")
+    )
     out = export(directory, tmp_path / "hub")
     model = opened(transformers.AutoModelForSequenceClassification, out)
     assert model.config.id2label == {0: "bad", 1: "good", 2: "neither"}
@@ -156,19 +205,21 @@ def test_what_transformers_saves_is_imported(tmp_path: Path) -> None:
     loaded = checkpoint.load(str(tmp_path / "checkpoint"))
     with torch.inference_mode():
         expected = theirs(**their_inputs(theirs, batch))
-        found = restore(loaded.model, loaded.state)(batch)
+        found = load_model(loaded.model, loaded.state)(batch)
     torch.testing.assert_close(found["pair_logits"], expected.seq_relationship_logits, **TOLERANCE)
 
 
 def test_export_is_the_same_bytes_again_and_cached(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
-    first = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1"))
-    second = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "2"))
+    first = execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1"))
+    second = execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "2"))
     assert first.manifest.content_sha256 == second.manifest.content_sha256
-    assert execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1")).cached
+    assert execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1")).cached
 
 
-def test_an_export_that_changes_logits_fails_and_leaves_no_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_changes_logits_fails_and_leaves_no_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
     original = type(HUB).to_config
 
@@ -177,17 +228,19 @@ def test_an_export_that_changes_logits_fails_and_leaves_no_artifact(tmp_path: Pa
 
     monkeypatch.setattr(type(HUB), "to_config", tampered)
     with pytest.raises(ClozeError, match=r"config\.json differs"):
-        execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
-    monkeypatch.setattr("model.hub.write.check_reload", lambda *_: None)
+        execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
+    monkeypatch.setattr("cloze.model.hub.write.check_reload", lambda *_: None)
     with pytest.raises(ClozeError, match="logits that differ by"):
-        execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
+        execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_without_transformers_export_still_checks_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_transformers_export_still_checks_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parity, "transformers_installed", lambda: False)
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
-    result = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
+    result = execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     assert result.manifest.summary["max_logit_difference"] is None
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (config["model_type"], config["architectures"]) == ("bert", ["BertForPreTraining"])
+    assert (config["model_type"], config["architectures"]) == ("bert", ["BertForMaskedLM"])

@@ -1,5 +1,6 @@
-"""DeBERTa against transformers' DebertaV2 classes, beside what the tests of all families say: buckets, training, the enhanced mask
-decoder spelled out with their layers, and every form in which there are files of it.
+"""DeBERTa against transformers' DebertaV2 classes, beside what the tests of all families say:
+buckets, training, the enhanced mask decoder spelled out with their layers, and every form in which
+there are files of it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from model import checkpoint
-from model.families.models import restore_backbone
-from model.hub.export_stage import STAGE, ExportConfig
-from model.hub.read import import_directory, read_directory
-from model.layers.disentangled import log_buckets
-from model.train.recipe import recipe, step_pace
-from pipeline.core.errors import DataError
-from pipeline.core.execute import execute
+from cloze.core.errors import DataError
+from cloze.core.stages.execute import execute
+from cloze.model import checkpoint
+from cloze.model.families.models import load_backbone
+from cloze.model.hub.read import import_directory, read_directory
+from cloze.model.hub.stages import EXPORT, ExportConfig
+from cloze.model.layers.disentangled import log_buckets
+from cloze.model.train.recipe import recipe, step_duration
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import FORWARD, Case, their_inputs, their_labels, transformers
@@ -31,11 +32,15 @@ CASE = Case(family="deberta")  # a masked language model without the decoder
 STEPS = 100
 
 
-@pytest.mark.parametrize(("buckets", "farthest"), [(256, 512), (8, 32), (6, 24), (32, 512), (-1, 512)])
+@pytest.mark.parametrize(
+    ("buckets", "farthest"), [(256, 512), (8, 32), (6, 24), (32, 512), (-1, 512)]
+)
 def test_buckets_are_theirs(buckets: int, farthest: int) -> None:
     theirs = transformers.models.deberta_v2.modeling_deberta_v2
     rows = torch.zeros(1, farthest, 1)
-    expected = theirs.build_relative_position(rows, rows, bucket_size=buckets, max_position=farthest)[0]
+    expected = theirs.build_relative_position(
+        rows, rows, bucket_size=buckets, max_position=farthest
+    )[0]
     place = torch.arange(farthest)
     assert log_buckets(place[:, None] - place, buckets, farthest).equal(expected)
 
@@ -55,11 +60,17 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
 
     def loss_of(model: torch.nn.Module, batch: dict[str, Tensor]) -> Tensor:
         real = batch["masked_labels"] != -100
-        masked = {**batch, "masked_positions": batch["masked_positions"][real], "masked_labels": batch["masked_labels"][real]}
-        loss: Tensor = model(**their_inputs(model, batch), labels=their_labels(masked)["labels"]).loss
+        masked = {
+            **batch,
+            "masked_positions": batch["masked_positions"][real],
+            "masked_labels": batch["masked_labels"][real],
+        }
+        loss: Tensor = model(
+            **their_inputs(model, batch), labels=their_labels(masked)["labels"]
+        ).loss
         return loss
 
-    assert recipe(settings, "fp32", step_pace(settings)).clip == settings.clip
+    assert recipe(settings, "fp32", step_duration(settings)).clip == settings.clip
     reference = losses(theirs, loss_of, settings, batches)
     assert len(trained) == STEPS
     assert trained[-1] < trained[0] - 0.1
@@ -68,7 +79,9 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_decoder_asks_their_last_layer_twice(layers: int) -> None:
-    case = Case(family="deberta", changes={"enhanced_mask_decoder": True, "num_hidden_layers": layers})
+    case = Case(
+        family="deberta", changes={"enhanced_mask_decoder": True, "num_hidden_layers": layers}
+    )
     theirs = case.theirs()
     ours = case.ours(theirs)
     batch = tiny_batch(rows=5, length=29)
@@ -87,7 +100,7 @@ def test_the_decoder_asks_their_last_layer_twice(layers: int) -> None:
         masked = asking.flatten(0, 1)[batch["masked_positions"]]
         expected = ours.masked_lm(masked, ours.encoder.embeddings.word.weight)
         torch.testing.assert_close(ours(batch)["mlm_logits"], expected, **FORWARD)
-        ours.everywhere = False
+        ours.predicts_all_positions = False
         torch.testing.assert_close(ours(batch)["mlm_logits"], expected, **FORWARD)
 
 
@@ -96,7 +109,11 @@ def saved(theirs: Any, base: Path, state: dict[str, Tensor] | None = None, **cha
     checkpoint.copy_files(write_tokenizer(base / "scratch"), str(base / "hub"))
     theirs.save_pretrained(str(base / "hub"), **({} if state is None else {"state_dict": state}))
     name = base / "hub" / "config.json"
-    kept = {key: value for key, value in {**json.loads(name.read_text()), **changes}.items() if value is not None}
+    kept = {
+        key: value
+        for key, value in {**json.loads(name.read_text()), **changes}.items()
+        if value is not None
+    }
     name.write_text(json.dumps(kept))
     return str(base / "hub")
 
@@ -107,11 +124,17 @@ def test_the_encoder_that_transformers_saved_alone_is_read(tmp_path: Path) -> No
     own = CASE.ours(theirs).state_dict()
     found = read_directory(saved(theirs.deberta, tmp_path))
     assert {name.split(".")[0] for name in found.fresh} == {"masked_lm"}
-    assert all(tensor.equal(own[name]) for name, tensor in found.state.items() if name.startswith("encoder."))
+    assert all(
+        tensor.equal(own[name])
+        for name, tensor in found.state.items()
+        if name.startswith("encoder.")
+    )
 
 
 def test_files_as_the_authors_publish_them_are_read(tmp_path: Path) -> None:
-    """Terms in one string, no architecture, the discriminator's head, and positions that the input does not have."""
+    """Terms in one string, no architecture, the discriminator's head, and positions that the input
+    does not have.
+    """
     theirs = CASE.theirs()
     own = CASE.ours(theirs).state_dict()
     beside = {
@@ -119,7 +142,12 @@ def test_files_as_the_authors_publish_them_are_read(tmp_path: Path) -> None:
         "deberta.embeddings.position_embeddings.weight": torch.zeros(32, 16),
     }
     directory = saved(
-        theirs, tmp_path, {**theirs.state_dict(), **beside}, pos_att_type="p2c|c2p", architectures=None, cloze_model=None
+        theirs,
+        tmp_path,
+        {**theirs.state_dict(), **beside},
+        pos_att_type="p2c|c2p",
+        architectures=None,
+        cloze_model=None,
     )
     found = import_directory(directory, str(tmp_path / "checkpoint"))
     assert (found.model, found.fresh, found.left_out) == (CASE.config, (), ())
@@ -127,14 +155,20 @@ def test_files_as_the_authors_publish_them_are_read(tmp_path: Path) -> None:
 
 
 def test_transformers_own_head_is_read(tmp_path: Path) -> None:
-    """`legacy`, which is the class's default: another name for the same head, with copies of what is tied."""
+    """`legacy`, which is the class's default: another name for the same head, with copies of what
+    is tied.
+    """
     values = {**CASE.theirs().config.to_dict(), "legacy": True}
-    theirs = transformers.DebertaV2ForMaskedLM(transformers.DebertaV2Config.from_dict(values)).eval()
+    theirs = transformers.DebertaV2ForMaskedLM(
+        transformers.DebertaV2Config.from_dict(values)
+    ).eval()
     assert "cls.predictions.transform.dense.weight" in theirs.state_dict()
     loaded = import_directory(saved(theirs, tmp_path), str(tmp_path / "checkpoint"))
     batch = tiny_batch()
     with torch.no_grad():
-        logits = theirs(**their_inputs(theirs, batch)).logits.flatten(0, 1)[batch["masked_positions"]]
+        logits = theirs(**their_inputs(theirs, batch)).logits.flatten(0, 1)[
+            batch["masked_positions"]
+        ]
         ours = CASE.ours(theirs)(batch)["mlm_logits"]
     torch.testing.assert_close(ours, logits, **FORWARD)
     assert loaded.fresh == ()
@@ -157,27 +191,44 @@ def test_what_the_family_cannot_do_is_refused(changes: dict[str, Any], fault: st
         CASE.hub.from_config({**values, **changes}, "config.json")
 
 
-def test_of_version_3_the_encoder_goes_out_with_its_embeddings_as_it_reads_them(tmp_path: Path) -> None:
+def test_of_version_3_the_encoder_goes_out_with_its_embeddings_as_it_reads_them(
+    tmp_path: Path,
+) -> None:
     changes = {"pretraining": "rtd", "enhanced_mask_decoder": True}
-    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family="deberta", **changes)
+    directory = write_checkpoint(
+        tmp_path / "checkpoint", tmp_path / "scratch", family="deberta", **changes
+    )
     before = checkpoint.load(directory)
     with torch.no_grad():
         before.state["encoder.embeddings.word.delta"].normal_()
     checkpoint.save_weights(
-        str(tmp_path / "moved"), model=before.model, state=before.state, tokenizer=before.tokenizer, heads=before.heads
+        str(tmp_path / "moved"),
+        model=before.model,
+        state=before.state,
+        tokenizer=before.tokenizer,
+        heads=before.heads,
     )
-    checkpoint.complete(str(tmp_path / "moved"))
-    result = execute(STAGE, ExportConfig(), {"checkpoint": str(tmp_path / "moved")}, str(tmp_path / "hub"))
+    checkpoint.finalize(str(tmp_path / "moved"))
+    result = execute(
+        EXPORT, ExportConfig(), {"checkpoint": str(tmp_path / "moved")}, str(tmp_path / "hub")
+    )
     assert result.manifest.summary["architecture"] == "DebertaV2Model"
     assert result.manifest.summary["max_logit_difference"] <= 1e-5
-    assert "feature-extraction" in (tmp_path / "hub" / "README.md").read_text()  # and not fill-mask: the head stayed behind
+    assert (
+        "feature-extraction" in (tmp_path / "hub" / "README.md").read_text()
+    )  # and not fill-mask: the head stayed behind
     opened = transformers.AutoModel.from_pretrained(str(tmp_path / "hub"), local_files_only=True)
-    table = before.state["encoder.embeddings.word.weight"] + before.state["encoder.embeddings.word.delta"]
+    table = (
+        before.state["encoder.embeddings.word.weight"]
+        + before.state["encoder.embeddings.word.delta"]
+    )
     assert opened.embeddings.word_embeddings.weight.equal(table)
-    assert restore_backbone(before.model, before.state).encoder.embeddings.word.weight.equal(table)
+    assert load_backbone(before.model, before.state).encoder.embeddings.word.weight.equal(table)
     import_directory(str(tmp_path / "hub"), str(tmp_path / "back"))
     after = checkpoint.load(str(tmp_path / "back"))
     assert after.model == before.model
     assert after.state["encoder.embeddings.word.weight"].equal(table)
     assert not after.state["encoder.embeddings.word.delta"].any()
-    assert not torch.equal(tiny_model(family="deberta", **changes).encoder.embeddings.word.weight, table)
+    assert not torch.equal(
+        tiny_model(family="deberta", **changes).encoder.embeddings.word.weight, table
+    )

@@ -1,4 +1,6 @@
-"""Questions on passages: the first fifty losses of fine-tuning are those of transformers' Trainer."""
+"""Questions on passages: the first fifty losses of fine-tuning are those of
+transformers' Trainer.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,21 @@ from pathlib import Path
 
 from torch import Tensor
 
-from model.data.batch import Batch
-from model.tasks.finetune.config import FinetuneConfig
-from model.tasks.kinds.spans.windows import ENDS, STARTS
-from tests.parity.trainer import Theirs, assert_equal, fine_tune_both
-from tests.tiny_models import WORDS, write_checkpoint
+from cloze.model.data.batch import Batch
+from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.kinds.span_windows import ENDS, STARTS
+from tests.parity.pretrained import new_tokenizer, write_pretrained
+from tests.parity.test_finetune_classification import each_family
+from tests.parity.trainer import assert_equal, fine_tune_both
+from tests.tiny_models import WORDS
 
 
 def write_questions(directory: Path) -> Path:
     """The answer is what stands between two words of the passage; of one in four it stands nowhere.
 
-    All passages and all questions are as long as the others: their softmax is also over padding, ours over real positions alone.
-    Of a passage there are three windows, one of them with the answer at most.
+    All passages and all questions are as long as the others: their softmax is also over padding,
+    ours over real positions alone. Of a passage there are three windows, one of them with the
+    answer at most.
     """
     draw = random.Random(4)
     directory.mkdir()
@@ -31,7 +36,10 @@ def write_questions(directory: Path) -> Path:
             if number % 4:
                 place = draw.randrange(54)
                 words[place : place + 3] = ["paris", draw.choice(WORDS[:6]), "capital"]
-                answer = {"text": words[place + 1], "answer_start": len(" ".join(words[: place + 1])) + 1}
+                answer = {
+                    "text": words[place + 1],
+                    "answer_start": len(" ".join(words[: place + 1])) + 1,
+                }
             qa = {
                 "id": str(number),
                 "question": "the capital",
@@ -44,12 +52,14 @@ def write_questions(directory: Path) -> Path:
     return directory
 
 
-def test_fifty_losses(tmp_path: Path) -> None:
+@each_family
+def test_fifty_losses(family: str, kind: str, tmp_path: Path) -> None:
+    longest = 26 + new_tokenizer(kind).pair_frame.size  # so that all windows are full
     config = FinetuneConfig(
         task="squad2",
         data=str(write_questions(tmp_path / "data")),
         options={"stride": 16, "answer_length": 4},
-        max_length=29,
+        max_length=longest,
         epochs=2,
         batch_size=8,
         learning_rate=3e-3,
@@ -57,14 +67,13 @@ def test_fifty_losses(tmp_path: Path) -> None:
         seed=5,
         baselines=False,
     )
-    pretrained = write_checkpoint(tmp_path / "pretrained", tmp_path / "scratch")
+    pretrained = write_pretrained(tmp_path / "pretrained", family, kind)
     lengths: set[int] = set()
 
     def labels(batch: Batch) -> dict[str, Tensor]:
         lengths.update(batch["attention_mask"].sum(dim=1).tolist())
         return {STARTS: batch[STARTS], ENDS: batch[ENDS]}
 
-    theirs = Theirs(architecture="BertForQuestionAnswering", head="qa_outputs", labels=labels)
-    found = fine_tune_both(config, pretrained, tmp_path / "out", theirs)
-    assert lengths == {29}
+    found = fine_tune_both(config, pretrained, tmp_path / "out", labels)
+    assert lengths == {longest}
     assert_equal(found)

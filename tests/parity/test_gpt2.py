@@ -1,4 +1,6 @@
-"""GPT-2 against transformers, beside what holds of every family: all layouts, the loss, and a hundred steps of training."""
+"""GPT-2 against transformers, beside what holds of every family: all layouts, the loss, and a
+hundred steps of training.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.families.presets import model_config
-from model.layers.unmask import unmask
-from model.objectives import objectives, total_loss
-from pipeline.core.errors import DataError
+from cloze.core.errors import DataError
+from cloze.model.families.table import model_config
+from cloze.model.layers.kv_cache import unmask
+from cloze.model.objectives import objectives, total_loss
 from tests.model.datasets import lines, write_dataset
 from tests.model.layouts import laid
 from tests.model.train.ranks import STILL, config, here
@@ -46,11 +48,15 @@ def test_loss_and_gradients_agree(length: int, choice: Any) -> None:
     torch.testing.assert_close(loss, expected, **FORWARD)
     loss.backward()
     expected.backward()
-    gradients = CASE.hub.to_state({name: part.grad for name, part in ours.named_parameters() if part.grad is not None})
+    gradients = CASE.hub.to_state(
+        {name: part.grad for name, part in ours.named_parameters() if part.grad is not None}
+    )
     reference = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     assert gradients.keys() == reference.keys()
     for name, gradient in reference.items():
-        torch.testing.assert_close(gradients[name], gradient, **GRADIENTS, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            gradients[name], gradient, **GRADIENTS, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.parametrize("choice", ["padded", "buckets"])
@@ -64,16 +70,25 @@ def test_a_packed_row_is_read_as_its_documents_alone(choice: Any) -> None:
     for row, begins in enumerate(bounds):
         first[row, begins[:-1]] = True
     real = torch.ones_like(first)
-    packed = {"input_ids": ids, "attention_mask": real, "token_type_ids": 0 * ids, "sequence_first": first}
+    packed = {
+        "input_ids": ids,
+        "attention_mask": real,
+        "token_type_ids": 0 * ids,
+        "sequence_first": first,
+    }
     found = ours(laid(packed, choice))["lm_logits"]
     for row, begins in enumerate(bounds):
         for begin, end in zip(begins, begins[1:], strict=False):
-            torch.testing.assert_close(found[row, begin:end], theirs(ids[row : row + 1, begin:end]).logits[0], **FORWARD)
+            torch.testing.assert_close(
+                found[row, begin:end], theirs(ids[row : row + 1, begin:end]).logits[0], **FORWARD
+            )
 
 
 def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset", pair_task=None)
-    settings = config(steps=STEPS, log_every=1, evaluate_every=STEPS, model={**STILL, "family": "gpt2"})
+    settings = config(
+        steps=STEPS, log_every=1, evaluate_every=STEPS, model={**STILL, "family": "gpt2"}
+    )
     here(settings, dataset, tmp_path / "run", micro_batch=8)
     trained = [line["loss"] for line in lines(tmp_path / "run" / "metrics.jsonl")]
 
@@ -83,20 +98,34 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
     theirs.load_state_dict(CASE.hub.to_state(copy.deepcopy(model.state_dict())), strict=False)
     reference = losses(theirs, their_loss, settings, batches)
     assert len(trained) == STEPS
-    assert trained[-1] < trained[0] - 0.5  # it learns: equal losses of models that stand still would say little
+    assert (
+        trained[-1] < trained[0] - 0.5
+    )  # it learns: equal losses of models that stand still would say little
     np.testing.assert_allclose(trained, reference, atol=1e-4)
 
 
 def test_files_of_the_base_model_with_its_buffers_are_read(tmp_path: Path) -> None:
-    """As openai-community/gpt2 has them: no prefix, masks among the weights, and a config that says only what GPT2Config lacks."""
+    """As openai-community/gpt2 has them: no prefix, masks among the weights, and a config that says
+    only what GPT2Config lacks.
+    """
     theirs = CASE.theirs()
-    bare = {name.removeprefix("transformer."): tensor for name, tensor in theirs.transformer.state_dict().items()}
+    bare = {
+        name.removeprefix("transformer."): tensor
+        for name, tensor in theirs.transformer.state_dict().items()
+    }
     bare |= {"h.0.attn.bias": torch.ones(1, 1, 4, 4), "h.1.attn.masked_bias": torch.tensor(-1e4)}
     expected = CASE.ours(theirs).state_dict()
     found = CASE.hub.from_state(bare, "theirs")
     assert found.keys() == expected.keys()
     assert all(found[name].equal(tensor) for name, tensor in expected.items())
-    plain = {"model_type": "gpt2", "vocab_size": 50257, "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12}
+    plain = {
+        "model_type": "gpt2",
+        "vocab_size": 50257,
+        "n_ctx": 1024,
+        "n_embd": 768,
+        "n_head": 12,
+        "n_layer": 12,
+    }
     assert CASE.hub.from_config(plain, "config.json") == model_config("gpt2", vocab_size=50257)
     with pytest.raises(DataError, match=r"resid_pdrop \(0.1\) and embd_pdrop \(0.0\) differ"):
         CASE.hub.from_config({**plain, "embd_pdrop": 0.0}, "config.json")

@@ -1,4 +1,6 @@
-"""Longformer against transformers, beside what holds of every family: windows, global tokens, and what becomes of a RoBERTa."""
+"""Longformer against transformers, beside what holds of every family: windows, global tokens, and
+what becomes of a RoBERTa.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +11,38 @@ import pytest
 import torch
 from torch import Tensor
 
-from model import checkpoint
-from model.families.longformer.model import convert
-from model.families.models import restore
-from model.hub.export_stage import STAGE, ExportConfig
-from model.hub.read import import_directory
-from pipeline.core.errors import UsageError
-from pipeline.core.execute import execute
-from tests.parity.families import FORWARD, GRADIENTS, Case, batch_of, their_inputs, their_logits, transformers
+from cloze.core.errors import UsageError
+from cloze.core.stages.execute import execute
+from cloze.model import checkpoint
+from cloze.model.families.longformer.model import convert
+from cloze.model.families.models import load_model
+from cloze.model.hub.read import import_directory
+from cloze.model.hub.stages import EXPORT, ExportConfig
+from tests.parity.families import (
+    FORWARD,
+    GRADIENTS,
+    Case,
+    batch_of,
+    their_inputs,
+    their_logits,
+    transformers,
+)
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint
 
 CASE = Case(family="longformer", changes={"attention_window": [4, 8], "pad_token_id": 3})
 
 
 def globals_of(batch: dict[str, Tensor], kind: str) -> Tensor:
-    """No global tokens, the first of every row, or several: a different number in each row, and none in the last."""
+    """No global tokens, the first of every row, or several: a different number in each row, and
+    none in the last.
+    """
     chosen = torch.zeros_like(batch["attention_mask"])
     if kind == "first":
         chosen[:, 0] = True
     if kind == "several":
-        chosen = (torch.rand(chosen.shape, generator=torch.Generator().manual_seed(0)) < 0.2) & batch["attention_mask"]
+        chosen = (
+            torch.rand(chosen.shape, generator=torch.Generator().manual_seed(0)) < 0.2
+        ) & batch["attention_mask"]
         chosen[0, 0], chosen[-1] = True, False
     return chosen
 
@@ -41,11 +55,15 @@ def test_logits_and_gradients_agree(length: int, kind: str) -> None:
     batch = batch_of(CASE, 4, length)
     chosen = globals_of(batch, kind)
     outputs = ours({**batch, "global_attention_mask": chosen})
-    expected = their_logits(CASE, theirs(**their_inputs(theirs, batch), global_attention_mask=chosen.long()), batch)
+    expected = their_logits(
+        CASE, theirs(**their_inputs(theirs, batch), global_attention_mask=chosen.long()), batch
+    )
     torch.testing.assert_close(outputs["mlm_logits"], expected["mlm_logits"], **FORWARD)
     outputs["mlm_logits"].square().mean().backward()
     expected["mlm_logits"].square().mean().backward()
-    gradients = {CASE.hub.keys.theirs(name): parameter.grad for name, parameter in ours.named_parameters()}
+    gradients = {
+        CASE.hub.keys.to_hf(name): parameter.grad for name, parameter in ours.named_parameters()
+    }
     compared = 0
     for name, parameter in theirs.named_parameters():
         if parameter.grad is None:
@@ -54,28 +72,41 @@ def test_logits_and_gradients_agree(length: int, kind: str) -> None:
             assert gradients[name] is None
             continue
         compared += "_global" in name
-        torch.testing.assert_close(gradients[name], parameter.grad, **GRADIENTS, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            gradients[name],
+            parameter.grad,
+            **GRADIENTS,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
     assert compared == (0 if kind == "none" else 12)
 
 
 def test_pretraining_without_global_tokens_is_theirs_without_a_mask() -> None:
     theirs, batch = CASE.theirs(), batch_of(CASE, 3, 17)
     found = CASE.ours(theirs)(batch)["mlm_logits"]
-    torch.testing.assert_close(found, their_logits(CASE, theirs(**their_inputs(theirs, batch)), batch)["mlm_logits"], **FORWARD)
+    torch.testing.assert_close(
+        found,
+        their_logits(CASE, theirs(**their_inputs(theirs, batch)), batch)["mlm_logits"],
+        **FORWARD,
+    )
 
 
 @pytest.mark.parametrize("window", [8, [4, 8]])
 def test_an_export_opens_and_comes_back_as_it_was(tmp_path: Path, window: Any) -> None:
     changes = {**CASE.changes, "attention_window": window}
-    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family="longformer", **changes)
-    result = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "hub"))
+    directory = write_checkpoint(
+        tmp_path / "checkpoint", tmp_path / "scratch", family="longformer", **changes
+    )
+    result = execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "hub"))
     assert result.manifest.summary["max_logit_difference"] <= 1e-5
     import_directory(str(tmp_path / "hub"), str(tmp_path / "back"))
     before, after = checkpoint.load(directory), checkpoint.load(str(tmp_path / "back"))
     assert after.model == before.model
     assert after.state.keys() == before.state.keys()
     assert all(after.state[name].equal(tensor) for name, tensor in before.state.items())
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(str(tmp_path / "hub"), local_files_only=True)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(
+        str(tmp_path / "hub"), local_files_only=True
+    )
     theirs.save_pretrained(str(tmp_path / "again"))  # with a list of windows, one a layer
     import_directory_of = CASE.hub.from_config(theirs.config.to_dict(), "config.json")
     assert import_directory_of == before.model
@@ -86,26 +117,44 @@ def roberta() -> Any:
 
 
 def test_a_converted_roberta_is_the_same_in_rows_that_the_window_covers() -> None:
-    short, before = roberta(), tiny_config(family="roberta", pad_token_id=3, max_position_embeddings=16)
+    short, before = (
+        roberta(),
+        tiny_config(family="roberta", pad_token_id=3, max_position_embeddings=16),
+    )
     config, state = convert(before, short.state_dict(), 64)
-    assert (config.family, config.max_position_embeddings, config.attention_window) == ("longformer", 64, 16)
-    longer = restore(config, state)
+    assert (config.family, config.max_position_embeddings, config.attention_window) == (
+        "longformer",
+        64,
+        16,
+    )
+    longer = load_model(config, state)
     batch = batch_of(CASE, 4, 9)  # every token is at most 8 away from every other
     torch.testing.assert_close(longer(batch)["mlm_logits"], short(batch)["mlm_logits"], **FORWARD)
     chosen = {**batch, "global_attention_mask": globals_of(batch, "first")}
-    torch.testing.assert_close(longer(chosen)["mlm_logits"], short(batch)["mlm_logits"], **FORWARD)  # copied projections
-    assert longer({**batch_of(CASE, 2, 64), "masked_positions": torch.tensor([1, 63])})["mlm_logits"].isfinite().all()
+    torch.testing.assert_close(
+        longer(chosen)["mlm_logits"], short(batch)["mlm_logits"], **FORWARD
+    )  # copied projections
+    assert (
+        longer({**batch_of(CASE, 2, 64), "masked_positions": torch.tensor([1, 63])})["mlm_logits"]
+        .isfinite()
+        .all()
+    )
 
 
 def test_converted_positions_are_the_learned_ones_again_and_again() -> None:
-    short, before = roberta(), tiny_config(family="roberta", pad_token_id=3, max_position_embeddings=16)
+    short, before = (
+        roberta(),
+        tiny_config(family="roberta", pad_token_id=3, max_position_embeddings=16),
+    )
     _, state = convert(before, short.state_dict(), 40)
     old, new = short.encoder.embeddings.position.weight, state["encoder.embeddings.position.weight"]
     assert len(new) == 40 + 4
     assert new[:20].equal(old)
     assert new[20:36].equal(old[4:])
     assert new[36:].equal(old[4:12])
-    queries = [state[f"encoder.layers.1.attention.{name}.weight"] for name in ("query", "global_query")]
+    queries = [
+        state[f"encoder.layers.1.attention.{name}.weight"] for name in ("query", "global_query")
+    ]
     assert queries[0].equal(queries[1])
     assert queries[0].data_ptr() != queries[1].data_ptr()
 
@@ -124,7 +173,9 @@ def test_windows_are_checked() -> None:
 
 
 def test_maps_are_what_the_layer_attends_to() -> None:
-    """Rows sum to 1; what is out of the window is 0 but at global tokens; a global token sees all."""
+    """Rows sum to 1; what is out of the window is 0 but at global tokens; a global
+    token sees all.
+    """
     model, batch = tiny_model(**{**CASE.changes, "family": "longformer"}), batch_of(CASE, 3, 20)
     ids, real = batch["input_ids"], batch["attention_mask"]
     maps = model.encoder.attention_maps(ids, real, 0 * ids)

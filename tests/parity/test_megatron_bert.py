@@ -1,11 +1,13 @@
-"""Megatron-BERT against transformers, beside what holds of every family: the loss of both objectives and every gradient."""
+"""Megatron-BERT against transformers, beside what holds of every family: the loss of both
+objectives and every gradient.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from model.objectives import objectives, total_loss
+from cloze.model.objectives import objectives, total_loss
 from tests.parity.families import FORWARD, GRADIENTS, Case, their_inputs, their_labels
 from tests.tiny_models import tiny_batch
 
@@ -25,7 +27,9 @@ def test_logits_loss_and_gradients_agree(length: int) -> None:
     torch.testing.assert_close(loss, expected.loss, **FORWARD)
     loss.backward()
     expected.loss.backward()
-    gradients = {CASE.hub.keys.theirs(name): parameter.grad for name, parameter in ours.named_parameters()}
+    gradients = {
+        CASE.hub.keys.to_hf(name): parameter.grad for name, parameter in ours.named_parameters()
+    }
     reference = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     assert gradients.keys() == reference.keys()
     for name, gradient in reference.items():

@@ -1,7 +1,9 @@
-"""Against the real output of google-research/bert's create_pretraining_data.py: the same kind of rows, token for token.
+"""Against the real output of google-research/bert's create_pretraining_data.py: the same kind of
+rows, token for token.
 
-The file holds 60 examples of length 128 with at most 20 predictions, made from `sample_text.txt` with the uncased
-vocabulary, `dupe_factor` 5, `masked_lm_prob` .15. Its random numbers are Python's, ours are not, so what is compared is what
+The file holds 60 examples of length 128 with at most 20 predictions, made from `sample_text.txt`
+with the uncased vocabulary, `dupe_factor` 5, `masked_lm_prob` .15. Its random numbers are Python's,
+ours are not, so what is compared is what
 does not hang on them: layout, tokenization, the number of masks for a length, and shares.
 """
 
@@ -14,21 +16,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.core import random_keys
-from pipeline.dataset.masking import MaskConfig, TokenTable, draw_masks
-from pipeline.dataset.pairs.nsp import RANDOM, next_sentence
-from pipeline.dataset.pairs.segments import PairConfig
-from pipeline.dataset.rows import assemble
-from pipeline.dataset.tokenized_documents import tokenize
-from pipeline.tokenizer import load
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core import random_keys
+from cloze.pipeline.dataset.masking import MaskConfig, TokenProperties, sample_masks
+from cloze.pipeline.dataset.pairings.segments import PairingConfig, tokenize
+from cloze.pipeline.dataset.pairings.sentence_pairs import RANDOM, next_sentence
+from cloze.pipeline.dataset.rows import assemble
+from cloze.pipeline.tokenizer import load
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 Example = dict[str, list[float]]
 CONFIG = MaskConfig(rate=0.15, max_predictions=20)
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """The records of a TFRecord file: length (8 bytes), its checksum (4), the record, its checksum (4)."""
+    """The records of a TFRecord file: length (8 bytes), its checksum (4), the record, its checksum
+    (4).
+    """
     content, at = path.read_bytes(), 0
     while at < len(content):
         (size,) = struct.unpack_from("<Q", content, at)
@@ -140,7 +143,9 @@ def test_layout(theirs, tokenizer):
         assert separators[1] == example.length - 1
         # segment_start is one behind the first [SEP]; token types follow from it; padding is zeros.
         start = separators[0] + 1
-        assert example.types[: example.length].tolist() == [0] * start + [1] * (example.length - start)
+        assert example.types[: example.length].tolist() == [0] * start + [1] * (
+            example.length - start
+        )
         assert not example.types[example.length :].any()
         assert not example.padding.any()
         assert not {0, example.length - 1, int(start) - 1} & set(example.positions.tolist())
@@ -150,12 +155,19 @@ def test_their_rows_are_contiguous_pieces_of_our_tokenization(theirs, tokenizer,
     streams = ["".join(map(chr, tokenizer.encode_flat(document)[0])) for document in text]
     for example in theirs:
         start = int(np.flatnonzero(example.ids == tokenizer.special.sep)[0]) + 1
-        a, b = ("".join(map(chr, part)) for part in (example.ids[1 : start - 1], example.ids[start:-1]))
-        homes_a, homes_b = ({i for i, stream in enumerate(streams) if part in stream} for part in (a, b))
+        a, b = (
+            "".join(map(chr, part)) for part in (example.ids[1 : start - 1], example.ids[start:-1])
+        )
+        homes_a, homes_b = (
+            {i for i, stream in enumerate(streams) if part in stream} for part in (a, b)
+        )
         assert homes_a
         assert homes_b
         if example.pair_label == 0:  # B follows A, but for what truncation took between them
-            assert any(streams[home].find(b, streams[home].find(a) + len(a)) >= 0 for home in homes_a & homes_b)
+            assert any(
+                streams[home].find(b, streams[home].find(a) + len(a)) >= 0
+                for home in homes_a & homes_b
+            )
 
 
 def test_replacement_shares(theirs, tokenizer):
@@ -169,16 +181,28 @@ def test_replacement_shares(theirs, tokenizer):
 
 
 def test_our_rows_of_the_same_text_look_like_theirs(theirs, tokenizer, text):
-    """Many seeds of ours against their 60: lengths, pair labels and masks agree within what 60 examples can tell."""
-    document_keys = random_keys.derive(3, np.arange(len(text)))
+    """Many seeds of ours against their 60: lengths, pair labels and masks agree within what 60
+    examples can tell.
+    """
+    document_keys = random_keys.fold_in(3, np.arange(len(text)))
     sentences = [sentence for document in text for sentence in document]
-    documents = tokenize(document_keys, sentences, np.array([len(document) for document in text]), tokenizer, "uint16")
-    table = TokenTable(size=tokenizer.vocab_size, special=tokenizer.special, word_start=tokenizer.word_start)
+    documents = tokenize(
+        document_keys,
+        sentences,
+        np.array([len(document) for document in text]),
+        tokenizer,
+        "uint16",
+    )
+    table = TokenProperties(
+        size=tokenizer.vocab_size, special=tokenizer.special, word_start=tokenizer.word_start
+    )
     lengths, labels, rows = [], [], []
     for seed in range(200):
-        segments = next_sentence(documents, PairConfig(length=128, short_seq_prob=0.1, seed=seed))
+        segments = next_sentence(
+            documents, PairingConfig(length=128, short_seq_prob=0.1, seed=seed)
+        )
         block = assemble(documents, segments, seed, tokenizer.special)
-        masks = draw_masks(block.keyed(seed), CONFIG, table, [0])
+        masks = sample_masks(block.with_keys(seed), CONFIG, table, [0])
         assert np.diff(masks.offsets).tolist() == CONFIG.predictions(block.lengths).tolist()
         lengths += block.lengths.tolist()
         labels += block.pair_label.tolist()

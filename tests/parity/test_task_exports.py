@@ -1,4 +1,6 @@
-"""Fine-tuned checkpoints of every family and every head: transformers opens the export and says the same, and it comes back as it was."""
+"""Fine-tuned checkpoints of every family and every head: transformers opens the export and says the
+same, and it comes back as it was.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model import checkpoint
-from model.families.hub import exportable, hub_of
-from model.families.models import new_backbone
-from model.hub.export_stage import STAGE, ExportConfig
-from model.hub.read import import_directory
-from model.tasks.heads import SequenceClassifier, TokenClassifier
-from model.tensors import read_tensors, write_tensors
-from model.use.tuned import Tuned
-from pipeline.core.errors import DataError
-from pipeline.core.execute import execute
+from cloze.core.errors import DataError
+from cloze.core.stages.execute import execute
+from cloze.model import checkpoint
+from cloze.model.families.hub import exportable, hub_of
+from cloze.model.families.models import new_backbone
+from cloze.model.hub.read import import_directory
+from cloze.model.hub.stages import EXPORT, ExportConfig
+from cloze.model.tasks.heads import SequenceClassifier, TokenClassifier
+from cloze.model.tensors import read_tensors, write_tensors
+from cloze.model.use.tuned import FinetunedModel
 from tests.parity.families import FORWARD, Case, batch_of, their_inputs, transformers
 from tests.tiny_models import tiny_config, write_tokenizer
 
@@ -30,7 +32,12 @@ HEADS: dict[str, tuple[str, int, dict[str, Any], str]] = {
     "labels": ("classifier", 3, {"labels": ["a", "b", "c"]}, "AutoModelForSequenceClassification"),
     "number": ("classifier", 1, {"mean": 2.5}, "AutoModelForSequenceClassification"),
     "span": ("span", 2, {}, "AutoModelForQuestionAnswering"),
-    "tags": ("token_classifier", 3, {"labels": TAGS, "scheme": "IOB1"}, "AutoModelForTokenClassification"),
+    "tags": (
+        "token_classifier",
+        3,
+        {"labels": TAGS, "scheme": "IOB1"},
+        "AutoModelForTokenClassification",
+    ),
     "choice": ("choice", 1, {"labels": ["0", "1"]}, "AutoModelForMultipleChoice"),
 }
 REFUSED = {
@@ -86,7 +93,7 @@ def fine_tuned(model: nn.Module, family: str, kind: str, base: Path, **changes: 
         task={"name": "any", "options": {}, "max_length": 16, **meaning},
         step=9,
     )
-    checkpoint.complete(str(base / "checkpoint"))
+    checkpoint.finalize(str(base / "checkpoint"))
     return str(base / "checkpoint")
 
 
@@ -96,7 +103,11 @@ def their_logits(theirs: Any, batch: dict[str, Tensor], kind: str) -> Tensor:
         found: Tensor = theirs(**{name: tensor[None] for name, tensor in inputs.items()}).logits
         return found.transpose(0, 1)
     outputs = theirs(**inputs)
-    return torch.stack([outputs.start_logits, outputs.end_logits], -1) if kind == "span" else outputs.logits
+    return (
+        torch.stack([outputs.start_logits, outputs.end_logits], -1)
+        if kind == "span"
+        else outputs.logits
+    )
 
 
 # a number is a label's network with another config; SpanBERT is BERT but for its pretraining
@@ -104,12 +115,15 @@ PAIRS = [
     (family, kind)
     for family in exportable()
     for kind in HEADS
-    if (kind != "number" or family in ("bert", "electra")) and (family != "spanbert" or kind == "span")
+    if (kind != "number" or family in ("bert", "electra"))
+    and (family != "spanbert" or kind == "span")
 ]
 
 
 @pytest.mark.parametrize(("family", "kind"), PAIRS)
-def test_a_fine_tuned_checkpoint_goes_there_and_back(family: str, kind: str, tmp_path: Path) -> None:
+def test_a_fine_tuned_checkpoint_goes_there_and_back(
+    family: str, kind: str, tmp_path: Path
+) -> None:
     there_and_back(family, kind, tmp_path)
 
 
@@ -117,12 +131,17 @@ def test_a_classifier_on_the_mean_of_all_states_goes_there_and_back(tmp_path: Pa
     there_and_back("modern", "labels", tmp_path, classifier_pooling="mean")
     config = json.loads((tmp_path / "hub" / "config.json").read_text())
     assert config["classifier_pooling"] == "mean"
-    first, mean = network("modern", "labels"), network("modern", "labels", classifier_pooling="mean")
+    first, mean = (
+        network("modern", "labels"),
+        network("modern", "labels", classifier_pooling="mean"),
+    )
     batch = batch_of(Case(family="modern"), 3, 21)
     with torch.inference_mode():
         assert not torch.allclose(first(batch), mean(batch), atol=1e-2)
         batch["input_ids"][~batch["attention_mask"]] = 7  # what fills a row up takes no part
-        torch.testing.assert_close(mean(batch)[0], mean({name: row[:1] for name, row in batch.items()})[0])
+        torch.testing.assert_close(
+            mean(batch)[0], mean({name: row[:1] for name, row in batch.items()})[0]
+        )
 
 
 def there_and_back(family: str, kind: str, tmp_path: Path, **changes: Any) -> None:
@@ -130,19 +149,23 @@ def there_and_back(family: str, kind: str, tmp_path: Path, **changes: Any) -> No
     directory, hub = fine_tuned(ours, family, kind, tmp_path, **changes), str(tmp_path / "hub")
     if (family, kind) in REFUSED:
         with pytest.raises(DataError, match=REFUSED[family, kind]):
-            execute(STAGE, ExportConfig(), {"checkpoint": directory}, hub)
+            execute(EXPORT, ExportConfig(), {"checkpoint": directory}, hub)
         return
-    summary = execute(STAGE, ExportConfig(), {"checkpoint": directory}, hub).manifest.summary
+    summary = execute(EXPORT, ExportConfig(), {"checkpoint": directory}, hub).manifest.summary
     assert 0 <= summary["max_logit_difference"] <= 1e-5
     _, outputs, meaning, auto = HEADS[kind]
-    theirs, info = getattr(transformers, auto).from_pretrained(hub, local_files_only=True, output_loading_info=True)
+    theirs, info = getattr(transformers, auto).from_pretrained(
+        hub, local_files_only=True, output_loading_info=True
+    )
     assert not info["missing_keys"] | info["unexpected_keys"]
     batch = batch_of(Case(family=family), 3, 21)
     with torch.inference_mode():
         mine, its = ours(batch), their_logits(theirs.eval(), batch, kind)
     real = batch["attention_mask"]
     per_token = mine.ndim == 3
-    torch.testing.assert_close(mine[real] if per_token else mine, its[real] if per_token else its, **FORWARD)
+    torch.testing.assert_close(
+        mine[real] if per_token else mine, its[real] if per_token else its, **FORWARD
+    )
     assert mine.std() > 0.05  # else equal means nothing
     if kind in ("labels", "tags"):
         assert [theirs.config.id2label[number] for number in range(outputs)] == meaning["labels"]
@@ -158,13 +181,27 @@ def there_and_back(family: str, kind: str, tmp_path: Path, **changes: Any) -> No
 
 @each_kind
 def test_another_ones_model_is_imported_by_its_class(kind: str, tmp_path: Path) -> None:
-    """Saved by transformers, with a pooler that heads on every position have no use for, and without a word of ours."""
+    """Saved by transformers, with a pooler that heads on every position have no use for, and
+    without a word of ours.
+    """
     head, outputs, meaning, auto = HEADS[kind]
     names = dict(enumerate(meaning["labels"])) if kind in ("labels", "tags") else None
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24, "vocab_size": 50}
-    config = transformers.BertConfig(**shape, **({"id2label": names} if names else {"num_labels": outputs}))
+    shape = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 24,
+        "vocab_size": 50,
+    }
+    config = transformers.BertConfig(
+        **shape, **({"id2label": names} if names else {"num_labels": outputs})
+    )
     made = getattr(transformers, auto).from_config(config)
-    extra = {} if head in ("classifier", "choice") else {"bert.pooler.dense.weight": torch.zeros(16, 16)}
+    extra = (
+        {}
+        if head in ("classifier", "choice")
+        else {"bert.pooler.dense.weight": torch.zeros(16, 16)}
+    )
     made.save_pretrained(str(tmp_path / "hub"), state_dict={**made.state_dict(), **extra})
     checkpoint.copy_files(write_tokenizer(tmp_path / "scratch"), str(tmp_path / "hub"))
     found = import_directory(str(tmp_path / "hub"), str(tmp_path / "checkpoint"))
@@ -175,15 +212,18 @@ def test_another_ones_model_is_imported_by_its_class(kind: str, tmp_path: Path) 
     assert found.left_out == tuple(name.replace("bert.", "") for name in extra)
     assert found.task is not None
     assert found.task.get("labels") == (meaning["labels"] if names else None)
-    Tuned(str(tmp_path / "checkpoint"))  # the verbs know what to do with it
+    FinetunedModel(str(tmp_path / "checkpoint"))  # the verbs know what to do with it
 
 
 def test_a_part_of_a_fine_tuned_model_is_refused(tmp_path: Path) -> None:
     directory = fine_tuned(network("bert", "choice"), "bert", "choice", tmp_path)
     hub = tmp_path / "hub"
-    execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(hub))
+    execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(hub))
     weights = read_tensors(str(hub / checkpoint.WEIGHTS))
-    for missing, told in (("classifier.bias", "lacks choice.bias"), ("bert.pooler.dense.", "lacks the pooler")):
+    for missing, told in (
+        ("classifier.bias", "lacks choice.bias"),
+        ("bert.pooler.dense.", "lacks the pooler"),
+    ):
         kept = {name: tensor for name, tensor in weights.items() if not name.startswith(missing)}
         write_tensors(str(hub / checkpoint.WEIGHTS), kept)
         with pytest.raises(DataError, match=re.escape(told)):
@@ -203,20 +243,24 @@ def test_a_model_of_vectors_is_the_encoder_alone(family: str, tmp_path: Path) ->
         heads={"embedding": {"pooling": "mean", "normalize": True}},
         task={"name": "any"},
     )
-    checkpoint.complete(str(tmp_path / "checkpoint"))
+    checkpoint.finalize(str(tmp_path / "checkpoint"))
     hub = str(tmp_path / "hub")
     if family in ("longformer", "ltr"):
         with pytest.raises(DataError, match="Hugging Face"):
-            execute(STAGE, ExportConfig(), {"checkpoint": str(tmp_path / "checkpoint")}, hub)
+            execute(EXPORT, ExportConfig(), {"checkpoint": str(tmp_path / "checkpoint")}, hub)
         return
-    summary = execute(STAGE, ExportConfig(), {"checkpoint": str(tmp_path / "checkpoint")}, hub).manifest.summary
+    summary = execute(
+        EXPORT, ExportConfig(), {"checkpoint": str(tmp_path / "checkpoint")}, hub
+    ).manifest.summary
     assert 0 <= summary["max_logit_difference"] <= 1e-5
     theirs = transformers.AutoModel.from_pretrained(hub, local_files_only=True).eval()
     batch = batch_of(Case(family=family), 3, 21)
     real = batch["attention_mask"]
     with torch.inference_mode():
         mine = backbone.encoder.eval()(batch["input_ids"], real, batch["token_type_ids"])
-        torch.testing.assert_close(mine[real], theirs(**their_inputs(theirs, batch)).last_hidden_state[real], **FORWARD)
+        torch.testing.assert_close(
+            mine[real], theirs(**their_inputs(theirs, batch)).last_hidden_state[real], **FORWARD
+        )
 
 
 def test_every_family_says_of_every_head_whether_it_is_exported() -> None:

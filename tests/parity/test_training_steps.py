@@ -1,4 +1,6 @@
-"""A hundred steps of the trainer, of a plain torch loop, and of transformers' BertForPreTraining: the same losses."""
+"""A hundred steps of the trainer, of a plain torch loop, and of transformers' BertForPreTraining:
+the same losses.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.data.collate import collate
-from model.data.training import training_order, training_shards
-from model.families.bert.hub import HUB
-from model.families.config import ModelConfig, for_dataset
-from model.families.models import new_model
-from model.objectives import objectives, total_loss
-from model.train.optimizers.adamw import adamw
-from model.train.parameters import parameter_groups
-from model.train.recipe import recipe, step_pace
-from model.train.setup import _WEIGHTS
-from pipeline.core import random_keys
+from cloze.core import random_keys
+from cloze.model.data.batch import collate
+from cloze.model.data.mixture import make_sampler, training_shards
+from cloze.model.families.bert.hub import HUB
+from cloze.model.families.config import ModelConfig, for_dataset
+from cloze.model.families.models import new_model
+from cloze.model.objectives import objectives, total_loss
+from cloze.model.train.build_model import _WEIGHTS
+from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.parameters import parameter_groups
+from cloze.model.train.recipe import recipe, step_duration
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import their_inputs, their_labels, transformers
@@ -28,10 +30,12 @@ from tests.parity.families import their_inputs, their_labels, transformers
 STEPS = 100
 
 
-def losses(model: nn.Module, loss_of: Any, settings: Any, batches: list[dict[str, Tensor]]) -> list[float]:
+def losses(
+    model: nn.Module, loss_of: Any, settings: Any, batches: list[dict[str, Tensor]]
+) -> list[float]:
     """The loop that anybody would write."""
     model.train()
-    settled = recipe(settings, "fp32", step_pace(settings))
+    settled = recipe(settings, "fp32", step_duration(settings))
     optimizer = adamw(parameter_groups(model, settled), settled)
     found = []
     for step, batch in enumerate(batches):
@@ -39,25 +43,33 @@ def losses(model: nn.Module, loss_of: Any, settings: Any, batches: list[dict[str
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         for group in optimizer.param_groups:
-            group["lr"] = settled.learning_rate_at(settled.pace.moment(step, 0, 0, (0, 0)))
+            group["lr"] = settled.learning_rate_at(settled.pace.progress_at(step, 0, 0, (0, 0)))
         optimizer.step()
         optimizer.zero_grad()
         found.append(float(loss.detach()))
     return found
 
 
-def beginning(dataset: str, settings: Any) -> tuple[nn.Module, ModelConfig, list[dict[str, Tensor]]]:
-    """What a run of this config begins with: the model and its shape, and the batches of its steps."""
+def beginning(
+    dataset: str, settings: Any
+) -> tuple[nn.Module, ModelConfig, list[dict[str, Tensor]]]:
+    """What a run of this config begins with: the model and its shape, and the batches
+    of its steps.
+    """
     shards = training_shards(dataset, dynamic=False)
     assert shards.info is not None
-    order = training_order(shards, settings.seed, False, settings.global_batch)
+    order = make_sampler(shards, settings.seed, False, settings.global_batch)
     batches = []
     for step in range(STEPS):
-        rows = shards.take(*order.locate(np.arange(step * settings.global_batch, (step + 1) * settings.global_batch)))
+        rows = shards.take(
+            *order.locate(
+                np.arange(step * settings.global_batch, (step + 1) * settings.global_batch)
+            )
+        )
         batches.append(collate(rows, pad=shards.info.special.pad, longest=shards.info.length))
     assert settings.model is not None
     shape = for_dataset(settings.model, shards.info)
-    torch.manual_seed(int(random_keys.derive(settings.seed, _WEIGHTS)))
+    torch.manual_seed(int(random_keys.fold_in(settings.seed, _WEIGHTS)))
     model = new_model(shape)
     return model, shape, batches
 
@@ -69,7 +81,11 @@ def ours_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 def theirs_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     real = batch["masked_labels"] != -100  # filler would overwrite a label
-    masked = {**batch, "masked_positions": batch["masked_positions"][real], "masked_labels": batch["masked_labels"][real]}
+    masked = {
+        **batch,
+        "masked_positions": batch["masked_positions"][real],
+        "masked_labels": batch["masked_labels"][real],
+    }
     loss: Tensor = model(**their_inputs(model, batch), **their_labels(masked)).loss
     return loss
 
@@ -81,12 +97,16 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
     trained = [line["loss"] for line in lines(tmp_path / "run" / "metrics.jsonl")]
 
     model, shape, batches = beginning(dataset, settings)
-    theirs = transformers.BertForPreTraining(transformers.BertConfig(**HUB.to_config(shape, shape.heads, None)))
+    theirs = transformers.BertForPreTraining(
+        transformers.BertConfig(**HUB.to_config(shape, shape.heads, None))
+    )
     theirs.load_state_dict(HUB.to_state(copy.deepcopy(model.state_dict())), strict=False)
     plain = losses(model, ours_of, settings, batches)
     reference = losses(theirs, theirs_of, settings, batches)
 
     assert len(trained) == STEPS
-    assert trained[-1] < trained[0] - 0.1  # it learns: equal losses of models that stand still would say little
+    assert (
+        trained[-1] < trained[0] - 0.1
+    )  # it learns: equal losses of models that stand still would say little
     np.testing.assert_allclose(trained, plain, atol=1e-4)
     np.testing.assert_allclose(trained, reference, atol=1e-4)

@@ -1,8 +1,10 @@
-"""Fine-tuning beside transformers' own Trainer: the same weights, batches, rates and decay, and the loss of every step of both.
+"""Fine-tuning next to transformers' Trainer: the same weights, batches, rates and decay; the loss
+of every step of both.
 
-Ours is the stage itself, run in this process: its order of the samples, its layouts, its loop. Theirs is the `Trainer` with one of
-transformers' classes for a task, in fp32 on the CPU, offline. Theirs is told three things that a user of it leaves alone: which samples
-each batch is made of, the epsilon of BERT's Adam, and that the first step of the warm-up is not one of rate 0.
+Ours is the stage itself, run in this process: its order of the samples, its layouts, its loop.
+Theirs is the `TokenizerTrainer` with the class of transformers that opens the export of our first
+weights, in fp32 on the CPU, offline. Three of its settings are not its defaults: the samples of
+each batch, the epsilon of BERT's Adam, and a first step of the warm-up whose rate is not 0.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +21,27 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from model import checkpoint
-from model.data.batch import Batch
-from model.families.bert.hub import HUB
-from model.tasks.finetune.config import FinetuneConfig
-from model.tasks.heads import new_network
-from model.tasks.source import Epochs
-from model.tasks.split import encoded
-from model.tasks.table import load_task
-from model.train.interfaces import Recipe
-from pipeline import tokenizer
+from cloze.model import checkpoint
+from cloze.model.data.batch import Batch
+from cloze.model.hub.write import write_directory
+from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.heads import new_network
+from cloze.model.tasks.kinds.choice import PLACES
+from cloze.model.tasks.source import EpochSource
+from cloze.model.tasks.table import load_task
+from cloze.model.tasks.task import encoded
+from cloze.model.train.loop.interfaces import TrainingHyperparameters
+from cloze.pipeline import tokenizer
 from tests.model.tasks.stages import finetune
 from tests.parity.families import their_inputs, transformers
 
 STEPS = 50  # that are compared
-DEFAULTS = {field.name: field.default for field in fields(Recipe)}
+DEFAULTS = {field.name: field.default for field in fields(TrainingHyperparameters)}
 EQUAL = 1e-5  # nats: what two losses of a step may differ by
 
-pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which is not installed")
+pytest.importorskip(
+    "accelerate", reason="transformers' Trainer needs accelerate, which is not installed"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,73 +52,87 @@ class Losses:
     theirs: list[float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Theirs:
-    """What a kind of task is called in transformers.
-
-    Attributes:
-        architecture: the name of its class.
-        head: the head's name there.
-        labels: one of our batches as the class wants its answers: names of its arguments to int64 tensors.
-    """
-
-    architecture: str
-    head: str
-    labels: Callable[[Batch], dict[str, Tensor]]
+# One of our batches -> the answers as the class of transformers takes them: names of its arguments
+# to int64 tensors.
+Labels = Callable[[Batch], dict[str, Tensor]]
 
 
-def fine_tune_both(config: FinetuneConfig, pretrained: str, out: Path, theirs: Theirs) -> Losses:
-    """Fine-tune the BERT at `pretrained` here and with transformers' Trainer.
+def fine_tune_both(config: FinetuneConfig, pretrained: str, out: Path, labels: Labels) -> Losses:
+    """Fine-tune the checkpoint `pretrained` here and with transformers' Trainer.
 
     Args:
-        config: in fp32; of at least `STEPS` and at most 199 steps, so that each has a log line.
+        config: in fp32; of at least `STEPS` and at most 199 steps, so that each has a log entry.
         pretrained: a complete checkpoint without dropout.
         out: a directory to make, for what both write.
+        labels: the answers of a batch.
     """
     finetune(config, pretrained, out / "ours")
-    lines = [json.loads(line) for line in (out / "ours" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (out / "ours" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     ours = [line["train_loss"] for line in lines]
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
-    model, batches = _beginning(config, pretrained, theirs)
+    model, batches = _beginning(config, pretrained, labels, out / "export")
     assert STEPS <= len(batches) == len(ours)
     return Losses(ours=ours, theirs=_losses(model, batches, config, str(out / "theirs")))
 
 
 def assert_equal(found: Losses) -> None:
-    """The first `STEPS` losses of both are the same, and the models learned: of models that stand still that would say little."""
-    differences = [abs(a - b) for a, b in zip(found.ours[:STEPS], found.theirs[:STEPS], strict=True)]
-    assert max(differences) < EQUAL, f"step {differences.index(max(differences)) + 1} differs by {max(differences):.2e}"
+    """The first `STEPS` losses of both are the same, and the models learned: of models that stand
+    still that would say little.
+    """
+    differences = [
+        abs(a - b) for a, b in zip(found.ours[:STEPS], found.theirs[:STEPS], strict=True)
+    ]
+    assert max(differences) < EQUAL, (
+        f"step {differences.index(max(differences)) + 1} differs by {max(differences):.2e}"
+    )
     early, late = (sum(found.ours[part]) / 10 for part in (slice(10), slice(STEPS - 10, STEPS)))
     assert late < 0.9 * early
 
 
-def _beginning(config: FinetuneConfig, pretrained: str, theirs: Theirs) -> tuple[Any, list[dict[str, Tensor]]]:
-    """Their model with the weights that ours begins with, and the batches of all steps as it takes them."""
+def _beginning(
+    config: FinetuneConfig, pretrained: str, labels: Labels, out: Path
+) -> tuple[Any, list[dict[str, Tensor]]]:
+    """Their model with the weights that ours begins with, and the batches of all steps as it takes
+    them.
+    """
     task = load_task(config.task, config.options)
     loaded = checkpoint.load(pretrained)
     train = task.read(str(config.data), "train", config.limit_per_class)
-    meaning = task.meaning(train)
+    meaning = task.metadata(train)
     network = new_network(task, loaded.model, loaded.state, meaning, config.dropout, config.seed)
-    (head,) = task.heads(meaning)
-    labels = network.get_parameter(f"{head}.weight").shape[0]
-    values = HUB.to_config(loaded.model, loaded.model.heads, None) | {"num_labels": labels}
-    model = getattr(transformers, theirs.architecture)(transformers.BertConfig(**values))
-    named = {
-        HUB.keys.theirs(name) or name: tensor for name, tensor in network.state_dict().items() if not name.startswith(head)
-    }
-    named |= {f"{theirs.head}.{part}": network.get_parameter(f"{head}.{part}") for part in ("weight", "bias")}
-    model.load_state_dict(named)
+    heads = task.heads(meaning)
+    start = replace(
+        loaded, state=network.state_dict(), heads=heads, task={"name": config.task, **meaning}
+    )
+    model = getattr(transformers, write_directory(start, str(out))["architectures"][0])
+    model = model.from_pretrained(str(out), local_files_only=True)
+    for module in model.modules():  # AlbertConfig has a dropout of its own for the classifier
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
     longest = config.max_length or min(task.max_length, loaded.model.max_position_embeddings)
     samples = encoded(task, train, meaning, tokenizer.load(loaded.tokenizer), longest).samples
-    source = Epochs(samples, batch_size=config.batch_size, seed=config.seed, micro_batch=config.batch_size)
+    source = EpochSource(
+        samples, batch_size=config.batch_size, seed=config.seed, micro_batch=config.batch_size
+    )
     batches = []
     for step in range(config.epochs * source.steps_per_epoch):
-        (item,) = source.work(step, 0, 1).micro_batches
-        batches.append({**their_inputs(model, item.batch), **theirs.labels(item.batch)})
+        (item,) = source.step_batches(step, 0, 1).micro_batches
+        inputs = their_inputs(model, item.batch)
+        if "choice" in heads:  # [B, K, L]
+            inputs = {
+                name: tensor.unflatten(0, item.batch[PLACES].shape)
+                for name, tensor in inputs.items()
+            }
+        batches.append({**inputs, **labels(item.batch)})
     return model, batches
 
 
-def _losses(model: Any, batches: list[dict[str, Tensor]], config: FinetuneConfig, out: str) -> list[float]:
+def _losses(
+    model: Any, batches: list[dict[str, Tensor]], config: FinetuneConfig, out: str
+) -> list[float]:
     """Their Trainer's loss of every step."""
     steps, warmup = len(batches), math.ceil(len(batches) * config.warmup)
     found: list[float] = []
@@ -123,13 +142,19 @@ def _losses(model: Any, batches: list[dict[str, Tensor]], config: FinetuneConfig
             return DataLoader(self.train_dataset, batch_size=None, shuffle=False)
 
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-            def factor(step: int) -> float:  # as get_linear_schedule_with_warmup has it, whose warm-up begins with 0 / warmup
+            def factor(
+                step: int,
+            ) -> (
+                float
+            ):  # as get_linear_schedule_with_warmup has it, whose warm-up begins with 0 / warmup
                 return (step + 1) / warmup if step < warmup else (steps - step) / (steps - warmup)
 
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factor)
             return self.lr_scheduler
 
-        def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        def training_step(
+            self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None
+        ) -> Tensor:
             loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
             found.append(float(loss))
             return loss

@@ -1,10 +1,11 @@
-"""A masking rule, a pairing, a recipe and a kind of vocabulary, each with an option of its own: one new file and one line each."""
+"""A masking rule, a pairing and a kind of vocabulary, each with an option of its own: one new file
+and one line each; a recipe is a line.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests import warm
+from tests.checkout import copy_packages, import_path
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -21,7 +23,7 @@ FILES = {
     "dataset/masking/every.py": '''
 from pydantic import Field
 
-from pipeline.core.options import Options
+from cloze.core.options import Options
 
 
 class EveryOptions(Options):
@@ -32,15 +34,15 @@ class EveryOptions(Options):
 def choose_every(candidates, budget, keys):
     import numpy as np
 
-    from pipeline.dataset.masking.candidates import Selection
+    from cloze.pipeline.dataset.masking.candidates import MaskSelection
 
     counts = np.repeat(-(-candidates.counts // candidates.config.every), keys.shape[1])
     starts = np.repeat(candidates.offsets[:-1], keys.shape[1])
     chosen = [np.arange(count) * candidates.config.every + start for start, count in zip(starts, counts)]
-    return Selection(index=np.concatenate([np.zeros(0, np.int64), *chosen]), counts=counts)
+    return MaskSelection(index=np.concatenate([np.zeros(0, np.int64), *chosen]), counts=counts)
 ''',
-    "dataset/pairs/heads.py": '''
-from pipeline.core.options import Options
+    "dataset/pairings/heads.py": '''
+from cloze.core.options import Options
 
 
 class HeadsOptions(Options):
@@ -51,7 +53,7 @@ class HeadsOptions(Options):
 def heads(documents, config):
     import numpy as np
 
-    from pipeline.dataset.pairs.segments import NO_LABEL, Segments
+    from cloze.pipeline.dataset.pairings.segments import NO_LABEL, Segments
 
     first = documents.document_offsets[:-1]
     end = np.minimum(first + config.head_sentences, documents.document_offsets[1:])
@@ -63,22 +65,14 @@ def heads(documents, config):
         offset=documents.sentence_index[first],
         starts=starts,
         lengths=lengths,
-        pieces=np.arange(rows + 1),
+        range_offsets=np.arange(rows + 1),
         pair_label=np.full(rows, NO_LABEL, np.int8),
         truncated=ends - starts - lengths,
-        foreign=np.zeros(rows, np.int64),
+        random_next_tokens=np.zeros(rows, np.int64),
     )
 ''',
-    "dataset/recipes/regular.py": '''
-from pipeline.dataset.recipes.recipe import Recipe
-
-
-def regular():
-    """Every so manieth token of the head of a document."""
-    return Recipe(pairing="heads", masking="every", mask_share=1.0, random_share=0.0, copies=1, options={"every": 4})
-''',
-    "vocab/trainers/letters.py": '''
-from pipeline.core.options import Options
+    "vocab/letters.py": '''
+from cloze.core.options import Options
 
 
 class LettersOptions(Options):
@@ -87,8 +81,8 @@ class LettersOptions(Options):
 
 
 def train(texts, options, *, size, lowercase, strip_accents):
-    from pipeline.tokenizer.backends import bert_backend
-    from pipeline.tokenizer.special import BERT
+    from cloze.pipeline.tokenizer.backends import bert_backend
+    from cloze.pipeline.tokenizer.special import BERT
 
     letters = "abcdefghijklmnopqrstuvwxyz.," + options.extra_letters
     pieces = [*BERT, *letters, *(f"##{letter}" for letter in letters)]
@@ -97,18 +91,25 @@ def train(texts, options, *, size, lowercase, strip_accents):
 }
 # Table -> the line that opens it, and the line that is added.
 LINES = {
-    "dataset/masking/table.py": (
+    "dataset/masking/registry.py": (
         "RULES = {\n",
-        '"every": MaskingRule("pipeline.dataset.masking.every:choose_every", "pipeline.dataset.masking.every:EveryOptions"),',
+        '"every": MaskingRule("cloze.pipeline.dataset.masking.every:choose_every", '
+        '"cloze.pipeline.dataset.masking.every:EveryOptions"),',
     ),
-    "dataset/pairs/table.py": (
+    "dataset/pairings/registry.py": (
         "PAIRINGS = {\n",
-        '"heads": Pairing("pipeline.dataset.pairs.heads:heads", options="pipeline.dataset.pairs.heads:HeadsOptions"),',
+        '"heads": Pairing("cloze.pipeline.dataset.pairings.heads:heads", '
+        'options="cloze.pipeline.dataset.pairings.heads:HeadsOptions"),',
     ),
-    "dataset/recipes/table.py": ("RECIPES = {\n", '"regular": "pipeline.dataset.recipes.regular:regular",'),
-    "vocab/trainers/table.py": (
+    "dataset/recipes.py": (
+        '= {\n    "bert": bert,\n',
+        '"regular": lambda: {"pairing": "heads", "masking": "every", "mask_share": 1.0, '
+        '"random_share": 0.0, "copies": 1, "every": 4},',
+    ),
+    "vocab/trainers.py": (
         "TRAINERS = {\n",
-        '"letters": Trainer("pipeline.vocab.trainers.letters:train", 70, True, "pipeline.vocab.trainers.letters:LettersOptions"),',
+        '"letters": TokenizerTrainer("cloze.pipeline.vocab.letters:train", 70, True, '
+        '"cloze.pipeline.vocab.letters:LettersOptions"),',
     ),
 }
 
@@ -117,7 +118,7 @@ LINES = {
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a copy of `pipeline` that has one more of each."""
     directory = tmp_path_factory.mktemp("extended")
-    shutil.copytree(REPOSITORY / "pipeline", directory / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(directory)
     for name, content in FILES.items():
         (directory / "pipeline" / name).write_text(content)
     for name, (opening, line) in LINES.items():
@@ -130,7 +131,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cloze(directory: Path, *arguments: str) -> tuple[int, dict[str, object], str]:
     """Run the command with the extended pipeline: its exit code, its JSON, and what it says."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(directory), str(REPOSITORY)])}
+    environment = {**os.environ, "PYTHONPATH": import_path(directory)}
     command = [warm.python(), "-c", warm.ENTRY, *arguments, "--json"]
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
     lines = done.stdout.splitlines()
@@ -143,8 +144,21 @@ def test_a_new_one_of_each_works_from_the_command_line(extended: Path) -> None:
     code, made, said = cloze(extended, "vocab", *vocab)
     assert code == 0, said
     assert made["size"] == 5 + 2 * 29
-    dataset = ["--corpus", corpus, "--tokenizer", "vocab", "--recipe", "regular", "--length", "64", "--out", "dataset"]
-    code, made, said = cloze(extended, "dataset", *dataset, "--set", "shards=1", "--set", "head_sentences=2")
+    dataset = [
+        "--corpus",
+        corpus,
+        "--tokenizer",
+        "vocab",
+        "--recipe",
+        "regular",
+        "--length",
+        "64",
+        "--out",
+        "dataset",
+    ]
+    code, made, said = cloze(
+        extended, "dataset", *dataset, "--set", "shards=1", "--set", "head_sentences=2"
+    )
     assert code == 0, said
     assert made["rows"] == 12
     [shard] = (extended / "dataset").glob("train-*.arrow")
@@ -155,4 +169,7 @@ def test_a_new_one_of_each_works_from_the_command_line(extended: Path) -> None:
         [mask] = row["masks"]
         assert mask["positions"] == list(range(1, len(row["input_ids"]) - 1, 4))
     code, _, said = cloze(extended, "dataset", *dataset[:-1], "other", "--set", "every=0")
-    assert (code, "dataset.every (found 0): Input should be greater than or equal to 1" in said) == (2, True)
+    assert (
+        code,
+        "dataset.every (found 0): Input should be greater than or equal to 1" in said,
+    ) == (2, True)

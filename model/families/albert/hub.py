@@ -1,19 +1,25 @@
-"""ALBERT's table: layers stand in groups, the heads are two modules of their own."""
+"""Hugging Face names of ALBERT: layers are in groups, the heads are separate modules."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from model.families.bert import hub as bert
-from model.families.hub import fine_tuned
-from model.families.key_map import KeyMap
-from pipeline.core.errors import DataError
+from cloze.core.errors import DataError
+from cloze.model.families.bert import hub as bert
+from cloze.model.families.hub import KeyMap, fine_tuned
 
-_OURS, _THEIRS = "encoder.groups.{n}.{m}", "albert.encoder.albert_layer_groups.{n}.albert_layers.{m}"
+_OURS, _THEIRS = (
+    "encoder.groups.{n}.{m}",
+    "albert.encoder.albert_layer_groups.{n}.albert_layers.{m}",
+)
 _KEYS = KeyMap(
     [
-        *((ours, theirs.replace("bert.", "albert.", 1)) for ours, theirs in bert.encoder_rows("bert") if "embeddings" in ours),
+        *(
+            (ours, theirs.replace("bert.", "albert.", 1))
+            for ours, theirs in bert.encoder_rows("bert")
+            if "embeddings" in ours
+        ),
         ("encoder.embeddings.projection.{p}", "albert.encoder.embedding_hidden_mapping_in.{p}"),
         (f"{_OURS}.attention.query.{{p}}", f"{_THEIRS}.attention.query.{{p}}"),
         (f"{_OURS}.attention.key.{{p}}", f"{_THEIRS}.attention.key.{{p}}"),
@@ -31,7 +37,7 @@ _KEYS = KeyMap(
         ("classifier.{p}", "classifier.{p}"),
     ]
 )
-# Of transformers' `AlbertConfig`, where they are not BERT's: those of ALBERT-xxlarge.
+# Defaults of transformers' `AlbertConfig` that differ from BERT's: those of ALBERT-xxlarge.
 _DEFAULTS = {
     "hidden_size": 4096,
     "num_attention_heads": 64,
@@ -46,7 +52,8 @@ def _write(config: dict[str, Any]) -> dict[str, Any]:
     shared = config.pop("shared")
     if shared != "all":
         raise DataError(
-            f"layers that share {shared} (found in the model's shared) have no Hugging Face form; it has shared: all"
+            f"layers that share {shared} (found in the model's shared) have no Hugging Face form; "
+            f"it has shared: all"
         )
     return config
 

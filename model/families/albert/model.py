@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al., 2020): small embeddings projected up, parameters shared across layers, sentence order instead of NSP."""
+"""ALBERT (Lan et al., 2020): projected embeddings, parameter sharing, sentence-order prediction."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ from typing import cast
 
 from torch import nn
 
-from model.families.albert.config import AlbertConfig
-from model.families.bert import model as bert
-from model.families.bert.model import new_pooler
-from model.families.config import ModelConfig
-from model.families.pretraining import PretrainingModel
-from model.layers.embeddings import Embeddings
-from model.layers.encoder import Encoder
-from model.layers.encoder_layer import EncoderLayer
-from model.layers.heads import initialize
-from model.layers.shared import Shared
+from cloze.model.families.albert.config import AlbertConfig
+from cloze.model.families.bert import model as bert
+from cloze.model.families.bert.model import new_pooler
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import PretrainingModel
+from cloze.model.layers.disentangled import ModuleReference
+from cloze.model.layers.embeddings import Embeddings
+from cloze.model.layers.encoder import Encoder, EncoderLayer
+from cloze.model.layers.heads import initialize
 
 __all__ = ["new_model", "new_pooler"]
 
 
 class GroupedEncoder(Encoder):
-    """An encoder whose layers are runs of a few that `groups` owns."""
+    """Encoder whose layers are repeated references to the layers in `groups`."""
 
-    def __init__(self, embeddings: Embeddings, groups: list[list[EncoderLayer]], repeats: int) -> None:
-        run = [Shared(layer) for group in groups for _ in range(repeats) for layer in group]
+    def __init__(
+        self, embeddings: Embeddings, groups: list[list[EncoderLayer]], repeats: int
+    ) -> None:
+        run = [
+            ModuleReference(layer) for group in groups for _ in range(repeats) for layer in group
+        ]
         super().__init__(embeddings, run, nn.Identity())
         self.groups = nn.ModuleList([nn.ModuleList(group) for group in groups])
 
 
 def new_model(config: ModelConfig) -> PretrainingModel:
-    """The model of the given sizes, initialised from torch's current random state."""
+    """Build the model, initialized from torch's current random state."""
     config = cast(AlbertConfig, config)
     size = config.embedding_size
     embeddings = Embeddings(
@@ -55,12 +58,19 @@ def new_model(config: ModelConfig) -> PretrainingModel:
 def _encoder(config: AlbertConfig, embeddings: Embeddings) -> Encoder:
     repeats = config.num_hidden_layers // config.num_hidden_groups
     if config.shared == "all":
-        groups = [[bert.layer(config) for _ in range(config.inner_group_num)] for _ in range(config.num_hidden_groups)]
+        groups = [
+            [bert.layer(config) for _ in range(config.inner_group_num)]
+            for _ in range(config.num_hidden_groups)
+        ]
         return GroupedEncoder(embeddings, groups, repeats)
     layers = [bert.layer(config) for _ in range(config.num_hidden_layers)]
-    blocks = {"attention": ("attention", "attention_norm"), "feed-forward": ("feed_forward", "feed_forward_norm"), "none": ()}
+    blocks = {
+        "attention": ("attention", "attention_norm"),
+        "feed-forward": ("feed_forward", "feed_forward_norm"),
+        "none": (),
+    }
     for number, layer in enumerate(layers):
         owner = layers[number - number % repeats]
         for name in blocks[config.shared] if layer is not owner else ():
-            setattr(layer, name, Shared(getattr(owner, name)))
+            setattr(layer, name, ModuleReference(getattr(owner, name)))
     return Encoder(embeddings, layers, nn.Identity())

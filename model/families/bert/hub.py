@@ -1,13 +1,12 @@
-"""BERT's table: our names beside those of transformers' `BertForPreTraining` and `BertForSequenceClassification`."""
+"""Hugging Face names of BERT (`BertForPreTraining`, `BertForSequenceClassification`)."""
 
 from __future__ import annotations
 
-from model.families.hub import Hub, Row, fine_tuned
-from model.families.key_map import KeyMap
+from cloze.model.families.hub import HubFormat, KeyMap, Row, fine_tuned
 
 
 def encoder_rows(prefix: str) -> list[Row]:
-    """Embeddings and layers, as all models have them that transformers copied from its BERT; `prefix` is the encoder's name."""
+    """Return the names of embeddings and layers; `prefix` is Hugging Face's name of the encoder."""
     embeddings, layer = f"{prefix}.embeddings", f"{prefix}.encoder.layer.{{n}}"
     return [
         ("encoder.embeddings.word.weight", f"{embeddings}.word_embeddings.weight"),
@@ -34,7 +33,7 @@ HEAD_ROWS: list[Row] = [
     ("classifier.{p}", "classifier.{p}"),
 ]
 
-HUB = Hub(
+HUB = HubFormat(
     family="bert",
     model_type="bert",
     keys=KeyMap(encoder_rows("bert") + HEAD_ROWS),
@@ -63,6 +62,9 @@ HUB = Hub(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},  # files made from TensorFlow
-    ignored=frozenset({"bert.embeddings.position_ids"}),  # a buffer that versions before 4.31 saved
+    legacy={
+        "LayerNorm.gamma": "LayerNorm.weight",
+        "LayerNorm.beta": "LayerNorm.bias",
+    },  # files converted from TensorFlow
+    ignored=frozenset({"bert.embeddings.position_ids"}),  # a buffer saved by versions before 4.31
 )

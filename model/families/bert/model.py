@@ -6,22 +6,16 @@ from collections.abc import Callable
 
 from torch import nn
 
-from model.families.config import ModelConfig
-from model.families.pretraining import PretrainingModel
-from model.layers.attention import SelfAttention
-from model.layers.embeddings import Embeddings
-from model.layers.encoder import Encoder
-from model.layers.encoder_layer import EncoderLayer
-from model.layers.feed_forward import FeedForward
-from model.layers.heads import MaskedLMHead, Pooler, initialize
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import PretrainingModel
+from cloze.model.layers.attention import SelfAttention
+from cloze.model.layers.embeddings import Embeddings
+from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
+from cloze.model.layers.heads import MaskedLMHead, Pooler, initialize
 
 
 def new_model(config: ModelConfig, *, pre_norm: bool = False) -> PretrainingModel:
-    """BERT of the given sizes, initialised from torch's current random state.
-
-    Args:
-        pre_norm: see `encoder`.
-    """
+    """Build BERT, initialized from torch's current random state; `pre_norm` as for `encoder`."""
     model = PretrainingModel(
         encoder(config, pre_norm=pre_norm),
         masked_lm(config),
@@ -40,13 +34,14 @@ def encoder(
     causal: bool = False,
     embedding_size: int | None = None,
 ) -> Encoder:
-    """The encoder that most families share, uninitialised.
+    """Build the encoder that most families share, without initialization.
 
     Args:
-        pre_norm: normalise what enters each block and what leaves the last, instead of embeddings and every sum.
-        position_offset: rows of the position table before the first token's.
-        causal: no token sees what comes after it.
-        embedding_size: E, of embeddings that are projected to the width of the layers; None: the same, and no projection.
+        pre_norm: normalize the input of each block and the encoder's output, instead of embeddings
+            and sums.
+        position_offset: rows of the position table before the first position.
+        causal: use causal attention.
+        embedding_size: E, width of embeddings that are projected to D; None: D, no projection.
     """
     size = embedding_size or config.hidden_size
     embeddings = Embeddings(
@@ -59,15 +54,22 @@ def encoder(
         position_offset=position_offset,
         projection=None if size == config.hidden_size else nn.Linear(size, config.hidden_size),
     )
-    layers = [layer(config, pre_norm=pre_norm, causal=causal) for _ in range(config.num_hidden_layers)]
+    layers = [
+        layer(config, pre_norm=pre_norm, causal=causal) for _ in range(config.num_hidden_layers)
+    ]
     return Encoder(embeddings, layers, _of(_norm if pre_norm else None, config))
 
 
 def layer(config: ModelConfig, *, pre_norm: bool = False, causal: bool = False) -> EncoderLayer:
-    """One layer of the encoder."""
+    """Build one encoder layer."""
     before, after = (_norm, None) if pre_norm else (None, _norm)
     return EncoderLayer(
-        SelfAttention(config.hidden_size, config.num_attention_heads, dropout=config.attention_dropout, causal=causal),
+        SelfAttention(
+            config.hidden_size,
+            config.num_attention_heads,
+            dropout=config.attention_dropout,
+            causal=causal,
+        ),
         FeedForward(config.hidden_size, config.intermediate_size, activation=config.hidden_act),
         dropout=config.hidden_dropout,
         attention_input_norm=_of(before, config),
@@ -78,14 +80,16 @@ def layer(config: ModelConfig, *, pre_norm: bool = False, causal: bool = False) 
 
 
 def masked_lm(config: ModelConfig, size: int | None = None) -> MaskedLMHead:
-    """The head that names masked tokens; `size` is that of the word embeddings where it is not the encoder's."""
+    """Build the masked LM head; `size` is the width of the word embeddings if it is not D."""
     width = size or config.hidden_size
     norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-    return MaskedLMHead(config.hidden_size, width, config.vocab_size, activation=config.hidden_act, norm=norm)
+    return MaskedLMHead(
+        config.hidden_size, width, config.vocab_size, activation=config.hidden_act, norm=norm
+    )
 
 
 def new_pooler(config: ModelConfig) -> Pooler:
-    """What gives one vector a sequence, in the pair task and in fine-tuning."""
+    """Build the pooler for the pair task and for fine-tuning."""
     return Pooler(config.hidden_size)
 
 

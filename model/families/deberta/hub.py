@@ -1,19 +1,19 @@
-"""DeBERTa's table: transformers' `DebertaV2…` classes, which versions 2 and 3 have in common.
+"""Hugging Face names of DeBERTa, versions 2 and 3 (`DebertaV2…`).
 
-They know neither the enhanced mask decoder nor the discriminator's head. Of a model that is pretrained with either, the encoder goes there,
-as `DebertaV2Model`; a plain masked language model goes whole, with the head of the authors' files (`lm_predictions`).
+transformers has no enhanced mask decoder and no discriminator head. A model with either is exported
+as an encoder (`DebertaV2Model`); a plain masked language model is exported whole, with the head of
+the authors' files (`lm_predictions`).
 """
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from model.families.bert import hub as bert
-from model.families.config import ModelConfig
-from model.families.deberta.config import DebertaConfig
-from model.families.hub import OUTPUTS, Hub, Row, fine_tuned
-from model.families.key_map import KeyMap
-from pipeline.core.errors import DataError
+from cloze.core.errors import DataError
+from cloze.model.families.bert import hub as bert
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.deberta.config import DebertaConfig
+from cloze.model.families.hub import OUTPUTS, HubFormat, KeyMap, Row, fine_tuned
 
 _LAYER = "deberta.encoder.layer.{n}.attention.self"
 _ATTENTION = {
@@ -26,7 +26,10 @@ _ATTENTION = {
 
 
 def _encoder_rows() -> list[Row]:
-    own = [(f"encoder.layers.{{n}}.attention.{ours}.{{p}}", f"{_LAYER}.{theirs}.{{p}}") for ours, theirs in _ATTENTION.items()]
+    own = [
+        (f"encoder.layers.{{n}}.attention.{ours}.{{p}}", f"{_LAYER}.{theirs}.{{p}}")
+        for ours, theirs in _ATTENTION.items()
+    ]
     names = {ours for ours, _ in own}
     return [
         *own,
@@ -38,7 +41,7 @@ def _encoder_rows() -> list[Row]:
     ]
 
 
-# Of transformers' `DebertaV2Config` and of what its classes read beside it, where they are not ours.
+# Defaults of transformers' `DebertaV2Config` and its classes that differ from Cloze's.
 _DEFAULTS = {
     "hidden_size": 1536,
     "num_hidden_layers": 24,
@@ -54,34 +57,53 @@ _DEFAULTS = {
 
 
 def _write(config: dict[str, Any]) -> dict[str, Any]:
-    return {**config, "relative_attention": True, "legacy": False, "pooler_hidden_size": config["hidden_size"]}
+    return {
+        **config,
+        "relative_attention": True,
+        "legacy": False,
+        "pooler_hidden_size": config["hidden_size"],
+    }
 
 
 def _read(config: dict[str, Any]) -> dict[str, Any]:
-    """Values as their class has them.
+    """Convert Hugging Face's values to those of `DebertaConfig`.
 
     Raises:
-        DataError: the model has no relative positions, or embeddings or attention heads of another width.
+        DataError: the model has no relative positions, or another width of embeddings or heads.
     """
     found = {**_DEFAULTS, **config}
     if not found["relative_attention"]:
-        raise DataError("relative_attention is false, and DeBERTa without it is a BERT; use a model with relative positions")
+        raise DataError(
+            "relative_attention is false, and DeBERTa without it is a BERT; use a model with "
+            "relative positions"
+        )
     width = found["hidden_size"]
-    for name, own in (("embedding_size", width), ("attention_head_size", width // found["num_attention_heads"])):
+    for name, own in (
+        ("embedding_size", width),
+        ("attention_head_size", width // found["num_attention_heads"]),
+    ):
         if found.get(name, own) != own:
-            raise DataError(f"{name} ({found[name]}) is not {own}, as the hidden size has it; use another model")
+            raise DataError(
+                f"{name} ({found[name]}) is not {own}, as the hidden size has it; use another model"
+            )
     terms, norms = found["pos_att_type"] or [], found["norm_rel_ebd"]
-    found["pos_att_type"] = [term.strip() for term in terms.lower().split("|")] if isinstance(terms, str) else terms
+    found["pos_att_type"] = (
+        [term.strip() for term in terms.lower().split("|")] if isinstance(terms, str) else terms
+    )
     found["norm_rel_ebd"] = "layer_norm" if "layer_norm" in norms.lower() else "none"
     return found
 
 
 def _unread(model: ModelConfig) -> tuple[str, ...]:
-    """The authors' files hold absolute positions although the input has none."""
-    return () if cast(DebertaConfig, model).position_biased_input else ("encoder.embeddings.position.weight",)
+    """Return absolute positions if the input has none: the authors' files contain them anyway."""
+    return (
+        ()
+        if cast(DebertaConfig, model).position_biased_input
+        else ("encoder.embeddings.position.weight",)
+    )
 
 
-HUB = Hub(
+HUB = HubFormat(
     family="deberta",
     model_type="deberta-v2",
     keys=KeyMap(
@@ -122,12 +144,12 @@ HUB = Hub(
         "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "lm_predictions.lm_head.bias",
     },
-    legacy={  # transformers' own head, and its copy of the bias
+    legacy={  # transformers' head, and its copy of the bias
         "cls.predictions.transform.": "lm_predictions.lm_head.",
         "cls.predictions.bias": "lm_predictions.lm_head.bias",
     },
     ignored=frozenset({"deberta.embeddings.position_ids"}),
-    unused=("mask_predictions.",),  # the discriminator's head, in the authors' files
+    unused=("mask_predictions.",),  # discriminator head in the authors' files
     unread=_unread,
     outputs={**OUTPUTS, "last_hidden_state": "hidden"},
     write=_write,

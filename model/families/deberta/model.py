@@ -1,11 +1,13 @@
-"""DeBERTa (He et al., 2021) and DeBERTaV3 (He et al., 2023): disentangled attention; an enhanced mask decoder; replaced tokens.
+"""DeBERTa (He et al., 2021) and DeBERTaV3 (He et al., 2023): disentangled attention.
 
-The enhanced mask decoder is that of the authors' program (microsoft/DeBERTa, masked_language_model.py, `EnhancedMaskDecoder`): what enters
-the last layer, with embeddings of absolute positions added, asks that layer, and what comes out asks it again; both times keys and
-values are of what entered it. Masked positions alone ask. transformers' classes have no such decoder.
+The enhanced mask decoder follows the authors' program (microsoft/DeBERTa, masked_language_model.py,
+`EnhancedMaskDecoder`). The queries are the input of the last layer plus absolute positions; they
+run through that layer twice, at masked positions only. Keys and values are computed from the
+layer's input both times. transformers has no such decoder.
 
-Version 3 is pretrained as ELECTRA is. Its generator is as wide and half as deep, decodes with absolute positions, and learns the word
-embeddings; the discriminator reads them moved by differences of its own (`model.layers.moved`).
+Version 3 is pretrained like ELECTRA. Its generator has equal width and half the layers, decodes
+with absolute positions, and trains the word embeddings. The discriminator adds its own deltas
+(`cloze.model.layers.embeddings.GdesEmbedding`).
 """
 
 from __future__ import annotations
@@ -16,52 +18,58 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from model.families.bert import model as bert
-from model.families.config import ModelConfig
-from model.families.deberta.config import DebertaConfig
-from model.families.electra.model import Electra
-from model.families.pretraining import PretrainingModel
-from model.layers.activation import ACTIVATIONS
-from model.layers.attention import taken
-from model.layers.convolution import Convolved
-from model.layers.disentangled import DisentangledAttention, RelativePositions
-from model.layers.embeddings import Embeddings
-from model.layers.encoder import Encoder
-from model.layers.encoder_layer import EncoderLayer
-from model.layers.feed_forward import FeedForward
-from model.layers.heads import MaskedLMHead, Pooler, initialize
-from model.layers.layout import Layout
-from model.layers.moved import BorrowedTable, MovedTable
+from cloze.model.families.bert import model as bert
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.deberta.config import DebertaConfig
+from cloze.model.families.electra.model import Electra
+from cloze.model.families.models import PretrainingModel
+from cloze.model.layers.attention import gather_positions
+from cloze.model.layers.disentangled import ConvResidual, DisentangledAttention, RelativePositions
+from cloze.model.layers.elementwise import ACTIVATIONS
+from cloze.model.layers.embeddings import Embeddings, GdesEmbedding, GdesEmbeddingView
+from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
+from cloze.model.layers.heads import MaskedLMHead, Pooler, initialize
+from cloze.model.layers.layout import BatchLayout
 
-DECODER_STEPS = 2  # how often the last layer is asked
+DECODER_STEPS = 2  # passes through the last layer
 
 
 class DebertaLayer(EncoderLayer):
-    """A layer with disentangled attention; beside the first there may be a convolution.
+    """Layer with disentangled attention; the first one may have a parallel convolution.
 
     Args:
-        convolved: adds the convolution of what enters to what leaves.
-        others: as for `EncoderLayer`.
+        convolved: adds the convolution of the layer's input to its output.
+        others: arguments of `EncoderLayer`.
     """
 
-    def __init__(self, attention: DisentangledAttention, *others: Any, convolved: Convolved | None, **options: Any) -> None:
+    def __init__(
+        self,
+        attention: DisentangledAttention,
+        *others: Any,
+        convolved: ConvResidual | None,
+        **options: Any,
+    ) -> None:
         super().__init__(attention, *others, **options)
         self.convolved = convolved
 
-    def forward(self, hidden: Tensor, layout: Layout | None = None, chosen: Tensor | None = None) -> Tensor:
-        """As `EncoderLayer.forward`."""
+    def forward(
+        self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
+        """Compute the layer; see `EncoderLayer.forward`."""
         leaving = super().forward(hidden, layout, chosen)
         if self.convolved is None:
             return leaving
         found: Tensor = self.convolved(hidden, leaving, layout, chosen)
         return found
 
-    def asked(self, hidden: Tensor, layout: Layout, chosen: Tensor, asking: Tensor) -> Tensor:
-        """What the layer, without a convolution, makes of other states that look at those which enter it.
+    def forward_queries(
+        self, hidden: Tensor, layout: BatchLayout, chosen: Tensor, asking: Tensor
+    ) -> Tensor:
+        """Compute the layer, without a convolution, for given queries at the chosen positions.
 
         Args:
             hidden, layout, chosen: as for `forward`.
-            asking: float [P, D], the states at `chosen` instead of those there.
+            asking: float [P, D], queries at `chosen`.
 
         Returns:
             float [P, D].
@@ -71,61 +79,83 @@ class DebertaLayer(EncoderLayer):
 
 
 class EnhancedMaskDecoder(nn.Module):
-    """What masked tokens are named from: the last layer, asked by states that know where they are.
+    """Decoder of masked tokens: the last layer with queries that contain absolute positions.
 
     Args:
         hidden_size: D.
-        max_positions: the longest L.
+        max_positions: maximum L.
     """
 
     def __init__(self, hidden_size: int, max_positions: int) -> None:
         super().__init__()
         self.position = nn.Embedding(max_positions, hidden_size)
 
-    def forward(self, last: DebertaLayer, hidden: Tensor, layout: Layout, chosen: Tensor) -> Tensor:
-        """Args: hidden: float [..., D], what enters the layer `last`; chosen: int64 [P], flat positions. Returns: float [P, D]."""
+    def forward(
+        self, last: DebertaLayer, hidden: Tensor, layout: BatchLayout, chosen: Tensor
+    ) -> Tensor:
+        """Return decoded states, float [P, D].
+
+        Args:
+            last: last encoder layer.
+            hidden: float [..., D], input of `last`.
+            chosen: int64 [P], flat positions.
+        """
         positions = layout.positions
-        places = chosen % hidden.shape[-2] if positions is None else positions.flatten().index_select(0, chosen)
-        states: Tensor = taken(hidden, chosen) + self.position(places)
+        places = (
+            chosen % hidden.shape[-2]
+            if positions is None
+            else positions.flatten().index_select(0, chosen)
+        )
+        states: Tensor = gather_positions(hidden, chosen) + self.position(places)
         for _ in range(DECODER_STEPS):
-            states = last.asked(hidden, layout, chosen, states)
+            states = last.forward_queries(hidden, layout, chosen, states)
         return states
 
 
 class MaskedLM(PretrainingModel):
-    """An encoder that names masked tokens.
+    """Masked language model.
 
     Args:
-        decoder: gives the states that they are named from; None: the encoder's last layer does.
+        decoder: computes the states that tokens are predicted from; None: the last layer's states.
     """
 
-    def __init__(self, encoder: Encoder, masked_lm: MaskedLMHead, decoder: EnhancedMaskDecoder | None) -> None:
+    def __init__(
+        self, encoder: Encoder, masked_lm: MaskedLMHead, decoder: EnhancedMaskDecoder | None
+    ) -> None:
         super().__init__(encoder, masked_lm)
         self.decoder = decoder
 
     def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """As `PretrainingModel.forward`."""
-        if self.decoder is None or not self.everywhere:
+        """Compute logits; see `PretrainingModel.forward`."""
+        if self.decoder is None or not self.predicts_all_positions:
             return super().forward(batch)
         states = self.encode(batch, batch["masked_positions"])
         return {**self.logits({"masked": states}, batch), "hidden": self.encode(batch)}
 
     def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
-        """The hidden states of a batch, float [B, L, D]; or what tokens are named from at the wanted positions, [P, D]."""
+        """Return hidden states [B, L, D], or decoded states [P, D] at the wanted positions."""
         if self.decoder is None or wanted is None:
             return super().encode(batch, wanted)
-        inputs = batch["input_ids"], batch.get("attention_mask"), batch["token_type_ids"], batch.get("layout")
+        inputs = (
+            batch["input_ids"],
+            batch.get("attention_mask"),
+            batch["token_type_ids"],
+            batch.get("layout"),
+        )
         return self.encoder.through(self._decoded, *inputs, wanted)
 
-    def _decoded(self, hidden: Tensor, layout: Layout, chosen: Tensor | None) -> Tensor:
+    def _decoded(self, hidden: Tensor, layout: BatchLayout, chosen: Tensor | None) -> Tensor:
         assert self.decoder is not None
-        decoded: Tensor = self.decoder(self.encoder.layers[-1], self.encoder.below(hidden, layout), layout, chosen)
+        decoded: Tensor = self.decoder(
+            self.encoder.layers[-1], self.encoder.below(hidden, layout), layout, chosen
+        )
         return decoded
 
 
 class ReplacedTokenHead(nn.Module):
-    """One logit a token: was it replaced? The sum of its state and that of its sequence's first token, a norm, a dense layer, an
-    activation, and a vector (microsoft/DeBERTa, replaced_token_detection_model.py, `LMMaskPredictionHead`).
+    """Replaced-token logits: first token's state added, norm, dense layer, activation, projection.
+
+    Source: microsoft/DeBERTa, replaced_token_detection_model.py, `LMMaskPredictionHead`.
     """
 
     def __init__(self, hidden_size: int, activation: str, norm: nn.Module) -> None:
@@ -136,66 +166,81 @@ class ReplacedTokenHead(nn.Module):
         self.output = nn.Linear(hidden_size, 1)
 
     def forward(self, hidden: Tensor, sequence_first: Tensor | None = None) -> Tensor:
-        """Args: hidden: float [B, L, D]; sequence_first: bool [B, L], of packed rows: true where a sequence begins. Returns: [B, L]."""
+        """Return logits [B, L].
+
+        Args:
+            hidden: float [B, L, D].
+            sequence_first: bool [B, L], true where a sequence begins; packed rows only.
+        """
         if sequence_first is None:
             first = hidden[:, :1]
         else:
             places = torch.arange(hidden.shape[1], device=hidden.device)
             begins = torch.where(sequence_first, places, 0).cummax(dim=1).values
             first = hidden.gather(1, begins[:, :, None].expand_as(hidden))
-        logits: Tensor = self.output(self.activation(self.dense(self.norm(first + hidden)))).squeeze(-1)
+        logits: Tensor = self.output(
+            self.activation(self.dense(self.norm(first + hidden)))
+        ).squeeze(-1)
         return logits
 
 
-class ReplacedTokens(Electra):
-    """Generator and discriminator of version 3. `encoder` is the discriminator's."""
+class ReplacedTokenModel(Electra):
+    """Generator and discriminator of version 3; `encoder` is the discriminator's."""
 
-    def filled(self, batch: Mapping[str, Any]) -> Tensor:
+    def generate(self, batch: Mapping[str, Any]) -> Tensor:
         logits: Tensor = self.generator(batch)["mlm_logits"]
         return logits
 
-    def judged(self, hidden: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    def discriminate(self, hidden: Tensor, batch: Mapping[str, Any]) -> Tensor:
         logits: Tensor = self.discriminator(hidden, batch.get("sequence_first"))
         return logits
 
 
 def new_model(config: ModelConfig) -> nn.Module:
-    """The model of the given sizes, initialised from torch's current random state: a `MaskedLM`, or `ReplacedTokens`."""
+    """Build a `MaskedLM` or `ReplacedTokenModel`, initialized from torch's current random state."""
     config = cast(DebertaConfig, config)
-    model = _replaced_tokens(config) if config.pretraining == "rtd" else _masked_lm(config, _embeddings(config))
+    model = (
+        _replaced_tokens(config)
+        if config.pretraining == "rtd"
+        else _masked_lm(config, _embeddings(config))
+    )
     initialize(model, config.initializer_range)
     return model
 
 
 def new_pooler(config: ModelConfig) -> Pooler:
-    """What stands before the classifier: a dense layer and GELU (transformers, modeling_deberta_v2.py, `ContextPooler`)."""
+    """Build the pooler: a dense layer and GELU (transformers' `ContextPooler`)."""
     return Pooler(config.hidden_size, "gelu")
 
 
 def _masked_lm(config: DebertaConfig, embeddings: DebertaEmbeddings) -> MaskedLM:
     enhanced = config.enhanced_mask_decoder
-    decoder = EnhancedMaskDecoder(config.hidden_size, config.max_position_embeddings) if enhanced else None
+    decoder = (
+        EnhancedMaskDecoder(config.hidden_size, config.max_position_embeddings)
+        if enhanced
+        else None
+    )
     return MaskedLM(_encoder(config, embeddings), bert.masked_lm(config), decoder)
 
 
-def _replaced_tokens(config: DebertaConfig) -> ReplacedTokens:
+def _replaced_tokens(config: DebertaConfig) -> ReplacedTokenModel:
     own, generators = _embeddings(config), _embeddings(config.generator)
-    own.word = MovedTable(config.vocab_size, config.hidden_size)
+    own.word = GdesEmbedding(config.vocab_size, config.hidden_size)
     own.per_piece = ("word.weight", "word.delta")
-    generators.word = cast(MovedTable, BorrowedTable(own.word))
+    generators.word = cast(GdesEmbedding, GdesEmbeddingView(own.word))
     generators.per_piece = ()
     generator = _masked_lm(config.generator, generators)
-    generator.everywhere = False
+    generator.predicts_all_positions = False
     head = ReplacedTokenHead(config.hidden_size, config.hidden_act, _norm(config))
-    return ReplacedTokens(_encoder(config, own), head, generator)
+    return ReplacedTokenModel(_encoder(config, own), head, generator)
 
 
 class DebertaEmbeddings(Embeddings):
-    """Embeddings of words, and of relative positions, which the layers read.
+    """Word embeddings, and the relative positions that the layers read.
 
     Args:
-        relative: of the positions.
-        others: as for `Embeddings`.
+        relative: embeddings of the relative positions.
+        others: arguments of `Embeddings`.
     """
 
     def __init__(self, *others: Any, relative: RelativePositions, **options: Any) -> None:
@@ -225,7 +270,9 @@ def _embeddings(config: DebertaConfig) -> DebertaEmbeddings:
 
 
 def _encoder(config: DebertaConfig, embeddings: DebertaEmbeddings) -> Encoder:
-    layers = [_layer(config, embeddings.relative, number) for number in range(config.num_hidden_layers)]
+    layers = [
+        _layer(config, embeddings.relative, number) for number in range(config.num_hidden_layers)
+    ]
     return Encoder(embeddings, layers, nn.Identity())
 
 
@@ -241,7 +288,7 @@ def _layer(config: DebertaConfig, relative: RelativePositions, number: int) -> D
     )
     convolved = None
     if config.conv_kernel_size and number == 0:
-        convolved = Convolved(
+        convolved = ConvResidual(
             config.hidden_size,
             config.conv_kernel_size,
             activation=ACTIVATIONS[config.conv_act],

@@ -1,19 +1,21 @@
-"""DistilBERT's table: transformers gave everything other names there."""
+"""Hugging Face names of DistilBERT."""
 
 from __future__ import annotations
 
-from model.families.hub import Hub, fine_tuned
-from model.families.key_map import KeyMap
+from cloze.model.families.hub import HubFormat, KeyMap, fine_tuned
 
 _LAYER = "distilbert.transformer.layer.{n}"
 
-HUB = Hub(
+HUB = HubFormat(
     family="distilbert",
     model_type="distilbert",
     keys=KeyMap(
         [
             ("encoder.embeddings.word.weight", "distilbert.embeddings.word_embeddings.weight"),
-            ("encoder.embeddings.position.weight", "distilbert.embeddings.position_embeddings.weight"),
+            (
+                "encoder.embeddings.position.weight",
+                "distilbert.embeddings.position_embeddings.weight",
+            ),
             ("encoder.embeddings.norm.{p}", "distilbert.embeddings.LayerNorm.{p}"),
             ("encoder.layers.{n}.attention.query.{p}", f"{_LAYER}.attention.q_lin.{{p}}"),
             ("encoder.layers.{n}.attention.key.{p}", f"{_LAYER}.attention.k_lin.{{p}}"),
@@ -50,6 +52,6 @@ HUB = Hub(
     },
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     ignored=frozenset({"distilbert.embeddings.position_ids"}),
-    # of transformers' `DistilBertConfig`, where they are not BERT's
+    # defaults of transformers' `DistilBertConfig` that differ from BERT's
     read=lambda config: {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, **config},
 )

@@ -1,4 +1,7 @@
-"""The config of ELECTRA: the discriminator's sizes, and the generator's as a share of them. No torch."""
+"""The config of ELECTRA: the discriminator's sizes, and the generator's relative to them.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,29 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from model.families.config import ModelConfig, Size
-from pipeline.core.config import Tag
+from cloze.core.config import UnionTag
+from cloze.model.families.config import ModelConfig, Size
 
 
 class ElectraConfig(ModelConfig):
     """ELECTRA (Clark et al., 2020)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "discriminator": {}}
-    both_ways: ClassVar[bool] = False
+    supports_causal: ClassVar[bool] = False
 
-    family: Tag[Literal["electra"]] = "electra"
+    family: UnionTag[Literal["electra"]] = "electra"
 
     embedding_size: Size = 768
-    """Width of the embeddings; where it is not the hidden size, a projection follows (google-research/electra, `embeddings_project`)."""
+    """Width of the embeddings, projected to hidden_size if it differs (google-research/electra,
+    `embeddings_project`)."""
 
     generator_size: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
-    """The generator's width, heads and feed-forward block as a share of the discriminator's (Table 6); it has as many layers."""
+    """Width, heads and feed-forward size of the generator as a share of the discriminator's (Table
+    6). The number of layers is equal."""
 
     discriminator_weight: Annotated[float, Field(ge=0.0)] = 50.0
-    """Weight of the replaced-token loss beside the generator's (λ in section 3.2 and Table 6)."""
+    """Weight of the replaced-token loss relative to the generator's loss (λ in section 3.2 and
+    Table 6)."""
 
     @field_validator("generator_size")
     @classmethod
@@ -34,13 +40,14 @@ class ElectraConfig(ModelConfig):
         width, heads = info.data.get("hidden_size"), info.data.get("num_attention_heads")
         if width and heads and int(width * share) % max(1, int(heads * share)):
             raise ValueError(
-                f"a generator of width {int(width * share)} cannot have {max(1, int(heads * share))} heads; take another share"
+                f"a generator of width {int(width * share)} cannot have "
+                f"{max(1, int(heads * share))} heads; take another share"
             )
         return share
 
     @property
     def generator(self) -> ModelConfig:
-        """The generator's sizes (google-research/electra, run_pretraining.py, `get_generator_config`)."""
+        """Config of the generator (google-research/electra, `get_generator_config`)."""
         share = self.generator_size
         return self.model_copy(
             update={
@@ -55,10 +62,10 @@ class ElectraConfig(ModelConfig):
         return self.embedding_size
 
     @property
-    def beside(self) -> tuple[ModelConfig, ...]:
+    def auxiliary_models(self) -> tuple[ModelConfig, ...]:
         return (self.generator,)
 
-    def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm", "rtd")
 
     def loss_weights(self) -> Mapping[str, float]:
@@ -66,3 +73,14 @@ class ElectraConfig(ModelConfig):
 
 
 CONFIG = ElectraConfig
+
+# ELECTRA's sizes (Clark et al., 2020, Table 6). Counts are of the discriminator without its head.
+PRESETS: dict[str, ModelConfig] = {
+    "electra-tiny": ElectraConfig.of_size(2, 128, embedding_size=128, generator_size=0.5),
+    # 14M (also Table 1)
+    "electra-small": ElectraConfig.of_size(12, 256, embedding_size=128, generator_size=0.25),
+    # 110M
+    "electra-base": ElectraConfig.of_size(12, 768, embedding_size=768, generator_size=1 / 3),
+    # 335M
+    "electra-large": ElectraConfig.of_size(24, 1024, embedding_size=1024, generator_size=0.25),
+}

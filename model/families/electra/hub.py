@@ -1,16 +1,20 @@
-"""ELECTRA's table: the discriminator. The generator stays behind."""
+"""Hugging Face names of ELECTRA's discriminator; the generator is not exported."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from model.families.bert import hub as bert
-from model.families.hub import TASK_ROWS, fine_tuned
-from model.families.key_map import KeyMap
+from cloze.model.families.bert import hub as bert
+from cloze.model.families.hub import TASK_ROWS, KeyMap, fine_tuned
 
-# Of transformers' `ElectraConfig`, where they are not BERT's: those of ELECTRA-small.
-_DEFAULTS = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+# Defaults of transformers' `ElectraConfig` that differ from BERT's: those of ELECTRA-small.
+_DEFAULTS = {
+    "embedding_size": 128,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+}
 
 
 def _read(config: dict[str, Any]) -> dict[str, Any]:
@@ -37,8 +41,11 @@ HUB = replace(
         frozenset({"discriminator"}): "ElectraForPreTraining",
         **fine_tuned("Electra"),
     },
-    # ElectraForMultipleChoice pools by a summary; its defaults are the classifier's dense layer and GELU
-    task_rows={**TASK_ROWS, "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "sequence_summary.summary.{p}"))},
+    # ElectraForMultipleChoice pools by a summary, by default the classifier's dense layer and GELU.
+    task_rows={
+        **TASK_ROWS,
+        "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "sequence_summary.summary.{p}")),
+    },
     copies={},
     ignored=frozenset({"electra.embeddings.position_ids"}),
     unexported=("masked_lm", "generator"),

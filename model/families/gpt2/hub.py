@@ -1,15 +1,14 @@
-"""GPT-2's table: our names beside those of transformers' `GPT2LMHeadModel` and the classes of its fine-tuned models.
+"""Hugging Face names of GPT-2 (`GPT2LMHeadModel` and the classes of fine-tuned models).
 
-Its linear layers are `Conv1D`, which holds a weight the other way round: [in, out].
+Its linear layers are `Conv1D`, which stores the transposed weight: [in, out].
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from model.families.hub import EMBEDDING, TASK_ROWS, Hub
-from model.families.key_map import KeyMap
-from pipeline.core.errors import DataError
+from cloze.core.errors import DataError
+from cloze.model.families.hub import EMBEDDING, TASK_ROWS, HubFormat, KeyMap
 
 LAYER = "transformer.h.{n}"
 
@@ -27,19 +26,23 @@ KEYS = KeyMap(
         ("classifier.weight", "score.weight"),
     ]
 )
-# transformers' defaults, which belong to another vocabulary; `model.hub.generation` writes the tokenizer's own
+# transformers' defaults are for another vocabulary; `cloze.model.hub.write` writes the tokenizer's
 NO_IDS = ("bos_token_id", "eos_token_id")
 # masks and a number that versions before 4.30 saved as weights
-BUFFERS = tuple(f"{prefix}h.{{n}}.attn.{name}" for prefix in ("", "transformer.") for name in ("bias", "masked_bias"))
+BUFFERS = tuple(
+    f"{prefix}h.{{n}}.attn.{name}"
+    for prefix in ("", "transformer.")
+    for name in ("bias", "masked_bias")
+)
 
 
 def write(config: dict[str, Any]) -> dict[str, Any]:
-    """One dropout as the two that transformers has."""
+    """Write one dropout as transformers' two."""
     return {**config, **dict.fromkeys(NO_IDS), "embd_pdrop": config["resid_pdrop"]}
 
 
 def read(config: dict[str, Any]) -> dict[str, Any]:
-    """The way back.
+    """Read transformers' two dropouts as one.
 
     Raises:
         DataError: the two differ.
@@ -47,13 +50,14 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
     residual, embedded = config.get("resid_pdrop", 0.1), config.get("embd_pdrop", 0.1)
     if residual != embedded:
         raise DataError(
-            f"resid_pdrop ({residual}) and embd_pdrop ({embedded}) differ, and gpt2 has one dropout; make them equal"
+            f"resid_pdrop ({residual}) and embd_pdrop ({embedded}) differ, and gpt2 has one "
+            f"dropout; make them equal"
         )
     width = config.get("n_embd", 768)
     return {**config, "n_embd": width, "n_inner": config.get("n_inner") or 4 * width}
 
 
-HUB = Hub(
+HUB = HubFormat(
     family="gpt2",
     model_type="gpt2",
     keys=KEYS,

@@ -1,6 +1,6 @@
-"""GPT-2 (Radford et al., 2019): a decoder with the norms before the blocks, learned positions, and the word embedding as its head.
+"""GPT-2 (Radford et al., 2019): pre-norm causal decoder, learned positions, tied head.
 
-No token sees what comes after it. In fine-tuning, a sequence's vector is the state of its last token, as it is.
+In fine-tuning, a sequence's vector is the state of its last token.
 """
 
 from __future__ import annotations
@@ -11,44 +11,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.families.config import ModelConfig
-from model.families.ltr.model import LeftToRight, last_state
-from model.layers.attention import SelfAttention
-from model.layers.embeddings import Embeddings
-from model.layers.encoder import Encoder
-from model.layers.encoder_layer import EncoderLayer
-from model.layers.feed_forward import FeedForward
-from model.layers.heads import initialize
-from model.layers.lazy_logits import VocabularyHead
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.ltr.model import LeftToRight, last_state
+from cloze.model.layers.attention import SelfAttention
+from cloze.model.layers.cross_entropy import VocabularyHead
+from cloze.model.layers.embeddings import Embeddings
+from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
+from cloze.model.layers.heads import initialize
 
 
 class TiedHead(VocabularyHead):
-    """Logits of the next token: states times word embeddings. It has no weights of its own."""
+    """Logits of the next token: states times word embeddings, without own weights."""
 
     def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
-        """Args: hidden: float [..., D]; decoder_weight: float [V, D]. Returns: logits, float [..., V]."""
-        return self.named(hidden, decoder_weight)
+        """Map hidden, float [..., D], and decoder_weight, float [V, D], to logits [..., V]."""
+        return self.project(hidden, decoder_weight)
 
 
 class LastState(nn.Module):
-    """One vector a sequence: the state of its last token (transformers, `GPT2ForSequenceClassification`). It has no weights.
+    """Pooler without weights: the last token's state (`GPT2ForSequenceClassification`).
 
     Attributes:
-        head_bias: whether a classifier on it has a bias.
+        head_bias: a classifier on it has a bias.
     """
 
     head_bias: bool = False
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Args: hidden: float [B, L, D]; attention_mask: bool [B, L]. Returns: float [B, D]."""
+        """Map hidden, float [B, L, D], and attention_mask, bool [B, L], to float [B, D]."""
         return last_state(hidden, attention_mask).squeeze(1)
 
 
 def new_model(config: ModelConfig) -> LeftToRight:
-    """The model of the given sizes, initialised from torch's current random state.
+    """Build the model, initialized from torch's current random state.
 
-    What leads out of a block starts smaller by the square root of the number of blocks that add to the residual path, two a layer
-    (section 2.3).
+    Output projections of blocks are divided by the square root of the number of blocks, two per
+    layer (section 2.3).
     """
     embeddings = Embeddings(
         config.vocab_size,
@@ -69,7 +67,7 @@ def new_model(config: ModelConfig) -> LeftToRight:
 
 
 def new_pooler(config: ModelConfig) -> LastState:
-    """What gives one vector a sequence in fine-tuning."""
+    """Build the pooler for fine-tuning."""
     del config
     return LastState()
 
@@ -77,7 +75,11 @@ def new_pooler(config: ModelConfig) -> LastState:
 def _layer(config: ModelConfig) -> EncoderLayer:
     return EncoderLayer(
         SelfAttention(
-            config.hidden_size, config.num_attention_heads, dropout=config.attention_dropout, fused=True, causal=True
+            config.hidden_size,
+            config.num_attention_heads,
+            dropout=config.attention_dropout,
+            fused=True,
+            causal=True,
         ),
         FeedForward(config.hidden_size, config.intermediate_size, activation=config.hidden_act),
         dropout=config.hidden_dropout,

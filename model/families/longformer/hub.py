@@ -1,22 +1,21 @@
-"""Longformer's table: RoBERTa's, the global projections, and a window a layer."""
+"""Hugging Face names of Longformer: RoBERTa's, global projections, and one window per layer."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from model.families.bert import hub as bert
-from model.families.hub import Row
-from model.families.key_map import KeyMap
-from model.families.longformer.model import convert
-from model.families.roberta import hub as roberta
+from cloze.model.families.bert import hub as bert
+from cloze.model.families.hub import KeyMap, Row
+from cloze.model.families.longformer.model import convert
+from cloze.model.families.roberta import hub as roberta
 
 LAYER = "longformer.encoder.layer.{n}.attention.self"
 GLOBAL_ROWS: list[Row] = [
     (f"encoder.layers.{{n}}.attention.global_{name}.{{p}}", f"{LAYER}.{name}_global.{{p}}")
     for name in ("query", "key", "value")
 ]
-# Which tokens attend globally, where their user says nothing (modeling_longformer.py).
+# Tokens with global attention by default in transformers (modeling_longformer.py).
 _GLOBAL = {
     "span": "makes all of the question global",
     "choice": "makes all of the ending global",
@@ -30,7 +29,7 @@ def write(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(config: dict[str, Any]) -> dict[str, Any]:
-    """A list of equal windows, as transformers saves them, is one number."""
+    """Convert transformers' list of equal windows to one number."""
     found = roberta.leave_padding({"attention_window": 512, "layer_norm_eps": 1e-12, **config})
     windows = found["attention_window"]
     if isinstance(windows, list):
@@ -50,7 +49,10 @@ HUB = replace(
         frozenset({"classifier"}): "LongformerForSequenceClassification",
     },
     refused={
-        head: f"transformers' class {why}, Cloze's model the first token alone; predict with Cloze, or export a roberta model"
+        head: (
+            f"transformers' class {why}, Cloze's model the first token alone; predict with Cloze, "
+            f"or export a roberta model"
+        )
         for head, why in _GLOBAL.items()
     },
     copies={

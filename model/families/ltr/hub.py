@@ -1,13 +1,17 @@
-"""The left-to-right model's table: transformers' BERT as a decoder, without a pooler."""
+"""Hugging Face names of the left-to-right model: BERT as a decoder, without a pooler."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from model.families.bert import hub as bert
-from model.families.key_map import KeyMap
+from cloze.model.families.bert import hub as bert
+from cloze.model.families.hub import KeyMap
 
-_HEAD = [(ours.replace("masked_lm.", "lm."), theirs) for ours, theirs in bert.HEAD_ROWS if ours.startswith("masked_lm.")]
+_HEAD = [
+    (ours.replace("masked_lm.", "lm."), theirs)
+    for ours, theirs in bert.HEAD_ROWS
+    if ours.startswith("masked_lm.")
+]
 
 HUB = replace(
     bert.HUB,

@@ -1,7 +1,8 @@
-"""Left to right: BERT's encoder in which no token sees what comes after it (Devlin et al., 2019, Table 5, "LTR & No NSP").
+"""Left-to-right model: BERT with causal attention (Devlin et al., 2019, Table 5, "LTR & No NSP").
 
-The head is the masked-LM head, and names the next token. In fine-tuning, a sequence's vector is read at its last token, the
-only one that has seen all others; or, with `bilstm`, at the first state of a bidirectional LSTM over all of them.
+The masked LM head predicts the next token. In fine-tuning, a sequence's vector is computed from its
+last token, which attends to all others, or with `bilstm` from the first state of a bidirectional
+LSTM.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from model.families.bert import model as bert
-from model.families.config import ModelConfig
-from model.families.ltr.config import LtrConfig
-from model.families.pretraining import encoded
-from model.layers.encoder import Encoder
-from model.layers.heads import Pooler, initialize
-from model.layers.unmask import unmask
+from cloze.model.families.bert import model as bert
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.ltr.config import LtrConfig
+from cloze.model.families.models import encoded
+from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.heads import Pooler, initialize
+from cloze.model.layers.kv_cache import unmask
 
 
 class LeftToRight(nn.Module):
-    """A causal encoder and the head that names next tokens.
+    """Causal encoder and next-token head.
 
     Args:
         lm: maps (states [..., D], word embeddings [V, D]) to logits [..., V].
@@ -37,17 +38,13 @@ class LeftToRight(nn.Module):
         self.lm = lm
 
     def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The batch's masks are taken off first.
-
-        Returns:
-            `hidden` [B, L, D]; `lm_logits` [B, L, V].
-        """
+        """Return `hidden` [B, L, D] and `lm_logits` [B, L, V], after removing the batch's masks."""
         hidden = encoded(self.encoder, unmask(batch), batch)
         return {"hidden": hidden, "lm_logits": self.lm(hidden, self.encoder.embeddings.word.weight)}
 
 
 class LastPooler(Pooler):
-    """A pooler on the last token's state."""
+    """Pooler on the last token's state."""
 
     reads_first = False
 
@@ -56,10 +53,10 @@ class LastPooler(Pooler):
 
 
 class LstmPooler(Pooler):
-    """A pooler on the first state of a bidirectional LSTM, which has read the row from both ends.
+    """Pooler on the first state of a bidirectional LSTM over the row.
 
     Args:
-        hidden_size: D; each direction has half of it.
+        hidden_size: D; each direction has D / 2.
     """
 
     reads_first = False
@@ -70,26 +67,36 @@ class LstmPooler(Pooler):
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         rows, length = hidden.shape[:2]
-        lengths = torch.full((rows,), length) if attention_mask is None else attention_mask.sum(dim=1).cpu()
-        packed = pack_padded_sequence(hidden.float(), lengths, batch_first=True, enforce_sorted=False)
+        lengths = (
+            torch.full((rows,), length)
+            if attention_mask is None
+            else attention_mask.sum(dim=1).cpu()
+        )
+        packed = pack_padded_sequence(
+            hidden.float(), lengths, batch_first=True, enforce_sorted=False
+        )
         states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
         return super().forward(states.to(hidden.dtype))
 
 
 def new_model(config: ModelConfig) -> LeftToRight:
-    """The model of the given sizes, initialised from torch's current random state."""
+    """Build the model, initialized from torch's current random state."""
     model = LeftToRight(bert.encoder(config, causal=True), bert.masked_lm(config))
     initialize(model, config.initializer_range)
     return model
 
 
 def new_pooler(config: ModelConfig) -> Pooler:
-    """What gives one vector a sequence in fine-tuning."""
-    return LstmPooler(config.hidden_size) if cast(LtrConfig, config).bilstm else LastPooler(config.hidden_size)
+    """Build the pooler for fine-tuning."""
+    return (
+        LstmPooler(config.hidden_size)
+        if cast(LtrConfig, config).bilstm
+        else LastPooler(config.hidden_size)
+    )
 
 
 def last_state(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """The last token's state of every row: [B, L, D] to [B, 1, D]."""
+    """Return the last real token's state of every row: [B, L, D] to [B, 1, D]."""
     if attention_mask is None:
         return hidden[:, -1:]
     last = attention_mask.sum(dim=1).clamp(min=1) - 1

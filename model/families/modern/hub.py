@@ -1,12 +1,11 @@
-"""The modern encoder's table: our names beside those of transformers' `ModernBertForMaskedLM` and `…ForSequenceClassification`."""
+"""Hugging Face names of ModernBERT (`ModernBertForMaskedLM`, `…ForSequenceClassification`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from model.families.hub import TASK_ROWS, Hub, fine_tuned
-from model.families.key_map import KeyMap
-from pipeline.core.errors import DataError
+from cloze.core.errors import DataError
+from cloze.model.families.hub import TASK_ROWS, HubFormat, KeyMap, fine_tuned
 
 LAYER = "model.layers.{n}"
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
@@ -28,15 +27,26 @@ KEYS = KeyMap(
         ("classifier.{p}", "classifier.{p}"),
     ]
 )
-DEFAULTS = {"num_hidden_layers": 22, "pad_token_id": 50283}  # of transformers' `ModernBertConfig`, where they are not ours
-NO_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")  # transformers' defaults belong to another vocabulary
+DEFAULTS = {
+    "num_hidden_layers": 22,
+    "pad_token_id": 50283,
+}  # transformers' defaults that differ from Cloze's
+NO_IDS = (
+    "bos_token_id",
+    "eos_token_id",
+    "cls_token_id",
+    "sep_token_id",
+)  # transformers' defaults are for another vocabulary
 THETAS = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
 
 
 def write(config: dict[str, Any]) -> dict[str, Any]:
-    """Which layers see what, and their thetas, as transformers has them since 5.0, beside the fields of before."""
+    """Add `layer_types` and `rope_parameters`, which transformers reads since 5.0."""
     every, layers = config["global_attn_every_n_layers"], config["num_hidden_layers"]
-    rope = {kind: {"rope_type": "default", "rope_theta": config[theta]} for kind, theta in THETAS.items()}
+    rope = {
+        kind: {"rope_type": "default", "rope_theta": config[theta]}
+        for kind, theta in THETAS.items()
+    }
     return {
         **config,
         **dict.fromkeys(NO_IDS),
@@ -46,16 +56,19 @@ def write(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(config: dict[str, Any]) -> dict[str, Any]:
-    """The way back.
+    """Convert transformers' config; the inverse of `write`.
 
     Raises:
-        DataError: the layers do not alternate regularly, or the rotary positions are scaled.
+        DataError: the layers do not alternate regularly, or rotary positions are scaled.
     """
     config = {**DEFAULTS, **config}
     for kind, theta in THETAS.items():
         rope = (config.get("rope_parameters") or {}).get(kind) or {}
         if rope.get("rope_type", "default") != "default":
-            raise DataError(f"rope_parameters of {kind} have the rope_type {rope['rope_type']!r}; use a model with 'default'")
+            raise DataError(
+                f"rope_parameters of {kind} have the rope_type {rope['rope_type']!r}; use a model "
+                f"with 'default'"
+            )
         if "rope_theta" in rope:
             config[theta] = rope["rope_theta"]
     types = config.get("layer_types")
@@ -63,12 +76,15 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
         wide = [number for number, kind in enumerate(types) if kind == GLOBAL]
         every = wide[1] if len(wide) > 1 else config.get("global_attn_every_n_layers") or len(types)
         if types != [LOCAL if number % every else GLOBAL for number in range(len(types))]:
-            raise DataError("layer_types do not alternate regularly, beginning with full_attention; use another model")
+            raise DataError(
+                "layer_types do not alternate regularly, beginning with full_attention; use "
+                "another model"
+            )
         config["global_attn_every_n_layers"] = every
     return config
 
 
-HUB = Hub(
+HUB = HubFormat(
     family="modern",
     model_type="modernbert",
     keys=KEYS,

@@ -1,7 +1,7 @@
-"""The modern encoder: ModernBERT (Warner et al., "Smarter, Better, Faster, Longer", 2024).
+"""ModernBERT (Warner et al., "Smarter, Better, Faster, Longer", 2024).
 
-Norms stand before the blocks, positions are rotary, the feed-forward block is gated (GeGLU), nothing but the decoder has a
-bias, and of three layers two see a window alone. Padding is left out on the way, as in every encoder here.
+Pre-norm blocks, rotary positions, gated feed-forward (GeGLU), no bias except in the decoder, and
+local attention in two layers of three. Padding is removed, as in all encoders.
 """
 
 from __future__ import annotations
@@ -12,25 +12,22 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from model.families.config import ModelConfig
-from model.families.modern.config import ModernConfig
-from model.families.pretraining import PretrainingModel
-from model.layers.activation import ACTIVATIONS
-from model.layers.attention import SelfAttention
-from model.layers.embeddings import Embeddings
-from model.layers.encoder import Encoder
-from model.layers.encoder_layer import EncoderLayer
-from model.layers.feed_forward import FeedForward
-from model.layers.heads import initialize, mean_state
-from model.layers.lazy_logits import VocabularyHead
-from model.layers.rotary import Rotary
-from model.layers.shared import Shared
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import PretrainingModel
+from cloze.model.families.modern.config import ModernConfig
+from cloze.model.layers.attention import Rotary, SelfAttention
+from cloze.model.layers.cross_entropy import VocabularyHead
+from cloze.model.layers.disentangled import ModuleReference
+from cloze.model.layers.elementwise import ACTIVATIONS
+from cloze.model.layers.embeddings import Embeddings
+from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
+from cloze.model.layers.heads import initialize, mean_state
 
 
 class PredictionHead(nn.Module):
-    """Dense, activation, norm: before the decoder in pretraining, and before a classifier on the first token's state or the mean of all.
+    """Dense layer, activation and norm, before the decoder in pretraining and before classifiers.
 
-    Both read the same weights, as in transformers: fine-tuning starts from the head that pretraining has left.
+    Both use the same weights, as in transformers: fine-tuning starts from the pretrained head.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -41,12 +38,12 @@ class PredictionHead(nn.Module):
         self._mean = cast(ModernConfig, config).classifier_pooling == "mean"
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """Args: hidden: float [..., D]. Returns: float [..., D]."""
+        """Map float [..., D] to float [..., D]."""
         transformed: Tensor = self.norm(self.activation(self.dense(hidden)))
         return transformed
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Args: hidden: float [B, L, D]; attention_mask: bool [B, L], which the mean needs. Returns: float [B, D]."""
+        """Pool hidden, float [B, L, D], to [B, D]; the mean needs attention_mask, bool [B, L]."""
         if not self._mean:
             return self.transform(hidden[:, 0])
         assert attention_mask is not None
@@ -54,43 +51,52 @@ class PredictionHead(nn.Module):
 
 
 class Decoder(VocabularyHead):
-    """Logits from what the prediction head gives; the weight is the word embedding, only the bias [V] lives here."""
+    """Decoder of the prediction head's output: word embeddings and an own bias [V]."""
 
     per_piece = ("bias",)
 
     def __init__(self, head: PredictionHead, vocab_size: int) -> None:
         super().__init__()
-        self.transform = Shared(head.transform)
+        self.transform = ModuleReference(head.transform)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
-        """Args: hidden: float [M, D]; decoder_weight: float [V, D]. Returns: logits, float [M, V]."""
-        return self.named(self.transform(hidden), decoder_weight, self.bias)
+        """Map hidden, float [M, D], and decoder_weight, float [V, D], to logits [M, V]."""
+        return self.project(self.transform(hidden), decoder_weight, self.bias)
 
 
 def new_model(config: ModelConfig) -> PretrainingModel:
-    """The model of the given sizes, initialised from torch's current random state.
+    """Build the model, initialized from torch's current random state.
 
-    What leads out of a block starts smaller by the square root of twice the number of layers (appendix A: "Megatron
-    initialization"; transformers, ModernBertPreTrainedModel._init_weights).
+    Output projections are divided by the square root of twice the number of layers (appendix A,
+    "Megatron initialization"; transformers, ModernBertPreTrainedModel._init_weights).
     """
     config = cast(ModernConfig, config)
     embeddings = Embeddings(
-        config.vocab_size, config.hidden_size, max_positions=0, segments=0, norm=_norm(config), dropout=config.hidden_dropout
+        config.vocab_size,
+        config.hidden_size,
+        max_positions=0,
+        segments=0,
+        norm=_norm(config),
+        dropout=config.hidden_dropout,
     )
     layers = [_layer(config, number) for number in range(config.num_hidden_layers)]
     head = new_pooler(config)
-    model = PretrainingModel(Encoder(embeddings, layers, _norm(config)), Decoder(head, config.vocab_size), pooler=head)
+    model = PretrainingModel(
+        Encoder(embeddings, layers, _norm(config)), Decoder(head, config.vocab_size), pooler=head
+    )
     initialize(model, config.initializer_range)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith(("attention.output.weight", "feed_forward.down.weight", "pooler.dense.weight")):
+            if name.endswith(
+                ("attention.output.weight", "feed_forward.down.weight", "pooler.dense.weight")
+            ):
                 parameter.div_(math.sqrt(2 * config.num_hidden_layers))
     return model
 
 
 def new_pooler(config: ModelConfig) -> PredictionHead:
-    """What gives one vector a sequence in fine-tuning: the head of pretraining on the first token."""
+    """Build the pooler for fine-tuning: the pretraining head."""
     return PredictionHead(config)
 
 
@@ -104,7 +110,9 @@ def _layer(config: ModernConfig, number: int) -> EncoderLayer:
         bias=False,
         fused=True,
         window=None if everything else config.local_attention // 2,
-        rotary=Rotary(config.head_size, config.global_rope_theta if everything else config.local_rope_theta),
+        rotary=Rotary(
+            config.head_size, config.global_rope_theta if everything else config.local_rope_theta
+        ),
     )
     feed_forward = FeedForward(
         config.hidden_size,
@@ -118,7 +126,9 @@ def _layer(config: ModernConfig, number: int) -> EncoderLayer:
         attention,
         feed_forward,
         dropout=0.0,
-        attention_input_norm=_norm(config) if number else None,  # the embeddings have just been normalised
+        attention_input_norm=_norm(config)
+        if number
+        else None,  # the embeddings are already normalized
         feed_forward_input_norm=_norm(config),
     )
 

@@ -7,26 +7,37 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from model.families.config import ModelConfig, Size
-from pipeline.core.config import Tag
+from cloze.core.config import UnionTag
+from cloze.model.families.config import ModelConfig, Size
 
 
 class RobertaConfig(ModelConfig):
-    """Defaults are those of RoBERTa-base where Hugging Face's `RobertaConfig` has them."""
+    """RoBERTa; defaults are those of Hugging Face's `RobertaConfig` where it has RoBERTa-base's."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
-    usual_vocabulary: ClassVar[int] = 50_265
-    usual_batch: ClassVar[int] = 8192  # section 5
+    default_vocab_size: ClassVar[int] = 50_265
+    default_batch_size: ClassVar[int] = 8192  # section 5
 
-    family: Tag[Literal["roberta"]] = "roberta"
+    family: UnionTag[Literal["roberta"]] = "roberta"
     type_vocab_size: Size = 1
     max_position_embeddings: Size = 512
-    """The longest row that the model can read, in pieces; Hugging Face counts the padding's rows of the table too (514 for 512)."""
+    """Maximum length of a row in tokens. Hugging Face also counts the padding rows of the table
+    (514 for 512)."""
     pad_token_id: Annotated[int, Field(ge=0)] = 1
 
-    def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm",)
 
 
 CONFIG = RobertaConfig
+
+# RoBERTa's sizes (Liu et al., 2019, section 5): BERT's with 50K byte-level BPE tokens;
+# layer_norm_eps is fairseq's.
+PRESETS: dict[str, ModelConfig] = {
+    "roberta-tiny": RobertaConfig.of_size(2, 128, layer_norm_eps=1e-5),
+    # 125M parameters: 124.7M with the LM head
+    "roberta-base": RobertaConfig.of_size(12, 768, layer_norm_eps=1e-5),
+    # 355M: 355.4M with the LM head
+    "roberta-large": RobertaConfig.of_size(24, 1024, layer_norm_eps=1e-5),
+}

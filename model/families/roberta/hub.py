@@ -1,13 +1,12 @@
-"""RoBERTa's table: BERT's encoder under another name, the LM head and the classifier of transformers' RoBERTa."""
+"""Hugging Face names of RoBERTa: BERT's encoder, RoBERTa's LM head and classifier."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from model.families.bert import hub as bert
-from model.families.hub import TASK_ROWS, Row, fine_tuned
-from model.families.key_map import KeyMap
+from cloze.model.families.bert import hub as bert
+from cloze.model.families.hub import TASK_ROWS, KeyMap, Row, fine_tuned
 
 LM_ROWS: list[Row] = [
     ("masked_lm.dense.{p}", "lm_head.dense.{p}"),
@@ -16,17 +15,27 @@ LM_ROWS: list[Row] = [
     ("pooler.dense.{p}", "classifier.dense.{p}"),
     ("classifier.{p}", "classifier.out_proj.{p}"),
 ]
-DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 1}  # of transformers' `RobertaConfig`
+DEFAULTS = {
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "pad_token_id": 1,
+}  # defaults of transformers' `RobertaConfig`
 
 
 def count_padding(config: dict[str, Any]) -> dict[str, Any]:
-    """transformers counts the rows up to the padding's as positions."""
-    return {**config, "max_position_embeddings": config["max_position_embeddings"] + config["pad_token_id"] + 1}
+    """Add the rows up to the padding id, which transformers counts as positions."""
+    return {
+        **config,
+        "max_position_embeddings": config["max_position_embeddings"] + config["pad_token_id"] + 1,
+    }
 
 
 def leave_padding(config: dict[str, Any]) -> dict[str, Any]:
     whole = {**DEFAULTS, **config}
-    return {**whole, "max_position_embeddings": whole["max_position_embeddings"] - whole["pad_token_id"] - 1}
+    return {
+        **whole,
+        "max_position_embeddings": whole["max_position_embeddings"] - whole["pad_token_id"] - 1,
+    }
 
 
 HUB = replace(
@@ -39,8 +48,11 @@ HUB = replace(
         frozenset({"masked_lm"}): "RobertaForMaskedLM",
         **fine_tuned("Roberta"),
     },
-    # its pooler is the classifier's dense layer under another name
-    task_rows={**TASK_ROWS, "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "roberta.pooler.dense.{p}"))},
+    # the pooler is the classifier's dense layer under another name
+    task_rows={
+        **TASK_ROWS,
+        "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "roberta.pooler.dense.{p}")),
+    },
     copies={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

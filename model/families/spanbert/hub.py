@@ -1,11 +1,11 @@
-"""SpanBERT's table: transformers knows it as BERT, and has no span boundary head."""
+"""Hugging Face names of SpanBERT: BERT's; the span boundary head is not exported."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from model.families.bert import hub as bert
-from model.families.hub import fine_tuned
+from cloze.model.families.bert import hub as bert
+from cloze.model.families.hub import fine_tuned
 
 HUB = replace(
     bert.HUB,

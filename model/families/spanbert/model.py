@@ -1,4 +1,4 @@
-"""SpanBERT (Joshi et al., 2020): BERT on single segments, with a head that names masked tokens from the ends of their span.
+"""SpanBERT (Joshi et al., 2020): BERT that also predicts tokens from span boundaries.
 
 Equation 1 of the paper is the sum of the masked-token loss and the span boundary loss.
 """
@@ -11,33 +11,35 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from model.families.bert import model as bert
-from model.families.bert.model import new_pooler
-from model.families.config import ModelConfig
-from model.families.pretraining import PretrainingModel
-from model.families.spanbert.config import SpanBertConfig
-from model.layers.encoder import Encoder
-from model.layers.heads import MaskedLMHead, SpanBoundaryHead, initialize
+from cloze.model.families.bert import model as bert
+from cloze.model.families.bert.model import new_pooler
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import PretrainingModel
+from cloze.model.families.spanbert.config import SpanBertConfig
+from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.heads import MaskedLMHead, SpanBoundaryHead, initialize
 
 __all__ = ["new_model", "new_pooler", "spans"]
 
 
-class Spans(NamedTuple):
-    """Of each masked position, all int64 [M]: the flat positions just before and behind its span, and its place in it."""
+class SpanBoundaries(NamedTuple):
+    """Flat positions before and after each masked position's span, and its index; int64 [M]."""
 
     left: Tensor
     right: Tensor
     place: Tensor
 
 
-def spans(positions: Tensor) -> Spans:
-    """The spans that masked positions form: runs without a gap.
+def spans(positions: Tensor) -> SpanBoundaries:
+    """Return the spans of masked positions: runs without a gap.
 
-    Spans that touch are one, as in the original (facebookresearch/SpanBERT, masking.py, `merge_intervals`): a boundary is a token
-    that is not masked. Special tokens never are, so no run goes from one row into the next, and both ends exist.
+    Adjacent spans are merged, as in the original (facebookresearch/SpanBERT, masking.py,
+    `merge_intervals`), so boundaries are unmasked tokens. Special tokens are never masked, so no
+    span crosses rows, and both boundaries exist.
 
     Args:
-        positions: int64 [M], indices into the flattened B * L, ascending, with filler (0) at the end.
+        positions: int64 [M], ascending indices into the flattened B * L, with filler (0) at the
+            end.
     """
     number = torch.arange(len(positions), device=positions.device)
     opens = torch.ones_like(positions, dtype=torch.bool)
@@ -47,31 +49,39 @@ def spans(positions: Tensor) -> Spans:
     first = torch.where(opens, number, 0).cummax(dim=0).values
     behind = torch.where(closes, number, len(positions)).flip(0).cummin(dim=0).values.flip(0)
     left, right = positions[first] - 1, positions[behind] + 1
-    return Spans(left=left.clamp(min=0), right=right, place=number - first)
+    return SpanBoundaries(left=left.clamp(min=0), right=right, place=number - first)
 
 
 class SpanModel(PretrainingModel):
-    """A pretraining model with a span boundary head beside its masked-token head."""
+    """Pretraining model with a span boundary head in addition to its masked LM head."""
 
-    def __init__(self, encoder: Encoder, masked_lm: MaskedLMHead, span_boundary: SpanBoundaryHead) -> None:
+    def __init__(
+        self, encoder: Encoder, masked_lm: MaskedLMHead, span_boundary: SpanBoundaryHead
+    ) -> None:
         super().__init__(encoder, masked_lm)
         self.span_boundary = span_boundary
 
-    def places(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Both ends of every masked token's span too."""
+    def head_positions(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the positions that the heads read, span boundaries included."""
         found = spans(batch["masked_positions"])
-        last = batch["input_ids"].numel() - 1  # a row that is one mask has nothing behind it
-        return {**super().places(batch), "left": found.left, "right": found.right.clamp(max=last)}
+        last = batch["input_ids"].numel() - 1  # a row that is one mask has no token after it
+        return {
+            **super().head_positions(batch),
+            "left": found.left,
+            "right": found.right.clamp(max=last),
+        }
 
     def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """As `PretrainingModel.logits`, and `sbo_logits` [M, V]."""
+        """Return `PretrainingModel.logits` and `sbo_logits` [M, V]."""
         place = spans(batch["masked_positions"]).place
-        found = self.span_boundary(states["left"], states["right"], place, self.encoder.embeddings.word.weight)
+        found = self.span_boundary(
+            states["left"], states["right"], place, self.encoder.embeddings.word.weight
+        )
         return {**super().logits(states, batch), "sbo_logits": found}
 
 
 def new_model(config: ModelConfig) -> SpanModel:
-    """The model of the given sizes, initialised from torch's current random state."""
+    """Build the model, initialized from torch's current random state."""
     config = cast(SpanBertConfig, config)
     boundary = SpanBoundaryHead(
         config.hidden_size,

@@ -1,1 +1,1 @@
-"""Stage evaluate: config, the stage, and the evaluation."""
+"""Stage evaluate: config, stage and evaluation."""

@@ -1,1 +1,1 @@
-"""Stage finetune: config, the stage, what training starts from, and the training."""
+"""Stage finetune: config, stage, starting checkpoint and training."""

@@ -1,68 +1,175 @@
-"""One training of a task's network, by the loop that pretraining runs too: put together, run, scored on the dev split."""
+"""Fine-tuning: the starting checkpoint, and the training with pretraining's loop."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
-from model import checkpoint
-from model.layers.encoder import recompute_layers
-from model.tasks.encode import groups_of
-from model.tasks.features import STATES, FrozenNetwork, stored
-from model.tasks.finetune.config import FinetuneConfig
-from model.tasks.finetune.looked_up import only_looked_up, plain
-from model.tasks.finetune.start import Start
-from model.tasks.heads import new_network, trained_network
-from model.tasks.measure import DevScore
-from model.tasks.objective import TaskObjective
-from model.tasks.predict import predict
-from model.tasks.source import source_of
-from model.tasks.split import Split
-from model.tasks.table import load_task, merge_options
-from model.tasks.task import Meaning, Task
-from model.train import engines, sizing, state
-from model.train.distributed import StopRequest, World
-from model.train.interfaces import Interrupted, Recipe, Saved, Training, everywhere
-from model.train.loop import Finished, train
-from model.train.optimizers import optimizer_kind
-from model.train.pace import StepPace
-from model.train.parameters import freeze_unused, layer_rates
-from model.train.precision import Precision, settle
-from model.train.schedules import Schedule
-from pipeline.core import storage
-from pipeline.core.errors import Stopped
-from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Build
+from cloze.core import storage
+from cloze.core.errors import UsageError
+from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.model import checkpoint
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.table import model_config
+from cloze.model.layers.encoder import enable_activation_checkpointing
+from cloze.model.tasks.encode import groups_of
+from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.frozen import FrozenNetwork, check_frozen
+from cloze.model.tasks.heads import new_network, trained_network
+from cloze.model.tasks.predict import DevEvaluator, predict
+from cloze.model.tasks.source import TaskObjective, source_of
+from cloze.model.tasks.table import load_task, merge_options
+from cloze.model.tasks.task import Split, Task, TaskMetadata
+from cloze.model.train import engines
+from cloze.model.train.distributed import StopRequest, World
+from cloze.model.train.loop.duration import StepDuration
+from cloze.model.train.loop.interfaces import (
+    CheckpointMetadata,
+    TrainingHyperparameters,
+    TrainSpec,
+    constant_rate,
+)
+from cloze.model.train.loop.loop import TrainingResult, train
+from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.optimizers.parameters import freeze_unused, layerwise_lr_multipliers
+from cloze.model.train.plan import batch_plan
+from cloze.model.train.precision import Precision, resolve_for_run
+from cloze.model.train.resume import state
+from cloze.pipeline import tokenizer
+from cloze.pipeline.dataset.schema import DatasetInfo
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-LINES, MOST_STEPS = 100, 100  # log lines a training, and the most steps between two
+POOLING = "classifier_pooling"  # config field of families with optional pooling
+TOKENIZER = (
+    "tokenizer"  # directory in the build's scratch, if there is no checkpoint with a tokenizer
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What the trainings of one stage have in common.
+class StartingCheckpoint:
+    """Starting point of fine-tuning.
 
     Attributes:
-        meaning: of the network's outputs; it goes into the checkpoint.
+        state: weights by Cloze's names; None: random weights.
+        tokenizer: directory with the tokenizer.
+        pieces: loaded tokenizer.
+    """
+
+    model: ModelConfig
+    state: Mapping[str, Tensor] | None = field(repr=False)
+    tokenizer: str
+    pieces: Tokenizer
+    dataset: DatasetInfo | None
+
+
+def starting_point(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
+    """Return the input checkpoint, its shape alone (from_scratch), or a preset with a vocabulary.
+
+    Raises:
+        UsageError: an input is missing, or max_length exceeds the model's positions.
+        DataError: the checkpoint is missing or damaged.
+    """
+    found = _found(config, build, world)
+    most = found.model.max_position_embeddings
+    if config.max_length is not None and config.max_length > most:
+        raise UsageError(
+            f"max_length ({config.max_length}) exceeds the model's max_position_embeddings "
+            f"({most}); use {most} or less"
+        )
+    return found
+
+
+def _found(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
+    path = build.inputs.get("checkpoint")
+    if path is not None:
+        loaded = checkpoint.load_input(build, path)
+        return StartingCheckpoint(
+            model=_settled(loaded.model, config),
+            state=None if config.from_scratch else loaded.state,
+            tokenizer=loaded.tokenizer,
+            pieces=tokenizer.load(loaded.tokenizer),
+            dataset=loaded.dataset,
+        )
+    if not config.from_scratch:
+        raise UsageError(
+            "finetune needs a checkpoint (found none); name one that `cloze pretrain` made, or set "
+            "from_scratch"
+        )
+    vocabulary = build.inputs.get("vocab")
+    if config.model is None or vocabulary is None:
+        missing = "model" if config.model is None else "vocab"
+        raise UsageError(
+            f"finetune from scratch without a checkpoint needs {missing} (found none); name a "
+            f"preset and a vocabulary"
+        )
+    pieces = tokenizer.load(vocabulary)
+    saved = storage.join(build.scratch, TOKENIZER)
+    if world.is_rank_zero:
+        pieces.save(saved)
+    shape = model_config(
+        config.model, vocab_size=pieces.vocab_size, pad_token_id=pieces.special.pad
+    )
+    return StartingCheckpoint(
+        model=_settled(shape, config), state=None, tokenizer=saved, pieces=pieces, dataset=None
+    )
+
+
+def _settled(model: ModelConfig, config: FinetuneConfig) -> ModelConfig:
+    """Return the model config with the fine-tuning's `bilstm` and `pooling`.
+
+    Raises:
+        UsageError: the family does not support the option.
+    """
+    changes: dict[str, Any] = {}
+    if config.bilstm:
+        if "bilstm" not in type(model).model_fields:
+            raise UsageError(
+                f"bilstm (true) is for left-to-right encoders, this one is {model.family}; leave "
+                f"it out"
+            )
+        changes["bilstm"] = True
+    if config.pooling is not None:
+        if POOLING not in type(model).model_fields:
+            raise UsageError(
+                f"pooling ({config.pooling}) is not for models of the family {model.family}, whose "
+                f"classifiers read one token's"
+                " state; leave it out"
+            )
+        changes[POOLING] = config.pooling
+    return model.model_copy(update=changes) if changes else model
+
+
+LINES, MOST_STEPS = 100, 100  # log entries per training, and maximum steps between two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinetuneSetup:
+    """Common inputs of the trainings of one stage.
+
+    Attributes:
+        meaning: task metadata, stored in the checkpoint.
     """
 
     config: FinetuneConfig
-    build: Build
+    build: BuildContext
     world: World
     stop: StopRequest
     task: Task[Any, Any]
-    start: Start
-    meaning: Meaning
+    start: StartingCheckpoint
+    meaning: TaskMetadata
     train: Split
     dev: Split
 
     @property
     def steps_per_epoch(self) -> int:
-        return sum(math.ceil(len(group) / self.config.batch_size) for group in groups_of(self.train.samples))
+        return sum(
+            math.ceil(len(group) / self.config.batch_size)
+            for group in groups_of(self.train.samples)
+        )
 
     @property
     def steps(self) -> int:
@@ -72,18 +179,22 @@ class Setup:
     def learning_rate(self) -> float:
         return self.config.peak_learning_rate(self.start.model.hidden_size)
 
-    def settled(self, predictions: Any) -> Setup:
-        """With the options of decoding that these predictions for the dev split decide."""
-        found = self.task.settled(self.dev.examples, predictions)
+    def settled(self, predictions: Any) -> FinetuneSetup:
+        """Return the setup with the decoding options tuned on these dev predictions."""
+        found = self.task.tuned_options(self.dev.examples, predictions)
         if not found:
             return self
         options = merge_options(self.config.options, found)
-        return replace(self, task=load_task(self.task.name, options), meaning={**self.meaning, "options": options})
+        return replace(
+            self,
+            task=load_task(self.task.name, options),
+            meaning={**self.meaning, "options": options},
+        )
 
     @property
-    def saved(self) -> Saved:
-        """What a checkpoint says of the network."""
-        return Saved(
+    def saved(self) -> CheckpointMetadata:
+        """Metadata of the checkpoints."""
+        return CheckpointMetadata(
             model=self.start.model,
             heads=self.task.heads(self.meaning),
             tokenizer=self.start.tokenizer,
@@ -93,16 +204,16 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """A training that came to its end.
+class FinetuneResult:
+    """Finished training.
 
     Attributes:
-        step: whose weights are saved and scored: the last one, or the best.
-        weights: of that step, whole, on the CPU; may be empty on all ranks but the first.
-        predictions: of its network for the dev split, the same on every rank.
+        step: step of the saved weights: the last, or the best.
+        weights: weights of that step on the CPU; may be empty on ranks other than 0.
+        predictions: predictions for the dev split, equal on all ranks.
     """
 
-    finished: Finished
+    finished: TrainingResult
     step: int
     weights: Mapping[str, Tensor]
     predictions: Any
@@ -110,16 +221,20 @@ class Fit:
 
     @property
     def best(self) -> dict[str, float]:
-        """The best score on the way, and its step first, however the training was resumed."""
+        """Best score during training, with its step first."""
         found = dict(self.finished.progress.best or {})
-        return {name: found[name] for name in sorted(found, key=lambda name: (name != "step", name))}
+        return {
+            name: found[name] for name in sorted(found, key=lambda name: (name != "step", name))
+        }
 
 
-def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: Reporter) -> Fit:
-    """Train once, from the newest checkpoint below `path` if there is one. Every rank calls it.
+def fit(
+    setup: FinetuneSetup, weights: Mapping[str, Tensor] | None, path: str, report: Reporter
+) -> FinetuneResult:
+    """Train once, resuming from the newest checkpoint below `path`; every rank calls it.
 
     Args:
-        weights: encoder and pooler to begin with; None: random ones.
+        weights: initial encoder and pooler; None: random weights.
 
     Raises:
         Stopped: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
@@ -129,36 +244,41 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
     config, build, world, task = setup.config, setup.build, setup.world, setup.task
     execution, model, notes = build.execution, setup.start.model, list[str]()
     resumed = state.resume(path, build.fingerprint, world, notes)
-    precision = settle(config.precision, resumed.run.precision if resumed else None, world.device, notes)
+    precision = resolve_for_run(
+        config.precision, resumed.run.precision if resumed else None, world.device, notes
+    )
     network = new_network(task, model, weights, setup.meaning, config.dropout, config.seed)
     if execution.activation_checkpointing:
-        recompute_layers(network)
-    parameters = sum(parameter.numel() for parameter in network.parameters())  # now: an engine may cut them
+        enable_activation_checkpointing(network)
+    parameters = sum(
+        parameter.numel() for parameter in network.parameters()
+    )  # before an engine shards them
     kept = execution.keep_checkpoints + config.keeps_best
-    world.first_decides(lambda: sizing.check_disk(path, parameters, kept))
-    sees = optimizer_kind(config.optimizer).sees
+    world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, kept))
     engine = engines.choose(
         execution.engine,
         execution.zero,
         world.size,
         parameters,
-        sizing.device_memory(world.device),
+        batch_plan.device_memory(world.device),
         offload=execution.offload,
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
-    train_split, dev_split = setup.train, setup.dev
-    splits = [train_split.samples, dev_split.samples]
-    only_looked_up(network, splits, model.pad_token_id, resumed, whole=engine.name != "torch" or sees != "numbers")
-    states = storage.join(build.scratch, STATES, os.path.basename(path))
     if isinstance(network, FrozenNetwork):
-        train_split, dev_split = _stored(setup, network, states, precision, report)
+        check_frozen(setup.train.samples)
     longest = int(setup.train.samples.lengths.max())
-    asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None
-    plan = sizing.plan(config.batch_size, asked, model, longest, world)
+    if isinstance(execution.micro_batch, str):
+        raise UsageError(
+            f"micro_batch ({execution.micro_batch}) is for pretraining; give a number, or leave it "
+            f"out"
+        )
+    asked = execution.micro_batch
+    how = batch_plan.computing(execution, precision)
+    plan = batch_plan.plan(config.batch_size, asked, model, longest, world, how=how)
     objective = TaskObjective(task, network, precision, world.device)
     source = source_of(
-        train_split.samples,
+        setup.train.samples,
         batch_size=config.batch_size,
         seed=config.seed,
         micro_batch=plan.micro_batch,
@@ -166,15 +286,19 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
         sampling=config.sampling,
     )
     frozen = "encoder." if isinstance(network, FrozenNetwork) else None
-    unused = [name for name in freeze_unused(objective, source.blank()) if not (frozen and name.startswith(frozen))]
+    unused = [
+        name
+        for name in freeze_unused(objective, source.blank())
+        if not (frozen and name.startswith(frozen))
+    ]
     if unused:
         notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
-    measure = DevScore(objective, train_split, dev_split, world, source.steps_per_epoch)
-    training = Training(
+    measure = DevEvaluator(objective, setup.train, setup.dev, world, source.steps_per_epoch)
+    training = TrainSpec(
         path=path,
         config=config.model_dump(mode="json"),
-        recipe=Recipe(
-            pace=StepPace(steps=setup.steps, span=setup.steps),
+        recipe=TrainingHyperparameters(
+            pace=StepDuration(steps=setup.steps, span=setup.steps),
             learning_rate=setup.learning_rate,
             schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup)),
             seed=config.seed,
@@ -182,8 +306,10 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
             optimizer=config.optimizer,
             weight_decay=config.weight_decay,
             clip=config.clip,
-            rate=everywhere if config.layer_decay == 1 else layer_rates(network.state_dict(), config.layer_decay),
-            rates={"embeddings": config.embedding_rate},
+            rate=constant_rate
+            if config.layer_decay == 1
+            else layerwise_lr_multipliers(network.state_dict(), config.layer_decay),
+            rates={"embeddings": config.embedding_lr_multiplier},
         ),
         engine=engine,
         source=source,
@@ -201,38 +327,23 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
     step, best = finished.progress.step, finished.progress.best
     if finished.best is None or best is None or best["step"] == step:
         directory, predictions = storage.join(path, finished.checkpoint), measure.predictions(step)
-        weights = plain(checkpoint.weights(directory)) if world.first else {}
+        weights = checkpoint.weights(directory) if world.is_rank_zero else {}
     else:
         step, directory = int(best["step"]), storage.join(path, finished.best)
-        weights = plain(checkpoint.weights(directory))
+        weights = checkpoint.weights(directory)
         predictions = _predicted(setup, weights, path, precision)
-    if world.first:
-        storage.remove(states)
-    return Fit(finished=finished, step=step, weights=weights, predictions=predictions, precision=precision)
+    return FinetuneResult(
+        finished=finished, step=step, weights=weights, predictions=predictions, precision=precision
+    )
 
 
-def _predicted(setup: Setup, weights: Mapping[str, Tensor], path: str, precision: Precision) -> Any:
-    """What the network of these weights says to the dev split; the same on every rank."""
-    network = trained_network(setup.task, setup.start.model, weights, setup.meaning, path).to(setup.world.device)
+def _predicted(
+    setup: FinetuneSetup, weights: Mapping[str, Tensor], path: str, precision: Precision
+) -> Any:
+    """Return the predictions of these weights for the dev split, equal on all ranks."""
+    network = trained_network(setup.task, setup.start.model, weights, setup.meaning, path).to(
+        setup.world.device
+    )
     objective = TaskObjective(setup.task, network, precision, setup.world.device)
     answers = predict(objective, setup.dev.samples, setup.world)
     return setup.task.decode(answers, setup.dev.examples, setup.dev.samples)
-
-
-def _stored(
-    setup: Setup, network: FrozenNetwork, directory: str, precision: Precision, report: Reporter
-) -> tuple[Split, Split]:
-    """Both splits with what the frozen encoder says of them, computed once."""
-    world, found = setup.world, []
-    if world.first:
-        report.progress(0, None, "steps", {"step": "reading the frozen encoder's features"})
-    network.to(world.device)
-    for name, split in (("train", setup.train), ("dev", setup.dev)):
-        file = storage.join(directory, f"{name}.npy")
-        try:
-            samples = stored(network, split.samples, file, world, precision, lambda: setup.stop.asked)
-        except Interrupted as error:
-            raise Stopped("stopped while the frozen encoder's features were read; run again to go on") from error
-        found.append(Split(examples=split.examples, samples=samples))
-    network.cpu()
-    return found[0], found[1]

@@ -1,23 +1,256 @@
-"""Stage finetune: a pretrained checkpoint and a task's labelled set in; a fine-tuned checkpoint and its scores out.
+"""The stage finetune: pretrained checkpoint and labelled data -> checkpoint, metrics, predictions.
 
-Files: `checkpoint/` (encoder and the task's head; config.json's `task` says what its outputs mean), `metrics.json`,
-the task's predictions for the dev split, `metrics.jsonl` (the log lines, with times), `from_scratch.jsonl` (those of the baseline).
-`checkpoints/` is there while it trains.
-
-The command line imports this module at every start; torch comes in when the stage runs.
+The command line imports this module at every start; it imports only pydantic and the task table.
 """
 
 from __future__ import annotations
 
-from model.tasks.cost import FINETUNE_COSTS
-from model.tasks.finetune.config import VERSION, FinetuneConfig
-from pipeline.core.humanize import figures
-from pipeline.core.stage import Build, Input, Outcome, Stage
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from cloze.core.artifacts import fingerprints
+from cloze.core.artifacts.artifact import canonical_json
+from cloze.core.config import InputPath, StageConfig
+from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.humanize import format_metrics
+from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.model.tasks.cost import FINETUNE_COSTS
+from cloze.model.tasks.files import data_fingerprint, missing_split
+from cloze.model.tasks.options import TOGETHER, FrozenLayers, SubTask, TaskOptions
+from cloze.model.tasks.table import TASKS, task_options
+from cloze.model.train.optimizers import known_optimizer
+
+VERSION = 4
+SMALL, SMALL_RATE, USUAL_RATE, FROZEN_RATE = 512, 3e-4, 5e-5, 1e-3
+SPLITS = ("train", "dev")
 
 
-def run(config: FinetuneConfig, build: Build) -> Outcome:
-    """Fine-tune on this rank; see `model.tasks.finetune.run.run`."""
-    from model.tasks.finetune import run as finetune
+class FinetuneConfig(StageConfig):
+    """Options of finetune.
+
+    Defaults are those of BERT (Devlin et al. 2019, appendix A.3: batch 16 or 32, 2e-5 to 5e-5, 2 to
+    4 epochs; `run_classifier.py`: warm-up over a tenth of the steps, weight decay 0.01, clipping at
+    1.0). Small models have a higher learning rate: google-research/bert tuned its miniatures (Turc
+    et al. 2019) over 3e-5 to 3e-4.
+    """
+
+    task: str = "sst2"
+    """Task, such as sst2 or squad; `cloze help tasks` lists them."""
+
+    data: InputPath | None = None
+    """Directory with the task's files, or its parent. Not needed for tasks built from a corpus."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Task options that differ from the registered ones, such as the columns and files of your own
+    data."""
+
+    tasks: dict[str, SubTask] = Field(default_factory=dict)
+    """With task together: tasks that share the encoder, by name, such as {mrpc: {}, rte: {data:
+    DIR}}. Each has its own head."""
+
+    sampling: float = Field(default=1.0, ge=0, le=1)
+    """With task together: exponent of the task size in sampling. 1: by size; 0: uniform."""
+
+    epochs: int = Field(default=3, ge=1)
+    """Passes over the train split."""
+
+    batch_size: int = Field(default=32, ge=1)
+    """Examples per optimizer step, over all processes."""
+
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Peak learning rate. Default: 5e-5; 3e-4 for hidden sizes below 512; 1e-3 with --frozen."""
+
+    optimizer: str = "adamw"
+    """Optimizer of all weights."""
+
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Learning-rate multiplier from each layer to the one below; the head has the full rate."""
+
+    embedding_lr_multiplier: float = Field(default=1.0, gt=0)
+    """Learning-rate multiplier of the embeddings."""
+
+    warmup: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the steps with linear warmup; linear decay to 0 follows."""
+
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled weight decay of weight matrices; biases and norms have none."""
+
+    clip: float = Field(default=1.0, ge=0)
+    """Maximum gradient norm; 0 disables clipping."""
+
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropout before the task's head. Default: the model's hidden_dropout."""
+
+    max_length: int | None = Field(default=None, ge=4)
+    """Maximum tokens per sequence, special tokens included. Default: by task, at most what the
+    model supports."""
+
+    limit_per_class: int | None = Field(default=None, ge=1)
+    """Maximum number of training examples per class. Default: all."""
+
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: weight the loss so that all classes count equally."""
+
+    seed: int = Field(default=1, ge=0, lt=1 << 63)
+    """Seed of the head's weights, the order of examples and dropout."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
+
+    baselines: bool = True
+    """Also score trivial baselines and the same model from random weights."""
+
+    patience: int | None = Field(default=None, ge=1)
+    """Stop early after this many dev evaluations, normally one per epoch, without improvement."""
+
+    keep: Literal["last", "best"] | None = None
+    """Weights to save: last step, or best on dev. Default: best with --patience, else last."""
+
+    frozen: FrozenLayers | None = None
+    """Freeze the encoder and train a BiLSTM and the head on these hidden states (BERT, table 7)."""
+
+    lstm_size: int = Field(default=768, ge=1)
+    """With --frozen: width of the BiLSTM per direction."""
+
+    lstm_layers: int = Field(default=2, ge=1)
+    """With --frozen: number of BiLSTM layers."""
+
+    pooling: Literal["cls", "mean"] | None = None
+    """Vector of a text, for families that leave it open (modern): first token or mean. Default: the
+    checkpoint's."""
+
+    bilstm: bool = False
+    """Add a BiLSTM on top of a left-to-right encoder (BERT, table 5)."""
+
+    from_scratch: bool = False
+    """Start from random weights instead of the checkpoint's."""
+
+    model: str | None = None
+    """Model preset, with --from-scratch and without --checkpoint; needs --tokenizer."""
+
+    @field_validator("optimizer")
+    @classmethod
+    def _known_optimizer(cls, value: str) -> str:
+        return known_optimizer(value)
+
+    @field_validator("task")
+    @classmethod
+    def _known_task(cls, value: str) -> str:
+        if value not in TASKS:
+            raise ValueError(f"no such task; {did_you_mean(value, TASKS)}")
+        return value
+
+    @model_validator(mode="after")
+    def _known_options(self) -> FinetuneConfig:
+        try:
+            task_options(self.task, self.options)
+            for name, part in self.tasks.items():
+                task_options(part.task or name, part.options, f"tasks.{name}.options")
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @model_validator(mode="after")
+    def _several_only_together(self) -> FinetuneConfig:
+        if self.tasks and self.task != TOGETHER:
+            raise ValueError(f"tasks names several, task is {self.task}; use task: {TOGETHER}")
+        if self.task == TOGETHER and not self.tasks:
+            raise ValueError(
+                f"task {TOGETHER} needs tasks (found none); name them: --set 'tasks={{mrpc: {{}}, "
+                f"rte: {{}}}}'"
+            )
+        if self.tasks and self.frozen is not None:
+            raise ValueError(
+                f"frozen ({self.frozen}) is for one task; leave it out, or fine-tune each alone"
+            )
+        wrong = [
+            name
+            for name in self.tasks
+            if not name.isidentifier() or (self.tasks[name].task or name) in (TOGETHER, "package")
+        ]
+        if wrong:
+            raise ValueError(
+                f"tasks.{wrong[0]} cannot be one of several; use a word as its name, and a task "
+                f"that is read from data"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _model_only_from_scratch(self) -> FinetuneConfig:
+        if self.model is not None and not self.from_scratch:
+            raise ValueError(
+                f"model ({self.model!r}) is only read with from_scratch: true; the checkpoint says "
+                f"which model it is"
+            )
+        return self
+
+    def peak_learning_rate(self, hidden_size: int) -> float:
+        """Return `learning_rate`, or the default for the model's width or a frozen encoder."""
+        if self.frozen is not None:
+            return self.learning_rate or FROZEN_RATE
+        return self.learning_rate or (SMALL_RATE if hidden_size < SMALL else USUAL_RATE)
+
+    @property
+    def keeps_best(self) -> bool:
+        """True if the best step's weights are saved."""
+        return self.keep == "best" or (self.keep is None and self.patience is not None)
+
+    @property
+    def some_data(self) -> str | None:
+        """`data`, or the first data path among several tasks."""
+        return self.data or next((part.data for part in self.tasks.values()), None)
+
+    def given_options(self) -> dict[str, Any]:
+        """Return `options`, with `tasks` if there are several."""
+        return {
+            **self.options,
+            **({"tasks": self.model_dump(mode="json")["tasks"]} if self.tasks else {}),
+        }
+
+    def reads(self) -> Iterator[tuple[str, TaskOptions, str | None]]:
+        """Iterate over name, options and data path of each task."""
+        for _, task, path, options in self._read():
+            yield task, task_options(task, options), path
+
+    def _read(self) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
+        """Iterate over field, task, path and options of each task."""
+        if not self.tasks:
+            yield "data", self.task, self.data, self.options
+        for name, part in self.tasks.items():
+            yield f"tasks.{name}", part.task or name, part.data or self.data, part.options
+
+    def external_fingerprints(self) -> dict[str, str]:
+        """Return the fingerprint of the files that the task reads; others are ignored."""
+        prints = [
+            (
+                field,
+                task,
+                options,
+                None
+                if path is None
+                else data_fingerprint(path, task_options(task, options), SPLITS),
+            )
+            for field, task, path, options in self._read()
+        ]
+        if self.tasks:  # counts as a whole, like a field that names paths
+            return {"tasks": fingerprints.combine_hashes([("", canonical_json(prints))])}
+        return {field: found for field, _, _, found in prints if found is not None}
+
+    def missing(self) -> str:
+        """Return a clause about missing files of the task; empty if all exist."""
+        for _, task, path, options in self._read():
+            if path is not None and (
+                told := missing_split(path, task_options(task, options), SPLITS)
+            ):
+                return told
+        return ""
+
+
+def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
+    """Fine-tune on this rank; see `cloze.model.tasks.finetune.run.run`."""
+    from cloze.model.tasks.finetune import run as finetune
 
     return finetune.run(config, build)
 
@@ -28,15 +261,17 @@ STAGE = Stage(
     config=FinetuneConfig,
     run=run,
     inputs={  # no checkpoint is needed with from_scratch and model
-        "checkpoint": Input(kinds=("pretrain",), also=("finetune", "merge")),
-        "corpus": Input(kinds=("corpus", "semdedup")),
-        "vocab": Input(kinds=("vocab",)),
+        "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("finetune", "merge")),
+        "corpus": InputSpec(kinds=("corpus", "semdedup")),
+        "vocab": InputSpec(kinds=("vocab",)),
     },
-    volatile=("metrics.jsonl", "skipped.jsonl", "from_scratch.jsonl"),
-    worker="model",
+    unhashed_files=("metrics.jsonl", "skipped.jsonl", "from_scratch.jsonl"),
+    worker="cloze.model",
+    on_gpu=True,
     parallel=True,
+    unread=frozenset({"compile"}),
     outputs=("checkpoint", "predictions"),
-    headline=lambda summary: figures(summary["metrics"]),
-    costs=FINETUNE_COSTS,
-    compared=("metrics",),
+    headline=lambda summary: format_metrics(summary["metrics"]),
+    cost_model=FINETUNE_COSTS,
+    comparison_metrics=("metrics",),
 )

@@ -1,1 +1,1 @@
-"""The files that tasks come in, a file a format: where a split lies, and what stands in it."""
+"""File formats of tasks: locating and reading splits."""

@@ -1,4 +1,4 @@
-"""Contexts with several endings each, of which one is right: what a multiple-choice task reads."""
+"""Multiple-choice examples: contexts with several endings, one of which is right."""
 
 from __future__ import annotations
 
@@ -7,31 +7,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from model.tasks.formats.json_text import load_json
-from model.tasks.formats.splits import split_file
-from model.tasks.formats.tables import Table, as_text
-from model.tasks.formats.tables_folds import in_fold
-from model.tasks.formats.tables_texts import ID, LABEL, NO_LABEL, check_ids, open_split, roles_of
-from model.tasks.options import ChoiceOptions
-from pipeline.core import storage
-from pipeline.core.errors import DataError
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.model.tasks.formats.files import fold_indices, load_json, split_file
+from cloze.model.tasks.formats.tables import Table, as_text
+from cloze.model.tasks.formats.text_tables import (
+    ID,
+    LABEL,
+    NO_LABEL,
+    check_ids,
+    open_split,
+    roles_of,
+)
+from cloze.model.tasks.options import ChoiceOptions
 
-CONTEXT, START = "context", "start"  # roles of columns, beside those of texts
-FEWEST = 2  # endings
-GAP = "_"  # of RACE's questions, where the option goes
+CONTEXT, START = "context", "start"  # column roles in addition to those of texts
+FEWEST = 2  # minimum number of endings
+GAP = "_"  # replaced by the option in RACE's questions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Examples in the order of their file.
+    """Multiple-choice examples in file order.
 
     Attributes:
-        endings: of each example two or more, as many as it has; each as it follows the context, a question before it included.
-        labels: which ending is right, from 0; None for a split without answers.
-        label_names: how the file calls the first ending, the second one …
-        ids: of the examples, where their file has any.
-        dropped: how many were left out on purpose, by reason.
-        where: what was read, for messages.
+        endings: endings of each example, at least two, including a question that precedes them.
+        labels: number of the right ending, from 0; None for a split without answers.
+        label_names: names of the first, second … ending in the file.
+        ids: ids of the examples, if the file has any.
+        dropped: number of examples dropped on purpose, by reason.
+        where: source for messages.
     """
 
     contexts: Sequence[str]
@@ -52,7 +57,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One example as it is written."""
+    """Example as in the file."""
 
     place: str
     context: str
@@ -62,11 +67,11 @@ class _Row:
 
 
 def read_choices(path: str, split: str, options: ChoiceOptions, told: str) -> Choices:
-    """The examples of one split.
+    """Read the examples of one split.
 
     Raises:
-        DataError: the file is missing or malformed, a context or an ending empty, an answer none of the endings, or an id there twice;
-            the message names file and line.
+        DataError: the file is missing or malformed, a text is empty, an answer unknown, or an id is
+            duplicate; the message names file and line.
     """
     rows: list[_Row]
     if options.layout == "race":
@@ -77,14 +82,19 @@ def read_choices(path: str, split: str, options: ChoiceOptions, told: str) -> Ch
         needed = [CONTEXT, START] if START in columns else [CONTEXT]
         opened = open_split(path, split, options, needed, told, columns)
         ends = opened.table.wanted(options.endings)
-        rows = list(_rows(opened.table, opened.places, ends, [str(name) for name in options.endings]))
+        rows = list(
+            _rows(opened.table, opened.places, ends, [str(name) for name in options.endings])
+        )
         where, dropped = opened.table.path, dict(opened.table.dropped)
     for row in rows:
         _check(row)
     ids = [row.id for row in rows if row.id is not None]
     check_ids(ids, [row.place for row in rows])
     if options.folds:
-        rows = [rows[i] for i in in_fold([row.context for row in rows], split, options.folds, options.fold)]
+        rows = [
+            rows[i]
+            for i in fold_indices([row.context for row in rows], split, options.folds, options.fold)
+        ]
     most = max((len(row.endings) for row in rows), default=0)
     names = options.labels or tuple(str(number) for number in range(most))
     labelled = split in ("train", "dev") or not {row.answer for row in rows} <= {None, "", NO_LABEL}
@@ -99,14 +109,19 @@ def read_choices(path: str, split: str, options: ChoiceOptions, told: str) -> Ch
     )
 
 
-def _rows(table: Table, places: Mapping[str, int], ends: Sequence[int], named: Sequence[str]) -> Iterator[_Row]:
-    """The rows of a table; endings in a column each, or in one column as lists."""
+def _rows(
+    table: Table, places: Mapping[str, int], ends: Sequence[int], named: Sequence[str]
+) -> Iterator[_Row]:
+    """Iterate over the rows of a table; endings are one column each, or lists in one column."""
     for number, values in table.rows:
         where = table.where(number)
         if len(ends) == 1:
             found = values[ends[0]]
             if not isinstance(found, list):
-                raise DataError(f"{where}: {named[0]} is no list of endings; name their columns with --set options.endings=…")
+                raise DataError(
+                    f"{where}: {named[0]} is no list of endings; name their columns with --set "
+                    f"options.endings=…"
+                )
         else:
             found = [values[place] for place in ends]
         text = {role: as_text(values[place], where, role) for role, place in places.items()}
@@ -122,9 +137,9 @@ def _rows(table: Table, places: Mapping[str, int], ends: Sequence[int], named: S
 
 
 def _passages(directory: str) -> Iterator[_Row]:
-    """RACE (Lai et al. 2017): a file a passage, JSON with article, questions, options, answers and id.
+    """Iterate over RACE (Lai et al. 2017): one JSON file per passage.
 
-    A question with a gap has the option in its place; else the option follows it.
+    The option fills the gap of a question, or follows a question without a gap.
     """
     names = sorted(name for name in storage.list_files(directory) if name.endswith(".txt"))
     if not names:
@@ -133,28 +148,44 @@ def _passages(directory: str) -> Iterator[_Row]:
         path = storage.join(directory, name)
         passage = _passage(path)
         answers = passage.get("answers")
-        for i, (question, options) in enumerate(zip(passage["questions"], passage["options"], strict=True)):
-            joined = [question.replace(GAP, o) if GAP in question else f"{question} {o}" for o in options]
+        for i, (question, options) in enumerate(
+            zip(passage["questions"], passage["options"], strict=True)
+        ):
+            joined = [
+                question.replace(GAP, o) if GAP in question else f"{question} {o}" for o in options
+            ]
             yield _Row(
                 place=f"{path}, question {i + 1}",
                 context=passage["article"],
-                endings=[text if option.strip() else "" for text, option in zip(joined, options, strict=True)],
+                endings=[
+                    text if option.strip() else ""
+                    for text, option in zip(joined, options, strict=True)
+                ],
                 answer=None if answers is None else answers[i],
                 id=f"{passage.get('id', name)}-{i}",
             )
 
 
 def _passage(path: str) -> dict[str, Any]:
-    """A passage whose parts belong together."""
+    """Read a passage and check that its parts match."""
     try:
         found = load_json(storage.read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is no JSON in UTF-8 ({error}); mend it or take it away") from error
     if not isinstance(found, dict) or not isinstance(found.get("article"), str):
         raise DataError(f"{path} has no text 'article'; name RACE's directory")
-    parts = [found.get(key) for key in ("questions", "options", "answers") if key != "answers" or key in found]
-    if not all(isinstance(part, list) for part in parts) or len({len(part) for part in parts if part is not None}) != 1:
-        raise DataError(f"{path}: questions, options and answers are no lists of one length; mend it")
+    parts = [
+        found.get(key)
+        for key in ("questions", "options", "answers")
+        if key != "answers" or key in found
+    ]
+    if (
+        not all(isinstance(part, list) for part in parts)
+        or len({len(part) for part in parts if part is not None}) != 1
+    ):
+        raise DataError(
+            f"{path}: questions, options and answers are no lists of one length; mend it"
+        )
     questions, options, *answers = parts
     if not all(_texts(part) for part in (questions, *(options or ()), *answers)):
         raise DataError(f"{path}: options are no lists of texts, or a question is no text; mend it")
@@ -172,11 +203,16 @@ def _check(row: _Row) -> None:
         raise DataError(f"{row.place}: {len(row.endings)} endings; give it two or more")
     for number, ending in enumerate(row.endings, start=1):
         if not ending.strip():
-            raise DataError(f"{row.place}: ending {number} is missing; write it, or remove the example")
+            raise DataError(
+                f"{row.place}: ending {number} is missing; write it, or remove the example"
+            )
 
 
 def _label(row: _Row, names: Sequence[str]) -> int:
     known = names[: len(row.endings)]
     if row.answer not in known:
-        raise DataError(f"{row.place}: label {row.answer!r} is not one of {', '.join(known)}; mend it, or name options.labels")
+        raise DataError(
+            f"{row.place}: label {row.answer!r} is not one of {', '.join(known)}; mend it, or name "
+            f"options.labels"
+        )
     return known.index(row.answer)

@@ -1,7 +1,9 @@
-"""Words in columns, as CoNLL's shared tasks have them: a line a word, a blank line between sentences, tabs or spaces between columns.
+"""Tagged words: files in columns, and the tag schemes BIO, IOB1 and BIOES.
 
-`-DOCSTART-` lines stand between documents; they are no sentences. Whatever scheme a file's tags are in, examples have theirs in BIO;
-what is written goes back into the file's own.
+Entities are those of conlleval (CoNLL-2000) in every scheme, even for invalid sequences: an I- or
+E- without a preceding entity of its type begins one, and a change of type ends one. The rule is
+seqeval's `get_entities`. Tags are converted between schemes via entities, which repairs invalid
+tags as conlleval counts them.
 """
 
 from __future__ import annotations
@@ -9,33 +11,102 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from model.tasks.formats.schemes import OUTSIDE, TAG, Scheme, entities, misplaced, recognised, tagged
-from model.tasks.formats.splits import split_file
-from model.tasks.options import TaggingOptions
-from pipeline.core import storage
-from pipeline.core.errors import DataError
+from seqeval.metrics.sequence_labeling import get_entities
+
+from cloze.core.errors import DataError
+from cloze.model.tasks.formats.files import split_file
+from cloze.model.tasks.formats.tables import text_lines
+from cloze.model.tasks.options import TaggingOptions
+
+Scheme = Literal["BIO", "IOB1", "BIOES"]
+Entity = tuple[str, int, int]  # type, first word, last word
+
+OUTSIDE = "O"
+TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """Return the entities of a sentence, in order."""
+    if all(tag == OUTSIDE for tag in tags):  # most sentences, if entities are rare
+        return []
+    return [(str(kind), int(first), int(last)) for kind, first, last in get_entities(list(tags))]
+
+
+def tags_from_entities(found: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
+    """Return the tags [words] of non-overlapping entities in a scheme."""
+    tags = [OUTSIDE] * words
+    before: Entity | None = None
+    for kind, first, last in found:
+        neighbours = before is not None and before[0] == kind and before[2] + 1 == first
+        tags[first : last + 1] = [f"I-{kind}"] * (last + 1 - first)
+        if scheme != "IOB1" or neighbours:
+            tags[first] = f"B-{kind}"
+        if scheme == "BIOES":
+            tags[last] = f"S-{kind}" if first == last else f"E-{kind}"
+        before = kind, first, last
+    return tags
+
+
+def count_invalid_tags(
+    sentences: Sequence[Sequence[str]], found: Sequence[Sequence[Entity]], scheme: Scheme
+) -> int:
+    """Count the tags that are invalid in the scheme: those that change when entities are rewritten.
+
+    Args:
+        found: entities of each sentence.
+    """
+    again = (
+        tags_from_entities(own, len(tags), scheme)
+        for tags, own in zip(sentences, found, strict=True)
+    )
+    return sum(
+        a != b
+        for tags, new in zip(sentences, again, strict=True)
+        for a, b in zip(tags, new, strict=True)
+    )
+
+
+def detect_scheme(sentences: Sequence[Sequence[str]], found: Sequence[Sequence[Entity]]) -> Scheme:
+    """Return the scheme with the fewest invalid tags; BIO on a tie.
+
+    Args:
+        found: entities of each sentence.
+    """
+    if any(tag[0] in "ES" for tags in sentences for tag in tags):
+        return "BIOES"
+    return (
+        "IOB1"
+        if count_invalid_tags(sentences, found, "IOB1")
+        < count_invalid_tags(sentences, found, "BIO")
+        else "BIO"
+    )
+
+
+# Files of CoNLL's shared tasks: one word per line, blank lines between sentences, columns separated
+# by tabs or spaces.
 
 DOCUMENT = "-DOCSTART-"
 SUFFIXES = (".txt", ".conll", ".tsv", ".iob", ".bio")
-BLANKS = re.compile("[ \t]+")  # no other space: one such as U+00A0 may stand in a word
+BLANKS = re.compile("[ \t]+")  # no other spaces: U+00A0, for example, may be part of a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaggedWords:
-    """Sentences of words with a tag each, in the order of their file.
+    """Sentences of tagged words, in file order.
 
     Attributes:
-        words: of each sentence, at least one.
-        tags: of each sentence, in BIO; None for a file without tags.
-        scheme: that of the file; None where nothing tells.
-        misplaced: how many of the file's tags stand where its scheme does not allow them; they were read as conlleval does.
-        lines: the file's, in columns; () is a blank one. Empty where there is no file.
-        places: of each word the number of its line, from 0.
-        separator: of the file's columns.
-        where: what was read, for messages.
+        words: words of each sentence, at least one.
+        tags: tags of each sentence in BIO; None for a file without tags.
+        scheme: scheme of the file; None without tags.
+        misplaced: number of tags that are invalid in the scheme; they were read as conlleval does.
+        lines: columns of each line of the file; () for a blank line. Empty without a file.
+        places: line number of each word, from 0.
+        separator: column separator of the file.
+        where: source for messages.
     """
 
     words: Sequence[Sequence[str]]
@@ -56,15 +127,17 @@ class TaggedWords:
         return self.tags is not None
 
     def types(self) -> dict[str, int]:
-        """How many entities there are of each type, in the order of the alphabet."""
-        counts = Counter(tag[2:] for tags in self.tags or () for tag in tags if tag.startswith("B-"))  # every entity has one
+        """Count the entities of each type, sorted by type."""
+        counts = Counter(
+            tag[2:] for tags in self.tags or () for tag in tags if tag.startswith("B-")
+        )  # every entity has exactly one
         return dict(sorted(counts.items()))
 
     def check(self, types: Sequence[str]) -> None:
-        """Refuse entities of other types than these.
+        """Check that all entities have one of these types.
 
         Raises:
-            DataError: there is one; the message names file and line.
+            DataError: another type occurs; the message names file and line.
         """
         known = set(types)
         for number, tags in enumerate(self.tags or ()):
@@ -72,42 +145,55 @@ class TaggedWords:
                 if tag != OUTSIDE and tag[2:] not in known:
                     told = ", ".join(types) or "none"
                     raise DataError(
-                        f"{self._line(number, place)}: the tag's type {tag[2:]!r} is none that was trained ({told}); take the file"
-                        " that belongs to the training, or say that it has no tags with --set options.columns.tag=null"
+                        f"{self._line(number, place)}: the tag's type {tag[2:]!r} is none that was "
+                        f"trained ({told}); take the file"
+                        " that belongs to the training, or say that it has no tags with --set "
+                        "options.columns.tag=null"
                     )
 
     def _line(self, sentence: int, word: int) -> str:
-        return f"{self.where}, line {self.places[sentence][word] + 1}" if self.places else self.where
+        return (
+            f"{self.where}, line {self.places[sentence][word] + 1}" if self.places else self.where
+        )
 
     def rows(self, tags: Sequence[Sequence[str]]) -> Iterator[str]:
-        """The file's lines with a column more, what is predicted: readable by conlleval.
+        """Iterate over the file's lines with an additional column of predicted tags, for conlleval.
 
         Args:
-            tags: of each word, in BIO.
+            tags: predicted tags of each sentence, in BIO.
         """
         scheme = self.scheme or "BIO"
-        written = [tags if scheme == "BIO" else tagged(entities(tags), len(tags), scheme) for tags in tags]
+        written = [
+            tags if scheme == "BIO" else tags_from_entities(entities(tags), len(tags), scheme)
+            for tags in tags
+        ]
         if not self.lines:
             for words, predicted in zip(self.words, written, strict=True):
-                yield from (f"{word}{self.separator}{tag}" for word, tag in zip(words, predicted, strict=True))
+                yield from (
+                    f"{word}{self.separator}{tag}"
+                    for word, tag in zip(words, predicted, strict=True)
+                )
                 yield ""
             return
         by_line = {
-            line: tag for lines, own in zip(self.places, written, strict=True) for line, tag in zip(lines, own, strict=True)
+            line: tag
+            for lines, own in zip(self.places, written, strict=True)
+            for line, tag in zip(lines, own, strict=True)
         }
         for number, columns in enumerate(self.lines):
             yield self.separator.join([*columns, by_line.get(number, OUTSIDE)]) if columns else ""
 
 
 def read_columns(path: str, split: str, options: TaggingOptions, told: str) -> TaggedWords:
-    """The sentences of one split, with their tags where the file has them.
+    """Read the sentences of one split, with tags if the file has them.
 
     Args:
-        path: the task's directory, the one above it, or the split's file.
-        told: what the task reads, for messages.
+        path: task directory, its parent, or the split's file.
+        told: description of the expected files, for messages.
 
     Raises:
-        DataError: the file is missing or malformed, or a tag is none of the scheme; the message names file and line.
+        DataError: the file is missing or malformed, or a tag is not in the scheme; the message
+            names file and line.
     """
     name = split_file(path, split, options, SUFFIXES, told)
     separator, lines = _lines(name)
@@ -121,7 +207,8 @@ def read_columns(path: str, split: str, options: TaggingOptions, told: str) -> T
         width = width or len(columns)
         if len(columns) != width:
             raise DataError(
-                f"{name}, line {number + 1}: {len(columns)} columns where the lines before it have {width}; mend the line"
+                f"{name}, line {number + 1}: {len(columns)} columns where the lines before it have "
+                f"{width}; mend the line"
             )
         if fresh:
             words.append([])
@@ -139,38 +226,32 @@ def read_columns(path: str, split: str, options: TaggingOptions, told: str) -> T
 
 
 def _lines(name: str) -> tuple[str, list[tuple[str, ...]]]:
-    """What separates the columns, a tab if the first line that has some holds one; and the columns of every line."""
-    with storage.open_input(name) as handle:
-        content = handle.read().removeprefix(b"\xef\xbb\xbf")
+    """Return the separator, a tab if the first text line has one, and the columns of every line."""
     separator, lines = "", list[tuple[str, ...]]()
-    for number, raw in enumerate(content.split(b"\n"), start=1):
-        if b"\0" in raw:
-            raise DataError(f"{name}, line {number}: a NUL byte; the file is damaged or in UTF-16, convert it to UTF-8")
-        try:
-            line = raw.removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{name}, line {number}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8") from error
-        if not line.strip(" \t"):
+    for _, line in text_lines(name):
+        stripped = line.strip(" \t")
+        if stripped:
+            separator = separator or ("\t" if "\t" in line else " ")
+            columns = line.split("\t") if separator == "\t" else BLANKS.split(stripped)
+            lines.append(tuple(columns))
+        else:
             lines.append(())
-            continue
-        separator = separator or ("\t" if "\t" in line else " ")
-        columns = line.split("\t") if separator == "\t" else BLANKS.split(line.strip(" \t"))
-        lines.append(tuple(columns))
-    if not lines[-1]:  # what follows the last line end
-        lines.pop()
     return separator or " ", lines
 
 
 def _column(options: TaggingOptions, role: str, usual: int, width: int, name: str) -> int:
-    """The number of a role's column, from 0."""
+    """Return the number of a role's column, from 0."""
     asked = options.columns.get(role, usual)
     if asked is None or not -width <= asked < width:
-        raise DataError(f"{name} has {width} columns, options.columns.{role} is {asked}; name one of 0 to {width - 1}")
+        raise DataError(
+            f"{name} has {width} columns, options.columns.{role} is {asked}; name one of 0 to "
+            f"{width - 1}"
+        )
     return asked % width
 
 
 def _tag_column(options: TaggingOptions, width: int, name: str) -> int | None:
-    """The number of the tags' column; None: the file ends before it, or has words alone."""
+    """Return the number of the tag column; None if the file has none."""
     asked = options.columns.get("tag", -1)
     if asked is None or asked >= width:
         return None
@@ -185,19 +266,21 @@ def _with_tags(found: TaggedWords, column: int, options: TaggingOptions) -> Tagg
         for tag, line in zip(tags, lines, strict=True):
             if not TAG.fullmatch(tag):
                 raise DataError(
-                    f"{found.where}, line {line + 1}: {tag!r} is no tag ({allowed}, and a type); mend the line, or name the column"
+                    f"{found.where}, line {line + 1}: {tag!r} is no tag ({allowed}, and a type); "
+                    f"mend the line, or name the column"
                     " of the tags with --set options.columns.tag=NUMBER (null: there is none)"
                 )
             if options.scheme in ("BIO", "IOB1") and tag[0] in "ES":
                 raise DataError(
-                    f"{found.where}, line {line + 1}: the tag {tag!r} is none of the scheme {options.scheme} ({allowed});"
+                    f"{found.where}, line {line + 1}: the tag {tag!r} is none of the scheme "
+                    f"{options.scheme} ({allowed});"
                     " use --set options.scheme=BIOES or auto"
                 )
     own = [entities(tags) for tags in read]
-    scheme = recognised(read, own) if options.scheme == "auto" else options.scheme
+    scheme = detect_scheme(read, own) if options.scheme == "auto" else options.scheme
     return dataclasses.replace(
         found,
-        tags=[tagged(of, len(tags), "BIO") for tags, of in zip(read, own, strict=True)],
+        tags=[tags_from_entities(of, len(tags), "BIO") for tags, of in zip(read, own, strict=True)],
         scheme=scheme,
-        misplaced=misplaced(read, own, scheme),
+        misplaced=count_invalid_tags(read, own, scheme),
     )

@@ -1,38 +1,38 @@
-"""Pairs of a query and a passage that answers it: rows of a file, SQuAD's questions, the titles of a corpus' articles."""
+"""Pairs of queries and passages (tables, SQuAD, corpus titles), and minimal pairs."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from model.tasks.formats.corpus import documents
-from model.tasks.formats.rows import read_rows
-from model.tasks.formats.splits import split_file
-from model.tasks.formats.squad import read_squad
-from model.tasks.formats.tables import SUFFIXES
-from model.tasks.options import RetrievalOptions
-from model.tasks.task import Ints
-from pipeline.core.errors import DataError
-from pipeline.core.random_keys import document_key
-from pipeline.core.shards import HELDOUT
+from cloze.core import storage
+from cloze.core.artifacts.artifact import HELDOUT
+from cloze.core.errors import DataError
+from cloze.core.random_keys import document_key
+from cloze.model.tasks.formats.files import documents, split_file
+from cloze.model.tasks.formats.squad import read_squad
+from cloze.model.tasks.formats.tables import SUFFIXES, read_rows
+from cloze.model.tasks.options import RetrievalOptions
+from cloze.model.tasks.task import Ints
 
-Pair = tuple[str, str, str, str]  # the query's id and text, the passage's id and text
+Pair = tuple[str, str, str, str]  # query id, query text, passage id, passage text
 CORPUS_SPLITS = {"train": "train", "dev": HELDOUT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPassages:
-    """Queries, passages, and which go together. Equal texts are one query, or one passage, whatever their ids.
+    """Queries, passages and their relevance; equal texts are merged, whatever their ids.
 
     Attributes:
-        pairs: int64 [n, 2]: numbers of a query and of a passage that answers it; each pair once.
-        query_ids, passage_ids: without white space, as TREC's files want it.
-        dropped: how many pairs were left out on purpose, by reason.
-        where: what was read, for messages.
+        pairs: int64 [n, 2], distinct pairs of query and answering passage.
+        query_ids, passage_ids: ids without white space, as TREC's files require.
+        dropped: number of pairs dropped on purpose, by reason.
+        where: source for messages.
     """
 
     queries: Sequence[str]
@@ -51,12 +51,16 @@ class QueryPassages:
         return True
 
     def capped(self, limit: int | None) -> QueryPassages:
-        """At most `limit` pairs, and what is in them: those with the smallest hash of their texts, in their old order."""
+        """Return at most `limit` pairs: those with the smallest text hashes, in order."""
         if limit is None or limit >= len(self):
             return self
-        keys = [document_key(f"{self.queries[q]}\0{self.passages[p]}") for q, p in self.pairs.tolist()]
+        keys = [
+            document_key(f"{self.queries[q]}\0{self.passages[p]}") for q, p in self.pairs.tolist()
+        ]
         kept = self.pairs[np.sort(np.argsort(np.array(keys, np.uint64), kind="stable")[:limit])]
-        (queries, query), (passages, passage) = (np.unique(kept[:, side], return_inverse=True) for side in (0, 1))
+        (queries, query), (passages, passage) = (
+            np.unique(kept[:, side], return_inverse=True) for side in (0, 1)
+        )
         return dataclasses.replace(
             self,
             queries=[self.queries[number] for number in queries],
@@ -69,18 +73,22 @@ class QueryPassages:
 
 
 def read_pairs(path: str, split: str, options: RetrievalOptions, told: str) -> QueryPassages:
-    """The pairs of one split.
+    """Read the pairs of one split.
 
     Args:
-        told: what the task reads, for messages.
+        told: description of the expected files, for messages.
 
     Raises:
-        DataError: the file or corpus is missing or malformed, or holds fewer than two passages.
+        DataError: file or corpus is missing or malformed, or has fewer than two passages.
     """
     if options.pairs == "titles":
         return _gathered(_titles(path, split), f"{path} ({split})")
-    file = split_file(path, split, options, (".json",) if options.pairs == "squad" else tuple(SUFFIXES), told)
-    return _gathered(_squad(file) if options.pairs == "squad" else _rows(file, options.columns), file)
+    file = split_file(
+        path, split, options, (".json",) if options.pairs == "squad" else tuple(SUFFIXES), told
+    )
+    return _gathered(
+        _squad(file) if options.pairs == "squad" else _rows(file, options.columns), file
+    )
 
 
 def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
@@ -105,7 +113,9 @@ def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
         dropped["duplicate"] += key in found
         found[key] = None
     if len(passages) < 2:
-        raise DataError(f"{where} holds {len(passages)} passages; a ranking needs two or more: name more text")
+        raise DataError(
+            f"{where} holds {len(passages)} passages; a ranking needs two or more: name more text"
+        )
     return QueryPassages(
         queries=list(queries),
         query_ids=query_ids,
@@ -124,16 +134,129 @@ def _rows(file: str, columns: Mapping[str, str]) -> Iterator[Pair]:
 
 
 def _squad(file: str) -> Iterator[Pair]:
-    """Every question with its paragraph (Rajpurkar et al. 2016); questions without an answer are answered by none, and left out."""
+    """Iterate over questions with their paragraph (Rajpurkar et al. 2016), if answerable."""
     found = read_squad(file, unanswerable=False)
-    for identity, question, passage in zip(found.ids, found.questions, found.passage_of, strict=True):
+    for identity, question, passage in zip(
+        found.ids, found.questions, found.passage_of, strict=True
+    ):
         yield identity, question, f"p{passage + 1}", found.passages[passage]
 
 
 def _titles(path: str, split: str) -> Iterator[Pair]:
-    """Every document of a corpus artifact that has a title: train is what pretraining reads, dev what is held out."""
+    """Iterate over titled documents of a corpus; dev is the held-out split."""
     if split not in CORPUS_SPLITS:
         raise DataError(f"a corpus has no split {split!r}; use {' or '.join(CORPUS_SPLITS)}")
     for identity, title, own, sentences in documents(path, ("id", "title", "split", "sentences")):
         if own == CORPUS_SPLITS[split]:
             yield identity, title, identity, " ".join(sentences)
+
+
+# Minimal pairs: a good and a bad sentence, in BLiMP's format (Warstadt et al. 2020).
+
+COLUMNS = {  # BLiMP's columns by role
+    "good": "sentence_good",
+    "bad": "sentence_bad",
+    "phenomenon": "UID",
+    "id": "pairID",
+    "term": "linguistics_term",
+    "field": "field",
+}
+REQUIRED = ("good", "bad")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinimalPair:
+    """Minimal pair.
+
+    Attributes:
+        phenomenon: BLiMP's UID; default: the file's name.
+        id: unique within the phenomenon; default: the line number.
+        groups: other groups by role: `term`, `field`.
+        where: file and line, for messages.
+    """
+
+    good: str
+    bad: str
+    phenomenon: str
+    id: str
+    groups: Mapping[str, str]
+    where: str
+
+
+def read_minimal_pairs(
+    path: str, columns: Mapping[str, str] | None = None, limit: int | None = None
+) -> list[MinimalPair]:
+    """Read the pairs of a file, or of a directory's files in order of their names.
+
+    Args:
+        path: file, directory of files, or directory with a subdirectory `data`, as in BLiMP's
+            repository.
+        columns: names that differ from BLiMP's, by role: good, bad, phenomenon, id, term, field.
+        limit: maximum pairs per phenomenon, from the first.
+
+    Raises:
+        DataError: no files, a malformed file, or a duplicate id in a phenomenon; the message names
+            file and line.
+    """
+    named = {**COLUMNS, **(columns or {})}
+    more = [name for role, name in named.items() if role not in REQUIRED]
+    found: list[MinimalPair] = []
+    counted: Counter[str] = Counter()
+    first: dict[tuple[str, str], str] = {}
+    for file in _files(path):
+        stem = os.path.splitext(os.path.basename(file))[0]
+        for where, row in read_rows(file, [named[role] for role in REQUIRED], more):
+            phenomenon, identity = (
+                row.get(named["phenomenon"], stem),
+                row.get(named["id"], where.split()[-1]),
+            )
+            if (phenomenon, identity) in first:
+                raise DataError(
+                    f"{where}: {phenomenon} has a pair {identity!r} already "
+                    f"({first[phenomenon, identity]}); give each its own id"
+                )
+            first[phenomenon, identity] = where
+            counted[phenomenon] += 1
+            if limit is not None and counted[phenomenon] > limit:
+                continue
+            # BLiMP's own files spell one field both syntax_semantics and syntax/semantics.
+            groups = {
+                role: row[named[role]].replace("/", "_")
+                for role in ("term", "field")
+                if named[role] in row
+            }
+            pair = MinimalPair(
+                good=row[named["good"]],
+                bad=row[named["bad"]],
+                phenomenon=phenomenon,
+                id=identity,
+                groups=groups,
+                where=where,
+            )
+            found.append(pair)
+    return found
+
+
+def _files(path: str) -> Sequence[str]:
+    if not storage.exists(path):
+        raise DataError(
+            f"{path} does not exist; name a file of minimal pairs, or a directory of them"
+        )
+    if not storage.is_dir(path):
+        if not path.lower().endswith(tuple(SUFFIXES)):
+            raise DataError(
+                f"{path} ends like no table ({', '.join(SUFFIXES)}); rename it after what it is"
+            )
+        return [path]
+    for directory in (path, storage.join(path, "data")):
+        names = sorted(storage.list_files(directory)) if storage.is_dir(directory) else []
+        files = [
+            storage.join(directory, name)
+            for name in names
+            if "/" not in name and name.endswith(tuple(SUFFIXES))
+        ]
+        if files:
+            return files
+    raise DataError(
+        f"{path} holds no minimal pairs (no {', '.join(SUFFIXES)}); name a directory that does"
+    )

@@ -1,4 +1,4 @@
-"""The kind of task that chooses among endings of a context: what happens next, which answer to a question about a passage is right."""
+"""The task kind choice: select one of several endings of a context."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from model.data.batch import Batch
-from model.data.layouts import Kind
-from model.families.config import ModelConfig
-from model.families.models import Backbone
-from model.tasks.encode import TextSamples, framed
-from model.tasks.formats.choices import Choices, read_choices
-from model.tasks.formats.tables_texts import told
-from model.tasks.heads import SequenceClassifier
-from model.tasks.metrics import classification as metrics
-from model.tasks.options import ChoiceOptions, TaskOptions
-from model.tasks.predictions import write_rows
-from model.tasks.task import Figures, Ints, Loss, Meaning, Samples, Task
-from pipeline.core import storage
-from pipeline.core.ragged import offsets_of, ranges
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core import storage
+from cloze.core.ragged import offsets_of, ranges
+from cloze.model.data.batch import Batch
+from cloze.model.data.layouts import LayoutKind
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import Backbone
+from cloze.model.tasks.encode import TextSamples, framed
+from cloze.model.tasks.formats.choices import Choices, read_choices
+from cloze.model.tasks.formats.text_tables import describe_columns
+from cloze.model.tasks.heads import SequenceClassifier
+from cloze.model.tasks.metrics import classification as metrics
+from cloze.model.tasks.options import ChoiceOptions, TaskOptions
+from cloze.model.tasks.predict import write_rows
+from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD = "choice"
-PLACES = "endings"  # of a batch: where the logits of an example's endings stand, int64 [B, K], -1 where it has no more
-LONGEST_ENDING = 128  # pieces of question and option where the context gives way: `max_qa_length` of ALBERT's run_race.py
-Probabilities = Sequence[npt.NDArray[np.float32]]  # [K_i] each
+# Batch entry: index of the logits of an example's endings, int64 [B, K], -1 for none.
+PLACES = "endings"
+# Tokens of question and option to keep when truncating the context: `max_qa_length` of ALBERT's
+# run_race.py.
+LONGEST_ENDING = 128
+Probabilities = Sequence[npt.NDArray[np.float32]]  # [K_i] per example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceSamples:
-    """A sample is an example: its context with each of its endings, K_i sequences.
+    """Samples that are examples: a context with each of its K_i endings.
 
     Attributes:
-        sequences: of all examples, one after the other.
-        counts: the endings of each, int64 [n].
-        truncated: how many examples lost pieces to the greatest length.
-        targets: what the loss needs, by its name in a batch; one row an example.
+        sequences: sequences of all examples, concatenated.
+        counts: int64 [n], endings per example.
+        truncated: number of truncated examples.
+        targets: inputs of the loss by their name in a batch; one row per example.
     """
 
     sequences: TextSamples
@@ -54,28 +57,36 @@ class ChoiceSamples:
 
     @property
     def lengths(self) -> Ints:
-        """The pieces of all sequences of each."""
-        return np.add.reduceat(self.sequences.lengths, offsets_of(self.counts)[:-1]) if len(self) else np.zeros(0, np.int64)
+        """Tokens of each example, over all sequences."""
+        return (
+            np.add.reduceat(self.sequences.lengths, offsets_of(self.counts)[:-1])
+            if len(self)
+            else np.zeros(0, np.int64)
+        )
 
     @property
-    def lost(self) -> Mapping[str, int]:
+    def dropped_counts(self) -> Mapping[str, int]:
         return {}
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: Kind = "rows") -> Batch:
-        """The sequences of these examples, as `TextSamples.batch` makes them: [sum of K, L]; `PLACES`; and the targets."""
+    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+        """Return a `TextSamples` batch of all sequences, [sum of K, L], `PLACES` and targets."""
         numbers = np.asarray(chosen, dtype=np.int64)
         counts = self.counts[numbers]
         flat = ranges(offsets_of(self.counts)[:-1][numbers], counts)
         inside = np.arange(counts.max())
         places = np.where(inside < counts[:, None], offsets_of(counts)[:-1, None] + inside, -1)
         arrays = {PLACES: places} | {name: target[numbers] for name, target in self.targets.items()}
-        return {**self.sequences.batch(flat, layout), **{name: torch.from_numpy(array) for name, array in arrays.items()}}
+        return {
+            **self.sequences.batch(flat, layout),
+            **{name: torch.from_numpy(array) for name, array in arrays.items()},
+        }
 
 
 class Choice(Task[Choices, Probabilities]):
-    """One linear output on the pooled state of each ending, trained by cross-entropy over an example's endings.
+    """Linear output per ending, trained by cross-entropy over an example's endings.
 
-    Devlin et al. 2019, section 4.4 (SWAG): the context is the first sequence, the ending the second one.
+    As in Devlin et al. 2019, section 4.4 (SWAG): the context is the first sequence, the ending the
+    second.
     """
 
     metrics: tuple[str, ...] = ("accuracy",)
@@ -88,16 +99,16 @@ class Choice(Task[Choices, Probabilities]):
             self.files = "a directory with train, dev and test, of passages in JSON (*.txt)"
             self.max_length = 512
         else:
-            self.files = told(options, ("context", "start", "label"))
+            self.files = describe_columns(options, ("context", "start", "label"))
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> Choices:
         self.refuse_limit(limit_per_class, ", which has no classes")
         return read_choices(path, split, self._choice, self.files)
 
-    def meaning(self, train: Choices) -> Meaning:
+    def metadata(self, train: Choices) -> TaskMetadata:
         return {"labels": list(train.label_names)}
 
-    def heads(self, meaning: Meaning) -> dict[str, Any]:
+    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
         del meaning
         return {HEAD: {}}
 
@@ -107,14 +118,16 @@ class Choice(Task[Choices, Probabilities]):
         contexts = tokenizer.encode_batch(list(examples.contexts))
         endings = tokenizer.encode_batch([ending for own in examples.endings for ending in own])
         first, cut = [contexts[i] for i in of], np.zeros(len(of), dtype=bool)
-        room = max_length - 3
+        room = max_length - tokenizer.pair_frame.size
         for place, (context, ending) in enumerate(zip(first, endings, strict=True)):
             cut[place] = len(context) + len(ending) > room
             if self._choice.truncate == "context":
                 kept = ending[-min(LONGEST_ENDING, room // 2) :]
                 cut[place] |= len(kept) < len(ending)
                 first[place], endings[place] = context[: room - len(kept)], kept
-        targets = {} if examples.labels is None else {"labels": np.array(examples.labels, dtype=np.int64)}
+        targets = (
+            {} if examples.labels is None else {"labels": np.array(examples.labels, dtype=np.int64)}
+        )
         return ChoiceSamples(
             sequences=framed(first, endings, tokenizer, max_length),
             counts=counts,
@@ -122,9 +135,13 @@ class Choice(Task[Choices, Probabilities]):
             targets=targets,
         )
 
-    def network(self, backbone: Backbone, config: ModelConfig, meaning: Meaning, dropout: float) -> nn.Module:
+    def network(
+        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+    ) -> nn.Module:
         del meaning
-        return SequenceClassifier(backbone.encoder, backbone.pooler, config.hidden_size, 1, dropout, HEAD)
+        return SequenceClassifier(
+            backbone.encoder, backbone.pooler, config.hidden_size, 1, dropout, HEAD
+        )
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return len(batch["labels"])
@@ -134,8 +151,8 @@ class Choice(Task[Choices, Probabilities]):
         total = nn.functional.cross_entropy(logits, labels, reduction="sum")
         return Loss(total=total, correct=(logits.argmax(dim=-1) == labels).sum())
 
-    def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
-        """Probabilities [K_i] of each example's endings."""
+    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
+        """Return probabilities [K_i] of each example's endings."""
         probabilities = torch.softmax(_by_example(outputs, batch), dim=-1).cpu().numpy()
         counts = (batch[PLACES] >= 0).sum(dim=-1).tolist()
         return [row[:count] for row, count in zip(probabilities, counts, strict=True)]
@@ -148,30 +165,49 @@ class Choice(Task[Choices, Probabilities]):
         return metrics.score(self.metrics, _labels(examples), _best(predictions))
 
     def baselines(self, examples: Choices) -> Figures:
-        """The accuracy of guessing."""
+        """Return the accuracy of random guessing."""
         return {"chance": float(np.mean([1.0 / len(endings) for endings in examples.endings]))}
 
-    def facts(self, examples: Choices) -> dict[str, Any]:
-        numbers, counts = np.unique([len(endings) for endings in examples.endings], return_counts=True)
-        return {"endings": {str(number): int(count) for number, count in zip(numbers, counts, strict=True)}}
+    def dataset_statistics(self, examples: Choices) -> dict[str, Any]:
+        numbers, counts = np.unique(
+            [len(endings) for endings in examples.endings], return_counts=True
+        )
+        return {
+            "endings": {
+                str(number): int(count) for number, count in zip(numbers, counts, strict=True)
+            }
+        }
 
-    def details(self, examples: Choices, predictions: Probabilities, *, seed: int, resamples: int) -> dict[str, Any]:
-        intervals = metrics.intervals(self.metrics, _labels(examples), _best(predictions), seed, resamples)
+    def detailed_metrics(
+        self, examples: Choices, predictions: Probabilities, *, seed: int, resamples: int
+    ) -> dict[str, Any]:
+        intervals = metrics.intervals(
+            self.metrics, _labels(examples), _best(predictions), seed, resamples
+        )
         return {"interval": {name: list(found) for name, found in intervals.items()}}
 
-    def write(self, directory: str, examples: Choices, predictions: Probabilities) -> None:
-        """Columns index, context, label, prediction, score, the probability of the predicted ending, and that ending."""
+    def write_predictions(
+        self, directory: str, examples: Choices, predictions: Probabilities
+    ) -> None:
+        """Write columns index, context, label, prediction, score (its probability) and ending."""
         rows, names = [], examples.label_names
         for i, best in enumerate(_best(predictions)):
-            row = {"index": examples.ids[i] if examples.ids else str(i), "context": examples.contexts[i]}
+            row = {
+                "index": examples.ids[i] if examples.ids else str(i),
+                "context": examples.contexts[i],
+            }
             label = "" if examples.labels is None else names[examples.labels[i]]
-            row |= {"label": label, "prediction": names[best], "score": f"{predictions[i][best]:.6f}"}
+            row |= {
+                "label": label,
+                "prediction": names[best],
+                "score": f"{predictions[i][best]:.6f}",
+            }
             rows.append({**row, "ending": examples.endings[i][best]})
         write_rows(storage.join(directory, self.predictions), rows)
 
 
 def _by_example(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """Logits [B, K] of endings, from those of sequences [sum of K, 1]; minus infinity where an example has no more endings."""
+    """Map logits [sum of K, 1] to [B, K], with minus infinity for missing endings."""
     places = batch[PLACES]
     return outputs.squeeze(-1)[places.clamp(min=0)].masked_fill(places < 0, -torch.inf)
 

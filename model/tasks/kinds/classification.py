@@ -1,4 +1,4 @@
-"""The kind of task that gives a text, or a pair of texts, one of a few labels: sentiment, paraphrase, entailment, subject."""
+"""The task kind classification: one label for a text or a pair of texts."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from model.families.config import ModelConfig
-from model.families.models import Backbone
-from model.tasks import sentences
-from model.tasks.encode import TextSamples, encode
-from model.tasks.formats.labelled_texts import LabelledTexts, read_texts
-from model.tasks.formats.tables_texts import told
-from model.tasks.metrics import classification as metrics
-from model.tasks.options import TaskOptions, TextOptions
-from model.tasks.predictions import write_rows
-from model.tasks.task import Figures, Loss, Meaning, Samples, Task
-from pipeline.core import storage
-from pipeline.core.errors import DataError
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import Backbone
+from cloze.model.tasks.encode import TextSamples, encode
+from cloze.model.tasks.formats.text_tables import describe_columns
+from cloze.model.tasks.formats.texts import LabelledTexts, read_texts
+from cloze.model.tasks.heads import heads, network, read_as
+from cloze.model.tasks.metrics import classification as metrics
+from cloze.model.tasks.options import TaskOptions, TextOptions
+from cloze.model.tasks.predict import write_rows
+from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-WEIGHTS = "weights"  # of a batch: float32 [B]
+WEIGHTS = "weights"  # batch entry: float32 [B]
 Probabilities = npt.NDArray[np.float32]  # [n, labels]
 
 
 class Classification(Task[LabelledTexts, Probabilities]):
-    """One linear layer on the pooled output (Devlin et al. 2019, figure 4a, b) or the features of a pair, trained by cross-entropy.
+    """Linear layer on the pooled output (Devlin et al. 2019, figure 4a, b) or on pair features.
 
-    Its metrics are names in `model.tasks.metrics.classification.METRICS`.
+    Trained by cross-entropy. Its metrics are in `cloze.model.tasks.metrics.classification.METRICS`.
     """
 
     metrics: tuple[str, ...] = ("accuracy",)
@@ -39,54 +39,63 @@ class Classification(Task[LabelledTexts, Probabilities]):
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
         if isinstance(options, TextOptions):
-            self.files = told(options)
+            self.files = describe_columns(options)
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> LabelledTexts:
         assert isinstance(self.options, TextOptions)
         examples = read_texts(path, split, self.options, self.files)
         return examples.capped(limit_per_class) if split == "train" else examples
 
-    def meaning(self, train: LabelledTexts) -> Meaning:
+    def metadata(self, train: LabelledTexts) -> TaskMetadata:
         counts = train.class_counts()
         if sum(count > 0 for count in counts.values()) < 2:
             only = next((name for name, count in counts.items() if count), "none")
-            raise DataError(f"{train.where} holds one label only ({only!r}); training needs examples of two or more")
-        return {"labels": list(train.label_names), **sentences.read_as(self.options, train)}
+            raise DataError(
+                f"{train.where} holds one label only ({only!r}); training needs examples of two or "
+                f"more"
+            )
+        return {"labels": list(train.label_names), **read_as(self.options, train)}
 
-    def balance(self, train: LabelledTexts) -> LabelledTexts:
+    def balance_classes(self, train: LabelledTexts) -> LabelledTexts:
         return train.balanced()
 
-    def heads(self, meaning: Meaning) -> dict[str, Any]:
-        return sentences.heads(meaning, len(meaning["labels"]))
+    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
+        return heads(meaning, len(meaning["labels"]))
 
-    def adopt(self, examples: LabelledTexts, meaning: Meaning) -> LabelledTexts:
+    def align_labels(self, examples: LabelledTexts, meaning: TaskMetadata) -> LabelledTexts:
         return examples.relabelled([str(name) for name in meaning["labels"]])
 
     def encode(self, examples: LabelledTexts, tokenizer: Tokenizer, max_length: int) -> TextSamples:
-        targets = {} if examples.labels is None else {"labels": np.array(examples.labels, dtype=np.int64)}
+        targets = (
+            {} if examples.labels is None else {"labels": np.array(examples.labels, dtype=np.int64)}
+        )
         if examples.weights is not None:
             targets[WEIGHTS] = np.array(examples.weights, dtype=np.float32)
         return encode(examples.texts, examples.text_pairs, tokenizer, max_length, targets)
 
-    def network(self, backbone: Backbone, config: ModelConfig, meaning: Meaning, dropout: float) -> nn.Module:
-        return sentences.network(backbone, config, meaning, len(meaning["labels"]), dropout)
+    def network(
+        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+    ) -> nn.Module:
+        return network(backbone, config, meaning, len(meaning["labels"]), dropout)
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return len(batch["labels"])
 
     def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
-        """Cross-entropy in nats, each example's times its weight where the batch has `WEIGHTS`."""
+        """Compute cross-entropy in nats, times the examples' weights if the batch has `WEIGHTS`."""
         labels = batch["labels"]
         each = nn.functional.cross_entropy(outputs, labels, reduction="none")
         total = (each * batch[WEIGHTS]).sum() if WEIGHTS in batch else each.sum()
         return Loss(total=total, correct=(outputs.argmax(dim=-1) == labels).sum())
 
-    def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
-        """Probabilities [labels] of each example."""
+    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the probabilities [labels] of each example."""
         del batch
         return list(torch.softmax(outputs, dim=-1).cpu().numpy())
 
-    def decode(self, answers: Sequence[Any], examples: LabelledTexts, samples: Samples) -> Probabilities:
+    def decode(
+        self, answers: Sequence[Any], examples: LabelledTexts, samples: Samples
+    ) -> Probabilities:
         del samples
         return np.array(answers, dtype=np.float32).reshape(len(answers), len(examples.label_names))
 
@@ -94,35 +103,58 @@ class Classification(Task[LabelledTexts, Probabilities]):
         return metrics.score(self.metrics, _labels(examples), predictions.argmax(axis=1))
 
     def baselines(self, examples: LabelledTexts) -> Figures:
-        """The task's score of saying the most frequent class always."""
+        """Return the score of always predicting the most frequent class."""
         labels = _labels(examples)
         most = np.bincount(labels).argmax() if len(labels) else 0
-        return {"majority": metrics.score(self.metrics[:1], labels, np.full_like(labels, most))[self.metrics[0]]}
+        return {
+            "majority": metrics.score(self.metrics[:1], labels, np.full_like(labels, most))[
+                self.metrics[0]
+            ]
+        }
 
-    def facts(self, examples: LabelledTexts) -> dict[str, Any]:
+    def dataset_statistics(self, examples: LabelledTexts) -> dict[str, Any]:
         return {"classes": examples.class_counts()}
 
-    def details(self, examples: LabelledTexts, predictions: Probabilities, *, seed: int, resamples: int) -> dict[str, Any]:
-        labels, best, names = _labels(examples), predictions.argmax(axis=1), list(examples.label_names)
+    def detailed_metrics(
+        self, examples: LabelledTexts, predictions: Probabilities, *, seed: int, resamples: int
+    ) -> dict[str, Any]:
+        labels, best, names = (
+            _labels(examples),
+            predictions.argmax(axis=1),
+            list(examples.label_names),
+        )
         intervals = metrics.intervals(self.metrics, labels, best, seed, resamples)
         return {
             "interval": {name: list(found) for name, found in intervals.items()},
-            "confusion": {"labels": names, "rows_true": metrics.confusion_matrix(labels, best, len(names)).tolist()},
+            "confusion": {
+                "labels": names,
+                "rows_true": metrics.confusion_matrix(labels, best, len(names)).tolist(),
+            },
         }
 
-    def write(self, directory: str, examples: LabelledTexts, predictions: Probabilities) -> None:
-        """Columns index, text (and text_pair), label, prediction and score, the probability of the predicted label.
+    def write_predictions(
+        self, directory: str, examples: LabelledTexts, predictions: Probabilities
+    ) -> None:
+        """Write columns index, text, text_pair, label, prediction and score, its probability.
 
-        The index is the file's own where it has one, as GLUE's test files do; else the example's number from 0.
+        The index is the file's own, as in GLUE's test files, or else the example's number from 0.
         """
         best, names, pairs = predictions.argmax(axis=1), examples.label_names, examples.text_pairs
         rows = []
         for i, choice in enumerate(best):
-            row = {"index": examples.ids[i] if examples.ids else str(i), "text": examples.texts[i]} | (
-                {} if pairs is None else {"text_pair": pairs[i]}
-            )
+            row = {
+                "index": examples.ids[i] if examples.ids else str(i),
+                "text": examples.texts[i],
+            } | ({} if pairs is None else {"text_pair": pairs[i]})
             label = "" if examples.labels is None else names[examples.labels[i]]
-            rows.append({**row, "label": label, "prediction": names[choice], "score": f"{predictions[i, choice]:.6f}"})
+            rows.append(
+                {
+                    **row,
+                    "label": label,
+                    "prediction": names[choice],
+                    "score": f"{predictions[i, choice]:.6f}",
+                }
+            )
         write_rows(storage.join(directory, self.predictions), rows)
 
 

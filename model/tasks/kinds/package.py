@@ -1,16 +1,15 @@
-"""Which package does a docstring sentence come from? A labelled set that any machine has.
+"""The task package: predict the Python package of a docstring sentence; needs no download.
 
-Made from the held-out documents of source `docstrings` in a corpus artifact: documents that pretraining never
-saw. The label is the package in the document's id (`docstrings/PACKAGE/MODULE`; `stdlib` is the standard library's).
-So that the task asks for the subject and not for a name, and for no memory:
+Examples come from the held-out documents of source `docstrings` in a corpus artifact. The label is
+the package in the document's id (`docstrings/PACKAGE/MODULE`; `stdlib` for the standard library).
+Rules that make the task about subjects, not names or memorized text:
 
-- a sentence has 6 to 60 words,
-- it names none of the packages, nor an alias under which one is imported or known (words of a subject, such as
-  tensor or data frame, stay),
-- it stands in no document that pretraining reads (compared without case and spacing),
-- it occurs once: of repeats under one label the first stays, a sentence under two labels goes altogether,
-- train and dev share no document: of each package, documents in the order of the hash of their id, the first
-  80 % of its sentences are train, the others dev.
+- A sentence has 6 to 60 words.
+- A sentence contains no package name or alias; subject words such as tensor may occur.
+- A sentence is in no training document (compared without case and spacing).
+- A sentence occurs once: the first of repeats with one label stays; with two labels none stays.
+- Train and dev share no document: in order of hashed document ids, 80 % of each package's sentences
+  are train, the others dev.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from model.tasks.formats.corpus import documents as documents_of
-from model.tasks.formats.labelled_texts import LabelledTexts
-from model.tasks.kinds.classification import Classification
-from pipeline.core import random_keys
-from pipeline.core.errors import DataError
-from pipeline.core.shards import HELDOUT
+from cloze.core import random_keys
+from cloze.core.artifacts.artifact import HELDOUT
+from cloze.core.errors import DataError
+from cloze.model.tasks.formats.files import documents as documents_of
+from cloze.model.tasks.formats.texts import LabelledTexts
+from cloze.model.tasks.kinds.classification import Classification
 
 SOURCE = "docstrings"
 FEWEST_WORDS, MOST_WORDS = 6, 60
 TRAIN_SHARE = 0.8
-# Names under which the packages are imported or spoken of, beside their own.
+# Import names and common names of packages, in addition to their own.
 ALIASES = {
     "apache_beam": ("apache", "beam"),
     "jax": ("jnp",),
@@ -47,7 +46,9 @@ ALIASES = {
     "tensorflow": ("tf",),
     "torch": ("pytorch",),
 }
-LONG_NAME = 5  # names of this many letters count inside words too: `numpydoc`, `torchscript`
+LONG_NAME = (
+    5  # names of at least this many letters also match inside words: `numpydoc`, `torchscript`
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,20 +60,22 @@ class _Document:
 
 
 class Package(Classification):
-    """The task: its examples come from a corpus artifact."""
+    """Task whose examples come from a corpus artifact."""
 
     metrics = ("accuracy", "macro_f1")
     source: Literal["data", "corpus"] = "corpus"
     files = "a corpus artifact with held-out documents of source docstrings"
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> LabelledTexts:
-        """The sentences of the split's documents. The limit holds in train, a quarter of it in dev, so that both are balanced.
+        """Read the sentences of a split; the class limit is a quarter in dev, so both are balanced.
 
         Raises:
-            DataError: `path` is no corpus, has no such documents, or only of one package.
+            DataError: `path` is no corpus, has no such documents, or only those of one package.
         """
         if split not in ("train", "dev"):
-            raise DataError(f"task package has no split {split!r}; use dev (documents held out) or train")
+            raise DataError(
+                f"task package has no split {split!r}; use dev (documents held out) or train"
+            )
         splits = _split(path)
         names = tuple(sorted({document.label for document in splits["train"]}))
         dropped: Counter[str] = Counter()
@@ -83,7 +86,11 @@ class Package(Classification):
             texts += document.sentences
             labels += [names.index(document.label) for _ in document.sentences]
         examples = LabelledTexts(
-            texts=texts, labels=labels, label_names=names, dropped=dict(dropped), where=f"{path} ({split})"
+            texts=texts,
+            labels=labels,
+            label_names=names,
+            dropped=dict(dropped),
+            where=f"{path} ({split})",
         )
         if limit_per_class is not None and split == "dev":
             limit_per_class = math.ceil(limit_per_class * (1 - TRAIN_SHARE) / TRAIN_SHARE)
@@ -91,14 +98,18 @@ class Package(Classification):
 
 
 def label_of(document_id: str) -> str:
-    """The package in a document's id: `docstrings/numpy/numpy.linalg` gives `numpy`."""
+    """Return the package in a document id: `docstrings/numpy/numpy.linalg` gives `numpy`."""
     return document_id.split("/")[1].partition("@")[0]
 
 
 def named_packages(labels: Iterable[str]) -> re.Pattern[str]:
-    """A pattern that finds any of the packages, or an alias of one, in a sentence."""
+    """Return a pattern that matches any of the packages or their aliases."""
     tops = {top for label in labels for top in (label, label.split(".")[0])}
-    names = {re.escape(name).replace("_", "[ _-]?") for top in tops for name in (top, *ALIASES.get(top, ()))}
+    names = {
+        re.escape(name).replace("_", "[ _-]?")
+        for top in tops
+        for name in (top, *ALIASES.get(top, ()))
+    }
     inside = sorted(name for name in names if len(name) >= LONG_NAME)
     alone = sorted(names - set(inside))
     parts = inside + ([rf"(?<![^\W_])(?:{'|'.join(alone)})(?![^\W_])"] if alone else [])
@@ -107,7 +118,7 @@ def named_packages(labels: Iterable[str]) -> re.Pattern[str]:
 
 @functools.lru_cache(maxsize=1)  # train and dev are read one after the other
 def _split(path: str) -> dict[str, tuple[_Document, ...]]:
-    """The documents of train and dev, their sentences filtered."""
+    """Return the documents of train and dev, with filtered sentences."""
     seen: set[str] = set()
     documents = []
     for identity, split, sentences in documents_of(path, ("id", "split", "sentences"), SOURCE):
@@ -133,14 +144,15 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
     found = {document.label for document in splits["train"]}
     if len(found) < 2:
         raise DataError(
-            f"{path} holds held-out sentences of {len(found)} packages with two documents or more, out of"
+            f"{path} holds held-out sentences of {len(found)} packages with two documents or more, "
+            f"out of"
             f" {', '.join(sorted(by_label))}; name more packages, or raise heldout_fraction"
         )
     return {name: tuple(chosen) for name, chosen in splits.items()}
 
 
 def _filter(documents: list[_Document], seen: set[str]) -> None:
-    """Leave in each document the sentences that the task asks about, and count the others by reason."""
+    """Remove the sentences that break the rules, and count them by reason."""
     named = named_packages({document.label for document in documents})
     labels_of: dict[str, set[str]] = defaultdict(set)
     for document in documents:
@@ -168,8 +180,10 @@ def _filter(documents: list[_Document], seen: set[str]) -> None:
 
 
 def _divide(documents: list[_Document]) -> tuple[list[_Document], list[_Document]]:
-    """One package's documents as train and dev. One with fewer than two documents can be in neither."""
-    filled = sorted((d for d in documents if d.sentences), key=lambda d: (random_keys.document_key(d.id), d.id))
+    """Split a package's documents into train and dev; packages with one document are dropped."""
+    filled = sorted(
+        (d for d in documents if d.sentences), key=lambda d: (random_keys.document_key(d.id), d.id)
+    )
     empty = [d for d in documents if not d.sentences]
     if len(filled) < 2:
         for document in filled:

@@ -1,4 +1,4 @@
-"""Retrieval: which passage answers a query? One encoder for both, tuned on pairs; passages are ranked by the likeness of vectors."""
+"""The task kind retrieval: a bi-encoder that ranks passages for a query by vector similarity."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from model.families.config import ModelConfig
-from model.families.models import Backbone
-from model.tasks.contrastive import BiEncoder, PairSamples, contrastive_loss
-from model.tasks.encode import encode
-from model.tasks.formats.pairs import QueryPassages, read_pairs
-from model.tasks.metrics import bootstrap
-from model.tasks.metrics.ranking import Floats, Ints, Vectors, blocks, ndcg, places, recall
-from model.tasks.options import RetrievalOptions, TaskOptions
-from model.tasks.task import Figures, Loss, Meaning, Samples, Task
-from pipeline.core import storage
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core import storage
+from cloze.core.words import word_pattern
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import Backbone
+from cloze.model.tasks.contrastive import BiEncoder, PairSamples, contrastive_loss
+from cloze.model.tasks.encode import encode
+from cloze.model.tasks.formats.pairs import QueryPassages, read_pairs
+from cloze.model.tasks.metrics import bootstrap
+from cloze.model.tasks.metrics.ranking import (
+    Floats,
+    Ints,
+    Vectors,
+    blocks,
+    ndcg,
+    recall,
+    relevant_ranks,
+)
+from cloze.model.tasks.options import RetrievalOptions, TaskOptions
+from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 QRELS = "qrels.txt"
-DEPTH = 100  # passages of a query in the run file
+DEPTH = 100  # passages per query in the run file
 TAG = "cloze"
 METRICS: dict[str, Callable[[Ints, Ints, Ints, int], Floats]] = {
     "ndcg_at_10": partial(ndcg, depth=10),
@@ -36,12 +45,12 @@ FILES = {
     "squad": "a directory with train-v1.1.json and dev-v1.1.json",
     "titles": "a corpus artifact of documents with titles",
 }
-Scores = Callable[[slice], Vectors]  # some queries to their passages' scores, float32 [q, P]
+Scores = Callable[[slice], Vectors]  # maps queries to scores of all passages, float32 [q, P]
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
-    """The vectors of a split's queries and passages, float32 [Q, D] and [P, D]."""
+class SplitEmbeddings:
+    """Vectors of a split's queries and passages, float32 [Q, D] and [P, D]."""
 
     queries: Vectors
     passages: Vectors
@@ -51,8 +60,8 @@ class Embedded:
         return found
 
 
-class Retrieval(Task[QueryPassages, Embedded]):
-    """Contrastive tuning with in-batch negatives; every passage of the split that answers one of its queries is ranked for each."""
+class Retrieval(Task[QueryPassages, SplitEmbeddings]):
+    """Contrastive training with in-batch negatives; evaluation ranks all passages of the split."""
 
     metrics = tuple(METRICS)
     max_length = 256
@@ -70,10 +79,10 @@ class Retrieval(Task[QueryPassages, Embedded]):
         examples = read_pairs(path, split, self.retrieval, self.files)
         return examples.capped(self.retrieval.limit) if split == "train" else examples
 
-    def meaning(self, train: QueryPassages) -> Meaning:
+    def metadata(self, train: QueryPassages) -> TaskMetadata:
         return {"pooling": self.retrieval.pooling, "normalize": self.retrieval.normalize}
 
-    def heads(self, meaning: Meaning) -> dict[str, Any]:
+    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
         return {"embedding": {"pooling": meaning["pooling"], "normalize": meaning["normalize"]}}
 
     def encode(self, examples: QueryPassages, tokenizer: Tokenizer, max_length: int) -> PairSamples:
@@ -89,8 +98,12 @@ class Retrieval(Task[QueryPassages, Embedded]):
             symmetric=self.retrieval.symmetric,
         )
 
-    def network(self, backbone: Backbone, config: ModelConfig, meaning: Meaning, dropout: float) -> nn.Module:
-        return BiEncoder(backbone.encoder, backbone.pooler, meaning["pooling"], bool(meaning["normalize"]))
+    def network(
+        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+    ) -> nn.Module:
+        return BiEncoder(
+            backbone.encoder, backbone.pooler, meaning["pooling"], bool(meaning["normalize"])
+        )
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return len(batch["own"])
@@ -99,69 +112,96 @@ class Retrieval(Task[QueryPassages, Embedded]):
         total, correct = contrastive_loss(outputs, batch, self.retrieval.temperature)
         return Loss(total=total, correct=correct)
 
-    def answers(self, outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any]) -> Sequence[Any]:
-        """The vectors of each pair's query and passage."""
+    def select_outputs(
+        self, outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        """Return the vectors of each pair's query and passage."""
         queries, passages = (part.cpu().numpy() for part in outputs)
         own, target = batch["own"].tolist(), batch["target"].tolist()
         return [(queries[query], passages[target[query]]) for query in own]
 
-    def decode(self, answers: Sequence[Any], examples: QueryPassages, samples: Samples) -> Embedded:
+    def decode(
+        self, answers: Sequence[Any], examples: QueryPassages, samples: Samples
+    ) -> SplitEmbeddings:
         del samples
         width = len(answers[0][0]) if answers else 0
         queries = np.zeros((len(examples.queries), width), np.float32)
         passages = np.zeros((len(examples.passages), width), np.float32)
         for (query, passage), (first, second) in zip(examples.pairs.tolist(), answers, strict=True):
             queries[query], passages[passage] = first, second
-        return Embedded(queries, passages)
+        return SplitEmbeddings(queries, passages)
 
-    def score(self, examples: QueryPassages, predictions: Embedded) -> Figures:
+    def score(self, examples: QueryPassages, predictions: SplitEmbeddings) -> Figures:
         by_query = self._by_query(examples, predictions.scores)
         return {name: float(by_query[name].mean()) for name in self.metrics}
 
     def baselines(self, examples: QueryPassages) -> Figures:
-        """`tfidf`: the score of ranking by scikit-learn's TF-IDF, over the words of the passages."""
+        """Return `tfidf`: the score of scikit-learn's TF-IDF over the passages' words."""
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+        words = TfidfVectorizer(
+            sublinear_tf=True, tokenizer=word_pattern().findall, token_pattern=None
+        )
         passages = words.fit_transform(examples.passages).astype(np.float32)
         queries = words.transform(examples.queries).astype(np.float32)
         found = self._by_query(examples, lambda chosen: (queries[chosen] @ passages.T).toarray())
         return {"tfidf": float(found[self.metrics[0]].mean())}
 
-    def facts(self, examples: QueryPassages) -> dict[str, Any]:
+    def dataset_statistics(self, examples: QueryPassages) -> dict[str, Any]:
         return {"queries": len(examples.queries), "passages": len(examples.passages)}
 
-    def details(self, examples: QueryPassages, predictions: Embedded, *, seed: int, resamples: int) -> dict[str, Any]:
+    def detailed_metrics(
+        self, examples: QueryPassages, predictions: SplitEmbeddings, *, seed: int, resamples: int
+    ) -> dict[str, Any]:
         found = self._by_query(examples, predictions.scores)
         queries = len(examples.queries)
 
         def interval(values: Floats) -> list[float]:
-            return list(bootstrap.interval(lambda chosen: float(values[chosen].mean()), queries, seed, resamples))
+            return list(
+                bootstrap.interval(
+                    lambda chosen: float(values[chosen].mean()), queries, seed, resamples
+                )
+            )
 
         return {"interval": {name: interval(found[name]) for name in self.metrics}}
 
-    def write(self, directory: str, examples: QueryPassages, predictions: Embedded) -> None:
-        """A TREC run of the first passages of every query (query, Q0, passage, rank, score, tag), and `qrels.txt` to judge it by."""
-        storage.write_bytes(storage.join(directory, self.predictions), "".join(self._run(examples, predictions)).encode())
-        judged = (f"{examples.query_ids[q]} 0 {examples.passage_ids[p]} 1\n" for q, p in examples.pairs.tolist())
+    def write_predictions(
+        self, directory: str, examples: QueryPassages, predictions: SplitEmbeddings
+    ) -> None:
+        """Write a TREC run (query, Q0, passage, rank, score, tag) and `qrels.txt`."""
+        storage.write_bytes(
+            storage.join(directory, self.predictions),
+            "".join(self._run(examples, predictions)).encode(),
+        )
+        judged = (
+            f"{examples.query_ids[q]} 0 {examples.passage_ids[p]} 1\n"
+            for q, p in examples.pairs.tolist()
+        )
         storage.write_bytes(storage.join(directory, QRELS), "".join(judged).encode())
 
     def _by_query(self, examples: QueryPassages, scores: Scores) -> dict[str, Floats]:
-        """The metrics of each query."""
+        """Return the metrics of each query."""
         order = np.argsort(examples.pairs[:, 0], kind="stable")
         query, passage = examples.pairs[order].T
         found = []
         for chosen in blocks(len(examples.queries), len(examples.passages)):
             first, last = np.searchsorted(query, (chosen.start, chosen.stop))
             own = scores(chosen)[query[first:last] - chosen.start]
-            found.append(places(own, passage[first:last]))
+            found.append(relevant_ranks(own, passage[first:last]))
         above, tied = (np.concatenate(part) for part in zip(*found, strict=True))
-        return {name: METRICS[name](above, tied, query, len(examples.queries)) for name in self.metrics}
+        return {
+            name: METRICS[name](above, tied, query, len(examples.queries)) for name in self.metrics
+        }
 
     @staticmethod
-    def _run(examples: QueryPassages, predictions: Embedded) -> Iterable[str]:
+    def _run(examples: QueryPassages, predictions: SplitEmbeddings) -> Iterable[str]:
         for chosen in blocks(len(examples.queries), len(examples.passages)):
             scores = predictions.scores(chosen)
             for row, query in zip(scores, examples.query_ids[chosen], strict=True):
-                for rank, passage in enumerate(np.argsort(-row, kind="stable")[:DEPTH].tolist(), start=1):
-                    yield f"{query} Q0 {examples.passage_ids[passage]} {rank} {row[passage]:.6f} {TAG}\n"
+                for rank, passage in enumerate(
+                    np.argsort(-row, kind="stable")[:DEPTH].tolist(), start=1
+                ):
+                    yield (
+                        f"{query} Q0 {examples.passage_ids[passage]} {rank} {row[passage]:.6f} "
+                        f"{TAG}\n"
+                    )

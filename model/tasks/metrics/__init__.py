@@ -1,1 +1,1 @@
-"""Metrics as the papers name them, a file a kind of task: well-kept libraries' where there are such."""
+"""Metrics with the papers' names, one module per task kind, from libraries where possible."""

@@ -1,4 +1,4 @@
-"""Metrics of classification, as the papers name them: scikit-learn's, with what it leaves undefined as 0; and bootstrap intervals."""
+"""Classification metrics of scikit-learn, 0 where undefined, and bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -10,49 +10,56 @@ import numpy.typing as npt
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.metrics import confusion_matrix as counted
 
-from model.tasks.metrics.bootstrap import interval
+from cloze.model.tasks.metrics.bootstrap import interval
 
 Ints = npt.NDArray[np.int64]
 
 
 class Metric(Protocol):
-    """A figure of labels and predictions, int64 [n], n at least 1; and of how often each of them counts, int64 [n]."""
+    """Metric of labels and predictions, with optional counts: int64 [n], n at least 1."""
 
     def __call__(self, labels: Ints, predictions: Ints, counts: Ints | None = None, /) -> float: ...
 
 
 def accuracy(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
-    """The share of examples that are right."""
+    """Return the share of correct examples."""
     return float(accuracy_score(labels, predictions, sample_weight=counts))
 
 
 def f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
-    """F1 of the class 1, as GLUE scores MRPC and QQP; 0 if it neither occurs nor is predicted."""
+    """Return F1 of class 1, as GLUE for MRPC and QQP; 0 if it neither occurs nor is predicted."""
     return float(f1_score(labels == 1, predictions == 1, sample_weight=counts, zero_division=0.0))
 
 
 def macro_f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
-    """The mean of F1 over the classes that occur among labels or predictions."""
-    return float(f1_score(labels, predictions, average="macro", sample_weight=counts, zero_division=0.0))
+    """Return the mean F1 of the classes among labels or predictions."""
+    return float(
+        f1_score(labels, predictions, average="macro", sample_weight=counts, zero_division=0.0)
+    )
 
 
 def matthews(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
-    """Matthews' correlation for any number of classes (Gorodkin 2004), as GLUE scores CoLA; 0 where it is undefined."""
+    """Return Matthews' correlation (Gorodkin 2004), as GLUE for CoLA; 0 if undefined."""
     if len(np.union1d(labels, predictions)) < 2:
         return 0.0
     return float(matthews_corrcoef(labels, predictions, sample_weight=counts))
 
 
-METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "macro_f1": macro_f1, "matthews": matthews}
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "matthews": matthews,
+}
 
 
 def score(names: tuple[str, ...], labels: Ints, predictions: Ints) -> dict[str, float]:
-    """The metrics of those names; 0 where there are no examples."""
+    """Return the named metrics; 0 without examples."""
     return {name: METRICS[name](labels, predictions) if len(labels) else 0.0 for name in names}
 
 
 def confusion_matrix(labels: Ints, predictions: Ints, classes: int) -> Ints:
-    """Counts [classes, classes]: rows are the true labels, columns the predicted ones."""
+    """Return counts [classes, classes]: rows are true labels, columns predicted ones."""
     if not len(labels):
         return np.zeros((classes, classes), dtype=np.int64)
     return np.asarray(counted(labels, predictions, labels=range(classes)), dtype=np.int64)
@@ -61,10 +68,10 @@ def confusion_matrix(labels: Ints, predictions: Ints, classes: int) -> Ints:
 def intervals(
     names: tuple[str, ...], labels: Ints, predictions: Ints, seed: int, resamples: int = 1000
 ) -> dict[str, tuple[float, float]]:
-    """The bootstrap interval of each of these metrics, see `model.tasks.metrics.bootstrap`.
+    """Return the bootstrap interval of each metric, see `cloze.model.tasks.metrics.bootstrap`.
 
-    A resample is counted into its confusion matrix, and the metric taken of the matrix' cells with their counts as weights: that is
-    the metric of the resample, at a cost that does not grow with it.
+    Each metric is computed from a resample's confusion matrix, with the counts as weights. The
+    result is exact, at a cost that does not grow with the number of examples.
     """
     classes = int(max(labels.max(initial=0), predictions.max(initial=0))) + 1
     cells = labels * classes + predictions

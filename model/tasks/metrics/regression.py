@@ -1,4 +1,4 @@
-"""Metrics of regression, as GLUE scores STS-B: scipy's correlations, with what they leave undefined as 0; and bootstrap intervals."""
+"""Regression metrics, as GLUE for STS-B: scipy's correlations, 0 where undefined, and intervals."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from model.tasks.metrics.bootstrap import Ints, interval
+from cloze.model.tasks.metrics.bootstrap import Ints, interval
 
 Floats = npt.NDArray[np.float64]
-Metric = Callable[[Floats, Floats], float]  # of scores and predictions, float64 [n]
-ROUNDING = 1e-12  # a spread that is this share of the values is one of rounding
+Metric = Callable[[Floats, Floats], float]  # metric of scores and predictions, float64 [n]
+ROUNDING = 1e-12  # relative spread below which values count as constant
 
 
 def pearson(scores: Floats, predictions: Floats) -> float:
-    """Pearson's correlation; 0 where scores or predictions are all the same."""
+    """Return Pearson's correlation; 0 if scores or predictions are constant."""
     if _constant(scores) or _constant(predictions):
         return 0.0
     return float(stats.pearsonr(scores, predictions).statistic)
 
 
 def spearman(scores: Floats, predictions: Floats) -> float:
-    """Spearman's rank correlation, ties at their mean rank; 0 where scores or predictions are all the same."""
+    """Return Spearman's rank correlation, ties at mean rank; 0 for constant values."""
     if _constant(scores) or _constant(predictions):
         return 0.0
     return float(stats.spearmanr(scores, predictions).statistic)
@@ -33,14 +33,14 @@ METRICS: dict[str, Metric] = {"pearson": pearson, "spearman": spearman}
 
 
 def score(names: tuple[str, ...], scores: Floats, predictions: Floats) -> dict[str, float]:
-    """The metrics of those names; 0 where there are fewer than two examples."""
+    """Return the named metrics; 0 for fewer than two examples."""
     return {name: METRICS[name](scores, predictions) for name in names}
 
 
 def intervals(
     names: tuple[str, ...], scores: Floats, predictions: Floats, seed: int, resamples: int = 1000
 ) -> dict[str, tuple[float, float]]:
-    """The bootstrap interval of each of these metrics, see `model.tasks.metrics.bootstrap`."""
+    """Return the bootstrap interval of each metric, see `cloze.model.tasks.metrics.bootstrap`."""
 
     def figure(metric: Metric) -> Callable[[Ints], float]:
         return lambda chosen: metric(scores[chosen], predictions[chosen])

@@ -1,4 +1,7 @@
-"""SQuAD's metrics by its published rules (`evaluate-v1.1.py`, `evaluate-v2.0.py`; Rajpurkar et al. 2016, 2018), as shares from 0 to 1."""
+"""SQuAD's metrics, from 0 to 1 (`evaluate-v1.1.py`, `evaluate-v2.0.py`).
+
+Sources: Rajpurkar et al. 2016, 2018.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,20 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalized(text: str) -> str:
-    """Lower case, without ASCII punctuation, then without articles, with single blanks."""
+    """Normalize a text: lower case, no ASCII punctuation, no articles, single blanks."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact(prediction: str, answer: str) -> float:
-    """1 where both are the same, once normalized."""
+    """Return 1 if the normalized texts are equal, else 0."""
     return float(normalized(prediction) == normalized(answer))
 
 
 def f1(prediction: str, answer: str, *, empty_matches: bool = True) -> float:
-    """F1 of the words that both have, as bags.
+    """Return F1 of the normalized words, as bags.
 
     Args:
-        empty_matches: two texts of no words are the same (2.0); in 1.1 they have nothing in common.
+        empty_matches: two texts without words match (2.0); in 1.1 they do not.
     """
     found, wanted = normalized(prediction).split(), normalized(answer).split()
     if not found or not wanted:
@@ -43,12 +46,14 @@ def f1(prediction: str, answer: str, *, empty_matches: bool = True) -> float:
 def question_scores(
     predictions: Sequence[str], answers: Sequence[Sequence[str]], *, unanswerable: bool
 ) -> tuple[Floats, Floats]:
-    """Of each question exact match and F1, against the answer that suits its prediction best.
+    """Return exact match and F1 of each question, for the reference answer with the best value.
 
     Args:
-        predictions: the empty text says that there is no answer.
-        answers: of each question, at least one; with `unanswerable` none says that the question has no answer.
-        unanswerable: by the rules of 2.0: an answer of no words is none, and where all are so the empty text is right.
+        predictions: predicted texts; empty for "no answer".
+        answers: reference answers of each question, at least one; with `unanswerable` none for
+            unanswerable questions.
+        unanswerable: use the rules of 2.0: answers without words are ignored, and if none is left
+            the empty text is right.
 
     Returns:
         float64 [n] each, from 0 to 1.
@@ -62,18 +67,19 @@ def question_scores(
 
 
 def best_threshold(scores: Floats, odds: Floats, has_answer: Flags) -> tuple[float, float]:
-    """The threshold at which the mean score is best where a question is left unanswered if its odds are above it.
+    """Return the best mean score over thresholds of the "no answer" odds, and that threshold.
 
-    As `find_best_thresh` of evaluate-v2.0.py, save that questions of equal odds stay together, and that a threshold at which
-    all are left unanswered lies below all odds.
+    Questions with odds above the threshold are left unanswered. Unlike `find_best_thresh` of
+    evaluate-v2.0.py, questions with equal odds stay together, and a threshold that answers none is
+    below all odds.
 
     Args:
-        scores: of the best answer to each question, [n]; 0 where the question has none.
-        odds: that there is no answer, [n].
-        has_answer: which questions have one, bool [n].
+        scores: float [n], scores of the best answers; 0 for unanswerable questions.
+        odds: float [n], odds of "no answer".
+        has_answer: bool [n], answerable questions.
 
     Returns:
-        The mean score, from 0 to 1, and the threshold. Of thresholds that are as good the lowest.
+        Mean score from 0 to 1, and threshold; the lowest on ties.
     """
     if not len(scores):
         return 0.0, 0.0
@@ -81,7 +87,9 @@ def best_threshold(scores: Floats, odds: Floats, has_answer: Flags) -> tuple[flo
     gains = np.where(has_answer, scores, -1.0)[order]
     totals = float((~has_answer).sum()) + np.concatenate([[0.0], np.cumsum(gains)])
     ranked = odds[order]
-    together = np.append(ranked[:-1] == ranked[1:], False)  # with the one behind it: no threshold between them
+    together = np.append(
+        ranked[:-1] == ranked[1:], False
+    )  # equal to the next: no threshold between them
     totals[1:][together] = -np.inf
     best = int(np.argmax(totals))
     return float(totals[best] / len(scores)), float(ranked[best - 1] if best else ranked[0] - 1.0)

@@ -1,24 +1,30 @@
-"""From the choice of an engine to the engine."""
+"""Creation of the chosen engine."""
 
 from __future__ import annotations
 
-from model.train.distributed import World
-from model.train.engines import ENGINES, EngineChoice
-from model.train.engines.protocol import Engine
-from model.train.interfaces import Recipe, Trained
-from pipeline.core.registry import load
+from cloze.core.options import import_object
+from cloze.model.train.distributed import World
+from cloze.model.train.engines import ENGINES, EngineConfig
+from cloze.model.train.engines.protocol import Engine
+from cloze.model.train.loop.interfaces import TrainingHyperparameters, TrainModule
 
 
 def create(
-    choice: EngineChoice, trained: Trained, recipe: Recipe, world: World, *, micro_batch: int, accumulation: int
+    choice: EngineConfig,
+    trained: TrainModule,
+    recipe: TrainingHyperparameters,
+    world: World,
+    *,
+    micro_batch: int,
+    accumulation: int,
 ) -> Engine:
-    """The chosen engine over what is trained.
+    """Create the chosen engine over the trained module.
 
     Args:
-        micro_batch: the most samples at once.
-        accumulation: the most micro-batches a step.
+        micro_batch: maximum number of samples per micro-batch.
+        accumulation: maximum number of micro-batches per step.
     """
-    found: Engine = load(ENGINES[choice.name])(
+    found: Engine = import_object(ENGINES[choice.name])(
         trained, recipe, world, choice, micro_batch=micro_batch, accumulation=accumulation
     )
     return found

@@ -1,6 +1,6 @@
-"""The engine of DeepSpeed's ZeRO stages 1 to 3. The only file that imports it.
+"""The engine for DeepSpeed's ZeRO stages 1 to 3, and the only file that imports DeepSpeed.
 
-See `model.train.engines.protocol` for what the methods promise.
+`cloze.model.train.engines.protocol` documents the methods.
 """
 
 from __future__ import annotations
@@ -18,37 +18,43 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from model.tensors import Slice, Tensors, copy_own, refuse
-from model.train.distributed import World, lone_group
-from model.train.engines import EngineChoice
-from model.train.engines.average import Average
-from model.train.engines.loss_scale import LossScale
-from model.train.engines.protocol import Held
-from model.train.engines.shares import owners
-from model.train.interfaces import Recipe, Trained
-from model.train.memory import BUCKET_NUMBERS
-from model.train.optimizers import optimizer_kind
-from model.train.optimizers.cuts import Cut, Piece
-from model.train.parameters import optimizer_states, parameter_groups, set_learning_rate, trained_parameters
+from cloze.model.tensors import LazyTensors, TensorSlice, copy_module_tensors, raise_mismatch
+from cloze.model.train.distributed import World, single_process_group
+from cloze.model.train.engines import EngineConfig
+from cloze.model.train.engines.ema import WeightEMA
+from cloze.model.train.engines.gradients import assign_owners
+from cloze.model.train.engines.loss_scale import LossScale
+from cloze.model.train.engines.protocol import TensorExtent
+from cloze.model.train.loop.interfaces import TrainingHyperparameters, TrainModule
+from cloze.model.train.optimizers import optimizer_kind
+from cloze.model.train.optimizers.parameters import (
+    optimizer_states,
+    parameter_groups,
+    set_learning_rate,
+    trained_parameters,
+)
+from cloze.model.train.optimizers.sharded_parameters import FlatShard, ShardExtent
+from cloze.model.train.plan.memory import BUCKET_NUMBERS
 
 CPU_BUCKET_NUMBERS = 1 << 20
 
 
 def _import_deepspeed(device: str) -> Any:
-    """DeepSpeed, without what it would bring along.
+    """Import DeepSpeed without its slow optional imports.
 
-    Its autotuner imports MLflow where it is installed: a second or two a rank, of a package that training must not know. And each of its
-    optimizers asks whether it is given DeepSpeed's own Muon, whose module has three functions decorated by torch.compile: seconds, to import
-    torch's compiler. Nothing here calls them; undecorated they give the same.
+    Its autotuner imports MLflow if installed (1 to 2 s per rank), which training must not import.
+    Each of its optimizers checks for DeepSpeed's Muon, whose module has three functions decorated
+    with torch.compile: importing torch's compiler takes seconds. Nothing here calls these
+    functions, and undecorated they compute the same.
     """
-    os.environ["DS_ACCELERATOR"] = device  # it would take a GPU that we were asked to leave alone
-    os.environ.setdefault("LOCAL_RANK", "0")  # and refuses to start without this
+    os.environ["DS_ACCELERATOR"] = device  # else it may take a GPU despite a request for the CPU
+    os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed does not start without it
     hide = "mlflow" not in sys.modules
     if hide:
         sys.modules["mlflow"] = None  # type: ignore[assignment]
     try:
         import deepspeed
-        import deepspeed.utils  # the package `deepspeed.ops` comes with it
+        import deepspeed.utils  # imports the package `deepspeed.ops`
     finally:
         if hide:
             del sys.modules["mlflow"]
@@ -61,8 +67,8 @@ def _import_deepspeed(device: str) -> Any:
     if device == "cpu":
         stages: Any = importlib.import_module("deepspeed.runtime.zero.stage_1_and_2")
         stages.all_gather_dp_groups = _gather
-    # Asked which of its kernels can be built here, it would try them all, and then compile one for communication in shared
-    # memory (30 s, and a compiler needed) that only its inference uses. Say none.
+    # DeepSpeed would probe all its kernels and then compile a shared-memory communication kernel
+    # (30 s, needs a compiler) that only its inference uses. An empty table prevents both.
     deepspeed.ops.__compatible_ops__ = {}
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     return deepspeed
@@ -74,7 +80,7 @@ def _gather(
     dp_process_group: Sequence[Any],
     **_: Any,
 ) -> None:
-    """Give all ranks all parts of the weights, where they lie. Gloo's own gathering receives them elsewhere and copies all of them."""
+    """Broadcast all parts of the weights in place; gloo's all_gather makes another copy."""
     del groups_flat
     sent = [
         distributed.broadcast(part, group_src=rank, group=group, async_op=True)
@@ -87,102 +93,140 @@ def _gather(
 
 
 def engine(
-    trained: Trained, recipe: Recipe, world: World, choice: EngineChoice, *, micro_batch: int, accumulation: int
+    trained: TrainModule,
+    recipe: TrainingHyperparameters,
+    world: World,
+    choice: EngineConfig,
+    *,
+    micro_batch: int,
+    accumulation: int,
 ) -> DeepSpeedEngine:
-    """The engine for the chosen ZeRO stage."""
+    """Create the engine for the chosen ZeRO stage."""
     settings = ds_config(recipe, choice, micro_batch, accumulation, world.device.type)
-    return (_WholeParameters if choice.zero < 3 else _CutParameters)(trained, recipe, world, settings)
+    return (_WholeParameters if choice.zero < 3 else _CutParameters)(
+        trained, recipe, world, settings
+    )
 
 
-def ds_config(recipe: Recipe, choice: EngineChoice, micro_batch: int, accumulation: int, device: str) -> dict[str, Any]:
-    """DeepSpeed's whole config, generated from ours.
+def ds_config(
+    recipe: TrainingHyperparameters,
+    choice: EngineConfig,
+    micro_batch: int,
+    accumulation: int,
+    device: str,
+) -> dict[str, Any]:
+    """Generate DeepSpeed's whole config.
 
-    Precision is not in it: the forward pass runs under torch.autocast inside the module, so DeepSpeed sees fp32 parameters
-    and accumulates fp32 gradients at every stage. In which type these travel is said in it.
+    Precision is not part of the config: the forward pass runs under torch.autocast inside the
+    module, so DeepSpeed sees fp32 parameters and accumulates fp32 gradients at every stage.
+    `communication_data_type` sets the dtype in which gradients travel.
     """
-    # Whatever is larger than a bucket is added up where it lies; a CPU's caches like small ones, a GPU's network large ones.
+    # Tensors larger than a bucket are reduced in place. CPU caches favour small buckets, a GPU's
+    # network large ones.
     bucket = CPU_BUCKET_NUMBERS if device == "cpu" and choice.zero < 3 else BUCKET_NUMBERS
-    offloaded = {"offload_optimizer": {"device": "cpu", "pin_memory": device == "cuda"}} if choice.offload else {}
+    offloaded = (
+        {"offload_optimizer": {"device": "cpu", "pin_memory": device == "cuda"}}
+        if choice.offload
+        else {}
+    )
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": recipe.clip,
-        "gradient_allreduce_op": "mean" if choice.zero == 3 else "sum",  # stage 3 knows the mean alone
+        # Stage 3 supports only the mean.
+        "gradient_allreduce_op": "mean" if choice.zero == 3 else "sum",
         "communication_data_type": recipe.reduce,
         "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # ours step on the CPU, too
+        "zero_force_ds_cpu_optimizer": False,  # Cloze's optimizers also step on the CPU
         "zero_optimization": {
             "stage": choice.zero,
             "overlap_comm": device == "cuda",
             "round_robin_gradients": False,
-            "reduce_scatter": choice.zero == 3,  # before that it is a sum on all ranks all the same, and two more copies
+            # Before stage 3 DeepSpeed sums on all ranks anyway, with two more copies.
+            "reduce_scatter": choice.zero == 3,
             "reduce_bucket_size": bucket,
             "allgather_bucket_size": BUCKET_NUMBERS,
             **offloaded,
         },
         "data_types": {"grad_accum_dtype": "fp32"},
-        "timers": {"throughput": {"enabled": False}},  # it would wait for the device at every step
+        # The timer would synchronize the device at every step.
+        "timers": {"throughput": {"enabled": False}},
         "wall_clock_breakdown": False,
         "steps_per_print": None,
     }
 
 
 class DeepSpeedEngine:
-    """What ZeRO stages 1 to 3 have in common."""
+    """Common parts of ZeRO stages 1 to 3."""
 
-    cuts = True
+    is_sharded = True
 
-    def __init__(self, trained: Trained, recipe: Recipe, world: World, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        trained: TrainModule,
+        recipe: TrainingHyperparameters,
+        world: World,
+        settings: Mapping[str, Any],
+    ) -> None:
         self._kind = optimizer_kind(recipe.optimizer)
-        # DeepSpeed's stage 3 averages gradients over ranks; ours are sums.
+        # DeepSpeed's stage 3 averages gradients over ranks; Cloze's losses need sums.
         self._times = 1 if settings["gradient_allreduce_op"] == "sum" else world.size
         self._deepspeed = _import_deepspeed(world.device.type)
         if world.size == 1:
-            lone_group(world.device)
+            single_process_group(world.device)
         self._world = world
-        self.scale = LossScale(world.device) if recipe.precision == "fp16" else None
-        self._updates = 0  # that were applied, over all resumes
+        self.loss_scaler = LossScale(world.device) if recipe.precision == "fp16" else None
+        self._updates = 0  # applied updates, over all resumes
         self._trained = trained.to(world.device)
         self._model = trained.model
         self.optimizer = self._kind.build(parameter_groups(self._model, recipe), recipe)
-        self._states: dict[nn.Parameter, list[str]] = {}  # the names of the state that there is of each
+        # Names of the optimizer state tensors of each parameter.
+        self._states: dict[nn.Parameter, list[str]] = {}
         for _, parameter, key in optimizer_states(self._model, self._kind):
             self._states.setdefault(parameter, []).append(key)
         self._engine, *_ = self._deepspeed.initialize(
-            model=self._trained, optimizer=self.optimizer, config=dict(settings), dist_init_required=False
+            model=self._trained,
+            optimizer=self.optimizer,
+            config=dict(settings),
+            dist_init_required=False,
         )
-        if self._kind.sees != "numbers":
+        if self._kind.scope != "numbers":
             self.optimizer.cuts = dict(self._cuts())  # type: ignore[attr-defined]
-        self._average = Average(list(self._partitions())) if recipe.ema is not None else None
-        self._applied = False  # whether the last step changed the weights
+        self._average = WeightEMA(list(self._partitions())) if recipe.ema is not None else None
+        self._applied = False  # True if the last step changed the weights
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         timeline = self._world.timeline
         self._engine.set_gradient_accumulation_boundary(last)
-        with timeline.part("forward", on_device=True):
+        with timeline.section("forward", on_device=True):
             loss, figures = self._engine(batch, counts)
-        if self.scale is not None:  # DeepSpeed's own goes by a type of weights that ours do not have
-            self._engine.optimizer.override_loss_scale(float(self.scale.value))
-        with timeline.part("backward", on_device=True):
+        # DeepSpeed's own loss scaler depends on the weights' dtype, which is fp32 here.
+        if self.loss_scaler is not None:
+            self._engine.optimizer.override_loss_scale(float(self.loss_scaler.value))
+        with timeline.section("backward", on_device=True):
             self._engine.backward(loss * self._times, scale_wrt_gas=False)
         detached: Tensor = figures.detach()
         return detached
 
     def step(self, learning_rate: float) -> Tensor:
         set_learning_rate(self._engine.optimizer, learning_rate)
-        with self._world.timeline.part("optimizer", on_device=True):
-            self._engine.step()  # finds norms that are not finite itself, and skips
+        with self._world.timeline.section("optimizer", on_device=True):
+            self._engine.step()  # DeepSpeed detects non-finite norms itself and skips the update
         self._applied = not self._engine.optimizer.overflow
-        norm = torch.tensor(float(self._engine.get_global_grad_norm()) if self._applied else math.nan)
+        norm = torch.tensor(
+            float(self._engine.get_global_grad_norm()) if self._applied else math.nan
+        )
         self._updates += self._applied
-        if self.scale is not None:
-            self.scale.update(norm)
+        if self.loss_scaler is not None:
+            self.loss_scaler.update(norm)
         return norm
 
-    def held(self) -> Iterator[Held]:
+    def local_parameters(self) -> Iterator[TensorExtent]:
         names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for fragment in self._fragments():
-            yield Held(fragment.flat, names[fragment.parameter], fragment.at, fragment.length)
+            yield TensorExtent(
+                fragment.flat, names[fragment.parameter], fragment.at, fragment.length
+            )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         raise NotImplementedError
@@ -192,19 +236,19 @@ class DeepSpeedEngine:
         with torch.no_grad():
             for prefix, module in self._model.named_modules():
                 with self._written(list(module.parameters(recurse=False))):
-                    copy_own(module, f"{prefix}." if prefix else "", weights, errors)
-            refuse(errors)
+                    copy_module_tensors(module, f"{prefix}." if prefix else "", weights, errors)
+            raise_mismatch(errors)
             self._engine.optimizer.refresh_fp32_params()
         if self._average is not None:
-            self._average.begin()
+            self._average.reset()
 
-    def average(self, decay: float) -> None:
+    def update_ema(self, decay: float) -> None:
         assert self._average is not None
         if self._applied:
-            self._average.move(decay)
+            self._average.update(decay)
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def ema_weights(self) -> Iterator[None]:
         assert self._average is not None
         flats = list(self._partitions())
         self._lay(dict(zip(flats, self._average.values, strict=True)))
@@ -215,21 +259,27 @@ class DeepSpeedEngine:
 
     @torch.no_grad()
     def _lay(self, values: Mapping[Tensor, Tensor]) -> None:
-        """Make the model's weights of what all ranks have in these flat partitions, and leave the partitions alone."""
+        """Write the values of all ranks' flat partitions into the model's weights.
+
+        The partitions stay unchanged.
+        """
         for flat, parameters, fragments in self._groups():
             own: dict[nn.Parameter, list[_Fragment]] = {}
             for fragment in fragments:
                 own.setdefault(fragment.parameter, []).append(fragment)
             for parameter in parameters:
-                whole = torch.zeros(_size(parameter), device=self._world.device)  # an offloaded partition is elsewhere
+                # An offloaded partition is on another device.
+                whole = torch.zeros(_size(parameter), device=self._world.device)
                 for one in own.get(parameter, ()):
-                    whole[one.start : one.start + one.length] = values[flat].detach()[one.at : one.at + one.length]
+                    whole[one.start : one.start + one.length] = values[flat].detach()[
+                        one.at : one.at + one.length
+                    ]
                 if self._world.size > 1:
                     distributed.all_reduce(whole)
                 with self._written([parameter]):
                     parameter.copy_(whole.view(parameter.shape))
 
-    def load_average(self, weights: Tensors) -> None:
+    def load_ema(self, weights: LazyTensors) -> None:
         assert self._average is not None
         values = dict(zip(self._partitions(), self._average.values, strict=True))
         names = {parameter: name for name, parameter in trained_parameters(self._model)}
@@ -238,16 +288,20 @@ class DeepSpeedEngine:
             with torch.no_grad():
                 values[one.flat][one.at : one.at + one.length] = found.to(one.flat.device)
 
-    def optimizer_state(self) -> Iterator[Slice]:
+    def optimizer_state(self) -> Iterator[TensorSlice]:
         if self._updates == 0:
             return
         names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for fragment in self._fragments():
             for key in self._states[fragment.parameter]:
-                values = self.optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length]
-                yield Slice(f"{names[fragment.parameter]}/{key}", fragment.shape, fragment.start, values)
+                values = self.optimizer.state[fragment.flat][key][
+                    fragment.at : fragment.at + fragment.length
+                ]
+                yield TensorSlice(
+                    f"{names[fragment.parameter]}/{key}", fragment.shape, fragment.start, values
+                )
 
-    def load_optimizer_state(self, state: Tensors, updates: int) -> None:
+    def load_optimizer_state(self, state: LazyTensors, updates: int) -> None:
         if updates == self._updates == 0:
             return
         self._updates = updates
@@ -262,17 +316,24 @@ class DeepSpeedEngine:
         names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for fragment in self._fragments():
             for key in self._states[fragment.parameter]:
-                found = state.slice(f"{names[fragment.parameter]}/{key}", fragment.start, fragment.start + fragment.length)
-                self.optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length] = found.to(
-                    fragment.flat.device
+                found = state.slice(
+                    f"{names[fragment.parameter]}/{key}",
+                    fragment.start,
+                    fragment.start + fragment.length,
                 )
+                self.optimizer.state[fragment.flat][key][
+                    fragment.at : fragment.at + fragment.length
+                ] = found.to(fragment.flat.device)
 
     def _written(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
-        """In the block the parameters are whole, and the first rank's changes are all ranks' after it."""
+        """Gather the parameters inside the block; rank 0's changes reach all ranks at its end."""
         raise NotImplementedError
 
     def _groups(self) -> Iterator[tuple[Tensor, list[nn.Parameter], list[_Fragment]]]:
-        """This rank's flat partitions, which the optimizer holds state for; a group's parameters; and what the partition holds of these."""
+        """Yield this rank's flat partitions, their groups' parameters, and their fragments.
+
+        The optimizer holds its state per flat partition.
+        """
         raise NotImplementedError
 
     def _partitions(self) -> Iterator[Tensor]:
@@ -281,19 +342,29 @@ class DeepSpeedEngine:
     def _fragments(self) -> Iterator[_Fragment]:
         return (fragment for _, _, fragments in self._groups() for fragment in fragments)
 
-    def _cuts(self) -> Iterator[tuple[Tensor, Cut]]:
-        """The partitions, with what each holds of which parameters."""
+    def _cuts(self) -> Iterator[tuple[Tensor, FlatShard]]:
+        """Yield each partition with the extents of the parameters in it."""
         for flat, parameters, fragments in self._groups():
             shapes = tuple(_shape(parameter) for parameter in parameters)
-            yield flat, Cut(shapes, tuple(Piece(one.number, one.start, one.at, one.length) for one in fragments))
+            yield (
+                flat,
+                FlatShard(
+                    shapes,
+                    tuple(
+                        ShardExtent(one.number, one.start, one.at, one.length) for one in fragments
+                    ),
+                ),
+            )
 
 
 class _WholeParameters(DeepSpeedEngine):
-    """Stages 1 and 2: every rank has all weights, and a part of the optimizer's state."""
+    """Stages 1 and 2: every rank has all weights and a shard of the optimizer state."""
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         found = self._model.state_dict()
-        owner = owners({name: tensor.numel() for name, tensor in found.items()}, self._world.size)
+        owner = assign_owners(
+            {name: tensor.numel() for name, tensor in found.items()}, self._world.size
+        )
         return ((name, tensor) for name, tensor in found.items() if owner[name] == self._world.rank)
 
     def _written(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
@@ -301,59 +372,90 @@ class _WholeParameters(DeepSpeedEngine):
         return nullcontext()
 
     def _groups(self) -> Iterator[tuple[Tensor, list[nn.Parameter], list[_Fragment]]]:
-        """A group's parameters lie one behind the other, and each rank has an equal share of that (`tensor_fragment.py`)."""
+        """See `DeepSpeedEngine._groups`.
+
+        A group's parameters are concatenated, and each rank has an equal share (DeepSpeed's
+        `tensor_fragment.py`).
+        """
         optimizer = self._engine.optimizer
-        for flat, parameters in zip(optimizer.single_partition_of_fp32_groups, optimizer.bit16_groups, strict=True):
+        for flat, parameters in zip(
+            optimizer.single_partition_of_fp32_groups, optimizer.bit16_groups, strict=True
+        ):
             fragments = []
             for number, parameter in enumerate(parameters):
                 if parameter._hp_mapping is not None:
-                    there, whole = parameter._hp_mapping.hp_fragment_address, parameter._hp_mapping.lp_fragment_address
+                    there, whole = (
+                        parameter._hp_mapping.hp_fragment_address,
+                        parameter._hp_mapping.lp_fragment_address,
+                    )
                     fragments.append(
-                        _Fragment(flat, parameter, number, _shape(parameter), there.start, whole.start, there.numel)
+                        _Fragment(
+                            flat,
+                            parameter,
+                            number,
+                            _shape(parameter),
+                            there.start,
+                            whole.start,
+                            there.numel,
+                        )
                     )
             yield flat, list(parameters), fragments
 
 
 class _CutParameters(DeepSpeedEngine):
-    """Stage 3: weights are shared out, too, and gathered where they are needed."""
+    """Stage 3: weights are sharded too, and gathered when a layer needs them."""
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         found = self._model.state_dict(keep_vars=True)
-        owner = owners({name: _size(value) for name, value in found.items()}, self._world.size)
+        owner = assign_owners(
+            {name: _size(value) for name, value in found.items()}, self._world.size
+        )
         for name, value in found.items():
-            with self._deepspeed.zero.GatheredParameters([value] if isinstance(value, nn.Parameter) else []):
+            with self._deepspeed.zero.GatheredParameters(
+                [value] if isinstance(value, nn.Parameter) else []
+            ):
                 if owner[name] == self._world.rank:
                     yield name, value.detach()
 
     def _written(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
-        found: AbstractContextManager[Any] = self._deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)
+        found: AbstractContextManager[Any] = self._deepspeed.zero.GatheredParameters(
+            parameters, modifier_rank=0
+        )
         return found
 
     def _groups(self) -> Iterator[tuple[Tensor, list[nn.Parameter], list[_Fragment]]]:
-        """Each rank has an equal part of each parameter, one behind the other, padded where the ranks do not divide it."""
+        """See `DeepSpeedEngine._groups`.
+
+        Each rank has an equal part of every parameter, concatenated, and padded if the size is not
+        divisible by the ranks.
+        """
         optimizer = self._engine.optimizer
-        for flat, parameters in zip(optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups, strict=True):
+        for flat, parameters in zip(
+            optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups, strict=True
+        ):
             fragments, at = [], 0
             for number, parameter in enumerate(parameters):
                 size = parameter.partition_numel()
                 start = size * self._world.rank
                 length = min(size, _size(parameter) - start)
                 if length > 0:
-                    fragments.append(_Fragment(flat, parameter, number, _shape(parameter), at, start, length))
+                    fragments.append(
+                        _Fragment(flat, parameter, number, _shape(parameter), at, start, length)
+                    )
                 at += size
             yield flat, list(parameters), fragments
 
 
 @dataclass(frozen=True, slots=True)
 class _Fragment:
-    """Numbers of a parameter in a rank's flat partition.
+    """Consecutive values of a parameter in a rank's flat partition.
 
     Attributes:
-        number: the parameter's in its group, from 0.
-        shape: of the whole parameter.
-        at: where they begin in the partition.
-        start: where they begin in the flattened parameter.
-        length: how many.
+        number: index of the parameter in its group, from 0.
+        shape: shape of the whole parameter.
+        at: index of the first value in the partition.
+        start: index of the first value in the flattened parameter.
+        length: number of values.
     """
 
     flat: Tensor
@@ -366,10 +468,10 @@ class _Fragment:
 
 
 def _shape(parameter: Tensor) -> tuple[int, ...]:
-    """The whole's."""
+    """Return the shape of the unsharded parameter."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def _size(parameter: Tensor) -> int:
-    """How many numbers the whole of it has."""
+    """Return the number of values of the unsharded parameter."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))

@@ -1,45 +1,49 @@
-"""Gradients added up over ranks while the backward pass still runs.
+"""Gradient reduction over ranks that overlaps the backward pass.
 
-Parameters lie in buckets in the reverse of their order, in which their gradients become ready as a rule. A bucket goes out as soon
-as it and all before it are complete, so every rank sends the same buckets in the same order. Unlike DistributedDataParallel's,
-buckets never change: a sum over ranks is rounded the same way after resuming as without. And it is a sum, not a mean:
-the loss is divided by global counts already.
+Buckets hold the parameters in reverse order, which is usually the order in which gradients become
+ready. A bucket is sent when it and all buckets before it are complete, so all ranks send the same
+buckets in the same order. Unlike in DistributedDataParallel, buckets never change: sums are rounded
+identically after a resume. Gradients are summed, not averaged, because the loss is already divided
+by global counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
-from model.train.timeline import Timeline
-from pipeline.core.pulse import Phase, Pulse
+from cloze.core.heartbeat import HeartbeatWriter, RankPhase
+from cloze.model.data.sampler import shard_range
+from cloze.model.tensors import TensorSlice
+from cloze.model.train.monitor.time_breakdown import TimeBreakdown
 
-BUCKET_BYTES = 25 << 20  # as torch's: large enough for the network's bandwidth, small enough to begin early
+# As in torch: large enough for the network's bandwidth, small enough to start early.
+BUCKET_BYTES = 25 << 20
 
 
 def itself(parameter: nn.Parameter) -> nn.Parameter:
-    """A parameter's gradient is its own."""
+    """Return the parameter itself: its gradient stays with it."""
     return parameter
 
 
-class GradientSums:
-    """Adds up the gradients of `parameters` over all ranks of the default process group.
+class GradientReducer:
+    """Sums the gradients of `parameters` over all ranks of the default process group.
 
-    `begin` before the backward pass whose gradients are complete with it, `finish` after.
+    Call `begin` before the last backward pass of a step, and `finish` after it.
 
     Args:
-        holder: what has a parameter's gradient as its own when it has arrived there.
-        dtype: in which gradients travel, and are added up.
+        holder: maps a parameter to the one that holds its accumulated gradient.
+        dtype: dtype in which gradients travel and are summed.
     """
 
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        pulse: Pulse,
-        timeline: Timeline,
+        pulse: HeartbeatWriter,
+        timeline: TimeBreakdown,
         bucket_bytes: int = BUCKET_BYTES,
         *,
         holder: Callable[[nn.Parameter], nn.Parameter] = itself,
@@ -68,10 +72,13 @@ class GradientSums:
         self._running = True
 
     def finish(self) -> None:
-        """Send what no gradient came for, too, and wait for all: now every `grad` holds the sum."""
+        """Send the remaining buckets and wait for all; every `grad` then holds the sum."""
         while len(self._sent) < len(self._buckets):
             self._send()
-        with self._pulse.within(Phase.EXCHANGE), self._timeline.part("communication", on_device=True):
+        with (
+            self._pulse.phase(RankPhase.EXCHANGE),
+            self._timeline.section("communication", on_device=True),
+        ):
             for work in self._sent:
                 work.wait()
         for bucket, flat in zip(self._buckets, self._flat, strict=True):
@@ -89,7 +96,7 @@ class GradientSums:
 
     @torch.no_grad()
     def _send(self) -> None:
-        """Lay the next bucket's gradients together, and have them summed."""
+        """Copy the next bucket's gradients into one tensor and start its all-reduce."""
         number = len(self._sent)
         bucket = self._buckets[number]
         flat = self._flat[number]
@@ -107,13 +114,40 @@ class GradientSums:
 
     @torch.no_grad()
     def _spread(self, bucket: Sequence[nn.Parameter], flat: Tensor) -> None:
-        """Where gradients travelled in another type than theirs, give each the sum; else they are views of it."""
+        """Copy the sums into the gradients, unless these are already views of `flat`."""
         for view, parameter in zip(_views(flat, bucket), bucket, strict=True):
             if parameter.dtype != self._dtype:
-                parameter.grad = view.to(parameter.dtype) if parameter.grad is None else parameter.grad.copy_(view)
+                parameter.grad = (
+                    view.to(parameter.dtype)
+                    if parameter.grad is None
+                    else parameter.grad.copy_(view)
+                )
 
 
 def _views(flat: Tensor, bucket: Sequence[nn.Parameter]) -> list[Tensor]:
-    """The bucket's parts of what lies together, in the parameters' shapes."""
+    """Return views of the flat tensor in the shapes of the bucket's parameters."""
     cut = torch.split(flat, [parameter.numel() for parameter in bucket])
     return [view.view_as(parameter) for view, parameter in zip(cut, bucket, strict=True)]
+
+
+def assign_owners(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
+    """Assign each tensor to a rank: the largest first, each to the least loaded rank."""
+    loads, found = [0] * ranks, {}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        found[name] = loads.index(min(loads))
+        loads[found[name]] += sizes[name]
+    return found
+
+
+def slices(tensors: Iterable[tuple[str, Tensor]], rank: int, ranks: int) -> Iterator[TensorSlice]:
+    """Yield this rank's share of all values, in `ranks` equal parts of the concatenated tensors."""
+    there = list(tensors)
+    start, stop = shard_range(0, sum(tensor.numel() for _, tensor in there), rank, ranks)
+    at = 0
+    for name, tensor in there:
+        begin, end = max(start - at, 0), min(stop - at, tensor.numel())
+        if begin < end:
+            yield TensorSlice(
+                name, tuple(tensor.shape), begin, tensor.detach().flatten()[begin:end]
+            )
+        at += tensor.numel()

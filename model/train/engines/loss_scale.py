@@ -1,8 +1,9 @@
-"""Dynamic loss scaling for fp16, whose smallest number is 6e-8: the loss is multiplied, and the gradient divided, by a power of two.
+"""Dynamic loss scaling for fp16, whose smallest number is 6e-8, by powers of two.
 
-The rule is that of Micikevicius et al., "Mixed Precision Training", 2018, section 3.2, with the numbers of `torch.amp.GradScaler`: a
-step whose gradient overflows changes no weight and halves the scale; after so many steps in a row without one it doubles. At every
-engine it is the same, so a checkpoint of one goes on with another.
+The rule is that of Micikevicius et al., "Mixed Precision Training", 2018, section 3.2, with the
+constants of `torch.amp.GradScaler`: an overflowing step changes no weight and halves the scale;
+GROWTH_STEPS consecutive finite steps double it. All engines share it, so a checkpoint can be
+resumed with another engine.
 """
 
 from __future__ import annotations
@@ -13,35 +14,40 @@ import torch
 from torch import Tensor
 
 FIRST = 2.0**16
-LEAST = 1.0  # a gradient that is not finite even so did not overflow: something is wrong
+LEAST = 1.0  # a non-finite gradient at this scale is no overflow but an error
 GROWTH_STEPS = 2000
 
 
 class LossScale:
-    """The scale, on the device: nobody waits for it.
+    """The loss scale, kept on the device so that the host never waits for it.
 
     Attributes:
-        value: fp32 scalar; that of the next step, and never changed in place.
+        value: fp32 scalar, the scale of the next step; never changed in place.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.value = torch.tensor(FIRST, device=device)
-        self._good = torch.tensor(0.0, device=device)  # steps since it changed
+        self._good = torch.tensor(0.0, device=device)  # steps since the last change
 
     def update(self, norm: Tensor) -> None:
-        """After a step. Args: norm: the gradient's, a scalar."""
+        """Update the scale after a step. Args: norm: scalar, norm of the step's gradient."""
         finite = torch.isfinite(norm).to(self.value.device)
         good = torch.where(finite, self._good + 1, 0.0)
         grows = good >= GROWTH_STEPS
-        self.value = torch.where(finite, self.value * torch.where(grows, 2.0, 1.0), (self.value / 2).clamp(min=LEAST))
+        self.value = torch.where(
+            finite, self.value * torch.where(grows, 2.0, 1.0), (self.value / 2).clamp(min=LEAST)
+        )
         self._good = torch.where(grows, 0.0, good)
 
     def state(self) -> list[float]:
-        """What a checkpoint keeps of it."""
+        """Return the state for a checkpoint."""
         return [float(self.value), float(self._good)]
 
     def restore(self, state: Sequence[float]) -> None:
-        """Put back what `state` gave; nothing of a training that had none."""
+        """Restore the result of `state`; empty (a training without scaling): no change."""
         if state:
             value, good = state
-            self.value, self._good = torch.full_like(self.value, value), torch.full_like(self._good, good)
+            self.value, self._good = (
+                torch.full_like(self.value, value),
+                torch.full_like(self._good, good),
+            )

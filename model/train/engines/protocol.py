@@ -1,8 +1,9 @@
-"""What an engine does for the loop.
+"""The interface between engines and the training loop.
 
-The rest of the trainer relies on this: gradients are *sums* over ranks and micro-batches of losses that are already divided by
-global counts; a step whose gradient is not finite changes nothing; weights and optimizer state are written in parts, a rank's each,
-and read back by parameter, with any engine and on any number of ranks.
+The trainer relies on these rules. Gradients are *sums*, over ranks and micro-batches, of losses
+that are divided by global counts. A step with a non-finite gradient changes nothing. Ranks write
+shards of weights and optimizer state, which any engine on any number of ranks can read by
+parameter.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.optim import Optimizer
 
-from model.tensors import Slice, Tensors
-from model.train.engines.loss_scale import LossScale
+from cloze.model.tensors import LazyTensors, TensorSlice
+from cloze.model.train.engines.loss_scale import LossScale
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Numbers of one parameter in a tensor that the optimizer of this rank updates.
+class TensorExtent:
+    """Consecutive values of one parameter in a tensor that this rank's optimizer updates.
 
     Attributes:
-        tensor: the parameter itself, or a flat one that holds pieces of many.
-        name: the parameter's.
-        start: where they begin in the flattened tensor.
-        length: how many.
+        tensor: the parameter itself, or a flat tensor with parts of several parameters.
+        name: name of the parameter.
+        start: index of the first value in the flattened `tensor`.
+        length: number of values.
     """
 
     tensor: Tensor
@@ -36,100 +37,107 @@ class Held:
     length: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """These numbers of a tensor that lies as `tensor` does, [length]; a view where it is contiguous."""
+        """Return these values of a tensor shaped like `tensor`, [length]; a view if contiguous."""
         return tensor.reshape(-1)[self.start : self.start + self.length]
 
 
 class Engine(Protocol):
-    """What is trained and its optimizer. Every rank has one and calls all of it, in the same order.
+    """The trained module with its optimizer. Every rank calls all methods, in the same order.
 
     Attributes:
-        scale: of the loss, with precision fp16; None: it is not scaled.
+        loss_scaler: loss scale for precision fp16; None: no scaling.
     """
 
     @property
-    def scale(self) -> LossScale | None: ...
+    def loss_scaler(self) -> LossScale | None: ...
 
     @property
     def optimizer(self) -> Optimizer:
-        """What updates `held` in `step`; clipped gradients are there when it does."""
+        """The optimizer that updates `local_parameters` in `step`; gradients are clipped before."""
         ...
 
     @property
-    def cuts(self) -> bool:
-        """Whether each rank holds a part of the parameters that no other one does; else all of them hold all."""
+    def is_sharded(self) -> bool:
+        """True if each rank holds its own part of the parameters; False if every rank holds all."""
         ...
 
-    def held(self) -> Iterator[Held]:
-        """What this rank's optimizer updates."""
+    def local_parameters(self) -> Iterator[TensorExtent]:
+        """Yield the extents that this rank's optimizer updates."""
         ...
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
-        """Run a micro-batch forward and backward, adding to the step's gradient.
+        """Run forward and backward for a micro-batch, adding to the step's gradient.
 
         Args:
             batch: on the engine's device.
-            counts: see `Trained.forward`; the whole step's.
-            last: whether it is the step's last micro-batch, at which ranks exchange gradients.
+            counts: counts of the whole step; see `TrainModule.forward`.
+            last: True for the step's last micro-batch, after which ranks reduce gradients.
 
         Returns:
-            The figures of `Trained.forward`.
+            The metrics of `TrainModule.forward`.
         """
         ...
 
     def step(self, learning_rate: float) -> Tensor:
-        """Update the weights by the gathered gradient, unless it is not finite, and forget it.
+        """Update the weights by the reduced gradient if it is finite, and reset the gradient.
 
         Returns:
-            The gradient's norm before clipping, a scalar that may still be on its way on the device; where it is not finite
-            nothing was changed. The same on every rank.
+            The gradient norm before clipping: a scalar, equal on all ranks, possibly still being
+            computed on the device. If it is not finite, nothing was changed.
         """
         ...
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Those parameters and buffers by name that this rank writes of a checkpoint: all ranks' together are all there are.
+        """Yield this rank's share of the parameters and buffers for a checkpoint, by name.
 
-        Each is whole, on whatever device, and valid until the next one is asked for or the next step runs. Every rank goes through all.
+        Each tensor is whole, on any device, and valid until the next one is requested or the next
+        step runs. Every rank must exhaust the iterator.
         """
         ...
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Put back what `weights` gave, of any engine on any number of ranks, before the first step or after any other.
+        """Restore weights written by any engine on any number of ranks; allowed between steps.
 
         Args:
-            weights: all of them, the same on every rank; each is asked for once.
+            weights: all weights, the same on every rank; each is read once.
 
         Raises:
-            DataError: they are not those of the model.
+            DataError: the weights do not match the model.
         """
         ...
 
-    def average(self, decay: float) -> None:
-        """Move the average of the weights toward them by 1 - decay, unless the last step changed nothing. Of a recipe with `ema` alone,
-        as are the two below.
+    def update_ema(self, decay: float) -> None:
+        """Move the EMA toward the weights by 1 - decay, unless the last step changed nothing.
+
+        Requires a recipe with `ema`, as do `ema_weights` and `load_ema`.
         """
         ...
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """In the block, `weights` and what is run are the average; no step runs in it."""
+    def ema_weights(self) -> AbstractContextManager[None]:
+        """Use the EMA as the weights inside the block, in which no step may run."""
         ...
 
-    def load_average(self, weights: Tensors) -> None:
-        """Put back what `weights` gave inside of `averaged`, after `load_weights`, which begins the average anew from the weights."""
-        ...
+    def load_ema(self, weights: LazyTensors) -> None:
+        """Restore the EMA from `weights` as written inside `ema_weights`.
 
-    def optimizer_state(self) -> Iterator[Slice]:
-        """What this rank writes of the optimizer's state, under the names `<parameter>/<state>`: all ranks' together are all of it.
-
-        Views of it, valid until the next step runs. None before the first update.
+        Call it after `load_weights`, which resets the EMA to the weights.
         """
         ...
 
-    def load_optimizer_state(self, state: Tensors, updates: int) -> None:
-        """Put back what `optimizer_state` gave, of any engine on any number of ranks, before the first step or after any other.
+    def optimizer_state(self) -> Iterator[TensorSlice]:
+        """Yield this rank's share of the optimizer state, named `<parameter>/<state>`.
+
+        The slices are views, valid until the next step. Before the first update there are none.
+        """
+        ...
+
+    def load_optimizer_state(self, state: LazyTensors, updates: int) -> None:
+        """Restore optimizer state written by any engine on any number of ranks.
+
+        Allowed before the first step or between steps.
 
         Args:
-            state: all of it; a rank asks for what it holds alone.
-            updates: optimizer steps that were applied so far.
+            state: the whole state; each rank reads only its part.
+            updates: number of optimizer steps applied so far.
         """
         ...

@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay (Loshchilov and Hutter, 2019). BERT's own leaves out the bias correction."""
+"""AdamW (Loshchilov and Hutter, 2019), with the bias correction that BERT's Adam lacks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from typing import Any
 
 import torch
 
-from model.train.interfaces import Recipe
-from model.train.optimizers import OptimizerKind
+from cloze.model.train.loop.interfaces import TrainingHyperparameters
+from cloze.model.train.optimizers import OptimizerSpec
 
 
-def adamw(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
-    """torch's fused AdamW."""
+def adamw(groups: list[dict[str, Any]], recipe: TrainingHyperparameters) -> torch.optim.Optimizer:
+    """Build torch's fused AdamW."""
     return torch.optim.AdamW(
-        groups, lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.weight_decay, fused=True
+        groups,
+        lr=recipe.learning_rate,
+        betas=recipe.betas,
+        eps=recipe.eps,
+        weight_decay=recipe.weight_decay,
+        fused=True,
     )
 
 
-OPTIMIZER = OptimizerKind(build=adamw, state=("exp_avg", "exp_avg_sq"))
+OPTIMIZER = OptimizerSpec(build=adamw, state=("exp_avg", "exp_avg_sq"))

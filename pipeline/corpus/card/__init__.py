@@ -1,1 +1,1 @@
-"""The data card of a corpus: what it holds, where it came from, and what was dropped on the way, as JSON and as a page."""
+"""Data card of a corpus: contents, origins and drops, as JSON and as a page."""

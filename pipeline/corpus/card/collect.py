@@ -1,4 +1,4 @@
-"""From what the corpus stage counted to the card's content: one JSON object, the same bytes for the same corpus."""
+"""Content of the data card: one JSON object, the same bytes for the same corpus."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.corpus.dedup.signatures import jaccard
-from pipeline.corpus.document import joined as text_of
-from pipeline.corpus.parts import taken
-from pipeline.corpus.provenance import UNKNOWN, Origin, joined
-from pipeline.corpus.schema import PART
-from pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
+from cloze.pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
+from cloze.pipeline.corpus.document import join_sentences as text_of
+from cloze.pipeline.corpus.duplicates.signatures import jaccard
+from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
+from cloze.pipeline.corpus.read.intermediate import PART, read_selected
 
 if TYPE_CHECKING:
-    from pipeline.corpus.bundles import Bundle
-    from pipeline.corpus.config import CorpusConfig
-    from pipeline.corpus.dedup.plan import Plan
+    from cloze.pipeline.corpus.config import CorpusConfig
+    from cloze.pipeline.corpus.duplicates.plan import CorpusPlan
+    from cloze.pipeline.corpus.read.sources import SliceGroup
 
 FORMAT = 4
-EXAMPLES = 3  # of each reason
+EXAMPLES = 3  # per reason
 EXCERPT = 400  # characters
 
 
 def collect(
     config: CorpusConfig,
-    bundles: Sequence[Bundle],
+    bundles: Sequence[SliceGroup],
     results: Sequence[Mapping[str, Any]],
-    placed: Plan,
+    placed: CorpusPlan,
     written: Sequence[Mapping[str, Any]],
     counters: Mapping[str, int],
     parts: tuple[str, ...],
 ) -> dict[str, Any]:
-    """The content of `card.json`.
+    """Return the content of `card.json`.
 
     Args:
-        config: of the stage.
-        bundles: what was read.
-        results: what `ReadBundle` gave for each.
+        config: config of the stage.
+        bundles: groups of slices that were read.
+        results: results of `ReadSliceGroup`, one per group.
         placed: the plan.
-        written: what `WriteShard` gave for each shard.
-        counters: the stage's.
-        parts: the parts' files without their endings.
+        written: statistics of each shard, from `WriteShards`.
+        counters: counters of the stage.
+        parts: paths of the intermediate files without endings.
     """
     kept = add_up(written)
     sources = _sources(bundles, results, placed, kept["sources"])
     totals = {
-        name: sum(source[name] for source in sources) for name in ("documents", "sentences", "words", "characters", "bytes")
+        name: sum(source[name] for source in sources)
+        for name in ("documents", "sentences", "words", "characters", "bytes")
     }
     sampled = sum(kept["languages"].values())
     return {
@@ -63,9 +63,13 @@ def collect(
         "sources": _shares(sources, config, placed),
         "origins": _origins(kept["origins"], results),
         "licences": [
-            {"licence": licence or UNKNOWN, **{name: figures[name] for name in ("documents", "words", "bytes")}}
+            {
+                "licence": licence or UNKNOWN,
+                **{name: figures[name] for name in ("documents", "words", "bytes")},
+            }
             for (licence,), figures in sorted(
-                added(kept["origins"], "licence").items(), key=lambda one: (-one[1]["words"], one[0])
+                added(kept["origins"], "licence").items(),
+                key=lambda one: (-one[1]["words"], one[0]),
             )
         ],
         "mixture": placed.mixed,
@@ -85,13 +89,18 @@ def collect(
             "allowed": config.personal_data_allowed,
             "documents": counters.get("dropped/personal_data", 0),
             **{
-                done: {kind: counters.get(f"dropped_lines/{done}_{kind}", 0) for kind in config.mask_personal_data}
+                done: {
+                    kind: counters.get(f"dropped_lines/{done}_{kind}", 0)
+                    for kind in config.mask_personal_data
+                }
                 for done in ("masked", "dropped")
             },
         },
         "languages": {
             "sampled": sampled,
-            "shares": {language: round(count / sampled, 4) for language, count in kept["languages"].items()},
+            "shares": {
+                language: round(count / sampled, 4) for language, count in kept["languages"].items()
+            },
         },
         "infoboxes": kept["infoboxes"],
         "samples": kept["samples"],
@@ -100,37 +109,59 @@ def collect(
 
 
 def _most_first(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
-    found = [(name.removeprefix(prefix), count) for name, count in counters.items() if name.startswith(prefix) and count]
+    found = [
+        (name.removeprefix(prefix), count)
+        for name, count in counters.items()
+        if name.startswith(prefix) and count
+    ]
     return dict(sorted(found, key=lambda pair: (-pair[1], pair[0])))
 
 
 def _sources(
-    bundles: Sequence[Bundle], results: Sequence[Mapping[str, Any]], placed: Plan, kept: Mapping[str, Mapping[str, int]]
+    bundles: Sequence[SliceGroup],
+    results: Sequence[Mapping[str, Any]],
+    placed: CorpusPlan,
+    kept: Mapping[str, Mapping[str, int]],
 ) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     files: dict[str, set[str]] = {}
     for one, result in zip(bundles, results, strict=True):
         kind = one.kind
         row = rows.setdefault(
-            kind, {"kind": kind, "files": 0, "read_documents": 0, "read_bytes": 0, "dropped_reading": 0, "duplicates": 0}
+            kind,
+            {
+                "kind": kind,
+                "files": 0,
+                "read_documents": 0,
+                "read_bytes": 0,
+                "dropped_reading": 0,
+                "duplicates": 0,
+            },
         )
         files.setdefault(kind, set()).update(single.slice.name for single in one.slices)
         row["read_documents"] += result["counters"].get("read/documents", 0)
         row["read_bytes"] += result["counters"].get("read/bytes", 0)
-        row["dropped_reading"] += sum(count for name, count in result["counters"].items() if name.startswith("dropped/"))
+        row["dropped_reading"] += sum(
+            count for name, count in result["counters"].items() if name.startswith("dropped/")
+        )
     for (kind, _, _), count in placed.pairs.items():
         rows[kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
-    return [{**row, "files": len(files[kind]), **kept.get(kind, nothing)} for kind, row in sorted(rows.items())]
+    return [
+        {**row, "files": len(files[kind]), **kept.get(kind, nothing)}
+        for kind, row in sorted(rows.items())
+    ]
 
 
-def _origins(rows: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Where the kept documents are from, and under which licence; of each origin what is known."""
+def _origins(
+    rows: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the kept documents by origin and licence, with what is known of each origin."""
     known: dict[str, set[Origin]] = {}
     for result in results:
         for one in result["origins"]:
             known.setdefault(Origin(**one).label, set()).add(Origin(**one))
-    told = {label: joined(found) for label, found in known.items()}
+    told = {label: merge_origins(found) for label, found in known.items()}
     return [
         {
             "kind": row["kind"],
@@ -144,18 +175,29 @@ def _origins(rows: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, A
     ]
 
 
-def _shares(sources: list[dict[str, Any]], config: CorpusConfig, placed: Plan) -> list[dict[str, Any]]:
-    """The sources with each one's share of the words, and how often it was taken."""
+def _shares(
+    sources: list[dict[str, Any]], config: CorpusConfig, placed: CorpusPlan
+) -> list[dict[str, Any]]:
+    """Add to each source its share of the words and how often it was repeated."""
     words = max(1, sum(source["words"] for source in sources))
-    taken = {one["name"]: one["epochs"] for one in placed.mixed} if config.mixture_by == "source" else {}
+    taken = (
+        {one["name"]: one["epochs"] for one in placed.mixed}
+        if config.mixture_by == "source"
+        else {}
+    )
     whole = None if placed.mixed and not taken else 1.0
     return [
-        {**source, "share": round(source["words"] / words, 6), "epochs": taken.get(source["kind"], whole)} for source in sources
+        {
+            **source,
+            "share": round(source["words"] / words, 6),
+            "epochs": taken.get(source["kind"], whole),
+        }
+        for source in sources
     ]
 
 
 def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The first few of each reason by their hashes, over all parts."""
+    """Return the first examples of each reason by hash, over all results."""
     found: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
     for result in results:
         for scope, reason, rank, title, text in result["examples"]:
@@ -167,7 +209,7 @@ def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def _duplicates(config: CorpusConfig, placed: Plan, parts: tuple[str, ...]) -> dict[str, Any]:
+def _duplicates(config: CorpusConfig, placed: CorpusPlan, parts: tuple[str, ...]) -> dict[str, Any]:
     minhash = config.minhash()
     between: dict[tuple[str, str], int] = {}
     for (kind, of, _), count in placed.pairs.items():
@@ -184,19 +226,24 @@ def _duplicates(config: CorpusConfig, placed: Plan, parts: tuple[str, ...]) -> d
         "same_id": placed.dropped.get("duplicate_id", 0),
         "groups": placed.groups,
         "largest": placed.largest,
-        "between": [{"duplicate": kind, "of": of, "documents": count} for (kind, of), count in sorted(between.items())],
+        "between": [
+            {"duplicate": kind, "of": of, "documents": count}
+            for (kind, of), count in sorted(between.items())
+        ],
         "pairs": _pairs(config, placed, parts),
     }
 
 
-def _pairs(config: CorpusConfig, placed: Plan, parts: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Examples of duplicates beside what stays for them, with the similarity of the texts themselves."""
+def _pairs(
+    config: CorpusConfig, placed: CorpusPlan, parts: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Return example pairs of duplicate and kept document, with their exact similarity."""
     pairs = []
     for reason, duplicate, of in placed.chosen:
         places = [np.array(values, dtype=np.int32) for values in zip(duplicate, of, strict=True)]
         texts = []
         shown = []
-        for document in taken(parts, PART, *places).to_pylist():
+        for document in read_selected(parts, PART, *places).to_pylist():
             texts.append(text_of(document["sentences"], document["paragraphs"]))
             shown.append(
                 {
@@ -208,11 +255,15 @@ def _pairs(config: CorpusConfig, placed: Plan, parts: tuple[str, ...]) -> list[d
                 }
             )
         similarity = round(jaccard(texts[0], texts[1], config.dedup_ngram), 3)
-        pairs.append({"reason": reason, "similarity": similarity, "duplicate": shown[0], "kept": shown[1]})
+        pairs.append(
+            {"reason": reason, "similarity": similarity, "duplicate": shown[0], "kept": shown[1]}
+        )
     return pairs
 
 
-def _decontamination(config: CorpusConfig, results: Sequence[Mapping[str, Any]], counters: Mapping[str, int]) -> dict[str, Any]:
+def _decontamination(
+    config: CorpusConfig, results: Sequence[Mapping[str, Any]], counters: Mapping[str, int]
+) -> dict[str, Any]:
     tasks = {name: 0 for name, _, _ in config.task_files()} if config.decontaminate else {}
     for result in results:
         for name, count in result["tasks"].items():
@@ -224,6 +275,7 @@ def _decontamination(config: CorpusConfig, results: Sequence[Mapping[str, Any]],
         "documents": counters.get("dropped/contaminated", 0),
         "paragraphs": counters.get("dropped_lines/contaminated", 0),
         "tasks": [
-            {"name": name, "documents": count} for name, count in sorted(tasks.items(), key=lambda pair: (-pair[1], pair[0]))
+            {"name": name, "documents": count}
+            for name, count in sorted(tasks.items(), key=lambda pair: (-pair[1], pair[0]))
         ],
     }

@@ -1,38 +1,40 @@
-"""What every reader shares: slices of sources, the tally of what was read and dropped, and finding files.
+"""Base of all readers: slices of sources, counters, file search, and detection of file types.
 
-A source becomes slices before anything runs; each slice is then read by itself, by any worker, as a stream of
-documents. What is read depends on the slice's bytes and the options alone.
+A source is divided into slices before reading; any worker can read a slice as a stream of
+documents. The documents depend only on the bytes of the slice and the options.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import posixpath
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from pipeline.core import storage
-from pipeline.core.errors import DataError
-from pipeline.corpus.document import Document
-from pipeline.corpus.options import CorpusOptions
-from pipeline.corpus.provenance import NOTHING_KNOWN, Origin
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import MAXIMUM_REJECTED_SHARE, CorpusOptions
+from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
+from cloze.pipeline.corpus.readers.streams import FORMATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The part of a source that is read at one go: a file, a range of its bytes, or a package.
+    """Unit of reading: a file, a range of its bytes, or a package.
 
     Attributes:
-        kind: the reader's name.
-        name: the file's name relative to the source; with `kind` it opens the ids of the documents.
-        path: where it lies now; takes no part in anything that is written.
-        size: bytes, for balance and progress.
-        span: (first byte, end) where a slice is a part of its file; None: the whole file. The documents are the same however a
-            file is cut.
-        fields: how the columns of structured sources are named: `text`, `id`, `title`, … to the source's own names.
-        origin: what the config says of where it is from.
+        kind: name of the reader.
+        name: file name relative to the source; document ids begin with `kind/name`.
+        path: current path; never written to any output.
+        size: bytes, for load balancing and progress.
+        span: (first byte, end) of a range of the file; None: the whole file. The documents do not
+            depend on the division.
+        fields: (field, column) pairs for structured sources, such as `text`, `id`, `title`.
+        origin: provenance given in the config.
     """
 
     kind: str
@@ -48,84 +50,142 @@ class Slice:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Slice:
-        """What `as_json` gave, its tuples become lists on the way."""
+        """Return the slice from the result of `as_json`, whose tuples may have become lists."""
         span, fields, origin = value["span"], value["fields"], value["origin"]
-        told = {"span": tuple(span) if span else None, "fields": tuple((name, column) for name, column in fields)}
+        told = {
+            "span": tuple(span) if span else None,
+            "fields": tuple((name, column) for name, column in fields),
+        }
         return cls(**{**value, **told, "origin": Origin(**origin)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
-    """Something that could not be read: a line of `unreadable.jsonl`."""
+class UnreadableItem:
+    """Something that could not be read; a line of `unreadable.jsonl`."""
 
-    file: str  # kind/name of the slice, and the name inside it where it is an archive or a package
-    offset: int  # bytes from the start of the (unpacked) file; 0 where nothing better is known
+    file: str  # kind/name of the slice, and the name inside an archive or package
+    offset: int  # bytes from the start of the decompressed file; 0 if unknown
     reason: str
     sentence: str
 
 
-@dataclass(slots=True)
-class Tally:
-    """What reading one slice counted.
+MOST_UNREADABLE = 1000  # entries per slice; more are only counted
 
-    Every raw document passes through `read`, and then is either yielded or `drop`ped, so that what was read is always
-    the sum of what was kept and what was dropped.
+
+@dataclass(slots=True)
+class ReadCounters:
+    """Counters of reading one slice.
+
+    Every raw document passes through `read` and is then either yielded or dropped with `drop`:
+    documents read = documents kept + documents dropped.
 
     Attributes:
-        origin: where the documents that are yielded now are from.
+        slice: the slice.
+        stop: raise an error on damage, or if more than `allowed` is unreadable.
+        allowed: share of pages and lines of a file that may be unreadable (0 to 1).
+        counters: counts by name.
+        unreadable: the first MOST_UNREADABLE places that could not be read.
+        origin: provenance of the documents that are yielded next.
     """
 
     slice: Slice
     stop: bool = True
+    allowed: float = MAXIMUM_REJECTED_SHARE
     counters: Counter[str] = field(default_factory=Counter)
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: list[UnreadableItem] = field(default_factory=list)
+    _refused: int = 0
     origin: Origin = field(init=False)
 
     def __post_init__(self) -> None:
         self.origin = self.slice.origin
 
-    def found(self, origin: Origin) -> None:
-        """What the source itself says of where it is from; what the config says of it counts more."""
+    def set_origin(self, origin: Origin) -> None:
+        """Set the provenance stated by the source; the config takes precedence."""
         self.origin = self.slice.origin.filled(origin)
 
     def read(self, size: int) -> None:
-        """One more raw document, of `size` bytes."""
+        """Count one raw document of `size` bytes."""
         self.counters["read/documents"] += 1
         self.counters["read/bytes"] += size
 
     def drop(self, reason: str) -> None:
-        """The document read last is dropped."""
+        """Count the last document as dropped."""
         self.counters[f"dropped/{reason}"] += 1
 
     def drop_lines(self, reason: str, count: int = 1) -> None:
-        """Lines, paragraphs or sentences inside a document are dropped."""
+        """Count dropped lines, paragraphs or sentences of a document."""
         if count:
             self.counters[f"dropped_lines/{reason}"] += count
 
     def quarantine(self, reason: str, sentence: str, *, offset: int = 0, inner: str = "") -> None:
-        """Something could not be read; note it and go on."""
-        self.counters[f"quarantined/{reason}"] += 1
-        name = posixpath.join(self.slice.kind, self.slice.name, inner) if inner else f"{self.slice.kind}/{self.slice.name}"
-        self.unreadable.append(Unreadable(file=name, offset=offset, reason=reason, sentence=sentence))
+        """Count something unreadable; record it if it is among the first.
 
-    def damaged(
-        self, reason: str, sentence: str, *, offset: int = 0, inner: str = "", remedy: str = "get the file again"
+        Raises:
+            DataError: with `stop`, if too large a share of the file is unreadable.
+        """
+        self.counters[f"quarantined/{reason}"] += 1
+        self._refused += 1
+        if self._refused <= MOST_UNREADABLE:
+            name = posixpath.join(self.slice.kind, self.slice.name, *filter(None, (inner,)))
+            self.unreadable.append(
+                UnreadableItem(file=name, offset=offset, reason=reason, sentence=sentence)
+            )
+        if self.stop and self._refused % MOST_UNREADABLE == 0:
+            self._check_share()
+
+    def _check_share(self) -> None:
+        seen = self._refused + self.counters["read/documents"]
+        if self._refused > self.allowed * seen:
+            raise DataError(
+                f"{self.slice.path}: of its first {seen:,} pages and lines {self._refused:,} could "
+                f"not be read (the first:"
+                f" {self.unreadable[0].sentence}), more than corpus.max_rejected_share "
+                f"({self.allowed:g}) allows; check that it is"
+                f" what source {self.slice.kind} reads, raise the limit, or set corpus.on_error to "
+                f"quarantine"
+            )
+
+    def report(self) -> list[UnreadableItem]:
+        """Return what could not be read; a last entry counts those not recorded."""
+        more = self._refused - len(self.unreadable)
+        if not more:
+            return self.unreadable
+        sentence = f"{more:,} more pages or lines of this file could not be read"
+        name, last = f"{self.slice.kind}/{self.slice.name}", self.unreadable[-1].offset
+        return [
+            *self.unreadable,
+            UnreadableItem(file=name, offset=last, reason="more", sentence=sentence),
+        ]
+
+    def record_damage(
+        self,
+        reason: str,
+        sentence: str,
+        *,
+        offset: int = 0,
+        inner: str = "",
+        remedy: str = "get the file again",
     ) -> None:
-        """The file is not what it claims to be: `DataError`, or by the options a quarantine. The caller ends reading it."""
+        """Record that the file is damaged or of another format. The caller stops reading it.
+
+        Raises:
+            DataError: unless the options say to quarantine.
+        """
         if self.stop:
             raise DataError(
-                f"{self.slice.path}: {sentence}; {remedy}, or set corpus.on_error to quarantine to go on without it"
+                f"{self.slice.path}: {sentence}; {remedy}, or set corpus.on_error to quarantine to "
+                f"go on without it"
             )
         self.quarantine(reason, sentence, offset=offset, inner=inner)
 
 
 class Reader(Protocol):
-    """A format of source.
+    """Reader of one source format.
 
     Attributes:
-        options: the class of options that `read` looks at.
-        has_columns: whether its documents are records, so that a source may name the `fields` they are taken from.
-        takes_names: whether a source's path may be a list of names and no path in storage, such as a list of packages.
+        options: class of the options used by `read`.
+        has_columns: documents are records, so a source may map `fields` to columns.
+        takes_names: the path of a source may be a list of names, such as packages.
     """
 
     options: type[CorpusOptions]
@@ -133,23 +193,29 @@ class Reader(Protocol):
     takes_names: bool
 
     def slices(self, path: str) -> list[Slice]:
-        """What the source at `path` consists of. `DataError` if there is nothing of this format."""
+        """Return the slices of the source at `path`.
+
+        Raises:
+            DataError: nothing of this format there.
+        """
 
     def files(self, file_slice: Slice) -> list[tuple[str, str]]:
-        """(relative name, path) of every file whose bytes the slice's documents come from."""
+        """Return (relative name, path) of every file that the documents of the slice come from."""
 
-    def read(self, file_slice: Slice, options: Any, tally: Tally) -> Iterator[Document]:
-        """The slice's documents as they stand in the source: markup gone, paragraphs found, nothing cleaned yet."""
+    def read(self, file_slice: Slice, options: Any, tally: ReadCounters) -> Iterator[Document]:
+        """Yield the documents of the slice: without markup, in paragraphs, not cleaned."""
 
 
 class FileReader:
-    """Base of readers whose source is a file, every file below a directory that has one of the names, or a pattern.
+    """Base of readers of files: a file, the matching files of a directory, or a pattern.
 
-    In a pattern (`dumps/*.bz2`, `s3://bucket/books/**/*.txt`) `**` stands for any directories, none included.
+    In a pattern (`dumps/*.bz2`, `s3://bucket/books/**/*.txt`) `**` matches any number of
+    directories, including none.
 
     Attributes:
-        kind: the reader's name.
-        patterns: of the names, in lower case; a file that is named itself, or by a pattern, may have any name.
+        kind: name of the reader.
+        patterns: lower-case name patterns for files in directories; files given directly or by a
+            pattern may have any name.
     """
 
     kind = ""
@@ -168,14 +234,15 @@ class FileReader:
         names = [name for name in storage.list_files(path) if self._wanted(name)]
         if not names:
             raise DataError(
-                f"{path} holds no file of source {self.kind} ({', '.join(self.patterns)}); point to a directory that does"
+                f"{path} holds no file of source {self.kind} ({', '.join(self.patterns)}); point "
+                f"to a directory that does"
             )
         return self._all((name, storage.join(path, name)) for name in names)
 
     def _matches(self, pattern: str) -> list[Slice]:
-        """The files that a pattern names, and those of the reader's format below the directories that it names.
+        """Return the slices of files that match a pattern, or are in a matching directory.
 
-        Their names are relative to the directory before the pattern's first wildcard, as if it had been given.
+        File names are relative to the directory before the first wildcard.
         """
         base, found = storage.glob(pattern)
         named: dict[str, str] = {}
@@ -183,22 +250,35 @@ class FileReader:
             path = storage.join(base, name) if base else name
             if storage.is_dir(path):
                 inner = (f"{name}/{below}" for below in storage.list_files(path))
-                named.update({below: storage.join(base, below) if base else below for below in inner if self._wanted(below)})
+                named.update(
+                    {
+                        below: storage.join(base, below) if base else below
+                        for below in inner
+                        if self._wanted(below)
+                    }
+                )
             elif not any(part.startswith((".", "_")) for part in name.split("/")):
                 named[name] = path
         if not named:
-            raise DataError(f"{pattern} matches no file of source {self.kind}; check the pattern, and quote it in a shell")
+            raise DataError(
+                f"{pattern} matches no file of source {self.kind}; check the pattern, and quote it "
+                f"in a shell"
+            )
         return self._all(sorted(named.items()))
 
     def _all(self, files: Iterable[tuple[str, str]]) -> list[Slice]:
         return [part for name, path in files for part in self.cut(self._slice(name, path))]
 
     def cut(self, file_slice: Slice) -> list[Slice]:
-        """A file in slices that different workers may read; by default, whole. The documents and their ids do not change."""
+        """Divide a file into slices for several workers; the default is one slice.
+
+        The division must not change the documents and their ids.
+        """
         return [file_slice]
 
     def _slice(self, name: str, path: str) -> Slice:
-        return Slice(kind=self.kind, name=storage.readable(name), path=path, size=int(storage.stat(path)["size"] or 0))
+        size = int(storage.stat(path)["size"] or 0) if storage.is_file(path) else 0
+        return Slice(kind=self.kind, name=storage.printable_name(name), path=path, size=size)
 
     def _wanted(self, name: str) -> bool:
         parts = name.lower().split("/")
@@ -208,3 +288,122 @@ class FileReader:
 
     def files(self, file_slice: Slice) -> list[tuple[str, str]]:
         return [(file_slice.name, file_slice.path)]
+
+
+# Detection of file types by the first bytes, for readers that would accept anything as text.
+
+HEAD_BYTES = 4096
+_PACKERS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+_SPACE = rb"(?:\xef\xbb\xbf)?\s*"
+
+_ENTERPRISE = (
+    rb"(?:\"(?:abstract|date_created|date_modified|protection|version|main_entity|is_part_of|"
+    rb"article_body)\"\s*:)"
+)
+
+# description, source that reads it (empty: none), and pattern of the first bytes
+_KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
+    (
+        "a MediaWiki dump",
+        "wikipedia",
+        re.compile(_SPACE + rb"(?:<\?xml[^>]{0,200}\?>\s*)?<mediawiki\b"),
+    ),
+    (
+        "a part of a MediaWiki dump",
+        "",
+        re.compile(
+            _SPACE
+            + (
+                rb"<(?:siteinfo>\s*<sitename>|page>\s*<title>[^<]{1,500}</title>\s*<(?:ns|id|"
+                rb"redirect)\b)"
+            )
+        ),
+    ),
+    (
+        "WikiExtractor's output",
+        "wikiextractor",
+        re.compile(_SPACE + rb"<doc (?=[^>]{0,500}\burl=)[^>]{0,500}\btitle=[^>]{0,500}>"),
+    ),
+    ("a WARC file", "warc", re.compile(rb"WARC/\d\.\d\r?\n")),
+    (
+        "an HTML page",
+        "html",
+        re.compile(
+            _SPACE
+            + rb"(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--.{0,500}?-->\s*)?<(?:!doctype\s+html|html)\b",
+            re.I | re.S,
+        ),
+    ),
+    (
+        "a dump of Wikimedia Enterprise",
+        "html",
+        re.compile(
+            _SPACE
+            + (
+                rb"\{\s*\"name\"\s*:\s*\"(?:[^\"\\]|\\.){0,600}\"\s*,"
+                rb"\s*\"identifier\"\s*:\s*\d+\s*,[^\n]*?"
+            )
+            + _ENTERPRISE
+        ),
+    ),
+    (
+        "a file of JSON objects",
+        "jsonl",
+        re.compile(_SPACE + rb"(?:\[\s*)?\{\s*\"[^\"\n]{1,100}\"\s*:"),
+    ),
+    ("a Parquet file", "parquet", re.compile(rb"PAR1")),
+    ("an Arrow file", "arrow", re.compile(rb"ARROW1\0\0")),
+    ("a PDF", "", re.compile(rb"%PDF-\d")),
+    ("an RTF document", "", re.compile(rb"\{\\rtf1")),
+    ("a zip archive", "", re.compile(rb"PK\x03\x04")),
+    ("a tar archive", "", re.compile(rb".{257}ustar[\0 ]", re.S)),
+    *((f"packed by {name}", "", FORMATS[ending].magic) for ending, name in _PACKERS.items()),
+)
+_ADVICE = {
+    "a part of a MediaWiki dump": (
+        "put it back between <mediawiki> and </mediawiki> for source wikipedia"
+    ),
+    "a tar archive": (
+        "take its text out first, or, if it holds pages in HTML, name it as source html"
+    ),
+}
+
+
+def is_text(head: bytes, tally: ReadCounters) -> bool:
+    """Return True if a file that begins with these bytes may be text; else record the damage.
+
+    Raises:
+        DataError: the file is of another type, and the options say to stop.
+    """
+    return _passes(head, tally, frozenset(), "not_text", "no text")
+
+
+def is_for(source: str, head: bytes, tally: ReadCounters) -> bool:
+    """Return True if a file with this head may be of `source`; else record the damage."""
+    return _passes(head, tally, frozenset((source,)), f"not_{source}", "nothing")
+
+
+def kind_of(head: bytes) -> tuple[str, str]:
+    """Return (type, source that reads it) of a file from its first bytes; empty if unknown."""
+    return next(
+        ((what, source) for what, source, begins in _KINDS if begins.match(head[:HEAD_BYTES])),
+        ("", ""),
+    )
+
+
+def _passes(
+    head: bytes, tally: ReadCounters, sources: frozenset[str], reason: str, nothing: str
+) -> bool:
+    what, source = kind_of(head)
+    if not what or source in sources:
+        return True
+    if what.startswith("packed"):
+        remedy = "give it the ending of its format, such as .gz"
+    else:
+        remedy = _ADVICE.get(what) or (
+            f"name it as source {source}" if source else "take its text out first"
+        )
+    tally.record_damage(
+        reason, f"the file is {what}, {nothing} for source {tally.slice.kind}", remedy=remedy
+    )
+    return False

@@ -1,14 +1,14 @@
-"""Sources that are read by line: lines of any length in flat memory, over damage in the file; and text of unknown encoding."""
+"""Sources read by line: lines in bounded memory, decoding, and paragraphs of plain text."""
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.byte_source import ByteSource, Damaged
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.streams import ByteSource, CorruptStreamError, detect_unicode
 
 _CHUNK = 1 << 20
 
@@ -18,9 +18,9 @@ class Line:
     """A line without its end.
 
     Attributes:
-        offset: where it begins, in bytes of the unpacked file as UTF-8.
-        data: its bytes; None if it is longer than the limit.
-        size: its length in bytes.
+        offset: start in bytes of the decompressed file as UTF-8.
+        data: bytes; None if longer than the limit.
+        size: length in bytes.
     """
 
     offset: int
@@ -28,25 +28,25 @@ class Line:
     size: int
 
 
-class ToldOfDamage(Protocol):
-    """Who is told where a source is damaged: a tally, as a rule."""
+class DamageListener(Protocol):
+    """Receiver of damage reports, usually `ReadCounters`."""
 
-    def damaged(self, reason: str, sentence: str, *, offset: int = 0) -> None: ...
+    def record_damage(self, reason: str, sentence: str, *, offset: int = 0) -> None: ...
 
 
-def read_lines(source: ByteSource, tally: ToldOfDamage, limit: int) -> Iterator[Line]:
-    """The lines of `source`. One that is cut by damage is left out; the tally is told where.
+def read_lines(source: ByteSource, tally: DamageListener, limit: int) -> Iterator[Line]:
+    """Yield the lines of `source`. Lines interrupted by damage are left out and reported.
 
-    What comes after damage is the next stream of the file, and streams are taken to begin with a line.
+    After damage the next stream of the file follows; a stream is assumed to begin with a line.
     """
-    rest: list[bytes] = []  # of the line that is open
-    held = passed = 0  # bytes of it in `rest`; bytes of it that were let go because there were too many
+    rest: list[bytes] = []  # of the open line
+    held = passed = 0  # bytes of the open line in `rest`; bytes discarded because of the limit
     offset = 0  # of the open line
     while True:
         try:
             chunk = source.read(_CHUNK)
-        except Damaged as error:
-            tally.damaged(error.reason, str(error), offset=error.offset)
+        except CorruptStreamError as error:
+            tally.record_damage(error.reason, str(error), offset=error.offset)
             rest, held, passed = [], 0, 0
             continue
         if not chunk:
@@ -69,61 +69,144 @@ def read_lines(source: ByteSource, tally: ToldOfDamage, limit: int) -> Iterator[
         yield Line(offset, None if passed else b"".join(rest), held + passed)
 
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
-          (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
-_SAMPLE = 1 << 16
+_HIGH = bytes(range(128, 256))
+_NO_SPACE = dict.fromkeys(b"\t\n\v\f\r\x1a\xa0\xad")  # including the mark that ends a CP/M text
+_MOST_HIGH = (
+    0.4  # share of non-ASCII letters in Windows-1252; Western languages have less than a fifth
+)
 
 
-def decode(data: bytes, tally: Tally, *, offset: int = 0) -> str | None:
-    """The text of a file or of a document in it, None for what is no text; the tally is told the reason.
+def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
+    """Decode a file or a document in it; None, with a quarantine entry, if it is not text.
 
-    UTF-8, or UTF-16 and UTF-32 with their mark, UTF-16 without it where every other byte is zero, else Windows-1252
-    (counted). Text that is UTF-8 but for single bytes is damaged UTF-8, not Windows-1252.
+    UTF-8; UTF-16 and UTF-32 with a byte order mark; UTF-16 without one if zero bytes show it. Else
+    Windows-1252 (counted) if it reads as a Western language. UTF-8 with single wrong bytes is
+    damaged UTF-8, not Windows-1252. Other encodings are refused.
 
     Args:
         data: the bytes.
-        tally: of the slice.
-        offset: of `data` in the file.
+        tally: counters of the slice.
+        offset: position of `data` in the file.
     """
     if not data.strip():
         tally.quarantine("empty_file", "the file is empty", offset=offset)
         return None
-    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "") or _without_mark(data)
+    encoding, mark = detect_unicode(data)
     if encoding:
         try:
-            return data.decode(encoding)
+            return data[len(mark) :].decode(encoding)
         except UnicodeDecodeError as error:
-            where = offset + error.start
-            tally.quarantine("bad_encoding", f"the text begins as {encoding}, byte {where:,} does not fit", offset=where)
+            where = offset + len(mark) + error.start
+            reason = "bad_utf8" if encoding == "utf-8" else "bad_encoding"
+            tally.quarantine(
+                reason,
+                f"the text begins as {encoding.upper()}, byte {where:,} does not fit",
+                offset=where,
+            )
             return None
     if b"\0" in data:
         where = offset + data.index(b"\0")
-        tally.quarantine("binary", f"the file holds a NUL at byte {where:,} and is no text", offset=where)
+        tally.quarantine(
+            "binary", f"the file holds a NUL at byte {where:,} and is no text", offset=where
+        )
         return None
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
+        where = offset + error.start
         if _mostly_utf8(data):
-            where = offset + error.start
-            tally.quarantine("bad_utf8", f"the text is UTF-8, but not at byte {where:,}", offset=where)
+            tally.quarantine(
+                "bad_utf8", f"the text is UTF-8, but not at byte {where:,}", offset=where
+            )
+            return None
+        if mark or not _is_western(data):
+            sentence = (
+                f"the text is neither UTF-8 (see byte {where:,}) nor Windows-1252; convert it "
+                f"(iconv -f ENCODING -t UTF-8)"
+            )
+            tally.quarantine("bad_encoding", sentence, offset=where)
             return None
         tally.counters["encoding/windows-1252"] += 1
-        return data.decode("cp1252", "replace")
+        return data.decode("cp1252")
 
 
-def _without_mark(data: bytes) -> str:
-    sample = data[:_SAMPLE]
-    half = len(sample) // 2
-    if half < 8:
-        return ""
-    for encoding, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[0::2])):
-        if zeros.count(0) > 0.4 * half and sample.count(0) == zeros.count(0):
-            return encoding
-    return ""
+def _is_western(data: bytes) -> bool:
+    """Return True if all bytes are Windows-1252 characters and most letters are ASCII."""
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError:
+        return False
+    high = len(data) - len(data.translate(None, _HIGH))
+    return text.translate(_NO_SPACE).isprintable() and high <= _MOST_HIGH * sum(
+        map(str.isalpha, text)
+    )
 
 
 def _mostly_utf8(data: bytes) -> bool:
-    """Whether there are more letters in UTF-8's own coding than bytes that do not fit into it."""
+    """Return True if there are more multi-byte UTF-8 characters than invalid bytes."""
     text = data.decode("utf-8", "replace")
     bad = text.count("\ufffd")
     return sum(character > "\x7f" for character in text) - bad > bad
+
+
+# Paragraphs of text without markup, for jsonl, parquet, arrow, text and WARC conversions.
+
+_BREAK = re.compile(
+    r"<br */>|<br>(?: *<br>)+", re.IGNORECASE
+)  # a single <br> may be what the text is about
+
+_NARROWEST, _WIDEST = 40, 110  # characters; usual widths of wrapped lines
+_FEWEST = 3  # lines needed to detect wrapping
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """Return the non-blank paragraphs of `text`, each on one line; `<br />` also ends a line."""
+    lines = (_BREAK.sub("\n", text) if "<b" in text or "<B" in text else text).splitlines()
+    wrapped = _joins(lines)
+    if wrapped is None:
+        return tuple(line.strip() for line in lines if line.strip())
+    found: list[str] = []
+    open_lines: list[str] = []
+    for line in [*lines, ""]:
+        bare = line.strip()
+        if open_lines and (not bare or not wrapped(open_lines[-1], bare)):
+            found.append(" ".join(piece.strip() for piece in open_lines))
+            open_lines = []
+        if bare:
+            open_lines.append(line.rstrip())
+    return tuple(found)
+
+
+def _joins(lines: list[str]) -> Callable[[str, str], bool] | None:
+    """Return a test of whether a line continues in the next; None if lines are paragraphs."""
+    lengths = sorted(len(line.rstrip()) for line in lines if line.strip())
+    if len(lengths) < _FEWEST or not _NARROWEST <= lengths[-1] <= _WIDEST:
+        return None
+    width = lengths[-1]
+
+    def full(line: str, following: str) -> bool:
+        return len(line) + 1 + len(following.split(maxsplit=1)[0]) > width
+
+    pairs = [
+        full(line.rstrip(), after.strip())
+        for line, after in zip(lines[:-1], lines[1:], strict=True)
+        if line.strip() and after.strip()
+    ]
+    # In wrapped text all lines but the last of a paragraph are full; in a list hardly any is.
+    if len(pairs) < _FEWEST - 1 or sum(pairs) * 2 < len(pairs):
+        return None
+    return lambda line, following: len(line) > width // 2
+
+
+def get_nested(record: Any, name: str) -> Any:
+    """Return the value of a possibly nested field (`title`, `meta.title`); None if missing."""
+    if not isinstance(record, dict):
+        return None
+    if name in record:
+        return record[name]
+    value: Any = record
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return value

@@ -1,6 +1,7 @@
-"""Source `text`: plain text, one document a file, or, with `blank_line_documents`, one from blank line to blank line.
+"""Source `text`: plain text, one document per file or, with `blank_line_documents`, per block.
 
-The second is the format of google-research/bert: a sentence a line, blank lines between documents. There each line is a paragraph.
+Blocks separated by blank lines are the format of google-research/bert: one sentence per line. Each
+line is then a paragraph.
 """
 
 from __future__ import annotations
@@ -8,36 +9,37 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from pipeline.corpus.document import Document
-from pipeline.corpus.options import CorpusOptions
-from pipeline.corpus.readers.base import FileReader, Slice, Tally
-from pipeline.corpus.readers.byte_source import Damaged
-from pipeline.corpus.readers.lines import decode, read_lines
-from pipeline.corpus.readers.paragraphs import paragraphs
-from pipeline.corpus.readers.recognized import HEAD_BYTES, is_text
-from pipeline.corpus.readers.unpack import as_utf8, open_source, peek
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.base import HEAD_BYTES, FileReader, ReadCounters, Slice, is_text
+from cloze.pipeline.corpus.readers.lines import decode, paragraphs, read_lines
+from cloze.pipeline.corpus.readers.streams import CorruptStreamError, as_utf8, open_source, peek
 
 _CHUNK = 1 << 20
 
 
 class PlainTextOptions(CorpusOptions):
-    """How plain text is cut into documents."""
+    """Options of source `text`."""
 
     blank_line_documents: bool = False
-    """Whether in plain text (source `text`) a blank line ends a document; else a file is one."""
+    """With source text: a blank line ends a document. Default: one document per file."""
 
 
 class TextReader(FileReader):
-    """Documents `text/<relative file name>`, or `text/<relative file name>/<number>`, numbered from 1."""
+    """Reader of documents `text/<relative file name>[/<number from 1>]`."""
 
     kind = "text"
     options = PlainTextOptions
     patterns = tuple(
-        f"*{ending}{packed}" for ending in (".txt", ".text", ".tokens", ".raw") for packed in ("", ".gz", ".bz2", ".xz", ".zst")
+        f"*{ending}{packed}"
+        for ending in (".txt", ".text", ".tokens", ".raw")
+        for packed in ("", ".gz", ".bz2", ".xz", ".zst")
     )
 
-    def read(self, file_slice: Slice, options: PlainTextOptions, tally: Tally) -> Iterator[Document]:
-        """The documents of one file."""
+    def read(
+        self, file_slice: Slice, options: PlainTextOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield the documents of one file."""
         if options.blank_line_documents:
             yield from self._between_blank_lines(file_slice, options, tally)
             return
@@ -47,9 +49,16 @@ class TextReader(FileReader):
             return
         tally.read(len(data))
         name = posixpath.basename(file_slice.name).partition(".")[0].replace("_", " ")
-        yield Document(id=f"{self.kind}/{file_slice.name}", source=self.kind, title=name, paragraphs=paragraphs(text))
+        yield Document(
+            id=f"{self.kind}/{file_slice.name}",
+            source=self.kind,
+            title=name,
+            paragraphs=paragraphs(text),
+        )
 
-    def _between_blank_lines(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
+    def _between_blank_lines(
+        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
         lines: list[bytes] = []
         number = size = start = 0
         source = open_source(file_slice.path)
@@ -63,14 +72,21 @@ class TextReader(FileReader):
                 tally.read(size)
                 tally.drop("too_long")
                 tally.quarantine(
-                    "long_line", f"the document at byte {start:,} has {size:,} bytes and was left out", offset=start
+                    "long_line",
+                    f"the document at byte {start:,} has {size:,} bytes and was left out",
+                    offset=start,
                 )
                 return
             text = decode(b"\n".join(lines), tally, offset=start)
             if text is not None:
                 tally.read(size)
                 found = tuple(line.strip() for line in text.split("\n") if line.strip())
-                yield Document(id=f"{self.kind}/{file_slice.name}/{number}", source=self.kind, title="", paragraphs=found)
+                yield Document(
+                    id=f"{self.kind}/{file_slice.name}/{number}",
+                    source=self.kind,
+                    title="",
+                    paragraphs=found,
+                )
 
         try:
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
@@ -94,8 +110,11 @@ class TextReader(FileReader):
             tally.quarantine("empty_file", "the file is empty")
 
 
-def read_whole(file_slice: Slice, options: CorpusOptions, tally: Tally) -> bytes | None:
-    """A file that is a document; None, with the tally told, where it is damaged, no text, or longer than a document may be."""
+def read_whole(file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> bytes | None:
+    """Return the bytes of a file that is one document.
+
+    None, with a quarantine entry, if it is damaged, not text, or longer than the limit.
+    """
     pieces: list[bytes] = []
     size = 0
     limit = options.maximum_document_bytes
@@ -109,12 +128,15 @@ def read_whole(file_slice: Slice, options: CorpusOptions, tally: Tally) -> bytes
                 return b"".join(pieces)
             pieces.append(data)
             size += len(data)
-    except Damaged as error:
-        tally.damaged(error.reason, str(error), offset=error.offset)
+    except CorruptStreamError as error:
+        tally.record_damage(error.reason, str(error), offset=error.offset)
         return None
     finally:
         source.close()
-    tally.quarantine("too_large", f"the file has more than {limit:,} bytes of text, and no text of one author has")
+    tally.quarantine(
+        "too_large",
+        f"the file has more than {limit:,} bytes of text, and no text of one author has",
+    )
     return None
 
 

@@ -1,59 +1,212 @@
-"""For readers that take markup away: whether a line of its own is running text, in any script."""
+"""Tests of whether text is a sentence or a heading, by finite verbs and end marks.
+
+benchmarks/text_scorecard.py measures both kinds of errors on headings and short sentences of real
+articles.
+"""
 
 from __future__ import annotations
 
 import re
 
-from pipeline.corpus.end_marks import ELLIPSIS, LATIN, OTHER_SCRIPTS
-from pipeline.corpus.readers.english_verbs import has_finite_verb
+from cloze.core.words import UNSPACED_LETTER
+from cloze.pipeline.corpus.document import ELLIPSIS, LATIN, OTHER_SCRIPTS, is_unmarked
 
-_CLOSERS = "\"'”’“‘»›«‹)\\]」』）》】"  # of any language: German closes with what English opens with
+_AUXILIARIES = frozenset(
+    """
+    is are was were am has had have does did do be been being can could will would may might must
+    shall should cannot isn't aren't wasn't
+    weren't hasn't hadn't haven't doesn't didn't don't can't couldn't won't wouldn't shouldn't isn’t
+    aren’t wasn’t weren’t hasn’t hadn’t
+    haven’t doesn’t didn’t don’t can’t couldn’t won’t wouldn’t
+    """.split()
+)
+_FINITE = frozenset(
+    """
+    became began begins becomes went goes came comes took takes gave gives wrote writes fell falls
+    grew grows knew knows sang drew
+    threw flew blew chose chooses speaks broke drove rode woke wore tore bore swore froze hid shook
+    forgot forgives ate sees ran
+    won wins lost loses held holds told tells sold bought brought brings thinks sought caught fought
+    feels kept keeps slept met
+    meets leads fed bled bred sped lay stood stands understood sent spent lent bent dealt meant
+    heard hears paid pays said made
+    makes had got gets sat sits stuck sank swam drank shrank sprang hung dug spun swung slid
+    contains consists includes requires
+    remains provides serves exists occurs appears seems belongs extends dies describes represents
+    refers allows receives has does
+    died lived moved arose awoke strove opened ended happened occurred appeared arrived started
+    returned retired remained resigned
+    agreed graduated finished debuted premiered continued joined married attended served worked
+    studied scored explains asks
+    believes agrees continues proves compete occupies forbids comprises constitutes protests decides
+    moves
+    """.split()
+)
+# Nouns or participles as often as verbs: these are taken for verbs where what follows is what
+# Often nouns or participles: verbs only before words that follow verbs.
+_AMBIGUOUS = frozenset(
+    """
+    works causes uses lives plays means shows covers offers lies runs thought left built set taught
+    cut hit put rose found felt
+    saw let lit shot struck cast led follows produces depends says wound bound ground spoke stole
+    rises leaves finds deals
+    """.split()
+)
+_PERSONS = frozenset("he she they we".split())
+_SUBJECTS = frozenset(
+    """
+    he she it they we i you this that these those there who everyone everybody nobody none both all
+    some many most he's she's it's they're
+    there's he’s she’s it’s
+    """.split()
+)
+_DETERMINERS = frozenset(
+    (
+        "the a an his her its their our my your this that these those each every some many most "
+        "all both no several few"
+    ).split()
+)
+# Followed by a noun or a participle, never by a finite verb.
+_NO_VERB_AFTER = (
+    frozenset(
+        (
+            "of and or for with to in on at by from into as the a an about between under over per "
+            "than more most"
+        ).split()
+    )
+    | _DETERMINERS
+) - frozenset("this that these those some many most all both".split())
+_AFTER_PAST = frozenset(
+    """
+    the a an his her its their him it them himself herself itself to in at into from that this these
+    those out up down off away back over on upon
+    against north south east west northwest northeast southwest southeast through across around
+    until when after before
+    because slightly sharply steadily rapidly
+    """.split()
+)
+_AFTER_PRESENT = frozenset(
+    "the a an his her its their him it them himself herself itself that".split()
+)
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d[\d.,–-]*")
+_FARTHEST = 14  # words in which the verb of a statement is searched
+
+
+def has_finite_verb(text: str) -> bool:
+    """Return True if one of the first words is a finite verb with a subject before it."""
+    words = _WORD.findall(text[:200])[:_FARTHEST]
+    first = words[0].lower() if words else ""
+    if len(words) > 1 and first in _SUBJECTS and ("'" in first or "’" in first):
+        return True
+    if (
+        len(words) > 1
+        and first in _SUBJECTS
+        and words[1].islower()
+        and words[1] not in _NO_VERB_AFTER
+    ):
+        return (
+            first not in _DETERMINERS
+            or (first in ("this", "that") and words[1] in _AUXILIARIES | _FINITE)
+            or _finite(words)
+        )
+    return _finite(words)
+
+
+def _finite(words: list[str]) -> bool:
+    led = bool(words) and words[0].lower() in _DETERMINERS | _SUBJECTS
+    for place in range(1, len(words)):
+        word = words[place]
+        if not word.islower():
+            continue
+        before = words[place - 1].lower()
+        if before in _PERSONS and word not in _NO_VERB_AFTER:
+            return True
+        if before in _NO_VERB_AFTER:
+            continue
+        if word in _AUXILIARIES or word in _FINITE:
+            return True
+        following = words[place + 1] if place + 1 < len(words) else ""
+        if word in _AMBIGUOUS and (
+            following in _AFTER_PAST or (led and place > 1 and following not in ("of", ""))
+        ):
+            return True
+        if len(word) > 4 and word.endswith("ed"):
+            if led and following not in ("by", "with", "for", "as", "under"):
+                return True
+            if following in _AFTER_PAST and not (
+                place == 1 and before[-1] == "s"
+            ):  # but: States admitted to the Union
+                return True
+        elif (
+            len(word) > 3
+            and word[-1] == "s"
+            and word[-2] not in "su"
+            and (following in _AFTER_PRESENT or (led and place > 1 and following in _AFTER_PAST))
+        ):
+            return True
+    return False
+
+
+# Tests for readers of markup: whether a line is running text, in any script.
+
+_CLOSERS = (
+    "\"'”’“‘»›«‹)\\]」』）》】"  # of any language: German closes with the opening mark of English
+)
 _BURMESE_STOP = "၊"  # ends a clause as often as a sentence
 _END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS}\s]*\Z")
-_LONGEST_END = 8  # characters of an end mark and what closes behind it
-# Inside a line: only marks that hardly stand there for anything else, with a blank where the script leaves one.
-_INNER_END = re.compile(r"[.!?؟۔।] |[。！？]")
-# Scripts written without blanks between words: Han, kana, Thai, Lao, Tibetan, Burmese, Khmer.
-_UNSPACED = re.compile(
-    "[\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17ff]"
-)
-_UNSTOPPED = re.compile("[\u0e01-\u0eff\u0f40-\u0fbc\u1780-\u17ff]")  # of them, those that need no full stop
-_LETTERS_A_WORD = 2  # of unspaced scripts, about
+_LONGEST_END = 8  # characters of an end mark and closing marks
+# Inside a line: only marks with hardly any other use, followed by a blank if the script has blanks.
+_INNER_END = re.compile(rf"[{LATIN}] |[{OTHER_SCRIPTS}]")
+_LETTERS_A_WORD = 2  # approximate, in unspaced scripts
 _FEWEST_WORDS = 4
-_LONG = 120  # characters of text that needs no end of its own
+_LONG = 120  # characters of text that needs no end mark
+_LONG_UNMARKED = 30  # characters of text in a script without end marks
 
 _FEWEST_STATED = 5  # words of a statement without an end mark
 _OPENS = re.compile(r"[\"'“‘«(\[]*[\dA-ZÀ-ÖØ-Þ]")
 _BREAKS_OFF = re.compile(
-    r"(?:[,;:–—-]|\b(?:of|the|an?|and|or|to|in|by|with|for|as|from|at|on|is|are|was|were|include|includes|including|than))\s*\Z"
+    r"(?:[,;:–—-]|\b(?:of|the|an?|and|or|to|in|by|with|for|as|from|at|on|is|are|was|were|include|"
+    r"includes|including|than))\s*\Z"
 )
 
 
-def ends_as_sentence(text: str) -> bool:
-    """Whether the text's last mark is one that ends sentences, in any script."""
+def is_unspaced(character: str) -> bool:
+    """Return True if the character is of a script without blanks between words."""
+    return UNSPACED_LETTER.match(character) is not None
+
+
+def _has_end(text: str) -> bool:
+    """Return True if the text ends with an end mark."""
     return _END.search(text, max(0, len(text) - _LONGEST_END)) is not None
 
 
-def reads_as_prose(text: str) -> bool:
-    """Whether a line of its own (a list's item, a remnant of a table) is a sentence: four words, and the end of one.
+def ends_as_sentence(text: str) -> bool:
+    """Return True if the text ends with an end mark or its script has none."""
+    return _has_end(text) or is_unmarked(text)
 
-    Of fewer words one must be an English verb.
+
+def reads_as_prose(text: str) -> bool:
+    """Return True if a separate line (list item, rest of a table) is a sentence.
+
+    A sentence has an end mark and at least four words, or an English finite verb.
     """
-    if len(text.split(maxsplit=_FEWEST_WORDS)) < _FEWEST_WORDS:
-        if text.isascii():
-            return ends_as_sentence(text) and has_finite_verb(text)
-        letters = len(_UNSPACED.findall(text[:_LONG]))
-        if letters < _FEWEST_WORDS * _LETTERS_A_WORD:
-            return ends_as_sentence(text) and has_finite_verb(text)
-        if len(text) >= _LONG // 3 and len(_UNSTOPPED.findall(text[:_LONG])) * 2 > letters:
-            return True
-    if ends_as_sentence(text):
-        return True
-    return len(text) > _LONG and bool(_INNER_END.search(text))
+    if is_unmarked(text):
+        return len(text) >= _LONG_UNMARKED or (
+            len(UNSPACED_LETTER.findall(text)) >= _FEWEST_WORDS * _LETTERS_A_WORD and _has_end(text)
+        )
+    if len(text.split(maxsplit=_FEWEST_WORDS)) < _FEWEST_WORDS and (
+        text.isascii()
+        or len(UNSPACED_LETTER.findall(text[:_LONG])) < _FEWEST_WORDS * _LETTERS_A_WORD
+    ):
+        return _has_end(text) and has_finite_verb(text)
+    return _has_end(text) or (len(text) > _LONG and bool(_INNER_END.search(text)))
 
 
 def reads_as_statement(text: str) -> bool:
-    """Whether English text without an end mark is a sentence whose full stop was forgotten: it begins as one, has a verb and is whole."""
+    """Return True if English text is a sentence that lacks only its full stop.
+
+    It begins with a capital or a digit, has a verb and does not break off.
+    """
     return (
         len(text.split(maxsplit=_FEWEST_STATED - 1)) >= _FEWEST_STATED
         and _OPENS.match(text) is not None

@@ -1,13 +1,9 @@
-"""Reading `.bz2`, `.gz`, `.xz` and `.zst` in flat memory: every stream of a file, past damage, and never a bomb.
-
-A file may consist of several streams, one after the other (multistream dumps, WARC files with a member a record,
-concatenated logs). All four formats are read by one loop over their decompressors, so that they behave alike: where a stream is
-damaged, `Damaged` tells the byte, and reading goes on with the next stream.
-"""
+"""Byte streams of sources: decompression with recovery, detection of UTF-16 and UTF-32."""
 
 from __future__ import annotations
 
 import bz2
+import codecs
 import lzma
 import re
 import zlib
@@ -15,10 +11,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-from pipeline.corpus.readers.byte_source import FREE_BYTES, MAXIMUM_RATIO, Damaged
+from cloze.core import storage
 
-_CHUNK = 1 << 16  # packed bytes read at once
-_XZ_MEMORY = 1 << 30  # bytes that a stream may ask for its dictionary
+FREE_BYTES = 64 << 20  # decompressed bytes of a stream before the ratio is checked
+# decompressed to compressed; full-history dumps, the most repetitive texts, stay below 200
+MAXIMUM_RATIO = 250
+
+
+class CorruptStreamError(Exception):
+    """A stream of the file cannot be decompressed further; the next read returns the next stream.
+
+    Attributes:
+        reason: `truncated`, `damaged` or `bomb`.
+        offset: start of the stream, in bytes of the compressed file.
+    """
+
+    def __init__(self, reason: str, sentence: str, offset: int) -> None:
+        super().__init__(sentence)
+        self.reason, self.offset = reason, offset
+
+
+class ByteSource(Protocol):
+    """Interface of the byte streams that readers read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes, none at the end.
+
+        Raises:
+            CorruptStreamError: once for each unreadable place.
+        """
+
+    def close(self) -> None: ...
+
+
+# Decompression of `.bz2`, `.gz`, `.xz` and `.zst` in bounded memory: all streams of a file, with
+# recovery after damage and protection against decompression bombs.
+
+_CHUNK = 1 << 16  # compressed bytes per read
+_XZ_MEMORY = 1 << 30  # maximum dictionary bytes of a stream
 
 
 class _Decompressor(Protocol):
@@ -35,7 +65,7 @@ class _Decompressor(Protocol):
 
 
 class _Gzip:
-    """zlib's object with the manners of the others."""
+    """Adapter of zlib's decompressor to the interface of the others."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
@@ -59,24 +89,30 @@ class _Gzip:
 def _zstd() -> _Decompressor:
     from backports import zstd
 
-    # Archives packed with `--long=31` are common; their window is taken from memory only as far as it is filled.
+    # Archives made with `--long=31` are common; memory for the window is used only as it fills.
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31})
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
     make: Callable[[], _Decompressor]
-    magic: re.Pattern[bytes]  # how a stream begins
+    magic: re.Pattern[bytes]  # first bytes of a stream
 
 
 FORMATS = {
     ".bz2": StreamFormat(bz2.BZ2Decompressor, re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")),
-    ".gz": StreamFormat(_Gzip, re.compile(rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)),
-    ".xz": StreamFormat(lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), re.compile(rb"\xfd7zXZ\x00")),
+    ".gz": StreamFormat(
+        _Gzip, re.compile(rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
+    ),
+    ".xz": StreamFormat(
+        lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), re.compile(rb"\xfd7zXZ\x00")
+    ),
     ".zst": StreamFormat(_zstd, re.compile(rb"\x28\xb5\x2f\xfd")),
 }
 _LONGEST_MAGIC = 10
-_LATE = 4 << 20  # packed bytes after which damage has shown itself: a block of bzip2 has at most 900 kB, a frame of zstd 128
+_LATE = (
+    4 << 20
+)  # compressed bytes until damage is noticed: bzip2 blocks have up to 900 kB, zstd frames 128
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -86,24 +122,31 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 class Streams:
-    """The unpacked bytes of all streams between two bytes of a packed file.
+    """Decompressed bytes of all streams in a range of a compressed file.
 
     Args:
-        handle: the packed file; closed with this object.
+        handle: the compressed file; closed with this object.
         form: its format.
-        begin, end: bytes of the packed file that are read; `begin` is the first byte of a stream.
+        begin, end: range of the compressed file; `begin` is the first byte of a stream.
     """
 
-    def __init__(self, handle: IO[bytes], form: StreamFormat, begin: int = 0, end: int | None = None) -> None:
+    def __init__(
+        self, handle: IO[bytes], form: StreamFormat, begin: int = 0, end: int | None = None
+    ) -> None:
         self._handle, self._form, self._end = handle, form, end
-        self._position = begin  # of the packed file, up to where it was read
-        self._waiting = b""  # packed bytes not yet given to the decompressor
+        self._position = begin  # in the compressed file, up to which it was read
+        self._waiting = b""  # compressed bytes not yet given to the decompressor
         self._decompressor: _Decompressor | None = None
         self._start = begin  # of the open stream
         self._unpacked = 0  # bytes of the open stream
         self._errors = _errors()
         if begin:
             handle.seek(begin)
+
+    @property
+    def start(self) -> int:
+        """Return the first byte, in the compressed file, of the current stream."""
+        return self._start
 
     def close(self) -> None:
         self._handle.close()
@@ -125,26 +168,37 @@ class Streams:
                 data, self._waiting = self._waiting or self._more(), b""
                 if not data:
                     self._decompressor = None
-                    raise Damaged("truncated", "the file ends inside a compressed stream", self._start)
+                    raise CorruptStreamError(
+                        "truncated", "the file ends inside a compressed stream", self._start
+                    )
             try:
                 found = decompressor.decompress(data, size)
             except self._errors as error:
                 where = self._start
                 self._skip()
-                raise Damaged("damaged", f"a compressed stream cannot be unpacked ({str(error).rstrip('.')})", where) from error
+                raise CorruptStreamError(
+                    "damaged",
+                    f"a compressed stream cannot be unpacked ({str(error).rstrip('.')})",
+                    where,
+                ) from error
             self._unpacked += len(found)
             packed = self._position - self._start
             if self._unpacked > FREE_BYTES and self._unpacked > MAXIMUM_RATIO * packed:
                 where, ratio = self._start, self._unpacked // packed
                 self._skip()
-                raise Damaged("bomb", f"a compressed stream unpacks to more than {ratio} times its size; no text does", where)
+                raise CorruptStreamError(
+                    "bomb",
+                    f"a compressed stream unpacks to more than {ratio} times its size; no text "
+                    f"does",
+                    where,
+                )
             if decompressor.eof:
                 self._waiting, self._decompressor = decompressor.unused_data, None
             if found:
                 return found
 
     def _open(self) -> bool:
-        """Begin the next stream; False where there is none. Padding between streams is passed over."""
+        """Open the next stream, skipping padding; return False at the end."""
         while not self._waiting.lstrip(b"\0"):
             self._waiting = self._more()
             if not self._waiting:
@@ -156,9 +210,10 @@ class Streams:
         return True
 
     def _skip(self) -> None:
-        """Go to the beginning of the next stream after the open one.
+        """Skip to the next stream after the open one.
 
-        A stream with a hole is found out only some time after the hole, perhaps inside the next one: so the search goes back.
+        A gap in a stream is noticed only later, perhaps inside the next stream; the search
+        therefore goes back.
         """
         self._decompressor = None
         self._position = max(self._start + 1, self._position - _LATE)
@@ -171,3 +226,183 @@ class Streams:
                 self._waiting = data[found.start() :]
                 return
         self._waiting = b""
+
+
+# Detection of UTF-8, UTF-16 and UTF-32 by byte order mark, and of UTF-16 by its zero bytes.
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE,
+    "utf-32-be"),
+          (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))  # fmt: skip
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+SAMPLE_BYTES = 4096
+_ASCII = bytes(range(32, 127))
+_MOST_ASCII = 0.8  # share of ASCII bytes in UTF-16 without zero bytes; Chinese has about half
+_FEWEST_ZEROS = 0.02  # share of characters below U+0100: blanks and line ends, in any script
+_MOST_UNPRINTABLE = 0.02  # share of characters; format characters such as U+200C count
+
+
+def detect_unicode(data: bytes) -> tuple[str, bytes]:
+    """Return (encoding, byte order mark) of a text; the encoding is empty if undetermined.
+
+    Args:
+        data: the beginning of the text; SAMPLE_BYTES of it are examined.
+    """
+    data = data[:SAMPLE_BYTES]
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            rest = data[len(mark) :]
+            is_other_text = (
+                mark in UTF16_MARKS and b"\0" not in rest and _ascii_share(rest) > _MOST_ASCII
+            )
+            return ("" if is_other_text else encoding), mark
+    for encoding, high, low in (
+        ("utf-16-le", data[1::2], data[::2]),
+        ("utf-16-be", data[::2], data[1::2]),
+    ):
+        if (
+            b"\0" in high
+            and b"\0" not in low
+            and high.count(0) >= _FEWEST_ZEROS * len(high)
+            and _is_text(data, encoding)
+        ):
+            return encoding, b""
+    return "", b""
+
+
+def _ascii_share(data: bytes) -> float:
+    return 1 - len(data.translate(None, _ASCII)) / max(1, len(data))
+
+
+def _is_text(data: bytes, encoding: str) -> bool:
+    """Return True if the bytes decode to printable characters and white space."""
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(
+            data
+        )  # the last character may be incomplete
+    except UnicodeDecodeError:
+        return False
+    odd = sum(not (character.isprintable() or character.isspace()) for character in text)
+    return len(text) >= 8 and odd <= _MOST_UNPRINTABLE * len(text)
+
+
+# Opening of source files: decompressed by name, and as UTF-8 whatever the byte order mark.
+
+FIRST_BYTES = 1 << 16
+_FEWEST_BYTES = 64  # needed to detect UTF-16 without a mark
+
+
+class _Plain:
+    """An uncompressed file.
+
+    The first reads are small: allocating 1 MiB takes longer than a small file.
+    """
+
+    def __init__(self, handle: IO[bytes]) -> None:
+        self._handle, self._most = handle, FIRST_BYTES
+
+    def read(self, size: int, /) -> bytes:
+        data = self._handle.read(min(size, self._most))
+        if len(data) == self._most:
+            self._most *= 4
+        return data
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+class Utf8Transcoder:
+    """Text of another encoding as UTF-8; invalid input becomes U+FFFD."""
+
+    def __init__(self, source: ByteSource, encoding: str, begin: bytes = b"") -> None:
+        self._source, self._begin = source, begin
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._ended = False
+
+    def read(self, size: int, /) -> bytes:
+        while not self._ended:
+            data, self._begin = (
+                (self._begin, b"") if self._begin else (self._source.read(max(4, size // 3)), b"")
+            )
+            self._ended = not data
+            text = self._decoder.decode(data, self._ended)
+            if text:
+                return text.encode("utf-8", "surrogatepass")
+        return b""
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class _Begun:
+    """A source whose first bytes were already read, perhaps up to damage."""
+
+    def __init__(
+        self, source: ByteSource, begin: bytes, damage: CorruptStreamError | None = None
+    ) -> None:
+        self._source, self._begin, self._damage = source, begin, damage
+
+    def read(self, size: int, /) -> bytes:
+        if self._begin:
+            data, self._begin = self._begin[:size], self._begin[size:]
+            return data
+        if self._damage is not None:
+            damage, self._damage = self._damage, None
+            raise damage
+        return self._source.read(size)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def open_source(path: str, span: tuple[int, int] | None = None) -> ByteSource:
+    """Open a file, decompressed by its ending: `.bz2`, `.gz`, `.xz`, `.zst`, or unchanged.
+
+    Args:
+        path: the file.
+        span: byte range of the compressed file, from the start of a stream to that of another;
+            None: all.
+    """
+    return unpacked(path, storage.open_input(path), span)
+
+
+def unpacked(name: str, handle: IO[bytes], span: tuple[int, int] | None = None) -> ByteSource:
+    """Return an open file, decompressed by its ending; `.tgz` counts as `.gz`.
+
+    The source closes it.
+    """
+    name = name.lower()
+    for ending, form in FORMATS.items():
+        if name.endswith(ending) or (ending == ".gz" and name.endswith(".tgz")):
+            return Streams(handle, form, *(span or (0, None)))
+    return _Plain(handle)
+
+
+def as_utf8(source: ByteSource) -> ByteSource:
+    """Return the source as UTF-8 if it is UTF-16 or UTF-32; remove a UTF-8 mark."""
+    begin, damage = b"", None
+    while len(begin) < _FEWEST_BYTES:
+        try:
+            data = source.read(SAMPLE_BYTES)
+        except CorruptStreamError as error:
+            damage = error
+            break
+        if not data:
+            break
+        begin += data
+    encoding, mark = detect_unicode(begin)
+    if encoding:
+        begun = _Begun(source, begin[len(mark) :], damage)
+        return begun if encoding == "utf-8" else Utf8Transcoder(begun, encoding)
+    return _Begun(source, begin, damage)
+
+
+def peek(source: ByteSource, size: int) -> tuple[bytes, ByteSource]:
+    """Return the first bytes of a source, at most `size`, and the whole source.
+
+    Damage at the start is raised when the returned source is read.
+    """
+    try:
+        head = source.read(size)
+    except CorruptStreamError as error:
+        return b"", _Begun(source, b"", error)
+    return head, _Begun(source, head)

@@ -1,1 +1,1 @@
-"""What happens to one document between its reader and the search for duplicates: pure functions, a file each."""
+"""Cleaning steps between reader and deduplication: pure functions on documents, one module each."""

@@ -1,4 +1,4 @@
-"""Corpus stage: what a cleaning step is, and what it says about a document."""
+"""Interface of a cleaning step and its result."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.corpus.document import Document
-from pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
-    """A line, paragraph or sentence that was taken out of a document, or a piece of it that was replaced.
+class RemovedText:
+    """Text that a step removed or replaced.
 
     Attributes:
-        reason: becomes a counter.
-        text: what was there; of personal data only what stands in its place.
+        reason: name of the counter.
+        text: the removed line, paragraph or sentence; for personal data only the replacement.
     """
 
     reason: str
@@ -24,8 +24,8 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """A run of words that a document and a task have in common."""
+class TaskMatch:
+    """A run of words that a document shares with a task."""
 
     task: str
     words: str
@@ -33,12 +33,12 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
-    """A document's sentences.
+    """Sentences of a document.
 
     Attributes:
-        texts: in reading order, none empty, none with a line break.
-        paragraphs: for each paragraph the index of its first sentence, rising, beginning with 0.
-        dropped: the sentences dropped because something had been taken out of them: those with a hole (pipeline/corpus/document.py).
+        texts: sentences in reading order, non-empty, without line breaks.
+        paragraphs: index of the first sentence of each paragraph, ascending, from 0.
+        dropped: sentences dropped because of a placeholder (pipeline/corpus/document.py).
     """
 
     texts: list[str]
@@ -47,37 +47,37 @@ class Sentences:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a step made of a document.
+class CleaningResult:
+    """Result of a cleaning step.
 
     Attributes:
-        document: what is left; None if and only if it is dropped.
-        reason: why it is dropped; None if and only if it stays.
-        removed: what was taken out of it, in reading order.
-        matches: texts of tasks that were found in it.
-        sentences: of the document, from the step that splits it.
+        document: the cleaned document; None if and only if it is dropped.
+        reason: why it is dropped; None if and only if it is kept.
+        removed: removed texts in reading order.
+        matches: task texts found in the document.
+        sentences: sentences, from the step that splits the document.
     """
 
     document: Document | None
     reason: str | None = None
-    removed: tuple[Removed, ...] = ()
-    matches: tuple[Match, ...] = ()
+    removed: tuple[RemovedText, ...] = ()
+    matches: tuple[TaskMatch, ...] = ()
     sentences: Sentences | None = None
 
 
-StepFunction = Callable[[Document], StepResult]
+StepFunction = Callable[[Document], CleaningResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepKind:
-    """A row of the table of steps (pipeline/corpus/steps/chain.py).
+class CleaningStep:
+    """Definition of a cleaning step, referenced by the table in pipeline/corpus/steps/chain.py.
 
     Attributes:
-        options: the options that the step is built from; those declared in this class are the step's own.
-        build: from the config to the function that treats a document, a pure one; None: the step is off. Where there is a
-            `prepare`, it takes what that gave as a second argument.
-        prepare: called once before anything is read, with the config and a directory that all workers see; what it returns is plain
-            JSON. For steps that need more than the config, such as an index.
+        options: options of the step; those declared in this class are its own.
+        build: returns the function for documents, given the config (and the result of `prepare`, if
+            any); None turns the step off.
+        prepare: called once before reading, with the config and a directory visible to all workers;
+            returns plain JSON. For steps that need more than the config, such as an index.
     """
 
     options: type[CorpusOptions]
@@ -85,7 +85,15 @@ class StepKind:
     prepare: Callable[[Any, str], Any] | None = None
 
 
-def only_from(sources: Iterable[str], function: StepFunction) -> StepFunction:
-    """The function for the documents of these kinds of sources alone; for all of them where none is named."""
+def restrict_to_sources(sources: Iterable[str], function: StepFunction) -> StepFunction:
+    """Restrict a step to documents of these kinds of sources; without kinds it applies to all."""
     chosen = frozenset(sources)
-    return (lambda document: function(document) if document.source in chosen else StepResult(document)) if chosen else function
+    return (
+        (
+            lambda document: (
+                function(document) if document.source in chosen else CleaningResult(document)
+            )
+        )
+        if chosen
+        else function
+    )

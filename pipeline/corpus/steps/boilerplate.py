@@ -1,7 +1,8 @@
-"""Corpus stage: lines that belong to the page and not to its text: cookie notices, menus, share buttons, licences.
+"""Boilerplate removal: cookie notices, menus, share buttons, licences.
 
-A line is judged by itself and must be short. Most rules want the whole line to be boilerplate, so a sentence about cookies
-or a paragraph that mentions a privacy policy stays. English is covered best; cookie notices are known in six languages.
+Each line is judged alone and must be short. Most rules match whole lines only, so that a sentence
+about cookies or a privacy policy is kept. English is covered best; cookie notices are known in six
+languages.
 """
 
 from __future__ import annotations
@@ -11,52 +12,75 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pipeline.corpus.document import Document
-from pipeline.corpus.options import CorpusOptions
-from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult, only_from
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.steps.base import (
+    CleaningResult,
+    CleaningStep,
+    RemovedText,
+    StepFunction,
+    restrict_to_sources,
+)
 
 
 class BoilerplateOptions(CorpusOptions):
-    """Lines of the page around the text."""
+    """Options of boilerplate removal."""
 
     web: ClassVar[Mapping[str, Any]] = {"boilerplate": True}
 
     boilerplate: bool = False
-    """Whether lines of cookie notices, menus, share buttons and licences are removed (`boilerplate_*`)."""
+    """Remove lines of cookie notices, menus, share buttons and licences; on with --profile web."""
 
 
-LONGEST_LINE = 400  # characters; a longer line is read as text
+LONGEST_LINE = 400  # characters; longer lines are kept
 _LONGEST_WHOLE = 120
 
 _SITE = r"(?:(?:web ?)?(?:site|page|app|service|store|shop)s?|we|our (?:partners|website))"
-_POLICIES = r"(?:privacy (?:policy|notice|statement)|terms (?:of (?:use|service)|(?:and|&) conditions))"
+_POLICIES = (
+    r"(?:privacy (?:policy|notice|statement)|terms (?:of (?:use|service)|(?:and|&) conditions))"
+)
 _NETWORKS = (
-    r"(?:facebook|twitter|linkedin|pinterest|reddit|whatsapp|tumblr|instagram|youtube|telegram|google\+|rss|e-?mail|print|more)"
+    r"(?:facebook|twitter|linkedin|pinterest|reddit|whatsapp|tumblr|instagram|youtube|telegram|"
+    r"google\+|rss|e-?mail|print|more)"
 )
 _SHARED = (
-    r"(?:this|it|us|on|via|with|to|the|your|friends|article|post|page|story|link|by|e-?mail|facebook|twitter|x|linkedin|"
+    r"(?:this|it|us|on|via|with|to|the|your|friends|article|post|page|story|link|by|e-?mail|"
+    r"facebook|twitter|x|linkedin|"
     r"pinterest|reddit|whatsapp|tumblr|instagram|youtube|telegram|google\+?|social media|and|or|&)"
 )
 _MENU = (
-    r"(?:home|menu|search|about(?: us)?|contact(?: us)?|login|site ?map|faqs?|help|news|blog|shop|cart|next|previous|prev|"
+    r"(?:home|menu|search|about(?: us)?|contact(?: us)?|login|site ?map|faqs?|help|news|blog|shop|"
+    r"cart|next|previous|prev|"
     r"archives?|tags?|categories|top)"
 )
-_ACCOUNT = r"(?:to|for|with|or|your|our|the|a|free|account|newsletter|register|sign up|log in|facebook|google|now|here|today)"
-_CHANNEL = r"(?:to|for|our|the|a|now|here|today|free|via|by|us|newsletters?|rss|feed|mailing list|e-?mail|blog|channel)"
+_ACCOUNT = (
+    r"(?:to|for|with|or|your|our|the|a|free|account|newsletter|register|sign up|log in|facebook|"
+    r"google|now|here|today)"
+)
+_CHANNEL = (
+    r"(?:to|for|our|the|a|now|here|today|free|via|by|us|newsletters?|rss|feed|mailing list|e-?mail|"
+    r"blog|channel)"
+)
 
-# Searched for in the line, in lower case.
+# Patterns to search for in the line, in lower case.
 _INSIDE = {
     "boilerplate_cookie": (
         rf"\b{_SITE}\b[^.]{{0,60}}\b(?:uses?|using|sets?|stores?)\b[^.]{{0,30}}\bcookies\b",
-        r"\b(?:accept|decline|reject|manage|allow|disable|enable) (?:all |our |the use of |non-essential |necessary |optional )*cookies\b",
-        r"\bcookie (?:policy|settings|preferences|notice|consent|statement)\b|\bconsent to (?:our|the|its) use of cookies\b",
-        r"\b(?:diese|unsere) (?:web ?)?(?:site|seite) (?:verwendet|benutzt|nutzt) cookies|\bwir (?:verwenden|nutzen|setzen) [^.]{0,20}cookies",
+        r"\b(?:accept|decline|reject|manage|allow|disable|enable) (?:all |our |the use of |"
+        r"non-essential |necessary |optional )*cookies\b",
+        r"\bcookie (?:policy|settings|preferences|notice|consent|statement)\b|\bconsent to (?:our|"
+        r"the|its) use of cookies\b",
+        r"\b(?:diese|unsere) (?:web ?)?(?:site|seite) (?:verwendet|benutzt|nutzt) cookies|\bwir "
+        r"(?:verwenden|nutzen|setzen) [^.]{0,20}cookies",
         r"\bce site (?:web )?utilise (?:des|les) cookies|\bnous utilisons (?:des|les) cookies",
-        r"\b(?:este|esta|nuestro) (?:sitio|web|página)[^.]{0,20} (?:utiliza|usa) cookies|\b(?:utilizamos|usamos) cookies",
-        r"\bquesto sito [^.]{0,20}(?:utilizza|usa) [^.]{0,10}cookie|\bdeze (?:web)?site (?:gebruikt|maakt gebruik van) cookies",
+        r"\b(?:este|esta|nuestro) (?:sitio|web|página)[^.]{0,20} (?:utiliza|usa) cookies|"
+        r"\b(?:utilizamos|usamos) cookies",
+        r"\bquesto sito [^.]{0,20}(?:utilizza|usa) [^.]{0,10}cookie|\bdeze (?:web)?site "
+        r"(?:gebruikt|maakt gebruik van) cookies",
     ),
     "boilerplate_policy": (
-        rf"^(?:read |see |view |by [^.]{{3,60}} you (?:agree|accept|consent) )[^.]{{0,40}}\b{_POLICIES}\b",
+        rf"^(?:read |see |view |by [^.]{{3,60}} you (?:agree|accept|consent) )[^.]{{0,"
+        rf"40}}\b{_POLICIES}\b",
         rf"^[^.!?]{{0,25}}\b{_POLICIES}\b[^.!?]{{0,25}}$",
     ),
     "boilerplate_copyright": (
@@ -66,32 +90,42 @@ _INSIDE = {
     ),
     "boilerplate_javascript": (
         r"\b(?:enable|turn on|activate) (?:javascript|js)\b",
-        r"\bjavascript (?:is|must be|has been|needs to be|seems to be) (?:disabled|enabled|required|turned off)\b",
+        r"\bjavascript (?:is|must be|has been|needs to be|seems to be) (?:disabled|enabled|"
+        r"required|turned off)\b",
         r"\byour browser (?:does(?: not|n't)|doesn’t) (?:currently )?(?:support|recogni[sz]e)\b",
     ),
     "boilerplate_gutenberg": (
-        r"^\*{3}\s*(?:start|end) of (?:the|this) project gutenberg|^end of (?:the |this )?project gutenberg\b",
+        r"^\*{3}\s*(?:start|end) of (?:the|this) project gutenberg|^end of (?:the |this )?project "
+        r"gutenberg\b",
         r"^(?:the )?project gutenberg(?:'s|’s)? ?(?:e-?(?:book|text) of|licen[sc]e)\b",
         r"^this e-?(?:book|text) (?:is for the use of anyone|was produced by)",
-        r"^(?:etext|e-text|html version|transcribed|produced|scanned|prepared) by [^.]{3,120}(?:gutenberg|proofread|pgdp|distributed)",
-        r"^(?:updated editions will replace the previous one|creating the works from print editions)\b",
+        r"^(?:etext|e-text|html version|transcribed|produced|scanned|prepared) by [^.]{3,"
+        r"120}(?:gutenberg|proofread|pgdp|distributed)",
+        r"^(?:updated editions will replace the previous one|creating the works from print "
+        r"editions)\b",
         r"^(?:release|posting) date: .{3,60}\[e|^character set encoding: .{3,40}$",
     ),
     "boilerplate_wikipedia": (
-        r"^from wikipedia, the free encyclopedia\b|^jump to:? ?(?:navigation|search|content)|^retrieved from [\"“]https?://",
-        r"^this (?:[\w' -]{0,60}?-related |[\w' -]{0,60} )?article (?:is a stub|needs additional citations|does not cite|relies (?:largely|too much))",
-        r"^you can help wikipedia by expanding it\.?$|^hidden categor(?:y|ies): |^categor(?:y|ies): [^.]{3,300}$",
-        r"^this page was last (?:edited|modified|changed) on\b|^text is available under the creative commons\b",
-        r"^(?:main articles?|further information|see also|for more details on this topic, see)[:,]? .{0,120}[^.]$",
+        r"^from wikipedia, the free encyclopedia\b|^jump to:? ?(?:navigation|search|content)|"
+        r"^retrieved from [\"“]https?://",
+        r"^this (?:[\w' -]{0,60}?-related |[\w' -]{0,60} )?article (?:is a stub|needs additional "
+        r"citations|does not cite|relies (?:largely|too much))",
+        r"^you can help wikipedia by expanding it\.?$|^hidden categor(?:y|ies): |^categor(?:y|"
+        r"ies): [^.]{3,300}$",
+        r"^this page was last (?:edited|modified|changed) on\b|^text is available under the "
+        r"creative commons\b",
+        r"^(?:main articles?|further information|see also|for more details on this topic, see)[:,"
+        r"]? .{0,120}[^.]$",
         r"^coordinates: \d|^isbn [\dx -]{10,17}\.?$|^\[edit\]$",
     ),
 }
 
-# Must be the whole line, in lower case, without what stands at its ends.
+# Patterns that must match the whole lower-case line without _ENDS.
 _WHOLE = {
     "boilerplate_share": (
         rf"(?:please )?(?:share|tweet|like|pin|email|follow)(?: {_SHARED}){{0,8}}",
-        r"(?:click to )?(?:share|print|email)(?: (?:on|this|to|a friend) [\w ]{0,30})? \(opens in (?:a )?new window",
+        r"(?:click to )?(?:share|print|email)(?: (?:on|this|to|a friend) [\w ]{0,30})? \(opens in "
+        r"(?:a )?new window",
         rf"{_NETWORKS}(?:[\s|/,·•]+{_NETWORKS})*",
         r"\d+ (?:shares?|likes?|tweets?|retweets?|comments?|views?|replies|followers)",
     ),
@@ -102,16 +136,22 @@ _WHOLE = {
         r"(?: (?:about|articles?|posts?|from|news|stories|comments?|details|here)){0,3}",
         rf"{_MENU}(?:[\s|/»›>·•,]+{_MENU})*",
         r"(?:previous|next|older|newer|related|recent|popular|latest|more)"
-        r"(?: (?:post|article|page|story|entry|entries|posts|articles|stories|comments|news|videos|reading)){1,2}",
-        r"(?:table of )?contents|toggle navigation|main menu|close(?: menu| window)?|page \d+ of \d+|you are here(?::.{0,80})?",
+        r"(?: (?:post|article|page|story|entry|entries|posts|articles|stories|comments|news|"
+        r"videos|reading)){1,2}",
+        r"(?:table of )?contents|toggle navigation|main menu|close(?: menu| window)?|page \d+ of "
+        r"\d+|you are here(?::.{0,80})?",
         r"advertise?ments?|continue reading(?: .{0,60})?|click here(?: (?:to|for) .{0,40})?",
     ),
     "boilerplate_form": (
-        rf"(?:sign|log) ?(?:in|up|out)(?: {_ACCOUNT}){{0,6}}|(?:subscribe|register|join)(?: {_CHANNEL}){{0,8}}",
-        r"(?:leave|post|add|write|submit) (?:a|your) (?:comment|reply|review)|cancel|reply|submit|comments are closed",
+        rf"(?:sign|log) ?(?:in|up|out)(?: {_ACCOUNT}){{0,6}}|(?:subscribe|register|join)(?: "
+        rf"{_CHANNEL}){{0,8}}",
+        r"(?:leave|post|add|write|submit) (?:a|your) (?:comment|reply|review)|cancel|reply|submit|"
+        r"comments are closed",
         r"required fields are marked \*?|your email address will not be published",
-        r"(?:name|e-?mail|website|comment|message|password|username)s? ?\*?|forgot(?:ten)? (?:your )?password",
-        r"add to (?:cart|basket|bag|wish ?list|favou?rites)|you must be logged in to .{3,60}|notify me of .{5,60}",
+        r"(?:name|e-?mail|website|comment|message|password|username)s? ?\*?|forgot(?:ten)? "
+        r"(?:your )?password",
+        r"add to (?:cart|basket|bag|wish ?list|favou?rites)|you must be logged in to .{3,60}|"
+        r"notify me of .{5,60}",
     ),
 }
 
@@ -119,17 +159,19 @@ REASONS = (*_INSIDE, *_WHOLE)
 _INSIDE_RULES = tuple((reason, re.compile("|".join(rules))) for reason, rules in _INSIDE.items())
 _WHOLE_RULES = tuple((reason, re.compile("|".join(rules))) for reason, rules in _WHOLE.items())
 
-# A line in which none of these stands is nothing that _INSIDE looks for.
+# Quick test: no pattern of _INSIDE matches a line without one of these.
 _SIGNS = re.compile(
-    r"cookie|privacy|terms|copyright|©|\(c\)|rights reserved|\bby |script|\bjs\b|browser|gutenberg|e-?book|e-?text|updated|"
-    r"creating the works|date: |encoding: |wikipedia|jump to|retrieved|article|categor|page was|creative commons|further|see also|"
+    r"cookie|privacy|terms|copyright|©|\(c\)|rights reserved|\bby |script|\bjs\b|browser|gutenberg|"
+    r"e-?book|e-?text|updated|"
+    r"creating the works|date: |encoding: |wikipedia|jump to|retrieved|article|categor|page was|"
+    r"creative commons|further|see also|"
     r"for more|coordinates|isbn|edit"
 )
 _ENDS = " \t.:;,!|»›>«<-–—•·*…→←↑#()[]"
 
 
 def boilerplate_reason(line: str) -> str | None:
-    """Why a cleaned line is no text; None if it may be."""
+    """Return why a cleaned line is boilerplate; None if it is not."""
     if len(line) > LONGEST_LINE:
         return None
     lower = line.lower()
@@ -145,21 +187,27 @@ def boilerplate_reason(line: str) -> str | None:
     return None
 
 
-def remove_boilerplate(document: Document) -> StepResult:
-    """The document without its boilerplate lines; their reasons are REASONS."""
+def remove_boilerplate(document: Document) -> CleaningResult:
+    """Remove boilerplate lines; their reasons are REASONS."""
     kept: list[str] = []
-    removed: list[Removed] = []
+    removed: list[RemovedText] = []
     for line in document.paragraphs:
         reason = boilerplate_reason(line)
         if reason is None:
             kept.append(line)
         else:
-            removed.append(Removed(reason, line))
-    return StepResult(replace(document, paragraphs=tuple(kept)) if removed else document, None, tuple(removed))
+            removed.append(RemovedText(reason, line))
+    return CleaningResult(
+        replace(document, paragraphs=tuple(kept)) if removed else document, None, tuple(removed)
+    )
 
 
 def _build(options: BoilerplateOptions) -> StepFunction | None:
-    return only_from(options.web_sources, remove_boilerplate) if options.boilerplate else None
+    return (
+        restrict_to_sources(options.web_sources, remove_boilerplate)
+        if options.boilerplate
+        else None
+    )
 
 
-STEP = StepKind(options=BoilerplateOptions, build=_build)
+STEP = CleaningStep(options=BoilerplateOptions, build=_build)

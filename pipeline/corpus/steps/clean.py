@@ -1,7 +1,6 @@
-"""Corpus stage: raw paragraphs in, paragraphs of plain text out.
+"""Character cleaning: NFC, single spaces, and no invisible control characters.
 
-Unicode in NFC, one space between words, and none of the characters that only steer a screen: controls, soft
-hyphens, zero-width spaces, direction marks.
+Removed are controls, soft hyphens, zero-width spaces and direction marks.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pipeline.corpus.document import Document, is_plain
-from pipeline.corpus.options import CorpusOptions
-from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult
+from cloze.pipeline.corpus.document import Document, is_plain
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, StepFunction
 
-# Cc but white space; soft hyphen; zero width space, direction marks and embeddings, word joiner and the
-# invisible operators, byte order mark, interlinear annotations, tags. Joiners (U+200C, U+200D) have a meaning.
+# Cc except white space; soft hyphen; zero-width space, direction marks and embeddings, word joiner
+# and invisible operators, byte order mark, interlinear annotations, tags. Joiners (U+200C, U+200D)
+# are kept: they have a meaning.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -28,29 +28,31 @@ Form = Literal["NFC", "NFKC", "none"]
 
 
 class CleanOptions(CorpusOptions):
-    """Characters that stay, and those that do not."""
+    """Options of character cleaning."""
 
     normalize_unicode: Form = "NFC"
-    """Unicode normalization: NFC, NFKC (also folds full-width letters, ligatures and superscripts) or none."""
+    """Unicode normalization."""
 
     remove_controls: bool = True
-    """Whether control characters and invisible ones are taken out."""
+    """Remove control and invisible characters."""
 
     collapse_whitespace: bool = True
-    """Whether runs of blanks become one space; else tabs and runs inside a line stay."""
+    """Replace runs of blanks by one space."""
 
 
-def clean_text(text: str, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True) -> str:
-    """`text` on one line, its ends stripped.
+def clean_text(
+    text: str, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True
+) -> str:
+    """Return `text` cleaned, on one line and stripped.
 
     Args:
-        text: of any kind.
-        controls: take out the characters that nobody sees.
-        form: of Unicode normalization: NFC, NFKC (which also folds full-width letters, ligatures and superscripts), or
-            none.
-        whitespace: make runs of white space single spaces; else only what breaks a line becomes a space.
+        text: raw text.
+        controls: remove invisible characters.
+        form: Unicode normalization: NFC, NFKC (which also folds full-width letters, ligatures and
+            superscripts), or none.
+        whitespace: replace runs of white space by single spaces; else replace only line breaks.
     """
-    if is_plain(text) and "\u034f" not in text:  # which prints, and nobody sees it
+    if is_plain(text) and "\u034f" not in text:  # U+034F is printable but invisible
         if text.isascii() or form == "none" or unicodedata.is_normalized(form, text):
             return text
         controls = whitespace = False
@@ -62,20 +64,36 @@ def clean_text(text: str, *, controls: bool = True, form: Form = "NFC", whitespa
             text = unicodedata.normalize(form, text)
     if whitespace:
         return " ".join(text.split())
-    return text if text.isprintable() and text.strip() == text else " ".join(map(str.strip, text.splitlines())).strip()
+    return (
+        text
+        if text.isprintable() and text.strip() == text
+        else " ".join(map(str.strip, text.splitlines())).strip()
+    )
 
 
-def clean(document: Document, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True) -> StepResult:
-    """The document with title, paragraphs and infobox cleaned (`clean_text`), without the paragraphs that were nothing but blanks."""
+def clean(
+    document: Document, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True
+) -> CleaningResult:
+    """Clean title, paragraphs and infobox (`clean_text`); drop paragraphs that become empty."""
     change = partial(clean_text, controls=controls, form=form, whitespace=whitespace)
     cleaned = tuple(filter(None, map(change, document.paragraphs)))
-    return StepResult(replace(document, title=change(document.title), paragraphs=cleaned, infobox=document.infobox_by(change)))
+    return CleaningResult(
+        replace(
+            document,
+            title=change(document.title),
+            paragraphs=cleaned,
+            infobox=document.map_infobox(change),
+        )
+    )
 
 
 def _build(options: CleanOptions) -> StepFunction:
     return partial(
-        clean, controls=options.remove_controls, form=options.normalize_unicode, whitespace=options.collapse_whitespace
+        clean,
+        controls=options.remove_controls,
+        form=options.normalize_unicode,
+        whitespace=options.collapse_whitespace,
     )
 
 
-STEP = StepKind(options=CleanOptions, build=_build)
+STEP = CleaningStep(options=CleanOptions, build=_build)

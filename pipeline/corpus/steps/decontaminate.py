@@ -1,44 +1,242 @@
-"""Corpus stage: documents that hold text of the tasks that a model will be measured on.
+"""Decontamination: drop text that also occurs in evaluation tasks.
 
-Which text counts as a task's: pipeline/corpus/dedup/task_index.py.
+The format of a task file follows from its name, without `.gz`, `.bz2`, `.xz` or `.zst`: `.tsv` and
+`.csv` (every cell), `.json` and `.jsonl` (every string at any depth), `.parquet` and `.arrow`
+(every string column). Other files are text: CoNLL (a word with its tags per line, blank lines
+between sentences), or one text per line. Other files that open with a brace are read as jsonl.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import posixpath
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from pipeline.core import fingerprints, storage
-from pipeline.core.config import InputPath
-from pipeline.core.errors import DataError
-from pipeline.corpus.dedup.task_files import task_files, task_texts
-from pipeline.corpus.document import Document
-from pipeline.corpus.steps.base import Match, Removed, StepFunction, StepKind, StepResult
-from pipeline.corpus.steps.length import MinimumOptions
+from cloze.core import storage
+from cloze.core.artifacts import fingerprints
+from cloze.core.config import InputPath
+from cloze.core.errors import DataError, first_line
+from cloze.core.words import width
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.readers.streams import (
+    SAMPLE_BYTES,
+    CorruptStreamError,
+    detect_unicode,
+    open_source,
+)
+from cloze.pipeline.corpus.steps.base import (
+    CleaningResult,
+    CleaningStep,
+    RemovedText,
+    StepFunction,
+    TaskMatch,
+)
+from cloze.pipeline.corpus.steps.filters.length import MinimumOptions
 
 if TYPE_CHECKING:
-    from pipeline.corpus.dedup.task_index import TaskIndex
+    from cloze.pipeline.corpus.steps.task_index import TaskIndex
+
+
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_NO_TASKS = re.compile(
+    r"(?i)^(readme|licen[cs]e|copying|notice)\b|\.(md|rst|html?|pdf|py|sh|yaml|yml|zip|tar|tgz|log|"
+    r"sha256|md5)$"
+)
+_TAG = re.compile(r"^(O|[BIESLU]-\S+)$")
+_LOOKED_AT = 200  # lines, to detect CoNLL
+
+
+def task_files(path: str) -> list[tuple[str, str]]:
+    """Return (relative name, path) of the task files: `path` itself, or the files in a directory.
+
+    Readmes, licences, scripts and hidden files are left out.
+
+    Raises:
+        DataError: no task file.
+    """
+    if not storage.exists(path):
+        raise DataError(f"{path} does not exist; check the path in corpus.decontaminate")
+    if not storage.is_dir(path):
+        return [(posixpath.basename(path.rstrip("/")), path)]
+    base = posixpath.basename(path.rstrip("/"))
+    names = [
+        name
+        for name in storage.list_files(path)
+        if not any(part.startswith((".", "_")) for part in name.split("/"))
+        and not _NO_TASKS.search(name.rsplit("/", 1)[-1])
+    ]
+    if not names:
+        raise DataError(
+            f"{path} holds no task file; point corpus.decontaminate to files such as dev.tsv or "
+            f"test.jsonl"
+        )
+    return [(posixpath.join(base, name), storage.join(path, name)) for name in names]
+
+
+def task_texts(path: str) -> Iterator[str]:
+    """Yield every text in a task file.
+
+    Raises:
+        DataError: the file cannot be decompressed, decoded or parsed.
+    """
+    name = path.lower()
+    while name.endswith(_PACKED):
+        name = name.rsplit(".", 1)[0]
+    if name.endswith((".parquet", ".arrow", ".feather")):
+        yield from _columns(path, name)
+        return
+    text = _read(path)
+    if name.endswith((".tsv", ".csv")):
+        yield from _cells(text, "\t" if name.endswith(".tsv") else ",", path)
+    elif name.endswith(".json") and not name.endswith(".jsonl"):
+        yield from _json(text, path)
+    elif name.endswith((".jsonl", ".ndjson", ".jsonlines")) or text.lstrip()[:1] == "{":
+        yield from _lines_of_json(text, path)
+    elif _is_tagged(text):
+        yield from _sentences_of_columns(text)
+    else:
+        yield from text.splitlines()
+
+
+def _read(path: str) -> str:
+    data = bytearray()
+    try:
+        source = open_source(path)
+        while chunk := source.read(storage.CHUNK_BYTES):
+            data += chunk
+        source.close()
+        encoding, mark = detect_unicode(bytes(data[:SAMPLE_BYTES]))
+        return data[len(mark) :].decode(encoding or "utf-8")
+    except (CorruptStreamError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path} cannot be read as a task file ({error}); give text, tsv, json or jsonl in "
+            f"UTF-8"
+        ) from error
+
+
+def _cells(text: str, delimiter: str, path: str) -> Iterator[str]:
+    if delimiter == "\t":  # GLUE's files contain unpaired quotation marks
+        for line in text.splitlines():
+            yield from line.split("\t")
+        return
+    csv.field_size_limit(1 << 30)
+    reader = csv.reader(io.StringIO(text, newline=""))  # a lone carriage return also ends a row
+    try:
+        for row in reader:
+            yield from row
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {reader.line_num} is no CSV ({error}); mend the line, or leave the file "
+            f"out"
+        ) from error
+
+
+def _strings(value: Any) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, str):
+            yield found
+        elif isinstance(found, dict):
+            waiting += reversed(list(found.values()))
+        elif isinstance(found, list):
+            if found and all(isinstance(item, str) and " " not in item for item in found):
+                yield " ".join(found)  # a list of words is one text
+            else:
+                waiting += reversed(found)
+
+
+def _json(text: str, path: str) -> Iterator[str]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        yield from _lines_of_json(text, path)
+        return
+    yield from _strings(value)
+
+
+def _lines_of_json(text: str, path: str) -> Iterator[str]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield from _strings(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{path}, line {number} is no JSON ({error}); mend the line, or leave the file "
+                    f"out"
+                ) from error
+
+
+def _is_tagged(text: str) -> bool:
+    """Return True if at least 90 % of the lines are columns that end in a tag such as B-PER."""
+    lines = [
+        line.split()
+        for line in text.split("\n", _LOOKED_AT)[:_LOOKED_AT]
+        if line.strip() and not line.startswith("-DOCSTART-")
+    ]
+    return bool(lines) and sum(
+        len(columns) > 1 and bool(_TAG.match(columns[-1])) for columns in lines
+    ) >= 0.9 * len(lines)
+
+
+def _sentences_of_columns(text: str) -> Iterator[str]:
+    words: list[str] = []
+    for line in text.splitlines():
+        columns = line.split()
+        if columns and columns[0] != "-DOCSTART-":
+            words.append(columns[0])
+        elif words:
+            yield " ".join(words)
+            words = []
+    if words:
+        yield " ".join(words)
+
+
+def _columns(path: str, name: str) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cloze.core.arrow import read_arrow
+
+    try:
+        if name.endswith(".parquet"):
+            with storage.open_input(path) as handle:
+                table = pq.read_table(pa.PythonFile(handle))
+        else:
+            table = read_arrow(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path} cannot be read as a table ({first_line(error)}); give the file again"
+        ) from error
+    for row in table.to_pylist():
+        yield from _strings(row)
+
 
 REASON = "contaminated"
 
 
 class DecontaminateOptions(MinimumOptions):
-    """Text of tasks, which documents may not hold."""
+    """Options of decontamination."""
 
     decontaminate: tuple[InputPath, ...] = ()
-    """Task files, or directories of them, whose text documents must not hold."""
+    """Evaluation files or directories whose text must not appear in documents. Repeatable."""
 
     decontaminate_words: int = Field(default=13, ge=1, le=100)
-    """Words in a row that a task and a document must share (GPT-3: 13)."""
+    """Length of a shared word sequence that counts as contamination (GPT-3: 13)."""
 
     decontaminate_minimum_words: int = Field(default=8, ge=1, le=100)
-    """From how many words on a task's text that is shorter than that many in a row counts as a whole (GPT-3: 8)."""
+    """Shorter task texts count as a whole if they have at least this many words (GPT-3: 8)."""
 
     decontaminate_unit: Literal["document", "paragraph"] = "document"
-    """What is dropped: the document, or its paragraphs that hold such words."""
+    """Unit to drop: the document, or the paragraph."""
 
     @field_validator("decontaminate", mode="before")
     @classmethod
@@ -46,46 +244,59 @@ class DecontaminateOptions(MinimumOptions):
         return (value,) if isinstance(value, str) else value
 
     def task_files(self) -> list[tuple[str, str, str]]:
-        """(name, path, sha256) of the files whose text is looked for, by name, then by content; each content once a name."""
+        """Return (name, path, sha256) of the task files by name, without repeated files."""
         named = {file for path in self.decontaminate for file in task_files(path)}
         hashes = fingerprints.file_fingerprints(path for _, path in named)
-        return list({(name, hashes[path]): (name, path, hashes[path]) for name, path in sorted(named)}.values())
+        return list(
+            {
+                (name, hashes[path]): (name, path, hashes[path]) for name, path in sorted(named)
+            }.values()
+        )
 
 
 def decontaminate(
-    document: Document, index: TaskIndex, unit: Literal["document", "paragraph"], minimum_characters: int = 0
-) -> StepResult:
-    """Drop a document that has text of a task, or take its paragraphs that have it out.
+    document: Document,
+    index: TaskIndex,
+    unit: Literal["document", "paragraph"],
+    minimum_characters: int = 0,
+) -> CleaningResult:
+    """Drop a document, or the paragraphs of it, that contain text of a task.
 
     Args:
-        document: cleaned.
-        index: of the tasks.
-        unit: what is dropped.
-        minimum_characters: a document with less text than that left is dropped, too.
+        document: cleaned document.
+        index: n-grams of the tasks.
+        unit: what to drop.
+        minimum_characters: drop the document if the remaining paragraphs have less text.
     """
     if unit == "document":
         found = index.find(document.text)
-        return StepResult(document) if found is None else StepResult(None, REASON, matches=(Match(*found),))
+        return (
+            CleaningResult(document)
+            if found is None
+            else CleaningResult(None, REASON, matches=(TaskMatch(*found),))
+        )
     kept: list[str] = []
-    removed: list[Removed] = []
-    matches: list[Match] = []
+    removed: list[RemovedText] = []
+    matches: list[TaskMatch] = []
     for paragraph in document.paragraphs:
         found = index.find(paragraph)
         if found is None:
             kept.append(paragraph)
         else:
-            removed.append(Removed(REASON, paragraph))
-            matches.append(Match(*found))
+            removed.append(RemovedText(REASON, paragraph))
+            matches.append(TaskMatch(*found))
     if not removed:
-        return StepResult(document)
-    if sum(map(len, kept)) < max(1, minimum_characters):
-        return StepResult(None, REASON, matches=tuple(matches))
-    return StepResult(replace(document, paragraphs=tuple(kept)), None, tuple(removed), tuple(matches))
+        return CleaningResult(document)
+    if sum(map(width, kept)) < max(1, minimum_characters):
+        return CleaningResult(None, REASON, matches=tuple(matches))
+    return CleaningResult(
+        replace(document, paragraphs=tuple(kept)), None, tuple(removed), tuple(matches)
+    )
 
 
 def _prepare(options: DecontaminateOptions, directory: str) -> dict[str, str] | None:
-    """The n-grams of the task files, written to the directory for the workers."""
-    from pipeline.corpus.dedup.task_index import TaskIndex
+    """Write the n-grams of the task files to the directory, for the workers."""
+    from cloze.pipeline.corpus.steps.task_index import TaskIndex
 
     if not options.decontaminate:
         return None
@@ -94,21 +305,30 @@ def _prepare(options: DecontaminateOptions, directory: str) -> dict[str, str] | 
     index = TaskIndex.build(texts, options.decontaminate_words, options.decontaminate_minimum_words)
     if not len(index):
         raise DataError(
-            f"corpus.decontaminate ({', '.join(options.decontaminate)}) holds no text of {options.decontaminate_minimum_words} words or"
+            f"corpus.decontaminate ({', '.join(options.decontaminate)}) holds no text of "
+            f"{options.decontaminate_minimum_words} words or"
             " more; name other files, or lower corpus.decontaminate_minimum_words"
         )
     path = storage.join(directory, "tasks.arrow")
     index.save(path)
-    return {"path": path, "sha256": fingerprints.combine((name, sha256) for name, _, sha256 in files)}
+    return {
+        "path": path,
+        "sha256": fingerprints.combine_hashes((name, sha256) for name, _, sha256 in files),
+    }
 
 
 def _build(options: DecontaminateOptions, prepared: dict[str, str] | None) -> StepFunction | None:
     if prepared is None:
         return None
-    from pipeline.corpus.dedup.task_index import loaded
+    from cloze.pipeline.corpus.steps.task_index import load_index
 
-    index = loaded(prepared["path"], prepared["sha256"])
-    return partial(decontaminate, index=index, unit=options.decontaminate_unit, minimum_characters=options.minimum_characters)
+    index = load_index(prepared["path"], prepared["sha256"])
+    return partial(
+        decontaminate,
+        index=index,
+        unit=options.decontaminate_unit,
+        minimum_characters=options.minimum_characters,
+    )
 
 
-STEP = StepKind(options=DecontaminateOptions, build=_build, prepare=_prepare)
+STEP = CleaningStep(options=DecontaminateOptions, build=_build, prepare=_prepare)

@@ -1,7 +1,7 @@
-"""Which tokens a model must guess, and what it sees instead: one pure function for stored and for fresh masks.
+"""Masking: one pure function draws stored masks and dynamic masks.
 
-What readers of datasets need to draw masks again: `draw_masks`, what it takes and gives, and the counts of pieces that a dataset
-keeps for it. The names are imported when they are first used, so that configs can read `table.py` without numpy.
+Readers of datasets need `sample_masks`, its arguments and result, and the token counts of a
+dataset. Names are imported on first use, so that configs can import `registry.py` without numpy.
 """
 
 from __future__ import annotations
@@ -10,18 +10,37 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.dataset.masking.candidates import TokenTable, UnmaskedRows, row_keys
-    from pipeline.dataset.masking.config import MaskConfig
-    from pipeline.dataset.masking.draw import Masks, draw_masks
-    from pipeline.dataset.masking.unigrams import UNIGRAMS, read_unigrams
+    from cloze.pipeline.dataset.masking.candidates import (
+        UNIGRAMS,
+        MaskConfig,
+        TokenProperties,
+        UnmaskedRows,
+        read_unigrams,
+        row_keys,
+    )
+    from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
 
-__all__ = ["UNIGRAMS", "MaskConfig", "Masks", "TokenTable", "UnmaskedRows", "draw_masks", "read_unigrams", "row_keys"]
+__all__ = [
+    "UNIGRAMS",
+    "MaskConfig",
+    "Masks",
+    "TokenProperties",
+    "UnmaskedRows",
+    "read_unigrams",
+    "row_keys",
+    "sample_masks",
+]
 
 _MODULES = {
-    "candidates": ("TokenTable", "UnmaskedRows", "row_keys"),
-    "config": ("MaskConfig",),
-    "draw": ("Masks", "draw_masks"),
-    "unigrams": ("UNIGRAMS", "read_unigrams"),
+    "candidates": (
+        "UNIGRAMS",
+        "MaskConfig",
+        "TokenProperties",
+        "UnmaskedRows",
+        "read_unigrams",
+        "row_keys",
+    ),
+    "draw": ("Masks", "sample_masks"),
 }
 
 

@@ -1,47 +1,159 @@
-"""What a masking rule takes and gives: rows, the tokens it may choose from, the tokens it chose."""
+"""Input and output of masking: its config, token properties, rows, candidates and selections.
+
+Shards store the config, so that dynamic masks are drawn like the stored ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from pydantic import ValidationError, field_validator
 
-from pipeline.core import random_keys as random
-from pipeline.core.ragged import I64
-from pipeline.core.random_keys import U64
-from pipeline.dataset.masking.config import MaskConfig
-from pipeline.tokenizer.special import SpecialTokens
+from cloze.core import random_keys as random
+from cloze.core.arrow import read_arrow, write_arrow
+from cloze.core.errors import DataError
+from cloze.core.options import Options, compose_config_class, import_object
+from cloze.core.ragged import I64
+from cloze.core.random_keys import U64
+from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, known
+from cloze.pipeline.tokenizer.special import SpecialTokens
 
 if TYPE_CHECKING:
-    from pipeline.tokenizer.tokenizer import Tokenizer
+    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+
+
+if TYPE_CHECKING:
+    _RuleOptions = Options
+else:
+    _RuleOptions = compose_config_class(
+        "RuleOptions", Options, (rule.options for rule in RULES.values())
+    )
+
+# Options that every shard stores; other options are stored only for their own rule.
+ALWAYS_STORED = {"max_ngram", "span_p", "max_span"}
+
+
+class MaskConfig(_RuleOptions, MaskFields):
+    """The share and the kind of masks, with the options of every rule."""
+
+    rule: str = "token"
+    """Masking rule."""
+    rate: float = 0.15
+    """Share of a row's tokens to predict; `budget` says which tokens count."""
+
+    @field_validator("rule")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return known("masking rule", value, RULES)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values that a shard's schema stores; `from_dict` reads them."""
+        options = RULES[self.rule].options
+        own = set(import_object(options).model_fields) if options else set()
+        stored = {"rule", "rate", *MaskFields.model_fields, *ALWAYS_STORED, *own}
+        return {name: value for name, value in self.model_dump().items() if name in stored}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MaskConfig:
+        """Read the values that `as_dict` returned.
+
+        Raises:
+            DataError: an unknown option, or a value with which no mask can be drawn.
+        """
+        unknown = sorted(set(values) - set(cls.model_fields))
+        if unknown:
+            raise DataError(
+                f"the dataset's masks were drawn with {unknown[0]!r}, which this program does not "
+                f"know; use a newer one"
+            )
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            field, found = ".".join(map(str, fault["loc"])), fault["input"]
+            message = str(fault["msg"]).removeprefix("Value error, ")
+            raise DataError(
+                f"the dataset's masks cannot be drawn again: {field} (found {found!r}): {message}; "
+                f"make the dataset again"
+            ) from error
+
+    def target_count(
+        self, lengths: npt.ArrayLike, text: npt.ArrayLike, u: npt.ArrayLike = 0.5
+    ) -> I64:
+        """Return the wanted masks per row, before the maximum: int64 of the broadcast shape.
+
+        Args:
+            lengths: tokens of the rows, special tokens included.
+            text: tokens of the rows that are not special.
+            u: uniform numbers in [0, 1), for `probabilistic`.
+        """
+        lengths, text, u = np.asarray(lengths), np.asarray(text), np.asarray(u, np.float64)
+        if self.budget == "probabilistic":
+            return np.asarray(np.floor(self.rate * lengths + u), np.int64)
+        if self.budget == "ceil":
+            return np.asarray(np.ceil(text * self.rate + 0.0 * u), np.int64)
+        return np.asarray(np.maximum(np.rint(lengths * self.rate + 0.0 * u), 1), np.int64)
+
+    def predictions(
+        self, lengths: npt.ArrayLike, text: npt.ArrayLike | None = None, u: npt.ArrayLike = 0.5
+    ) -> I64:
+        """Return `target_count`, limited to `max_predictions`.
+
+        For BERT: min(cap, max(1, round(rate · length))): 4 for 30 tokens, 16 for 110.
+        """
+        return np.minimum(
+            self.target_count(lengths, lengths if text is None else text, u), self.max_predictions
+        )
+
+
+# Token counts of a dataset's training rows, a file of the artifact, for `random_from: corpus`.
+
+UNIGRAMS = "unigrams.arrow"
+SCHEMA = pa.schema([pa.field("count", pa.int64(), nullable=False)])
+
+
+def write_unigrams(path: str, counts: I64) -> None:
+    """Write the counts, int64 [V], in the order of ids."""
+    write_arrow(path, SCHEMA, [pa.RecordBatch.from_arrays([pa.array(counts)], schema=SCHEMA)])
+
+
+def read_unigrams(path: str) -> I64:
+    """Read the counts: int64 [V]."""
+    found: I64 = read_arrow(path)["count"].to_numpy()
+    return found
+
+
+# Rows, candidates and selections.
 
 Bools = npt.NDArray[np.bool_]
 
 
 def row_keys(seed: int, document: npt.ArrayLike, offset: npt.ArrayLike) -> U64:
-    """The key of all random numbers of rows, from what a dataset shard says in `source`: uint64 of the broadcast shape.
+    """Return the random key of each row, from a shard's `source`: uint64 of the broadcast shape.
 
     Args:
-        seed: the dataset's.
+        seed: seed of the dataset.
         document: keys of the documents.
-        offset: the sentence of its document in which each row begins; two rows of a document never share it.
+        offset: sentence of the document in which each row begins, unique among the document's rows.
     """
-    return random.derive(seed, document, offset)
+    return random.fold_in(seed, document, offset)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenTable:
-    """What masking must know of the tokenizer.
+class TokenProperties:
+    """The token properties that masking needs.
 
     Attributes:
         size: V.
         special: ids of the special tokens.
-        word_start: bool [V], whether a piece opens a word.
-        unigrams: int64 [V], how often each piece stands in the training text; only for `random_from: corpus`.
+        word_start: bool [V], tokens that start a word.
+        unigrams: int64 [V], token counts of the training text; only for `random_from: corpus`.
     """
 
     size: int
@@ -50,12 +162,17 @@ class TokenTable:
     unigrams: I64 | None = None
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, unigrams: I64 | None = None) -> TokenTable:
-        return cls(size=tokenizer.vocab_size, special=tokenizer.special, word_start=tokenizer.word_start, unigrams=unigrams)
+    def of(cls, tokenizer: Tokenizer, unigrams: I64 | None = None) -> TokenProperties:
+        return cls(
+            size=tokenizer.vocab_size,
+            special=tokenizer.special,
+            word_start=tokenizer.word_start,
+            unigrams=unigrams,
+        )
 
     @cached_property
     def ordinary(self) -> Bools:
-        """Which ids are not special: bool [V]."""
+        """The ids that are not special: bool [V]."""
         found = np.ones(self.size, np.bool_)
         found[list(self.special.ids)] = False
         return found
@@ -73,22 +190,27 @@ class TokenTable:
             ValueError: there are no counts, or all are zero.
         """
         if self.unigrams is None or len(self.unigrams) != self.size:
-            raise ValueError("random_from is corpus, but the counts of the corpus's pieces are missing; read unigrams.arrow")
+            raise ValueError(
+                "random_from is corpus, but the counts of the corpus's pieces are missing; read "
+                "unigrams.arrow"
+            )
         total = np.cumsum(np.where(self.ordinary, self.unigrams, 0), dtype=np.int64)
         if total[-1] <= 0:
-            raise ValueError("random_from is corpus, but the corpus has no pieces; use random_from vocabulary")
+            raise ValueError(
+                "random_from is corpus, but the corpus has no pieces; use random_from vocabulary"
+            )
         return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmaskedRows:
-    """A ragged batch of rows, before masks are laid over them.
+    """A ragged batch of unmasked rows.
 
     Attributes:
         keys: uint64 [R], from `row_keys`.
-        input_ids: [T], all rows end to end, special tokens included, no padding.
-        offsets: int64 [R + 1], where rows begin in `input_ids`.
-        segment_start: int [R], where in its row segment B begins (the row's length if there is none).
+        input_ids: [T], all rows concatenated, special tokens included, no padding.
+        offsets: int64 [R + 1], start of each row in `input_ids`, and T.
+        segment_start: int [R], start of segment B in its row; the row's length if there is no B.
     """
 
     keys: U64
@@ -100,7 +222,7 @@ class UnmaskedRows:
         return len(self.keys)
 
     def slice(self, first: int, end: int) -> UnmaskedRows:
-        """UnmaskedRows first to end, without a copy of the ids."""
+        """Return the rows first to end, without copying the ids."""
         offsets = self.offsets[first : end + 1]
         return UnmaskedRows(
             keys=self.keys[first:end],
@@ -111,28 +233,32 @@ class UnmaskedRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """The tokens of a batch that a rule may choose from: all but special ones.
+class MaskCandidates:
+    """The tokens of a batch that a rule may choose: all but special tokens.
 
     Attributes:
         rows: the batch.
-        table: the tokenizer's.
-        config: what is wanted.
+        table: token properties.
+        config: config of the masks.
         index: int64 [C], ascending indices into `rows.input_ids`.
-        offsets: int64 [R + 1], where each row's candidates begin in `index`.
+        offsets: int64 [R + 1], start of each row's candidates in `index`.
     """
 
     rows: UnmaskedRows
-    table: TokenTable
+    table: TokenProperties
     config: MaskConfig
     index: I64
     offsets: I64
 
     @classmethod
-    def of(cls, rows: UnmaskedRows, table: TokenTable, config: MaskConfig | None = None) -> Candidates:
+    def of(
+        cls, rows: UnmaskedRows, table: TokenProperties, config: MaskConfig | None = None
+    ) -> MaskCandidates:
         index = np.flatnonzero(table.ordinary[rows.input_ids])
         offsets = np.searchsorted(index, rows.offsets)
-        return cls(rows=rows, table=table, config=config or MaskConfig(), index=index, offsets=offsets)
+        return cls(
+            rows=rows, table=table, config=config or MaskConfig(), index=index, offsets=offsets
+        )
 
     @property
     def counts(self) -> I64:
@@ -140,35 +266,37 @@ class Candidates:
         return np.diff(self.offsets)
 
     def opens_run(self) -> Bools:
-        """Whether each candidate has no candidate right before it: bool [C]. A row's first one always has none: [CLS]."""
+        """Return which candidates directly follow no candidate, such as a row's first: bool [C]."""
         opens = np.ones(len(self.index), np.bool_)
         opens[1:] = np.diff(self.index) != 1
         return opens
 
     def opens_word(self, opens_run: Bools | None = None) -> Bools:
-        """Whether each candidate opens a word: bool [C].
+        """Return which candidates start a word: bool [C].
 
-        A `##x` right behind a special token opens one too: a segment that was cut in front begins inside of a word,
-        and that rest must not count as a part of the last word of the segment before (a fault of
-        google-research/bert's whole-word masking).
+        A `##x` right after a special token starts a word, too: a segment truncated at the front
+        begins inside a word, and this rest must not count as part of the last word of the previous
+        segment (a bug in google-research/bert's whole-word masking).
 
         Args:
-            opens_run: what `opens_run()` gave, if it is at hand.
+            opens_run: result of `opens_run()`, if already computed.
         """
         pieces = self.rows.input_ids.take(self.index)
-        opens: Bools = self.table.word_start.take(pieces) | (self.opens_run() if opens_run is None else opens_run)
+        opens: Bools = self.table.word_start.take(pieces) | (
+            self.opens_run() if opens_run is None else opens_run
+        )
         return opens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The tokens that a rule chose, for each (row, copy), rows first, then copies.
+class MaskSelection:
+    """The tokens that a rule chose for each (row, copy), ordered by row, then copy.
 
     Attributes:
-        index: int64 [M] into `Candidates.index`, ascending and unique within each (row, copy).
-        counts: int64 [R * K], how many each (row, copy) has.
-        unit: int64 [M], a position in the row that all members of a unit share (the first of a span, say): they get
-            the same kind of replacement. None: each token is a unit.
+        index: int64 [M] into `MaskCandidates.index`, ascending and unique within each (row, copy).
+        counts: int64 [R * K], chosen tokens of each (row, copy).
+        unit: int64 [M], a position in the row shared by all tokens of a unit (such as the first of
+            a span); they get the same kind of replacement. None: each token is a unit.
     """
 
     index: I64
@@ -176,7 +304,8 @@ class Selection:
     unit: I64 | None = None
 
 
-# (candidates, budget int64 [R, K], keys uint64 [R, K]) -> selection. A budget is never above the row's candidates.
-# A rule derives its numbers from `mix(key ^ mix(n))` with n below `RULE_STREAMS`; what is above belongs to `draw.py`.
-Rule = Callable[[Candidates, I64, U64], Selection]
+# (candidates, budget int64 [R, K], keys uint64 [R, K]) -> selection. A budget never exceeds the
+# row's candidates. A rule derives its random numbers from `splitmix64(key ^ splitmix64(n))` with n
+# below `RULE_STREAMS`; higher n belong to `draw.py`.
+Rule = Callable[[MaskCandidates, I64, U64], MaskSelection]
 RULE_STREAMS = 1 << 30

@@ -1,7 +1,7 @@
-"""Masks as a pure function of rows: the dataset stage stores them, the collator may draw fresh ones with the same function.
+"""Masks as a pure function of rows: stored by the dataset stage, drawn dynamically by the collator.
 
-A mask is a function of (row key, copy number, position) and the row; the rows around it in a batch, their order and
-their number change nothing. Copy k that the dataset stores is what `draw_masks(..., copies=[k])` draws again.
+A mask depends on the row and on (row key, copy number, position); other rows in the batch, their
+order and their number do not matter. `sample_masks(..., copies=[k])` repeats the stored copy k.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.core import random_keys as random
-from pipeline.core.ragged import I64
-from pipeline.core.random_keys import U64
-from pipeline.core.registry import load
-from pipeline.dataset.masking.candidates import RULE_STREAMS, Candidates, Rule, Selection, TokenTable, UnmaskedRows
-from pipeline.dataset.masking.config import MaskConfig
-from pipeline.dataset.masking.table import RULES
+from cloze.core import random_keys as random
+from cloze.core.options import import_object
+from cloze.core.ragged import I64
+from cloze.core.random_keys import U64
+from cloze.pipeline.dataset.masking.candidates import (
+    RULE_STREAMS,
+    MaskCandidates,
+    MaskConfig,
+    MaskSelection,
+    Rule,
+    TokenProperties,
+    UnmaskedRows,
+)
+from cloze.pipeline.dataset.masking.registry import RULES
 
-USE_MASK = 1 << 32  # beside the uses of a row's key in making pairs
+USE_MASK = 1 << 32  # distinct from the uses of a row's key in pairings
 USE_BUDGET = RULE_STREAMS
-BLOCK_CELLS = 1 << 20  # (row, copy, candidate) cells looked at together: they stay in the processor's cache
+BLOCK_CELLS = 1 << 20  # (row, copy, candidate) cells per block, which fit in the processor's cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +38,9 @@ class Masks:
     """Masks of R rows in K copies, in the order (row, copy).
 
     Attributes:
-        positions: uint16 [M], where in the row, ascending and unique within each mask.
-        input_ids: [M], what stands there in the masked row; dtype of the rows' ids.
-        offsets: int64 [R * K + 1], where each mask begins.
+        positions: uint16 [M], positions in the row, ascending and unique within each mask.
+        input_ids: [M], ids at these positions in the masked row, with the dtype of the rows' ids.
+        offsets: int64 [R * K + 1], start of each mask in `positions`, and M.
     """
 
     positions: npt.NDArray[np.uint16]
@@ -41,35 +48,41 @@ class Masks:
     offsets: I64
 
 
-def draw_masks(rows: UnmaskedRows, config: MaskConfig, table: TokenTable, copies: npt.ArrayLike) -> Masks:
+def sample_masks(
+    rows: UnmaskedRows, config: MaskConfig, table: TokenProperties, copies: npt.ArrayLike
+) -> Masks:
     """Draw a mask for every row and every copy number.
 
-    Never on a special token. [UNK] counts as one, as in transformers' collator and unlike google-research/bert:
-    guessing that a word was unknown teaches nothing. A random piece may be the one that stood there, as in
-    google-research/bert.
+    Special tokens are never masked. [UNK] counts as special, as in transformers' collator and
+    unlike google-research/bert: predicting that a word was unknown teaches nothing. A random token
+    may equal the original, as in google-research/bert.
 
     Args:
         rows: R rows.
         config: rule, budget and replacement.
-        table: the tokenizer's; with `unigrams` where the config's `random_from` is corpus.
-        copies: [K] numbers of the copies: `range(K)` for the stored ones, `[epoch]` for fresh ones.
+        table: properties of the tokenizer's tokens; needs `unigrams` for `random_from` corpus.
+        copies: [K] copy numbers: `range(K)` for the stored masks, `[epoch]` for dynamic masks.
 
     Raises:
-        ValueError: random pieces should come from the corpus, and the table has no counts of it.
+        ValueError: `random_from` is corpus, and the table has no counts.
     """
     numbers = np.asarray(copies, np.uint64).reshape(-1)
-    rule: Rule = load(RULES[config.rule].function)
-    drawn = [_draw_block(block, config, table, numbers, rule) for block in _blocks(rows, len(numbers))]
+    rule: Rule = import_object(RULES[config.rule].function)
+    drawn = [
+        _draw_block(block, config, table, numbers, rule) for block in _blocks(rows, len(numbers))
+    ]
     counts = np.concatenate([np.zeros(1, np.int64), *(block[2] for block in drawn)])
     return Masks(
         positions=np.concatenate([np.zeros(0, np.uint16), *(block[0] for block in drawn)]),
-        input_ids=np.concatenate([np.zeros(0, rows.input_ids.dtype), *(block[1] for block in drawn)]),
+        input_ids=np.concatenate(
+            [np.zeros(0, rows.input_ids.dtype), *(block[1] for block in drawn)]
+        ),
         offsets=np.cumsum(counts),
     )
 
 
-def text_lengths(rows: UnmaskedRows, table: TokenTable) -> I64:
-    """Tokens of each row that are text, which unlike candidates count [UNK]: int64 [R]."""
+def text_lengths(rows: UnmaskedRows, table: TokenProperties) -> I64:
+    """Return the text tokens of each row, which include [UNK], unlike candidates: int64 [R]."""
     structural = np.zeros(table.size, np.bool_)
     structural[[table.special.cls, table.special.sep, table.special.pad, table.special.mask]] = True
     marks = np.flatnonzero(structural[rows.input_ids])
@@ -83,51 +96,78 @@ def _blocks(rows: UnmaskedRows, copies: int) -> Iterator[UnmaskedRows]:
 
 
 def _draw_block(
-    rows: UnmaskedRows, config: MaskConfig, table: TokenTable, copies: U64, rule: Rule
+    rows: UnmaskedRows, config: MaskConfig, table: TokenProperties, copies: U64, rule: Rule
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[Any], I64]:
-    candidates = Candidates.of(rows, table, config)
-    keys = random.derive(rows.keys[:, None], USE_MASK, copies[None, :])
+    candidates = MaskCandidates.of(rows, table, config)
+    keys = random.fold_in(rows.keys[:, None], USE_MASK, copies[None, :])
     chosen = rule(candidates, _budget(candidates, keys), keys)
     index = candidates.index[chosen.index]
     row_starts = np.repeat(rows.offsets[:-1], chosen.counts.reshape(len(rows), -1).sum(axis=1))
     positions = index - row_starts
     return (
         positions.astype(np.uint16),
-        _replace(rows.input_ids[index], positions, chosen, config, table, np.repeat(keys.reshape(-1), chosen.counts)),
+        _replace(
+            rows.input_ids[index],
+            positions,
+            chosen,
+            config,
+            table,
+            np.repeat(keys.reshape(-1), chosen.counts),
+        ),
         chosen.counts,
     )
 
 
-def _budget(candidates: Candidates, keys: U64) -> I64:
-    """How many tokens each mask may have: int64 [R, K]."""
+def _budget(candidates: MaskCandidates, keys: U64) -> I64:
+    """Return the maximum tokens of each mask: int64 [R, K]."""
     rows, config = candidates.rows, candidates.config
-    text = text_lengths(rows, candidates.table)[:, None] if config.budget == "ceil" else np.zeros((1, 1), np.int64)
-    u = random.uniform(random.mix(keys ^ random.mix(USE_BUDGET))) if config.budget == "probabilistic" else np.zeros((1, 1))
+    text = (
+        text_lengths(rows, candidates.table)[:, None]
+        if config.budget == "ceil"
+        else np.zeros((1, 1), np.int64)
+    )
+    u = (
+        random.uniform(random.splitmix64(keys ^ random.splitmix64(USE_BUDGET)))
+        if config.budget == "probabilistic"
+        else np.zeros((1, 1))
+    )
     wanted = config.predictions(np.diff(rows.offsets)[:, None], text, u)
     return np.minimum(np.broadcast_to(wanted, keys.shape), candidates.counts[:, None])
 
 
 def _replace(
-    original: npt.NDArray[Any], positions: I64, chosen: Selection, config: MaskConfig, table: TokenTable, keys: U64
+    original: npt.NDArray[Any],
+    positions: I64,
+    chosen: MaskSelection,
+    config: MaskConfig,
+    table: TokenProperties,
+    keys: U64,
 ) -> npt.NDArray[Any]:
-    """What stands at each chosen position: [MASK], a random piece, or what stood there."""
+    """Return the id shown at each chosen position: [MASK], a random token, or the original."""
     unit = positions if chosen.unit is None else chosen.unit
     span = int(max(unit.max(initial=0), positions.max(initial=0))) + 1
-    by_position = random.mix(np.arange(span) + USE_MASK)  # beyond the numbers that rules derive: keys never meet
-    draws = random.mix(keys ^ by_position[unit])
+    # outside the numbers that rules use, so that keys never collide
+    by_position = random.splitmix64(np.arange(span) + USE_MASK)
+    draws = random.splitmix64(keys ^ by_position[unit])
     kind = random.uniform(draws)
-    replaced = np.where(kind < config.mask_share, np.asarray(table.special.mask, original.dtype), original)
-    drawn = np.flatnonzero((kind >= config.mask_share) & (kind < config.mask_share + config.random_share))
+    replaced = np.where(
+        kind < config.mask_share, np.asarray(table.special.mask, original.dtype), original
+    )
+    drawn = np.flatnonzero(
+        (kind >= config.mask_share) & (kind < config.mask_share + config.random_share)
+    )
     if len(drawn):
-        replaced[drawn] = _random_pieces(random.derive(keys[drawn], by_position[positions[drawn]], 1), config, table)
+        replaced[drawn] = _random_pieces(
+            random.fold_in(keys[drawn], by_position[positions[drawn]], 1), config, table
+        )
     return replaced
 
 
-def _random_pieces(keys: U64, config: MaskConfig, table: TokenTable) -> npt.NDArray[Any]:
-    """A random piece for each key, from where the config says."""
+def _random_pieces(keys: U64, config: MaskConfig, table: TokenProperties) -> npt.NDArray[Any]:
+    """Return a random token for each key, from the config's distribution."""
     if config.random_from == "vocabulary":
-        return random.below(keys, table.size)
+        return random.randint_below(keys, table.size)
     if config.random_from == "pieces":
-        return table.pieces[random.below(keys, len(table.pieces)).astype(np.int64)]
+        return table.pieces[random.randint_below(keys, len(table.pieces)).astype(np.int64)]
     total = table.cumulative
     return np.searchsorted(total, np.floor(random.uniform(keys) * float(total[-1])), side="right")

@@ -1,4 +1,6 @@
-"""`cloze corpus` as typed: its options reach the stage, and `--explain` prints without writing."""
+"""`cloze corpus` as typed: its options reach the stage. `cloze explain` prints and
+writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import json
 
 import pytest
 
-from flows import cli
-from pipeline.core import artifact
+from cloze.core.artifacts import artifact
+from cloze.flows import cli
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -29,8 +31,8 @@ def source(tmp_path):
     return path
 
 
-def run(capsys, *arguments: str) -> tuple[int, dict, str]:
-    code = cli.main(["corpus", *arguments])
+def run(capsys, *arguments: str, command: tuple[str, ...] = ("corpus",)) -> tuple[int, dict, str]:
+    code = cli.main([*command, *arguments])
     captured = capsys.readouterr()
     last = captured.out.strip().splitlines()[-1] if captured.out.strip() else "{}"
     return code, json.loads(last) if last.startswith("{") else {}, captured.out + captured.err
@@ -41,8 +43,10 @@ def test_every_option_reaches_the_stage(capsys, source, tmp_path):
     task.write_text("A question of twelve words or so that is not in the text.\n")
     out = tmp_path / "out"
     code, found, _ = run(
-        capsys, "--source", f"jsonl={source}", "--field", "text=body", "--field", "title=name", "--language", "de", "--dedup", "exact",
-        "--decontaminate", str(task), "--keep-rejected", "--on-error", "quarantine", "--max-rejected-share", "0.5",
+        capsys, "--source", f"jsonl={source}", "--column", "text=body", "--column", "title=name",
+        "--language", "de", "--dedup", "exact",
+        "--decontaminate", str(task), "--keep-rejected", "--on-error", "quarantine",
+        "--max-rejected-share", "0.5",
         "--set", "minimum_words=2", "--out", str(out), "--json",
     )  # fmt: skip
     assert code == 0
@@ -54,22 +58,42 @@ def test_every_option_reaches_the_stage(capsys, source, tmp_path):
         True,
         "quarantine",
     )
-    assert (config["max_rejected_share"], config["minimum_words"], config["decontaminate"]) == (0.5, 2, [str(task)])
-    assert config["sources"][0]["fields"] == {"text": "body", "title": "name"}
-    assert {"documents", "bytes", "dropped", "dropped_lines", "duplicates", "languages", "quarantined", "contaminated"} <= set(
-        found
+    assert (config["max_rejected_share"], config["minimum_words"], config["decontaminate"]) == (
+        0.5,
+        2,
+        [str(task)],
     )
+    assert config["sources"][0]["fields"] == {"text": "body", "title": "name"}
+    assert {
+        "documents",
+        "bytes",
+        "dropped",
+        "dropped_lines",
+        "duplicates",
+        "languages",
+        "quarantined",
+        "contaminated",
+    } <= set(found)
     assert found["documents"] == manifest.rows == 6
 
 
 def test_explain_prints_and_writes_nothing(capsys, source, tmp_path):
     before = sorted(tmp_path.iterdir())
-    options = ["--source", f"jsonl={source}", "--field", "text=body", "--field", "title=name", "--dedup", "none"]
-    code, _, text = run(capsys, *options, "--explain", "n3")
+    options = [
+        "--source",
+        f"jsonl={source}",
+        "--column",
+        "text=body",
+        "--column",
+        "title=name",
+        "--dedup",
+        "none",
+    ]
+    code, _, text = run(capsys, *options, command=("explain", "n3"))
     assert code == 0
     for word in ("N3", "clean", "sentences", "kept"):
         assert word in text
-    code, found, _ = run(capsys, *options, "--explain", "n3", "--json")
+    code, found, _ = run(capsys, *options, "--json", command=("explain", "n3"))
     assert (code, found["explain"]["title"], found["explain"]["outcome"]) == (0, "N3", "kept")
     assert sorted(tmp_path.iterdir()) == before
 
@@ -78,12 +102,11 @@ def test_explain_prints_and_writes_nothing(capsys, source, tmp_path):
     ("options", "words"),
     [
         (["--source", "jsonl"], "must look like KIND=PATH"),
-        (["--source", "jsonl={}"], "missing option --out"),
-        (["--source", "jsonl={}", "--field", "text"], "must look like NAME=COLUMN"),
-        (["--source", "books={}", "--field", "text=a", "--out", "x"], "none is given"),
-        (["--source", "jsonl={}", "--field", "txt=a", "--out", "x"], "unknown field 'txt'"),
+        (["--source", "jsonl={}"], "Missing option"),
+        (["--source", "jsonl={}", "--column", "text"], "must look like NAME=COLUMN"),
+        (["--source", "books={}", "--column", "text=a", "--out", "x"], "none is given"),
+        (["--source", "jsonl={}", "--column", "txt=a", "--out", "x"], "unknown field 'txt'"),
         (["--source", "jsonl={}", "--dedup", "all", "--out", "x"], "minhash"),
-        (["--source", "jsonl={}", "--field", "text=body", "--explain", "none of them"], "no document of the title or id"),
     ],
 )
 def test_bad_options(capsys, source, tmp_path, monkeypatch, options, words):
@@ -93,15 +116,21 @@ def test_bad_options(capsys, source, tmp_path, monkeypatch, options, words):
     assert words in text
 
 
+def test_explain_names_a_missing_document(capsys, source):
+    arguments = ("--source", f"jsonl={source}", "--column", "text=body")
+    code, _, text = run(capsys, *arguments, command=("explain", "none of them"))
+    assert (code, "no document of the title or id" in text) == (2, True)
+
+
 def test_what_is_said_of_a_source(capsys, source, tmp_path):
-    arguments = ("--source", f"jsonl={source}", "--field", "text=body", "--set", "minimum_words=2")
+    arguments = ("--source", f"jsonl={source}", "--column", "text=body", "--set", "minimum_words=2")
     out = tmp_path / "out"
     code, found, _ = run(
         capsys,
         *arguments,
-        "--about",
+        "--source-metadata",
         "jsonl.licence=CC0-1.0",
-        "--about",
+        "--source-metadata",
         "jsonl.url=https://example.org/a=b",
         "--out",
         str(out),
@@ -110,16 +139,27 @@ def test_what_is_said_of_a_source(capsys, source, tmp_path):
     assert code == 0
     assert found["licences"] == {"CC0-1.0": 6}
     given = artifact.read_manifest(str(out)).config["sources"][0]
-    assert (given["licence"], given["url"], given["fields"]) == ("CC0-1.0", "https://example.org/a=b", {"text": "body"})
-    for about, told in (("books.licence=MIT", "jsonl"), ("jsonl.license=MIT", "licence"), ("jsonl=MIT", "KIND.WHAT=TEXT")):
-        code, _, text = run(capsys, *arguments, "--about", about, "--out", str(tmp_path / "no"))
+    assert (given["licence"], given["url"], given["fields"]) == (
+        "CC0-1.0",
+        "https://example.org/a=b",
+        {"text": "body"},
+    )
+    for about, told in (
+        ("books.licence=MIT", "jsonl"),
+        ("jsonl.license=MIT", "licence"),
+        ("jsonl=MIT", "KIND.WHAT=TEXT"),
+    ):
+        code, _, text = run(
+            capsys, *arguments, "--source-metadata", about, "--out", str(tmp_path / "no")
+        )
         assert code == 2
         assert told in " ".join(text.split())
 
 
 def test_licences_that_are_kept(capsys, source, tmp_path):
     code, _, text = run(
-        capsys, "--source", f"jsonl={source}", "--field", "text=body", "--licences", "MIT", "--licences", "CC0-1.0", "--out", str(tmp_path / "out")
+        capsys, "--source", f"jsonl={source}", "--column", "text=body", "--license", "MIT",
+        "--license", "CC0-1.0", "--out", str(tmp_path / "out")
     )  # fmt: skip
     assert code == 3
     assert "other_licence" in text
@@ -127,17 +167,20 @@ def test_licences_that_are_kept(capsys, source, tmp_path):
 
 def test_infoboxes_are_wanted_and_explained(capsys, tmp_path):
     text = "The mill stands by the river, and it has ground corn for the people of the valley. " * 4
-    box = "{{Infobox mill|wheels=4|stones={{nobody knows|it}}}}"
-    page = f"<page><title>Mill</title><ns>0</ns><id>1</id><revision><id>1</id><text>{box} {text}</text></revision></page>"
+    box = "{{Infobox mill|wheels=4|stones={{nobody knows|this|that}}}}"
+    page = (
+        f"<page><title>Mill</title><ns>0</ns><id>1</id><revision><id>1</id><text>{box} {text}</"
+        f"text></revision></page>"
+    )
     dump = tmp_path / "dump.xml"
     dump.write_text(f'<mediawiki xml:lang="en">{page}</mediawiki>')
-    options = ["--source", f"wikipedia={dump}", "--dedup", "none", "--explain", "Mill"]
-    code, _, shown = run(capsys, *options, "--infobox", "metadata")
+    options = ["--source", f"wikipedia={dump}", "--dedup", "none"]
+    code, _, shown = run(capsys, *options, "--infobox", "metadata", command=("explain", "Mill"))
     assert code == 0
     assert "infobox  1 field" in shown
     assert "wheels" in shown
     assert "infobox field 1" in " ".join(shown.split())  # dropped by the reader
-    assert "wheels" not in run(capsys, *options)[2]
+    assert "wheels" not in run(capsys, *options, command=("explain", "Mill"))[2]
     code, _, told = run(capsys, *options, "--infobox", "yes")
     assert code == 2
     assert "'metadata'" in told or "metadata" in told

@@ -1,4 +1,6 @@
-"""`cloze logs`: of an artifact, a run, a node of one, a section's nodes, a stage; the one that wrote last."""
+"""`cloze logs`: of an artifact, a run, a node of one, a section's nodes, a stage; the one that
+wrote last.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import main
+from cloze.flows.cli import main
 
 PLACES = {
     "night/pretrain-aaaaaaaaaaaa": 100,

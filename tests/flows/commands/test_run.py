@@ -1,4 +1,6 @@
-"""`cloze run` under Prefect, where it cannot be reached, and where a stage fails; `status` and `logs` of what was run."""
+"""`cloze run` under Prefect, where it cannot be reached, and where a stage fails; `status` and
+`logs` of what was run.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from flows import cli
-from flows.graph import plan as planning
+from cloze.flows import cli
+from cloze.flows.graph import plan as planning
 from tests.conftest import REPOSITORY
 from tests.flows import toy_run
 
@@ -38,7 +40,9 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PREFECT_API_URL", address)
     from prefect import settings
 
-    with settings.temporary_settings({settings.PREFECT_API_URL: address, settings.PREFECT_CLIENT_MAX_RETRIES: 0}):
+    with settings.temporary_settings(
+        {settings.PREFECT_API_URL: address, settings.PREFECT_CLIENT_MAX_RETRIES: 0}
+    ):
         yield
 
 
@@ -50,7 +54,7 @@ def test_nothing_to_do_starts_no_server(run: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unreachable")
-@pytest.mark.parametrize("option", [("--force", "count"), ("--from", "count")])
+@pytest.mark.parametrize("option", [("--force-node", "count"), ("--from", "count")])
 def test_without_prefect_what_was_forced_is_forced(run: Any, option: tuple[str, str]) -> None:
     run("run", "toy.yaml", "--no-prefect")
     code, ran, said = run("run", "toy.yaml", "--prefect", *option)
@@ -59,20 +63,40 @@ def test_without_prefect_what_was_forced_is_forced(run: Any, option: tuple[str, 
     assert "still forced: count" in said
 
 
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_without_prefect_whatever_http_library_its_client_has(
+    run: Any, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    """The installed Prefect uses httpx; later ones use httpx2."""
+    http = pytest.importorskip(library)
+
+    def refuse(session: object) -> None:
+        raise http.ConnectError("All connection attempts failed")
+
+    monkeypatch.setattr("cloze.flows.prefect.graph_run.run_flow", refuse)
+    code, ran, said = run("run", "toy.yaml", "--prefect")
+    assert (code, ran) == (0, ["letters", "count"])
+    assert "Prefect cannot be reached" in said
+
+
 SCRIPT = """
     import sys
-    from flows.graph import stages
-    from flows.tracking.spool import Spool
+    from cloze.flows.graph import stages
+    from cloze.flows.tracking.spool import Spool
     from tests.flows import toy_run
     stages.TABLE.clear()
     stages.TABLE.update(toy_run.TABLE)
     Spool.start_sender = lambda spool: None
-    from flows.cli import main
+    from cloze.flows.cli import main
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.core.artifacts.lock import locked
+    with locked(str(runs_directory() / "toy")):
+        print("in use:", main(["run", "toy.yaml", "--prefect"]), *toy_run.RAN)
     code = main(["run", "toy.yaml", "--set", "count.fault=stop", "--prefect", *sys.argv[1:]])
     print(code, *toy_run.RAN)
     open("stop", "w").close()
     toy_run.RAN.clear()
-    from flows.prefect.full_run import full_run
+    from cloze.flows.prefect.graph_run import full_run
     full_run(config="toy.yaml", overrides={"count.fault": "stop", "run.retry_seconds": 0.1}, force=["letters", "count"], retries=1)
     print(*toy_run.RAN)
 """
@@ -80,10 +104,18 @@ SCRIPT = """
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("toy_config")
-def test_under_prefect_a_stages_error_is_raised_and_a_retry_forces_nothing_twice(tmp_path: Path) -> None:
-    """On a local server of its own. A stage's RuntimeError looks like those of Prefect's client that cannot start."""
+def test_under_prefect_a_stages_error_is_raised_and_a_retry_forces_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    """On a local server of its own. A stage's RuntimeError looks like those of Prefect's client
+    that cannot start.
+    """
     (tmp_path / "stop").touch()
-    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(REPOSITORY)}
+    environment = {
+        **os.environ,
+        "PREFECT_HOME": str(tmp_path / "prefect"),
+        "PYTHONPATH": str(REPOSITORY),
+    }
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT)],
         env=environment,
@@ -92,7 +124,10 @@ def test_under_prefect_a_stages_error_is_raised_and_a_retry_forces_nothing_twice
         check=False,
         timeout=280,
     )
-    assert done.stdout.splitlines()[-2:] == ["1 letters count", "letters count count"], done.stderr
+    lines = done.stdout.splitlines()
+    assert "in use: 2" in lines, done.stderr
+    assert "is being built by process" in done.stderr
+    assert lines[-2:] == ["1 letters count", "letters count count"], done.stderr
     assert "the file that forbids it was there" in done.stderr
     assert "going on without it" not in done.stderr
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pipeline.core.execute import Result
-from pipeline.tokenizer import load
+from cloze.core.stages.execute import BuildResult
+from cloze.pipeline.tokenizer import load
 from tests.pipeline.vocab.vocabularies import CONFIG, make, write_sample_corpus
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -19,29 +19,42 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     return make(corpus, tmp_path_factory.mktemp("vocab"), **CONFIG)
 
 
-def command(capsys, *arguments: str) -> tuple[int, dict, str]:
-    """Run `cloze vocab`; its exit code, its JSON, and what it said."""
-    from flows.cli import main
+def command(capsys, *arguments: str, name: str = "vocab") -> tuple[int, dict, str]:
+    """Run `cloze vocab`; its exit code, its JSON, and its output."""
+    from cloze.flows.cli import main
 
-    code = main(["vocab", *arguments])
+    code = main([name, *arguments])
     out, err = capsys.readouterr()
-    return code, json.loads(out.splitlines()[-1]) if code == 0 and "--json" in arguments else {}, out + err
+    return (
+        code,
+        json.loads(out.splitlines()[-1]) if code == 0 and "--json" in arguments else {},
+        out + err,
+    )
 
 
 def test_as_typed(corpus, vocab, tmp_path, capsys):
     code, made, _ = command(
-        capsys, "--corpus", corpus, "--kind", "bpe", "--size", "50265", "--out", str(tmp_path / "bpe"), "--json"
+        capsys,
+        "--corpus",
+        corpus,
+        "--kind",
+        "bpe",
+        "--size",
+        "50265",
+        "--out",
+        str(tmp_path / "bpe"),
+        "--json",
     )
     assert code == 0
     assert made["kind"] == "bpe"
     assert made["size"] < 50265
     assert load(made["artifact"]).special.mask == made["size"] - 1
     assert not made["cached"]
-    code, again, said = command(
+    code, again, _ = command(
         capsys,
         "--corpus",
         corpus,
@@ -49,23 +62,36 @@ def test_as_typed(corpus, vocab, tmp_path, capsys):
         "bpe",
         "--out",
         str(tmp_path / "bpe"),
-        "--against",
-        vocab.artifact,
         "--force",
         "--json",
     )
     assert code == 0
-    assert [row["tokenizer"] for row in again["report"]] == [again["artifact"], vocab.artifact]
-    assert again["report"][0]["fertility"] == again["fertility"]
-    assert "fertility (pieces a word)" in said
-    code, report, said = command(capsys, "--report", "--corpus", corpus, "--against", vocab.artifact, "--json")
+    tokenizers = (again["artifact"], vocab.artifact)
+    code, compared, _ = command(
+        capsys, *tokenizers, "--corpus", corpus, "--json", name="compare-vocab"
+    )
     assert code == 0
-    assert set(report) == {"report"}
-    assert report["report"][0]["words"] == again["report"][0]["words"]  # the same text for all
-    code, imported, _ = command(capsys, "--import", vocab.artifact, "--out", str(tmp_path / "imported"), "--json")
+    assert set(compared) == {"report"}
+    assert [row["tokenizer"] for row in compared["report"]] == list(tokenizers)
+    assert compared["report"][0]["fertility"] == again["fertility"]
+    assert compared["report"][0]["words"] == compared["report"][1]["words"]  # the same text for all
+    code, _, said = command(capsys, *tokenizers, "--corpus", corpus, name="compare-vocab")
+    assert "fertility (pieces a word)" in said
+    code, imported, _ = command(
+        capsys, "--import", vocab.artifact, "--out", str(tmp_path / "imported"), "--json"
+    )
     assert (code, imported["kind"], imported["size"]) == (0, "wordpiece", 300)
     code, longer, _ = command(
-        capsys, "--corpus", corpus, "--extend", vocab.artifact, "--add", "5", "--out", str(tmp_path / "x"), "--json"
+        capsys,
+        "--corpus",
+        corpus,
+        "--extend",
+        vocab.artifact,
+        "--add",
+        "5",
+        "--out",
+        str(tmp_path / "x"),
+        "--json",
     )
     assert (code, longer["size"], len(longer["added_words"])) == (0, 305, 5)
 
@@ -73,8 +99,6 @@ def test_as_typed(corpus, vocab, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--report", "--against", "V"], "give --corpus"),
-        (["--report", "--corpus", "C"], "given by --against"),
         (["--corpus", "C"], "Missing option '--out'"),
         (["--import", "V", "--kind", "bpe", "--out", "O"], "--kind (bpe) is for training"),
         (["--kind", "bpe", "--out", "O"], "give a corpus"),

@@ -1,4 +1,6 @@
-"""`cloze doctor` finds what is wrong on real processes, locks and records, says what to do, and does it when it is told to."""
+"""`cloze doctor` finds what is wrong on real processes, locks and records, says what to do, and
+does it when it is told to.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import main
-from flows.doctor import machine, runs
-from flows.doctor.finding import Finding, examine
-from flows.graph import record
-from flows.servers import processes, state
-from flows.tracking.refused import refused, set_aside
-from pipeline.core import lock
-from pipeline.core.processes import PARENT_PID
+from cloze.core.artifacts import lock
+from cloze.core.processes import PARENT_PID
+from cloze.flows.cli import main
+from cloze.flows.doctor import machine, runs
+from cloze.flows.doctor.machine import Finding, run_check
+from cloze.flows.run import status_file
+from cloze.flows.tracking.spool_state import add_dead_letter, count_dead_letters
+from cloze.flows.ui import processes, state
 from tests.conftest import REPOSITORY
 from tests.flows.servers.waiting import is_gone, number
 
 HOLDER = """
 import sys, time
-from flows.launchers import slots
-there = slots.Machine(cores=("0", "1"), gpus=())
-with slots.taken(slots.Demand(cpus=2), there, sys.argv[1], "pretrain", lambda: False, lambda: None):
+from cloze.flows.machine import slots
+there = slots.MachineResources(cores=("0", "1"), gpus=())
+with slots.acquire(slots.ResourceRequest(cpus=2), there, sys.argv[1], "pretrain", lambda: False, lambda: None):
     print("held", flush=True)
     time.sleep(120)
 """
@@ -53,9 +55,17 @@ def gone() -> int:
 
 
 def write_record(place: Path, name: str, how: str, pid: int) -> Path:
-    directory = place / name / record.DIRECTORY
+    directory = place / name / status_file.DIRECTORY
     directory.mkdir(parents=True)
-    nodes = {"pretrain": {"stage": "pretrain", "state": "running", "after": [], "artifact": "a", "why": ""}}
+    nodes = {
+        "pretrain": {
+            "stage": "pretrain",
+            "state": "running",
+            "after": [],
+            "artifact": "a",
+            "why": "",
+        }
+    }
     content = {
         "run": name,
         "state": how,
@@ -77,16 +87,16 @@ def test_what_is_mended_is_what_the_check_finds_no_more() -> None:
         yield Finding(check="fine", found="fine")
         for name in sorted(wrong):
             mends = {"a": lambda: wrong.discard("a"), "b": lambda: None}
-            yield Finding(check=name, found="bad", ok=False, fix="mend it", mend=mends.get(name))
+            yield Finding(check=name, found="bad", ok=False, fix="mend it", repair=mends.get(name))
 
-    assert [(found.check, found.fixed) for found in examine(check, mend=False)] == [
+    assert [(found.check, found.fixed) for found in run_check(check, mend=False)] == [
         ("fine", False),
         ("a", False),
         ("b", False),
         ("c", False),
     ]
     assert wrong == {"a", "b", "c"}
-    assert [(found.check, found.fixed) for found in examine(check, mend=True)] == [
+    assert [(found.check, found.fixed) for found in run_check(check, mend=True)] == [
         ("a", True),
         ("fine", False),
         ("b", False),
@@ -98,23 +108,35 @@ def test_a_mending_that_fails_says_why() -> None:
     def fail() -> None:
         raise OSError("the disk is full")
 
-    (found,) = examine(lambda: [Finding(check="a", found="bad", ok=False, fix="mend it", mend=fail)], mend=True)
-    assert (found.fixed, found.failed, found.row()["failed"]) == (False, "the disk is full", "the disk is full")
+    (found,) = run_check(
+        lambda: [Finding(check="a", found="bad", ok=False, fix="mend it", repair=fail)], mend=True
+    )
+    assert (found.fixed, found.failed, found.row()["failed"]) == (
+        False,
+        "the disk is full",
+        "the disk is full",
+    )
 
 
 @pytest.mark.parametrize(
-    ("package", "version", "fix"), [("fastapi", "0.155.1", "fastapi<0.155"), ("sqlalchemy", "2.1.0", "sqlalchemy<2.1")]
+    ("package", "version", "fix"),
+    [("fastapi", "0.155.1", "fastapi<0.155"), ("sqlalchemy", "2.1.0", "sqlalchemy<2.1")],
 )
 def test_versions_that_install_and_do_not_work_are_told(
     monkeypatch: pytest.MonkeyPatch, package: str, version: str, fix: str
 ) -> None:
     real = metadata.version
     assert all(found.ok for found in machine.packages())
-    monkeypatch.setattr(metadata, "version", lambda name: version if name == package else real(name))
+    monkeypatch.setattr(
+        metadata, "version", lambda name: version if name == package else real(name)
+    )
     (wrong,) = [found for found in machine.packages() if not found.ok]
     assert (wrong.check, wrong.fix) == (package, f"pip install '{fix}'")
     assert "Prefect's server" in wrong.found
-    assert any(found.check == "versions" and f"{package} {version} (tried: " in found.found for found in machine.packages())
+    assert any(
+        found.check == "versions" and f"{package} {version} (tried: " in found.found
+        for found in machine.packages()
+    )
 
 
 def test_no_compiler_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,32 +153,45 @@ def test_what_torch_computes_on_is_told() -> None:
 
 
 def test_a_run_whose_process_is_gone_is_marked(place: Path, gone: int) -> None:
-    stuck, goes = write_record(place, "stuck", "running", gone), write_record(place, "goes", "running", os.getpid())
+    stuck, goes = (
+        write_record(place, "stuck", "running", gone),
+        write_record(place, "goes", "running", os.getpid()),
+    )
     with lock.locked(str(place / "goes")):
-        (found,) = examine(runs.stuck, mend=False)
+        (found,) = run_check(runs.stuck, mend=False)
         assert (found.ok, found.found) == (False, "run stuck: its process is gone")
         assert json.loads(stuck.read_text())["state"] == "running"
-        (found,) = examine(runs.stuck, mend=True)
+        (found,) = run_check(runs.stuck, mend=True)
         assert found.fixed
         assert json.loads(stuck.read_text())["state"] == "crashed"
         assert json.loads(goes.read_text())["state"] == "running"
 
 
-def test_an_orphan_is_found_and_ended_and_others_are_left_alone(place: Path, gone: int, tmp_path: Path) -> None:
+def test_an_orphan_is_found_and_ended_and_others_are_left_alone(
+    place: Path, gone: int, tmp_path: Path
+) -> None:
     toy = [sys.executable, "-m", "tests.flows.servers.toy"]
     started = [
-        subprocess.Popen([*toy, str(tmp_path / name), "serve"], cwd=REPOSITORY, env={**os.environ, **extra})
+        subprocess.Popen(
+            [*toy, str(tmp_path / name), "serve"], cwd=REPOSITORY, env={**os.environ, **extra}
+        )
         for name, extra in (
             ("orphan", {PARENT_PID: str(gone)}),
             ("child", {PARENT_PID: str(os.getpid())}),
             ("stranger", {}),
         )
     ]
-    shell = ["bash", "-c", f"{' '.join(toy)} {tmp_path}/left serve > /dev/null 2>&1 &"]  # of nobody here
+    shell = [
+        "bash",
+        "-c",
+        f"{' '.join(toy)} {tmp_path}/left serve > /dev/null 2>&1 &",
+    ]  # of nobody here
     mark = {**os.environ, processes.MARK: str(state.directory(place).resolve())}
     subprocess.run(shell, cwd=REPOSITORY, env=mark, check=True)
     try:
-        orphan, child, stranger, left = (number(tmp_path / name / "server") for name in ("orphan", "child", "stranger", "left"))
+        orphan, child, stranger, left = (
+            number(tmp_path / name / "server") for name in ("orphan", "child", "stranger", "left")
+        )
         mine = {orphan, child, stranger, left}
 
         def found() -> set[int]:
@@ -168,8 +203,8 @@ def test_an_orphan_is_found_and_ended_and_others_are_left_alone(place: Path, gon
         # Only these are ended: other tests of this machine may have orphans of their own just now.
         for finding in runs.orphans():
             if int(finding.found.split()[1]) in mine:
-                assert finding.mend is not None
-                finding.mend()
+                assert finding.repair is not None
+                finding.repair()
         assert (tmp_path / "orphan" / "saved").exists()
         assert (tmp_path / "left" / "saved").exists()
         assert is_gone(left)
@@ -181,18 +216,22 @@ def test_an_orphan_is_found_and_ended_and_others_are_left_alone(place: Path, gon
 
 
 def test_slots_are_shown_and_one_that_a_finished_run_holds_is_freed(place: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, "over"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, "over"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        (found,) = examine(runs.held_slots, mend=True)
+        (found,) = run_check(runs.held_slots, mend=True)
         assert found.ok
-        assert found.found.startswith(f"cpu-0, cpu-1: pretrain of run over, process {holder.pid}, for ")
+        assert found.found.startswith(
+            f"cpu-0, cpu-1: pretrain of run over, process {holder.pid}, for "
+        )
         write_record(place, "over", "finished", holder.pid)
-        (found,) = examine(runs.held_slots, mend=True)
+        (found,) = run_check(runs.held_slots, mend=True)
         assert found.fixed
         assert holder.wait(10) is not None
-        assert examine(runs.held_slots, mend=False) == []
+        assert run_check(runs.held_slots, mend=False) == []
     finally:
         holder.kill()
         holder.wait()
@@ -200,7 +239,9 @@ def test_slots_are_shown_and_one_that_a_finished_run_holds_is_freed(place: Path)
             holder.stdout.close()
 
 
-def test_servers_that_do_not_answer_are_told_without_their_passwords(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_do_not_answer_are_told_without_their_passwords(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somebody:hunter2@127.0.0.1:9")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     wrong = [found for found in runs.servers() if not found.ok]
@@ -208,7 +249,7 @@ def test_servers_that_do_not_answer_are_told_without_their_passwords(place: Path
     assert wrong[1].found == "http://127.0.0.1:9 does not answer"
 
 
-def test_a_server_that_was_given_up_is_told_with_its_log(place: Path) -> None:
+def test_a_server_that_restarts_again_and_again_is_told_with_its_log(place: Path) -> None:
     service = {
         "title": "MLflow",
         "address": "http://127.0.0.1:5000",
@@ -219,7 +260,13 @@ def test_a_server_that_was_given_up_is_told_with_its_log(place: Path) -> None:
     with lock.locked(str(state.directory(place))):
         state.write(
             place,
-            {"pid": 7, "services": {"mlflow": {**service, "state": "given up"}, "b": {**service, "title": "B", "state": "up"}}},
+            {
+                "pid": 7,
+                "services": {
+                    "mlflow": {**service, "state": "waiting"},
+                    "b": {**service, "title": "B", "state": "up"},
+                },
+            },
         )
         told = {found.check: found for found in runs.servers()}
     assert (told["MLflow"].ok, told["B"].ok) == (False, True)
@@ -230,14 +277,22 @@ def test_a_server_that_was_given_up_is_told_with_its_log(place: Path) -> None:
 def test_the_command_tells_mends_and_ends_with_the_right_code(
     place: Path, gone: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runs, "orphans", lambda: ())  # there may be others' on this machine, which are not this test's to end
-    monkeypatch.setattr(machine, "devices", lambda: ())  # which takes a while, and has a test of its own
+    monkeypatch.setattr(
+        runs, "orphans", lambda: ()
+    )  # there may be others' on this machine, which are not this test's to end
+    monkeypatch.setattr(
+        machine, "devices", lambda: ()
+    )  # which takes a while, and has a test of its own
     monkeypatch.setattr(machine, "FREE_BYTES", 0)
     stuck = write_record(place, "stuck", "running", gone)
     spools = place / ".tracking"
     spools.mkdir()
     for name in ("a", "b"):
-        set_aside(spools, {"op": "metrics", "run": "r", "metrics": [[name, 1.0, 0, 0]]}, "Invalid metric name")
+        add_dead_letter(
+            spools / "1-a.jsonl",
+            {"op": "metrics", "run": "r", "metrics": [[name, 1.0, 0, 0]]},
+            "Invalid metric name",
+        )
 
     assert main(["doctor", "--json"]) == 1
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -254,6 +309,6 @@ def test_the_command_tells_mends_and_ends_with_the_right_code(
     assert "fixed stuck run" in shown
     assert "fixed records" in shown
     assert json.loads(stuck.read_text())["state"] == "crashed"
-    assert refused(spools).total() == 0
+    assert count_dead_letters(spools).total() == 0
     (again,) = spools.glob("*.jsonl")  # they wait for the next sender
     assert len(again.read_text().splitlines()) == 2

@@ -1,4 +1,6 @@
-"""Cancelling a run from outside: its process and its ranks end, with a checkpoint where they save one, also where they heed no signal."""
+"""Cancelling a run from outside: its process and its ranks end, with a checkpoint where they save
+one, also where they heed no signal.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from flows.graph import cancel, record
-from pipeline.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, UsageError
+from cloze.flows.run import cancel, status_file
 
 PROGRAM = """
 import signal, sys
-from flows.graph import stages
-from flows.tracking.spool import Spool
+from cloze.flows.graph import stages
+from cloze.flows.tracking.spool import Spool
 stages.TABLE = {"toy": "tests.flows.toy:STAGE"}
 Spool.start_sender = lambda spool: None
-from flows import cli
+from cloze.flows import cli
 if "--ignore" in sys.argv:
     sys.argv.remove("--ignore")
     take = signal.signal
@@ -39,12 +41,20 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextlib.contextmanager
-def running(runs: Path, act: str, grace: float, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A run of one toy stage in a process of its own, and the process of its rank; both are there when it begins."""
-    Path("toy.yaml").write_text(f"{{name: toy, toy: {{act: {act}}}, run: {{grace_seconds: {grace}, share: true}}}}")
+def running(
+    runs: Path, act: str, grace: float, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A run of one toy stage in a process of its own, and the process of its rank; both are there
+    when it begins.
+    """
+    Path("toy.yaml").write_text(
+        f"{{name: toy, toy: {{act: {act}}}, run: {{grace_seconds: {grace}, share: true}}}}"
+    )
     root = str(Path(__file__).resolve().parents[3])
     command = [sys.executable, "-c", PROGRAM, "run", "toy.yaml", "--no-prefect", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root})
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root}
+    )
     try:
         deadline = time.monotonic() + 60
         while not (found := list(runs.glob("toy/toy-*/_pid-0"))) or not found[0].read_text():
@@ -82,7 +92,9 @@ def test_a_training_saves_its_checkpoint_and_nobody_is_left(runs: Path) -> None:
         assert ended(rank)
     assert (found["state"], found["nodes"]["toy"]["state"]) == ("cancelled", "stopped")
     assert "checkpoint saved" in found["nodes"]["toy"]["error"]
-    assert told == [f"process {found['pid']} is asked to end; its trainings have 20 s to save a checkpoint"]
+    assert told == [
+        f"process {found['pid']} is asked to end; its trainings have 20 s to save a checkpoint"
+    ]
 
 
 def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(runs: Path) -> None:
@@ -95,7 +107,9 @@ def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(runs: Path) ->
     assert found["state"] == "cancelled"
 
 
-def test_a_run_that_ignores_the_signal_is_killed_with_all_that_it_started(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ignores_the_signal_is_killed_with_all_that_it_started(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cancel, "PATIENCE_SECONDS", 2.0)
     told: list[str] = []
     with running(runs, "deaf", 0, "--ignore") as (process, rank):
@@ -110,8 +124,8 @@ def test_what_does_not_run_is_told(runs: Path) -> None:
     with pytest.raises(DataError, match="no run 'toy'"):
         cancel.cancel(runs, "toy")
     (runs / "toy").mkdir(parents=True)
-    told = record.RunRecord(runs / "toy", "toy", [], {}, {})
-    told.end(record.FINISHED)
+    told = status_file.RunStatusFile(runs / "toy", "toy", [], {}, {})
+    told.end(status_file.FINISHED)
     with pytest.raises(UsageError, match="run toy does not run \\(it is finished\\)"):
         cancel.cancel(runs, "toy")
 
@@ -119,5 +133,12 @@ def test_what_does_not_run_is_told(runs: Path) -> None:
 def test_the_longest_grace_of_any_node_is_waited_for() -> None:
     assert cancel._grace({"config": {}}) == 25.0
     assert cancel._grace({"config": {"run": {"grace_seconds": 3}}}) == 3.0
-    assert cancel._grace({"config": {"run": {"grace_seconds": 3}, "pretrain": {"run": {"grace_seconds": 90}}}}) == 90.0
-    assert cancel._grace({"config": {"pretrain": {"run": {"grace_seconds": 5}}, "name": "x"}}) == 25.0
+    assert (
+        cancel._grace(
+            {"config": {"run": {"grace_seconds": 3}, "pretrain": {"run": {"grace_seconds": 90}}}}
+        )
+        == 90.0
+    )
+    assert (
+        cancel._grace({"config": {"pretrain": {"run": {"grace_seconds": 5}}, "name": "x"}}) == 25.0
+    )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.graph import config as configs
-from flows.graph.overrides import parse
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.flows.graph import config as configs
+from cloze.flows.graph.overrides import parse
 
 
 def load(path: str, *settings: str) -> configs.RunConfig:
@@ -27,7 +27,11 @@ def test_overrides_go_on_top_and_bring_sections_in(toy_config: str) -> None:
     Path(toy_config).write_text("letters: {size: 4}\n")
     config = load(toy_config, "letters.size=7", "count.fault=x", "name=2024-01-01", "run.workers=2")
     assert config.dump()["letters"]["size"] == 7
-    assert (list(config.nodes), config.name, config.execution.workers) == (["letters", "count"], "2024-01-01", 2)
+    assert (list(config.nodes), config.name, config.execution.workers) == (
+        ["letters", "count"],
+        "2024-01-01",
+        2,
+    )
 
 
 def test_a_section_is_left_out_by_false(toy_config: str) -> None:
@@ -41,7 +45,9 @@ def test_a_date_in_a_file_is_text_too(toy_config: str) -> None:
     assert load(toy_config).dump()["name"] == "2024-01-01"
 
 
-def test_paths_of_a_file_begin_beside_it_and_those_typed_where_one_stands(toy_config: str, tmp_path: Path) -> None:
+def test_paths_of_a_file_begin_beside_it_and_those_typed_where_one_stands(
+    toy_config: str, tmp_path: Path
+) -> None:
     Path(toy_config).write_text("letters: {source: texts/a.txt}\ntokenizer: vocab.txt\n")
     config = load(toy_config)
     assert config.dump()["letters"]["source"] == str(tmp_path / "texts" / "a.txt")
@@ -78,4 +84,8 @@ def test_a_key_below_the_model_of_a_preset_keeps_the_preset() -> None:
     """`sample` says `model: bert-tiny`."""
     config = load("sample", "pretrain.model.hidden_dropout=0")
     model = config.dump()["pretrain"]["model"]
-    assert (model["hidden_dropout"], model["hidden_size"], model["num_hidden_layers"]) == (0, 128, 2)
+    assert (model["hidden_dropout"], model["hidden_size"], model["num_hidden_layers"]) == (
+        0,
+        128,
+        2,
+    )

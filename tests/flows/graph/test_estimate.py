@@ -1,4 +1,6 @@
-"""What a plan says that it will take: from what was measured, scaled by the work, and honest about what nobody knows."""
+"""What a plan says that it will take: from what was measured, scaled by the work, and honest about
+what nobody knows.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,18 @@ from typing import Any
 
 import pytest
 
-from flows.graph import config as configs
-from flows.graph import estimate, plan, record, stages
-from flows.graph.estimate import Estimate
-from flows.graph.overrides import parse
-from flows.graph.plan import Step
-from flows.launchers import slots
-from flows.session import RunParameters, Session, run_plain
-from flows.views import plan_tree
-from model.families.presets import presets
-from model.train import arithmetic
-from pipeline.core import artifact
+from cloze.core.artifacts import artifact
+from cloze.flows.graph import config as configs
+from cloze.flows.graph import estimate, plan, stages
+from cloze.flows.graph.estimate import Estimate
+from cloze.flows.graph.overrides import parse
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.machine import slots
+from cloze.flows.run import status_file
+from cloze.flows.run.session import RunParameters, RunSession, run_plain
+from cloze.flows.views import run_tables
+from cloze.model.families.table import presets
+from cloze.model.train.plan import flops
 
 BOOKS = str(configs.samples_directory() / "books")
 CONFIG = f"""
@@ -40,14 +43,40 @@ SUMMARIES: dict[str, dict[str, Any]] = {
     "corpus": {"bytes": 40_000, "documents": 14},
     "vocab": {"size": 2000, "sample_bytes": 36_000, "bytes_per_piece": 3.5},
     "dataset": {"tokens": 11_000, "mean_length": 60.0, "length": 64, "copies": 4},
-    "pretrain": {"parameters": 750_000, "tokens_per_second": 2400.0, "steps": 100, "device": "cpu", "world_size": 1},
+    "pretrain": {
+        "parameters": 750_000,
+        "tokens_per_second": 2400.0,
+        "steps": 100,
+        "device": "cpu",
+        "world_size": 1,
+    },
     "finetune": {"metrics": {"accuracy": 0.5}},
     "evaluate": {"metrics": {"accuracy": 0.5}},
     "report": {"report": "report.html", "masks": [{"node": "pretrain"}]},
-    "vectors": {"documents": 14, "size": 128, "tokens": 9523, "parameters": 750_000, "device": "cpu"},
-    "semdedup": {"documents": 12, "bytes": 36_000, "size": 128, "clusters": 1, "dropped": {"semantic_duplicate": 2}},
+    "vectors": {
+        "documents": 14,
+        "size": 128,
+        "tokens": 9523,
+        "parameters": 750_000,
+        "device": "cpu",
+    },
+    "semdedup": {
+        "documents": 12,
+        "bytes": 36_000,
+        "size": 128,
+        "clusters": 1,
+        "dropped": {"semantic_duplicate": 2},
+    },
 }
-SECONDS = {"corpus": 5.0, "vocab": 4.0, "dataset": 6.0, "pretrain": 50.0, "finetune": 20.0, "evaluate": 9.0, "report": 8.0}
+SECONDS = {
+    "corpus": 5.0,
+    "vocab": 4.0,
+    "dataset": 6.0,
+    "pretrain": 50.0,
+    "finetune": 20.0,
+    "evaluate": 9.0,
+    "report": 8.0,
+}
 SECONDS |= {"vectors": 30.0, "semdedup": 20.0}
 
 
@@ -60,13 +89,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def planned(place: Path, *settings: str, name: str = "toy", **how: Any) -> tuple[list[Step], dict[str, Estimate]]:
+def planned(
+    place: Path, *settings: str, name: str = "toy", **how: Any
+) -> tuple[list[PlannedNode], dict[str, Estimate]]:
     overrides = parse([*settings, f"name={name}"], "a.b=c", sections=True)
     steps = plan.plan(configs.load(str(place / "toy.yaml"), overrides), **how)
     return steps, estimate.estimates(steps, plan.runs_directory())
 
 
-def made(steps: list[Step], **summaries: Mapping[str, Any]) -> None:
+def made(steps: list[PlannedNode], **summaries: Mapping[str, Any]) -> None:
     """Artifacts as if all steps had been made."""
     for step in steps:
         stage = step.node.stage
@@ -74,8 +105,10 @@ def made(steps: list[Step], **summaries: Mapping[str, Any]) -> None:
         tokens = 96_000 if stage == "pretrain" else 5000  # 1,600 rows of 60 tokens
         Path(step.artifact).mkdir(parents=True)
         manifest = artifact.Manifest(
-            stage=stage, version=stages.stage(stage).version, fingerprint=step.fingerprint, parents={}, config=config, files=(),
-            rows=1600, tokens=tokens, summary={**SUMMARIES[stage], **summaries.get(stage, {})}, seconds=SECONDS[stage],
+            stage=stage, version=stages.stage(stage).version, fingerprint=step.fingerprint,
+            parents={}, config=config, files=(),
+            rows=1600, tokens=tokens, summary={**SUMMARIES[stage], **summaries.get(stage, {})},
+            seconds=SECONDS[stage],
             execution=step.node.execution.model_dump(mode="json"),
         )  # fmt: skip
         Path(step.artifact, artifact.MANIFEST).write_text(
@@ -93,18 +126,29 @@ def test_where_nothing_was_measured_it_is_rough_and_says_so(place: Path) -> None
 
 
 def test_vectors_and_semantic_duplicates_are_planned(place: Path) -> None:
-    head, end = CONFIG.split("finetune:")[0], "vectors: {}\nsemdedup: {cosine: 0.9}\nrun: {device: cpu}\n"
+    head, end = (
+        CONFIG.split("finetune:")[0],
+        "vectors: {}\nsemdedup: {cosine: 0.9}\nrun: {device: cpu}\n",
+    )
     (place / "toy.yaml").write_text(head + end)
     steps, found = planned(place)
     names = ("vectors", "semdedup")
-    assert [(found[name].basis, bool(found[name].seconds), bool(found[name].memory_bytes)) for name in names] == [
-        ("rough", True, True)
-    ] * 2
-    assert found["semdedup"].disk_bytes > found["vectors"].disk_bytes > 0  # the corpus again, and a few numbers a document
+    assert [
+        (found[name].basis, bool(found[name].seconds), bool(found[name].memory_bytes))
+        for name in names
+    ] == [("rough", True, True)] * 2
+    assert (
+        found["semdedup"].disk_bytes > found["vectors"].disk_bytes > 0
+    )  # the corpus again, and a few numbers a document
     made(steps)
     _, found = planned(place, force=["vectors", "semdedup"])
-    assert [(found[name].seconds, found[name].basis) for name in names] == [(30.0, "measured"), (20.0, "measured")]
-    _, found = planned(place, "vectors.windows=1", "vectors.max_length=64")  # where a document has 680 pieces
+    assert [(found[name].seconds, found[name].basis) for name in names] == [
+        (30.0, "measured"),
+        (20.0, "measured"),
+    ]
+    _, found = planned(
+        place, "vectors.windows=1", "vectors.max_length=64"
+    )  # where a document has 680 pieces
     assert found["vectors"].basis == "scaled"
     assert found["vectors"].seconds < 30.0
 
@@ -113,9 +157,9 @@ def test_what_is_cached_takes_nothing(place: Path) -> None:
     made(planned(place)[0])
     steps, found = planned(place, "evaluate.seed=9")
     assert [step.name for step in steps if not step.cached] == ["evaluate", "report"]
-    assert {name: one.seconds for name, one in found.items() if name not in ("evaluate", "report")} == dict.fromkeys(
-        list(SECONDS)[:5], 0.0
-    )
+    assert {
+        name: one.seconds for name, one in found.items() if name not in ("evaluate", "report")
+    } == dict.fromkeys(list(SECONDS)[:5], 0.0)
     assert (found["evaluate"].seconds, found["evaluate"].basis) == (9.0, "scaled")
 
 
@@ -133,7 +177,41 @@ def test_more_steps_take_longer_by_the_steps_alone(place: Path) -> None:
     found = planned(place, "pretrain.steps=300")[1]["pretrain"]
     assert found.basis == "scaled"
     assert found.seconds == pytest.approx(10 + 120, rel=0.02)
-    assert planned(place, "pretrain.global_batch=8")[1]["pretrain"].seconds == pytest.approx(10 + 20, rel=0.02)
+    assert planned(place, "pretrain.global_batch=8")[1]["pretrain"].seconds == pytest.approx(
+        10 + 20, rel=0.02
+    )
+
+
+def test_a_training_that_continues_takes_the_rest_alone(place: Path) -> None:
+    made(planned(place)[0])
+    step = next(step for step in planned(place, "pretrain.steps=300")[0] if step.name == "pretrain")
+    saved = Path(step.artifact) / "checkpoints" / "step-00000150"
+    saved.mkdir(parents=True)
+    (saved / "checkpoint.json").write_text("{}")
+    claimed = {"stage": "pretrain", "fingerprint": step.fingerprint, "build": "b"}
+    (Path(step.artifact) / "_building.json").write_text(json.dumps(claimed))
+    steps, found = planned(place, "pretrain.steps=300")
+    assert (
+        next(step.reason for step in steps if step.name == "pretrain") == "continues from step 150"
+    )
+    assert found["pretrain"].seconds == pytest.approx(
+        12 + 59, rel=0.02
+    )  # of 130 s, 12 of them to start
+    forced = planned(place, "pretrain.steps=300", force=["pretrain"])
+    assert next(step.reason for step in forced[0] if step.name == "pretrain") == "forced"
+    assert forced[1]["pretrain"].seconds == pytest.approx(130, rel=0.02)
+
+
+def test_a_limit_of_the_examples_makes_a_fine_tuning_shorter(place: Path) -> None:
+    def seconds(*settings: str) -> float:
+        found = planned(place, *settings)[1]["finetune"].seconds
+        assert found is not None
+        return found
+
+    assert seconds("finetune.limit_per_class=2") < seconds()
+    assert seconds("finetune.limit_per_class=1000000") == seconds()
+    made(planned(place)[0])
+    assert seconds("finetune.limit_per_class=2") < SECONDS["finetune"]
 
 
 def test_other_runs_speak_for_a_new_one_the_nearest_in_size(place: Path) -> None:
@@ -145,7 +223,9 @@ def test_other_runs_speak_for_a_new_one_the_nearest_in_size(place: Path) -> None
         for model in ("bert-tiny", "bert-small", "bert-base")
     )
     assert tiny.seconds == pytest.approx(50, rel=0.1)
-    assert (tiny.basis, small.basis, base.basis) == ("scaled", "scaled", "rough"), "nothing says how fast BERT-base is"
+    assert (tiny.basis, small.basis, base.basis) == ("scaled", "scaled", "rough"), (
+        "nothing says how fast BERT-base is"
+    )
     assert small.seconds is not None
     assert small.seconds > 960, "slower than the mini model at 100 tokens/s"
 
@@ -171,33 +251,49 @@ def test_what_a_made_artifact_does_not_tell_follows_from_its_inputs(place: Path)
     made(planned(place)[0])
     _, found = planned(place, "pretrain.steps=150", "finetune.epochs=9")
     assert found["pretrain"].basis == "scaled"
-    weights = arithmetic.approximate_parameters(presets()["bert-tiny"].model_copy(update={"vocab_size": 2000}))
-    assert found["pretrain"].disk_bytes == 12 * weights * 5  # two on the way, two that stay for merging, one being written
+    weights = flops.approximate_parameters(
+        presets()["bert-tiny"].model_copy(update={"vocab_size": 2000})
+    )
+    assert (
+        found["pretrain"].disk_bytes == 12 * weights * 5
+    )  # two on the way, two that stay for merging, one being written
     assert found["finetune"].memory_bytes == planned(place, name="anew")[1]["finetune"].memory_bytes
 
 
 def test_disk_grows_with_what_is_kept_and_memory_with_the_model(place: Path) -> None:
     _, few = planned(place)
     _, many = planned(place, "run.keep_checkpoints=5", "pretrain.milestones=[10, 20]")
-    weights = arithmetic.approximate_parameters(presets()["bert-tiny"].model_copy(update={"vocab_size": 2000}))
+    weights = flops.approximate_parameters(
+        presets()["bert-tiny"].model_copy(update={"vocab_size": 2000})
+    )
     assert few["pretrain"].disk_bytes == 12 * weights * 5
     assert many["pretrain"].disk_bytes == 12 * weights * 10
     large = planned(place, "pretrain.model=bert-base")[1]["pretrain"]
     assert (large.memory_bytes or 0) > (few["pretrain"].memory_bytes or 0) + 16 * 80_000_000
 
 
-def test_a_gpu_is_asked_for_where_there_is_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_asked_for_where_there_is_one(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr(estimate, "_gpu", lambda: (80 << 30, "NVIDIA A100-SXM4-80GB"))
-    found = planned(place, "run.device=auto", "pretrain.model=bert-base", "pretrain.steps=100000", "pretrain.global_batch=256")[
-        1
-    ]
+    found = planned(
+        place,
+        "run.device=auto",
+        "pretrain.model=bert-base",
+        "pretrain.steps=100000",
+        "pretrain.global_batch=256",
+    )[1]
     assert found["pretrain"].gpu_memory_bytes
     assert 5e9 < found["pretrain"].gpu_memory_bytes < 80 << 30
     assert found["dataset"].gpu_memory_bytes == 0
-    on_cpu = planned(place, "run.device=cpu", "pretrain.model=bert-base", "pretrain.steps=100000", "pretrain.global_batch=256")[
-        1
-    ]
+    on_cpu = planned(
+        place,
+        "run.device=cpu",
+        "pretrain.model=bert-base",
+        "pretrain.steps=100000",
+        "pretrain.global_batch=256",
+    )[1]
     assert (on_cpu["pretrain"].seconds or 0) > 50 * (found["pretrain"].seconds or 1e9)
 
 
@@ -208,30 +304,45 @@ def test_a_gpu_is_asked_for_where_there_is_one(place: Path, monkeypatch: pytest.
         ("albert-base", 30000, 11.7e6), ("albert-xxlarge", 30000, 222.6e6), ("modern-base", 50368, 149e6),
     ],
 )  # fmt: skip
-def test_the_model_s_arithmetic_is_that_of_the_papers(name: str, vocabulary: int, counted: float) -> None:
+def test_the_model_s_arithmetic_is_that_of_the_papers(
+    name: str, vocabulary: int, counted: float
+) -> None:
     model = presets()[name].model_copy(update={"vocab_size": vocabulary})
-    assert arithmetic.approximate_parameters(model) == pytest.approx(counted, rel=0.08), "without pooler and biases"
+    assert flops.approximate_parameters(model) == pytest.approx(counted, rel=0.08), (
+        "without pooler and biases"
+    )
 
 
 def test_operations_are_counted_for_every_layer_and_network() -> None:
     """BERT-base at 128: 6 · 85M weights, 12 L D a layer, and a sixth of the logits."""
     base, albert, electra = (
-        presets()[name].model_copy(update={"vocab_size": 30000}) for name in ("bert-base", "albert-base", "electra-small")
+        presets()[name].model_copy(update={"vocab_size": 30000})
+        for name in ("bert-base", "albert-base", "electra-small")
     )
-    assert arithmetic.operations_per_token(base, 128) == pytest.approx(
+    assert flops.flops_per_token(base, 128) == pytest.approx(
         6 * 84.9e6 + 12 * 12 * 128 * 768 + 6 * 0.16 * 30000 * 768, rel=0.01
     )
-    assert arithmetic.operations_per_token(albert, 128) == pytest.approx(arithmetic.operations_per_token(base, 128), rel=0.05)
+    assert flops.flops_per_token(albert, 128) == pytest.approx(
+        flops.flops_per_token(base, 128), rel=0.05
+    )
     alone = electra.num_hidden_layers * 6 * electra.layer_weights
-    assert arithmetic.operations_per_token(electra, 128) > 1.05 * alone, "the generator works, too"
+    assert flops.flops_per_token(electra, 128) > 1.05 * alone, "the generator works, too"
 
 
 def test_estimates_need_no_torch() -> None:
-    program = "import sys; from flows.graph import stages, estimate; [stages.stage(name) for name in stages.TABLE]; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+    program = (
+        "import sys; from cloze.flows.graph import stages, estimate; [stages.stage(name) for name "
+        "in stages.TABLE]; print('torch' in sys.modules)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
 
 
-def _independent(count: int) -> tuple[list[Step], dict[str, Estimate]]:
+def _independent(count: int) -> tuple[list[PlannedNode], dict[str, Estimate]]:
     config = configs.RunConfig(
         {
             "corpus": {"sources": [{"kind": "books", "path": BOOKS}]},
@@ -244,58 +355,78 @@ def _independent(count: int) -> tuple[list[Step], dict[str, Estimate]]:
     return steps, {step.name: Estimate(seconds=10.0) for step in steps}
 
 
-def test_independent_nodes_are_expected_beside_each_other_as_far_as_slots_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_independent_nodes_are_expected_beside_each_other_as_far_as_slots_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steps, found = _independent(4)
-    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cores=("0", "1"), gpus=()))
-    assert estimate.together(steps, found) == 10 + 20
-    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cores=("0", "1", "2", "3"), gpus=()))
-    assert estimate.together(steps, found) == 10 + 10
-    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cores=("0",), gpus=()))
-    assert estimate.together(steps, found) == 10 + 40
-    assert estimate.together(steps, {**found, steps[2].name: Estimate()}) is None
+    monkeypatch.setattr(slots, "machine", lambda: slots.MachineResources(cores=("0", "1"), gpus=()))
+    assert estimate.parallel_seconds(steps, found) == 10 + 20
+    monkeypatch.setattr(
+        slots, "machine", lambda: slots.MachineResources(cores=("0", "1", "2", "3"), gpus=())
+    )
+    assert estimate.parallel_seconds(steps, found) == 10 + 10
+    monkeypatch.setattr(slots, "machine", lambda: slots.MachineResources(cores=("0",), gpus=()))
+    assert estimate.parallel_seconds(steps, found) == 10 + 40
+    assert estimate.parallel_seconds(steps, {**found, steps[2].name: Estimate()}) is None
 
 
 def test_how_far_it_was_off_is_told_of_the_last_start_that_made_something(toy_config: str) -> None:
-    first = Session(RunParameters(config=toy_config))
-    assert estimate.last_time(first.directory) is None
+    first = RunSession(RunParameters(config=toy_config))
+    assert status_file.last_estimate_error(first.directory) is None
     run_plain(first)
-    run_plain(Session(RunParameters(config=toy_config)))  # makes nothing
-    oldest = record.records_in(first.directory)[0]
+    run_plain(RunSession(RunParameters(config=toy_config)))  # makes nothing
+    oldest = status_file.records_in(first.directory)[0]
     content = json.loads(oldest.read_text())
-    assert content["nodes"]["letters"]["estimate"]["seconds"] is None, "no stage of these says what it takes"
+    assert content["nodes"]["letters"]["estimate"]["seconds"] is None, (
+        "no stage of these says what it takes"
+    )
     for node, (expected, took) in {"letters": (10.0, 12.0), "count": (20.0, 24.0)}.items():
-        content["nodes"][node] |= {"estimate": {"seconds": expected}, "started": 1000.0, "ended": 1000.0 + took}
+        content["nodes"][node] |= {
+            "estimate": {"seconds": expected},
+            "started": 1000.0,
+            "ended": 1000.0 + took,
+        }
     oldest.write_text(json.dumps(content))
-    assert estimate.last_time(first.directory) == {"expected": 30.0, "took": 36.0, "off": 0.2}
+    assert status_file.last_estimate_error(first.directory) == {
+        "expected": 30.0,
+        "took": 36.0,
+        "off": 0.2,
+    }
     for node, (expected, peak) in {"letters": (100, 110), "count": (200, 100)}.items():
         content["nodes"][node]["estimate"]["memory_bytes"] = expected
         content["nodes"][node]["figures"] = {"memory_bytes": peak, "gpu_memory_bytes": 0}
     oldest.write_text(json.dumps(content))
-    found = estimate.last_time(first.directory)
+    found = status_file.last_estimate_error(first.directory)
     assert found == {
         "expected": 30.0,
         "took": 36.0,
         "off": 0.2,
         "memory": {"node": "count", "expected": 200, "took": 100, "off": -0.5},
     }
-    assert list(plan_tree.off_lines(found)) == [
+    assert list(run_tables.estimate_error_lines(found)) == [
         "Last time: 30.0 s expected, 36.0 s taken: 20% longer.",
         "count: 200 B of memory expected, 100 B taken: 50% less.",
     ]
 
 
 def test_a_graph_of_500_nodes_plans_in_seconds_and_runs_cached(place: Path) -> None:
-    (place / "toy.yaml").write_text(CONFIG.replace("finetune: {", f"finetune: {{matrix: {{seed: {list(range(248))}}}, "))
+    (place / "toy.yaml").write_text(
+        CONFIG.replace("finetune: {", f"finetune: {{matrix: {{seed: {list(range(248))}}}, ")
+    )
     steps, _ = planned(place)
     assert len(steps) > 500
     made(steps)
     began = time.process_time()
     steps, found = planned(place, "pretrain.seed=3")
-    estimate.together(steps, found)
-    assert time.process_time() - began < 8  # `benchmarks.flows` measures it; one of the square of the nodes takes minutes
+    estimate.parallel_seconds(steps, found)
+    assert (
+        time.process_time() - began < 8
+    )  # `benchmarks.flows` measures it; one of the square of the nodes takes minutes
     assert sum(not step.cached for step in steps) == 498
     began = time.monotonic()
-    results = run_plain(Session(RunParameters(config=str(place / "toy.yaml"), overrides={"name": "toy"})))
+    results = run_plain(
+        RunSession(RunParameters(config=str(place / "toy.yaml"), overrides={"name": "toy"}))
+    )
     assert time.monotonic() - began < 120
     assert len(results) == len(steps)
     assert all(result.cached for result in results.values())

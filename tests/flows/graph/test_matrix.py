@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flows.graph.matrix import combinations, plain_axes, replaced, word
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.flows.graph.overrides import combinations, plain_axes, slug, substitute_axes
 
 
 def places(matrix: Any) -> list[dict[str, Any]]:
@@ -29,7 +29,9 @@ def test_every_value_meets_every_other_in_order() -> None:
 
 
 def test_an_axis_of_names_brings_fields_and_says_the_name() -> None:
-    found = list(combinations({"row": {"low": {"rate": 1e-4}, "none": None}, "seed": [1]}, "pretrain"))
+    found = list(
+        combinations({"row": {"low": {"rate": 1e-4}, "none": None}, "seed": [1]}, "pretrain")
+    )
     assert found == [({"row": "low", "seed": 1}, {"rate": 1e-4}), ({"row": "none", "seed": 1}, {})]
     assert plain_axes({"row": {"low": {}}, "seed": [1]}) == {"seed"}
 
@@ -56,13 +58,25 @@ def test_what_is_no_matrix_is_told(matrix: Any, sentence: str) -> None:
 
 
 def test_words_are_as_one_types_them() -> None:
-    assert [word(value, "x") for value in (True, 1, 0.0001, "SST-2", "1e-4")] == ["true", "1", "0.0001", "SST-2", "1e-4"]
+    assert [slug(value, "x") for value in (True, 1, 0.0001, "SST-2", "1e-4")] == [
+        "true",
+        "1",
+        "0.0001",
+        "SST-2",
+        "1e-4",
+    ]
 
 
 def test_an_axis_is_replaced_at_any_depth_and_keeps_its_type_alone() -> None:
     heard: list[str] = []
-    value = {"data": "glue/{task}", "seed": "{seed}", "deep": [{"path": "{task}-{seed}"}], "other": "{none}", "number": 3}
-    assert replaced(value, {"task": "sst2", "seed": 7}, heard.append) == {
+    value = {
+        "data": "glue/{task}",
+        "seed": "{seed}",
+        "deep": [{"path": "{task}-{seed}"}],
+        "other": "{none}",
+        "number": 3,
+    }
+    assert substitute_axes(value, {"task": "sst2", "seed": 7}, heard.append) == {
         "data": "glue/sst2",
         "seed": 7,
         "deep": [{"path": "sst2-7"}],

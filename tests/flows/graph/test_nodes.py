@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flows.graph.config import RunConfig
-from flows.graph.nodes import kept_part, select, stage_of, with_what_follows
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.flows.graph.config import RunConfig
+from cloze.flows.graph.nodes import kept_part, select_nodes, stage_of, with_descendants
 
 CONFIG = {
     "corpus": {"sources": [{"kind": "books", "path": "books"}]},
@@ -26,17 +26,23 @@ def config() -> RunConfig:
 
 
 def chosen(config: RunConfig, *wanted: str) -> set[str]:
-    return select(config.nodes, wanted, config.name)
+    return select_nodes(config.nodes, wanted, config.name)
 
 
 def test_a_section_says_its_stage_and_a_strange_label_is_none() -> None:
-    assert [stage_of(name) for name in ("pretrain", "pretrain@512", "pretrain@a-b_c")] == ["pretrain"] * 3
-    assert [stage_of(name) for name in ("pretrian", "pretrain@", "pretrain@a b", "pretrain@-a", "run")] == [None] * 5
+    assert [stage_of(name) for name in ("pretrain", "pretrain@512", "pretrain@a-b_c")] == [
+        "pretrain"
+    ] * 3
+    assert [
+        stage_of(name) for name in ("pretrian", "pretrain@", "pretrain@a b", "pretrain@-a", "run")
+    ] == [None] * 5
 
 
 def test_a_name_means_the_node_then_its_section_then_its_stage(config: RunConfig) -> None:
     assert chosen(config, "finetune@sst2-1") == {"finetune@sst2-1"}
-    assert chosen(config, "finetune") == {f"finetune@{task}-{seed}" for task in ("sst2", "package") for seed in (1, 2)}
+    assert chosen(config, "finetune") == {
+        f"finetune@{task}-{seed}" for task in ("sst2", "package") for seed in (1, 2)
+    }
     assert chosen(config, "finetune@long") == {"finetune@long-1", "finetune@long-2"}
     assert chosen(config, "vocab", "report") == {"vocab", "report"}
 
@@ -48,20 +54,26 @@ def test_patterns_choose_by_name(config: RunConfig) -> None:
 
 
 def test_what_means_no_node_is_told_with_the_nearest(config: RunConfig) -> None:
-    with pytest.raises(UsageError, match="'finetune@sts2-1' is no node of run 'toy'; did you mean 'finetune@sst2-1'"):
+    with pytest.raises(
+        UsageError,
+        match="'finetune@sts2-1' is no node of run 'toy'; did you mean 'finetune@sst2-1'",
+    ):
         chosen(config, "finetune@sts2-1")
     with pytest.raises(UsageError, match="no node"):
         chosen(config, "finetune@mrpc-*")
 
 
 def test_what_follows_is_all_that_needs_it_near_and_far(config: RunConfig) -> None:
-    follow = with_what_follows(config.nodes, {"finetune@long-1"})
+    follow = with_descendants(config.nodes, {"finetune@long-1"})
     assert {"finetune@long-1", "report"} <= follow
     assert not {"finetune@long-2", "finetune@sst2-1", "pretrain"} & follow
-    assert with_what_follows(config.nodes, {"corpus"}) == set(config.nodes)
+    assert with_descendants(config.nodes, {"corpus"}) == set(config.nodes)
 
 
-@pytest.mark.parametrize(("part", "path"), [("step-8000", "checkpoints/step-00008000"), ("checkpoint", "checkpoint"), ("", "")])
+@pytest.mark.parametrize(
+    ("part", "path"),
+    [("step-8000", "checkpoints/step-00008000"), ("checkpoint", "checkpoint"), ("", "")],
+)
 def test_a_kept_step_is_a_checkpoint(part: str, path: str) -> None:
     assert kept_part(part, f"pretrain/{part}") == path
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flows.graph.overrides import merge, nest, parse
-from model.train.config import PretrainConfig
-from pipeline.core.config import parse_config
-from pipeline.core.errors import UsageError
+from cloze.core.config import parse_config
+from cloze.core.errors import UsageError
+from cloze.flows.graph.overrides import merge, nest, parse
+from cloze.model.train.config import PretrainConfig
 from tests.flows.toy_run import CountConfig, LettersConfig
 
 
@@ -19,7 +19,11 @@ def laid(values: dict[str, Any], *settings: str) -> dict[str, Any]:
 
 
 def test_keys_are_nested_and_the_last_one_wins() -> None:
-    found = parse(["pretrain.steps=200", "pretrain.betas=[0.9, 0.98]", "run.zero=2", "pretrain.steps=300"], "x", sections=True)
+    found = parse(
+        ["pretrain.steps=200", "pretrain.betas=[0.9, 0.98]", "run.zero=2", "pretrain.steps=300"],
+        "x",
+        sections=True,
+    )
     assert found == {"pretrain": {"steps": 300, "betas": [0.9, 0.98]}, "run": {"zero": 2}}
 
 
@@ -45,9 +49,15 @@ def test_a_malformed_setting_is_told_with_an_example(setting: str) -> None:
 
 
 def test_a_key_below_a_name_starts_from_what_the_name_stands_for() -> None:
-    assert laid({"model": "bert-mini"}, "model.dropout=0") == {"model": {"preset": "bert-mini", "dropout": 0}}
-    assert laid({}, "model=bert-mini", "model.dropout=0") == {"model": {"preset": "bert-mini", "dropout": 0}}
-    assert laid({"model": {"preset": "a", "width": 8}}, "model.width=9") == {"model": {"preset": "a", "width": 9}}
+    assert laid({"model": "bert-mini"}, "model.dropout=0") == {
+        "model": {"preset": "bert-mini", "dropout": 0}
+    }
+    assert laid({}, "model=bert-mini", "model.dropout=0") == {
+        "model": {"preset": "bert-mini", "dropout": 0}
+    }
+    assert laid({"model": {"preset": "a", "width": 8}}, "model.width=9") == {
+        "model": {"preset": "a", "width": 9}
+    }
     assert laid({}, "model.dropout=0") == {"model": {"dropout": 0}}
 
 
@@ -55,7 +65,9 @@ def test_a_value_replaces_and_a_key_does_not() -> None:
     values = {"model": {"preset": "a", "width": 8}}
     assert laid(values, "model={preset: b}") == {"model": {"preset": "b"}}
     assert laid(values, "model=b") == {"model": "b"}
-    assert laid(values, "model={preset: b}", "model.width=9") == {"model": {"preset": "b", "width": 9}}
+    assert laid(values, "model={preset: b}", "model.width=9") == {
+        "model": {"preset": "b", "width": 9}
+    }
     assert laid(values, "model.width=9", "model=b") == {"model": "b"}
     assert values == {"model": {"preset": "a", "width": 8}}
 
@@ -71,14 +83,26 @@ def test_dotted_and_nested_overrides_come_to_the_same_and_stay_so() -> None:
     assert nest(wanted) == wanted
     whole = nest({"pretrain.model": {"preset": "a"}})
     assert nest(json.loads(json.dumps(whole))) == whole  # as they travel through Prefect
-    assert merge({"model": {"width": 8}}, whole["pretrain"], None, "pretrain") == {"model": {"preset": "a"}}
+    assert merge({"model": {"width": 8}}, whole["pretrain"], None, "pretrain") == {
+        "model": {"preset": "a"}
+    }
 
 
 def test_who_sets_a_length_takes_back_the_other_one() -> None:
     preset = {"steps": 5500, "warmup_steps": 200, "seed": 1}
-    assert merge(preset, {"budget": "2m"}, PretrainConfig, "pretrain") == {"warmup_steps": 200, "seed": 1, "budget": "2m"}
-    found = merge(preset, {"tokens": 9, "warmup_share": 0.1, "steps": None}, PretrainConfig, "pretrain")
+    assert merge(preset, {"budget": "2m"}, PretrainConfig, "pretrain") == {
+        "warmup_steps": 200,
+        "seed": 1,
+        "budget": "2m",
+    }
+    found = merge(
+        preset, {"tokens": 9, "warmup_share": 0.1, "steps": None}, PretrainConfig, "pretrain"
+    )
     assert found == {"seed": 1, "tokens": 9, "warmup_share": 0.1, "steps": None}
     assert merge(preset, {"budget": None}, PretrainConfig, "pretrain") == {**preset, "budget": None}
     with pytest.raises(UsageError, match="steps and budget exclude each other"):
-        parse_config(PretrainConfig, merge(preset, {"budget": "2m", "steps": 3}, PretrainConfig, "pretrain"), "pretrain")
+        parse_config(
+            PretrainConfig,
+            merge(preset, {"budget": "2m", "steps": 3}, PretrainConfig, "pretrain"),
+            "pretrain",
+        )

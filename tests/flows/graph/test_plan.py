@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flows.graph import config as configs
-from flows.graph import plan as planning
-from flows.graph.overrides import parse
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.flows.graph import config as configs
+from cloze.flows.graph import plan as planning
+from cloze.flows.graph.overrides import parse
 from tests.flows import toy_run
 
 pytestmark = pytest.mark.usefixtures("toy_config")
@@ -23,14 +23,14 @@ def load(*settings: str) -> configs.RunConfig:
 
 def plan(*settings: str, **how: Any) -> dict[str, str]:
     """Why each step would run."""
-    return {step.name: step.why for step in planning.plan(load(*settings), **how)}
+    return {step.name: step.reason for step in planning.plan(load(*settings), **how)}
 
 
-def make(*settings: str) -> list[planning.Step]:
+def make(*settings: str) -> list[planning.PlannedNode]:
     config = load(*settings)
     steps = planning.plan(config)
     for step in steps:
-        planning.run_step(step)
+        planning.build_node(step)
     return steps
 
 
@@ -44,7 +44,10 @@ def test_nothing_is_made_yet_then_nothing_is_to_do() -> None:
 def test_a_changed_value_is_told_and_what_follows_is_told_by_its_input() -> None:
     make()
     assert plan("letters.size=5") == {"letters": "size 4 became 5", "count": "letters changed"}
-    assert plan("count.model={preset: a}") == {"letters": "", "count": 'model null became {"preset": "a"}'}
+    assert plan("count.model={preset: a}") == {
+        "letters": "",
+        "count": 'model null became {"preset": "a"}',
+    }
 
 
 def test_an_earlier_config_finds_its_artifacts_again() -> None:
@@ -108,11 +111,11 @@ def test_links_lead_to_what_was_made_last() -> None:
     steps = make("letters.size=5")
     assert (directory / "letters").resolve() == Path(steps[0].artifact).resolve()
     config = load()
-    planning.run_step(planning.plan(config)[0])  # cached, and the run's again
+    planning.build_node(planning.plan(config)[0])  # cached, and the run's again
     assert (directory / "letters" / "letters.txt").read_text() == "aaaa"
 
 
 def test_output_paths_are_joined_to_the_artifact() -> None:
     config = load()
-    result = planning.run_step(planning.plan(config)[0])
+    result = planning.build_node(planning.plan(config)[0])
     assert planning.result_json(result)["file"] == f"{result.artifact}/letters.txt"

@@ -1,4 +1,6 @@
-"""The record of a run: what it says while a run goes, after it ended, and after its process is gone."""
+"""The record of a run: what it says while a run goes, after it ended, and after its process is
+gone.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,35 @@ from typing import Any
 
 import pytest
 
-from flows.graph import record
-from flows.graph.nodes import Node
-from flows.graph.plan import Step
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError
-from pipeline.core.execution import Execution
-from pipeline.core.lock import locked
+from cloze.core.artifacts.lock import locked
+from cloze.core.config import StageConfig
+from cloze.core.errors import DataError
+from cloze.core.stages.execution import Execution
+from cloze.flows.graph.nodes import Node
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.run import status_file
 
 
-def step(name: str, cached: bool = False) -> Step:
+def step(name: str, cached: bool = False) -> PlannedNode:
     node = Node(
-        name=name, stage="pretrain", section="pretrain", values={}, config=StageConfig(), execution=Execution(), inputs={}
+        name=name,
+        stage="pretrain",
+        section="pretrain",
+        values={},
+        config=StageConfig(),
+        execution=Execution(),
+        inputs={},
     )
     why = "" if cached else "not made yet"
-    return Step(node=node, inputs={}, after=(), fingerprint=name, artifact=f"/runs/{name}-1", cached=cached, why=why)
+    return PlannedNode(
+        node=node,
+        inputs={},
+        depends_on=(),
+        fingerprint=name,
+        artifact=f"/runs/{name}-1",
+        cached=cached,
+        reason=why,
+    )
 
 
 @pytest.fixture
@@ -36,39 +52,60 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "night"
 
 
-def begun(directory: Path, *names: str) -> record.RunRecord:
+def begun(directory: Path, *names: str) -> status_file.RunStatusFile:
     estimates = {name: {"seconds": 5.0} for name in names}
-    return record.RunRecord(directory, directory.name, [step(name) for name in names], {"config": "x"}, {"run": {}}, estimates)
+    return status_file.RunStatusFile(
+        directory,
+        directory.name,
+        [step(name) for name in names],
+        {"config": "x"},
+        {"run": {}},
+        estimates,
+    )
 
 
-def on_disk(told: record.RunRecord) -> dict[str, Any]:
+def on_disk(told: status_file.RunStatusFile) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(told.path.read_text())
     return content
 
 
 def test_a_run_is_told_from_its_first_moment(directory: Path) -> None:
     told = on_disk(begun(directory, "a", "b"))
-    assert (told["state"], told["pid"], told["run"], told["ended"]) == ("running", os.getpid(), "night", None)
-    assert {name: node["state"] for name, node in told["nodes"].items()} == {"a": "waiting", "b": "waiting"}
+    assert (told["state"], told["pid"], told["run"], told["ended"]) == (
+        "running",
+        os.getpid(),
+        "night",
+        None,
+    )
+    assert {name: node["state"] for name, node in told["nodes"].items()} == {
+        "a": "waiting",
+        "b": "waiting",
+    }
     assert told["nodes"]["a"]["estimate"] == {"seconds": 5.0}
 
 
 def test_states_bring_their_times_and_the_end_settles_what_is_open(directory: Path) -> None:
     told = begun(directory, "a", "b", "c")
-    told.node("a", record.RUNNING)
+    told.node("a", status_file.RUNNING)
     assert on_disk(told)["nodes"]["a"]["started"] > 0
-    told.node("a", record.FINISHED, metrics={"loss": 1.0})
-    told.node("b", record.RUNNING)
-    told.end(record.FAILED, "b failed")
+    told.node("a", status_file.FINISHED, metrics={"loss": 1.0})
+    told.node("b", status_file.RUNNING)
+    told.end(status_file.FAILED, "b failed")
     content = on_disk(told)
-    assert {name: node["state"] for name, node in content["nodes"].items()} == {"a": "finished", "b": "stopped", "c": "skipped"}
+    assert {name: node["state"] for name, node in content["nodes"].items()} == {
+        "a": "finished",
+        "b": "stopped",
+        "c": "skipped",
+    }
     assert content["nodes"]["a"]["ended"] >= content["nodes"]["a"]["started"]
     assert (content["state"], content["error"]) == ("failed", "b failed")
 
 
-def test_progress_is_written_at_most_once_a_second(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_written_at_most_once_a_second(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = begun(directory, "a")
-    told.node("a", record.RUNNING)
+    told.node("a", status_file.RUNNING)
     written: list[float] = []
     whole = told.write
     monkeypatch.setattr(told, "write", lambda: (written.append(time.monotonic()), whole()))
@@ -77,11 +114,16 @@ def test_progress_is_written_at_most_once_a_second(directory: Path, monkeypatch:
         done += 1
         told.progress("a", done, 1e9, "steps", {"loss": 1.0, "note": "x", "list": [1]})
     assert 1 <= len(written) <= 3
-    assert all(later - earlier >= record.SECONDS * 0.99 for earlier, later in zip(written, written[1:], strict=False))
+    assert all(
+        later - earlier >= status_file.SECONDS * 0.99
+        for earlier, later in zip(written, written[1:], strict=False)
+    )
     assert on_disk(told)["nodes"]["a"]["figures"] == {"loss": 1.0, "note": "x"}
 
 
-def test_the_time_left_counts_from_where_it_went_on_and_each_part_by_itself(directory: Path) -> None:
+def test_the_time_left_counts_from_where_it_went_on_and_each_part_by_itself(
+    directory: Path,
+) -> None:
     told = begun(directory, "a")
     node = told.content["nodes"]["a"]
     told.progress("a", 500, 1000, "steps", {})
@@ -95,17 +137,42 @@ def test_the_time_left_counts_from_where_it_went_on_and_each_part_by_itself(dire
 
 def test_a_run_whose_lease_nobody_holds_has_crashed(directory: Path) -> None:
     told = begun(directory, "a", "b")
-    told.node("a", record.RUNNING)
+    told.node("a", status_file.RUNNING)
     with locked(str(directory)):
-        assert record.read(directory.parent, "night")["state"] == "running"
-        assert record.mark_dead(directory.parent) == []
-    assert record.read(directory.parent, "night")["state"] == "crashed"
+        assert status_file.read(directory.parent, "night")["state"] == "running"
+        assert status_file.mark_crashed(directory.parent) == []
+    found = status_file.read(directory.parent, "night")
+    assert found["state"] == "crashed"
+    assert {name: node["state"] for name, node in found["nodes"].items()} == {
+        "a": "crashed",
+        "b": "skipped",
+    }
+    assert found["ended"] == pytest.approx(time.time(), abs=60)
     assert on_disk(told)["state"] == "running", "reading changes nothing"
-    assert record.mark_dead(directory.parent) == ["night"]
+    assert status_file.mark_crashed(directory.parent) == ["night"]
     content = on_disk(told)
-    assert {name: node["state"] for name, node in content["nodes"].items()} == {"a": "crashed", "b": "skipped"}
+    assert {name: node["state"] for name, node in content["nodes"].items()} == {
+        "a": "crashed",
+        "b": "skipped",
+    }
     assert content["error"] == f"process {os.getpid()} on {content['host']} is gone"
-    assert record.mark_dead(directory.parent) == []
+    assert status_file.mark_crashed(directory.parent) == []
+
+
+def test_a_run_of_another_host_is_not_called_dead_before_a_day_of_silence(directory: Path) -> None:
+    """A file system need not show other hosts' locks: here nobody seems to hold the lease."""
+    told = begun(directory, "a")
+    told.update(host="elsewhere")
+    assert status_file.read(directory.parent, "night")["state"] == "running"
+    assert (
+        status_file.crashed_runs(directory.parent)
+        == status_file.mark_crashed(directory.parent)
+        == []
+    )
+    yesterday = time.time() - 25 * 3600
+    os.utime(told.path, (yesterday, yesterday))
+    assert status_file.read(directory.parent, "night")["state"] == "crashed"
+    assert status_file.mark_crashed(directory.parent) == ["night"]
 
 
 def test_a_killed_process_leaves_a_crashed_run(directory: Path) -> None:
@@ -113,38 +180,38 @@ def test_a_killed_process_leaves_a_crashed_run(directory: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from flows.graph import record
-from pipeline.core.lock import locked
+from cloze.flows.run import status_file
+from cloze.core.artifacts.lock import locked
 with locked({str(directory)!r}):
-    record.RunRecord(Path({str(directory)!r}), "night", [], {{}}, {{}})
+    status_file.RunStatusFile(Path({str(directory)!r}), "night", [], {{}}, {{}})
     os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
-    assert record.all_records(directory.parent)["night"]["state"] == "crashed"
+    assert status_file.all_records(directory.parent)["night"]["state"] == "crashed"
 
 
 def test_the_newest_is_read_the_oldest_go_and_a_torn_one_is_passed_over(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "KEPT", 3)
+    monkeypatch.setattr(status_file, "KEPT", 3)
     ids = []
     for _ in range(5):
         told = begun(directory, "a")
-        told.end(record.FINISHED)
+        told.end(status_file.FINISHED)
         ids.append(told.id)
         time.sleep(0.002)  # names hold milliseconds
-    assert len(record.records_in(directory)) == 3
-    assert record.read(directory.parent, "night")["id"] == ids[-1]
-    record.records_in(directory)[-1].write_text("{")
-    assert record.read(directory.parent, "night")["id"] == ids[-2]
+    assert len(status_file.records_in(directory)) == 3
+    assert status_file.read(directory.parent, "night")["id"] == ids[-1]
+    status_file.records_in(directory)[-1].write_text("{")
+    assert status_file.read(directory.parent, "night")["id"] == ids[-2]
 
 
 def test_an_unknown_run_is_told_with_the_nearest(directory: Path) -> None:
     with pytest.raises(DataError, match="there is none yet"):
-        record.read(directory.parent, "nihgt")
+        status_file.read(directory.parent, "nihgt")
     begun(directory, "a")
     with pytest.raises(DataError, match="did you mean 'night'"):
-        record.read(directory.parent, "nihgt")
+        status_file.read(directory.parent, "nihgt")
 
 
 def test_threads_may_tell_at_once(directory: Path) -> None:
@@ -154,10 +221,10 @@ def test_threads_may_tell_at_once(directory: Path) -> None:
 
     def tell(name: str) -> None:
         try:
-            told.node(name, record.RUNNING)
+            told.node(name, status_file.RUNNING)
             for done in range(200):
                 told.progress(name, done, 200, "steps", {f"figure {done}": float(done)})
-            told.node(name, record.FINISHED)
+            told.node(name, status_file.FINISHED)
         except BaseException as error:
             errors.append(error)
 

@@ -1,4 +1,6 @@
-"""The order of making: independent nodes beside each other, a failed one stops what needs it and nothing else, all failures are told."""
+"""The order of making: independent nodes beside each other, a failed one stops what needs it and
+nothing else, all failures are told.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,43 @@ from collections.abc import Callable
 
 import pytest
 
-from flows.graph.nodes import Node
-from flows.graph.plan import Step
-from flows.graph.schedule import Failures, run_in_order
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError, Stopped, UsageError
-from pipeline.core.execution import Execution
+from cloze.core.config import StageConfig
+from cloze.core.errors import DataError, StoppedError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.flows.graph.nodes import Node
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.graph.schedule import NodeFailures, run_graph
 
 
-def step(name: str, *after: str) -> Step:
-    node = Node(name=name, stage="toy", section=name, values={}, config=StageConfig(), execution=Execution(), inputs={})
-    return Step(node=node, inputs={}, after=after, fingerprint=name, artifact=name, cached=False, why="new")
+def step(name: str, *after: str) -> PlannedNode:
+    node = Node(
+        name=name,
+        stage="toy",
+        section=name,
+        values={},
+        config=StageConfig(),
+        execution=Execution(),
+        inputs={},
+    )
+    return PlannedNode(
+        node=node,
+        inputs={},
+        depends_on=after,
+        fingerprint=name,
+        artifact=name,
+        cached=False,
+        reason="new",
+    )
 
 
-GRAPH = [step("a"), step("b", "a"), step("c", "a"), step("d", "b"), step("e", "c"), step("f", "d", "e")]
+GRAPH = [
+    step("a"),
+    step("b", "a"),
+    step("c", "a"),
+    step("d", "b"),
+    step("e", "c"),
+    step("f", "d", "e"),
+]
 
 
 class Run:
@@ -33,19 +58,21 @@ class Run:
         self.stopped = 0
         self.faults = faults
 
-    def make(self, step: Step) -> None:
+    def make(self, step: PlannedNode) -> None:
         if step.name in self.faults:
             raise self.faults[step.name]
         self.made.append(step.name)
 
-    def __call__(self, steps: list[Step], make: Callable[[Step], object] | None = None) -> None:
+    def __call__(
+        self, steps: list[PlannedNode], make: Callable[[PlannedNode], object] | None = None
+    ) -> None:
         def stop() -> None:
             self.stopped += 1
 
-        def skip(step: Step, cause: str) -> None:
+        def skip(step: PlannedNode, cause: str) -> None:
             self.skipped[step.name] = cause
 
-        run_in_order(steps, make or self.make, skipped=skip, stop=stop)
+        run_graph(steps, make or self.make, skipped=skip, stop=stop)
 
 
 def test_each_is_made_after_what_it_needs() -> None:
@@ -53,7 +80,7 @@ def test_each_is_made_after_what_it_needs() -> None:
     run(GRAPH)
     assert sorted(run.made) == ["a", "b", "c", "d", "e", "f"]
     for one in GRAPH:
-        assert all(run.made.index(parent) < run.made.index(one.name) for parent in one.after)
+        assert all(run.made.index(parent) < run.made.index(one.name) for parent in one.depends_on)
 
 
 def test_a_failed_node_stops_what_needs_it_and_nothing_else() -> None:
@@ -67,13 +94,16 @@ def test_a_failed_node_stops_what_needs_it_and_nothing_else() -> None:
 
 def test_all_failures_are_told_with_their_exit_code() -> None:
     run = Run(b=DataError("one"), c=DataError("two"))
-    with pytest.raises(Failures, match="2 nodes failed: ") as caught:
+    with pytest.raises(NodeFailures, match="2 nodes failed: ") as caught:
         run(GRAPH)
-    assert {name: str(error) for name, error in caught.value.errors.items()} == {"b": "one", "c": "two"}
+    assert {name: str(error) for name, error in caught.value.errors.items()} == {
+        "b": "one",
+        "c": "two",
+    }
     assert caught.value.exit_code == DataError.exit_code
     assert "b: one" in str(caught.value)
     assert "c: two" in str(caught.value)
-    with pytest.raises(Failures) as mixed:
+    with pytest.raises(NodeFailures) as mixed:
         Run(b=DataError("one"), c=UsageError("two"))(GRAPH)
     assert mixed.value.exit_code == 1
 
@@ -87,7 +117,7 @@ def test_a_slow_node_does_not_hold_up_others() -> None:
     """`d` needs `b` alone, and is made while `c` is still at work."""
     made, slow = [], threading.Event()
 
-    def make(step: Step) -> None:
+    def make(step: PlannedNode) -> None:
         if step.name == "c":
             assert slow.wait(20)
         made.append(step.name)
@@ -98,21 +128,23 @@ def test_a_slow_node_does_not_hold_up_others() -> None:
     assert made.index("d") < made.index("c")
 
 
-def test_an_interruption_asks_the_running_ones_to_end_and_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_asks_the_running_ones_to_end_and_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stop, ended = threading.Event(), []
 
-    def make(step: Step) -> None:
+    def make(step: PlannedNode) -> None:
         assert stop.wait(20)
         time.sleep(0.1)
         ended.append(step.name)
-        raise Stopped("stopped at step 7, checkpoint saved")
+        raise StoppedError("stopped at step 7, checkpoint saved")
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flows.graph.schedule.wait", _once(interrupted))
-    with pytest.raises(Stopped, match="checkpoint saved"):
-        run_in_order([step("a"), step("b", "a")], make, skipped=lambda *_: None, stop=stop.set)
+    monkeypatch.setattr("cloze.flows.graph.schedule.wait", _once(interrupted))
+    with pytest.raises(StoppedError, match="checkpoint saved"):
+        run_graph([step("a"), step("b", "a")], make, skipped=lambda *_: None, stop=stop.set)
     assert ended == ["a"], "what had not begun is never made"
 
 

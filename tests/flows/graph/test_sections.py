@@ -1,4 +1,6 @@
-"""From sections to nodes: labels, inputs by role, instances, kept steps; and what cannot be is told."""
+"""From sections to nodes: labels, inputs by role, instances, kept steps; and what cannot be is
+told.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flows.graph.config import RunConfig
-from flows.graph.nodes import Node, Origin
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.flows.graph.config import RunConfig
+from cloze.flows.graph.nodes import InputSource, Node
 
 BASE: dict[str, Any] = {
     "corpus": {"sources": [{"kind": "books", "path": "books"}]},
@@ -18,23 +20,40 @@ BASE: dict[str, Any] = {
 
 
 def nodes(**sections: Any) -> dict[str, Node]:
-    """The nodes of a run with these sections after corpus, vocab and dataset; `_at_` in a name stands for `@`."""
-    return RunConfig({**BASE, **{name.replace("_at_", "@"): values for name, values in sections.items()}}, "toy").nodes
+    """The nodes of a run with these sections after corpus, vocab and dataset; `_at_` in a name
+    stands for `@`.
+    """
+    return RunConfig(
+        {**BASE, **{name.replace("_at_", "@"): values for name, values in sections.items()}}, "toy"
+    ).nodes
 
 
 def inputs(node: Node) -> dict[str, str]:
     return {
-        role: f"{origin.node}/{origin.path}".rstrip("/") if origin.node else origin.path for role, origin in node.inputs.items()
+        role: f"{origin.node}/{origin.path}".rstrip("/") if origin.node else origin.path
+        for role, origin in node.inputs.items()
     }
 
 
 def test_inputs_are_the_nearest_before() -> None:
     found = nodes(pretrain={}, finetune={}, evaluate={}, report={})
-    assert list(found) == ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
+    assert list(found) == [
+        "corpus",
+        "vocab",
+        "dataset",
+        "pretrain",
+        "finetune",
+        "evaluate",
+        "report",
+    ]
     assert inputs(found["pretrain"]) == {"dataset": "dataset"}
-    assert inputs(found["finetune"]) == {"checkpoint": "pretrain", "corpus": "corpus", "vocab": "vocab"}
+    assert inputs(found["finetune"]) == {
+        "checkpoint": "pretrain",
+        "corpus": "corpus",
+        "vocab": "vocab",
+    }
     assert inputs(found["report"]) == {name: name for name in list(found)[:-1]}
-    assert found["finetune"].after == ("pretrain", "corpus", "vocab")
+    assert found["finetune"].depends_on == ("pretrain", "corpus", "vocab")
 
 
 def test_a_corpus_without_semantic_duplicates_serves_what_comes_after_it() -> None:
@@ -47,13 +66,19 @@ def test_a_corpus_without_semantic_duplicates_serves_what_comes_after_it() -> No
 
 def test_a_label_takes_over_and_the_nearest_before_is_a_labelled_one_too() -> None:
     found = nodes(
-        dataset_at_512={"length": 512}, pretrain={"dataset": "dataset", "steps": 5}, pretrain_at_512={"continue": "pretrain"}
+        dataset_at_512={"length": 512},
+        pretrain={"dataset": "dataset", "steps": 5},
+        pretrain_at_512={"continue": "pretrain"},
     )
     assert (found["dataset@512"].config.length, found["dataset@512"].config.seed) == (512, 7)  # type: ignore[attr-defined]
     assert found["pretrain@512"].config.steps == 5  # type: ignore[attr-defined]
     assert inputs(found["pretrain"]) == {"dataset": "dataset"}
-    assert inputs(found["pretrain@512"]) == {"dataset": "dataset", "continue": "pretrain"}, "the role is taken over, too"
-    assert inputs(nodes(dataset_at_512={"length": 512}, pretrain={})["pretrain"]) == {"dataset": "dataset@512"}
+    assert inputs(found["pretrain@512"]) == {"dataset": "dataset", "continue": "pretrain"}, (
+        "the role is taken over, too"
+    )
+    assert inputs(nodes(dataset_at_512={"length": 512}, pretrain={})["pretrain"]) == {
+        "dataset": "dataset@512"
+    }
 
 
 def test_a_training_mixes_several_datasets_by_label_name_or_path() -> None:
@@ -71,7 +96,7 @@ def test_a_training_mixes_several_datasets_by_label_name_or_path() -> None:
         "dataset/news": "out/news",
     }
     assert inputs(found["pretrain"]) == mixed
-    assert found["pretrain"].after == ("dataset@wiki", "dataset@books")
+    assert found["pretrain"].depends_on == ("dataset@wiki", "dataset@books")
     assert inputs(found["pretrain@more"]) == {**mixed, "continue": "pretrain"}
     assert inputs(found["pretrain@one"]) == {"dataset": "dataset@wiki"}
 
@@ -80,12 +105,24 @@ def test_a_training_mixes_several_datasets_by_label_name_or_path() -> None:
     ("sections", "sentence"),
     [
         ({"pretrain": {"dataset": ["dataset", "dataset"]}}, "dataset 'dataset' is named twice"),
-        ({"pretrain": {"dataset": ["a/dataset", "dataset"]}}, "dataset 'dataset' would be two, a/dataset and dataset"),
+        (
+            {"pretrain": {"dataset": ["a/dataset", "dataset"]}},
+            "dataset 'dataset' would be two, a/dataset and dataset",
+        ),
         ({"pretrain": {"dataset": []}}, "dataset names nothing"),
         ({"pretrain": {"dataset": ["dataset", "datset"]}}, "'datset'. is no node of this run"),
-        ({"pretrain": {}, "finetune": {"checkpoint": ["pretrain", "pretrain"]}}, "takes one node or path, not a list"),
-        ({"pretrain": {"dataset": ["dataset", "a/other"], "mixture": {"dataset": 1, "othr": 2}}}, "did you mean 'other'"),
-        ({"pretrain": {"dataset": ["dataset", "corpus"]}}, "is a corpus node; it takes one of dataset"),
+        (
+            {"pretrain": {}, "finetune": {"checkpoint": ["pretrain", "pretrain"]}},
+            "takes one node or path, not a list",
+        ),
+        (
+            {"pretrain": {"dataset": ["dataset", "a/other"], "mixture": {"dataset": 1, "othr": 2}}},
+            "did you mean 'other'",
+        ),
+        (
+            {"pretrain": {"dataset": ["dataset", "corpus"]}},
+            "is a corpus node; it takes one of dataset",
+        ),
     ],
 )
 def test_what_cannot_be_mixed_is_a_sentence(sections: dict[str, Any], sentence: str) -> None:
@@ -100,18 +137,29 @@ def test_a_label_can_unsay_a_role() -> None:
 
 
 def test_a_named_role_is_not_taken_by_itself() -> None:
-    assert "continue" not in nodes(pretrain={}, pretrain_at_b={"dataset": "dataset"})["pretrain@b"].inputs
+    assert (
+        "continue"
+        not in nodes(pretrain={}, pretrain_at_b={"dataset": "dataset"})["pretrain@b"].inputs
+    )
 
 
 def test_a_kept_step_is_an_input_and_its_training_keeps_it() -> None:
-    found = nodes(pretrain={"steps": 9000}, pretrain_at_decay={"continue": "pretrain/step-8000", "steps": 10})
-    assert found["pretrain@decay"].inputs["continue"] == Origin(node="pretrain", path="checkpoints/step-00008000")
+    found = nodes(
+        pretrain={"steps": 9000}, pretrain_at_decay={"continue": "pretrain/step-8000", "steps": 10}
+    )
+    assert found["pretrain@decay"].inputs["continue"] == InputSource(
+        node="pretrain", path="checkpoints/step-00008000"
+    )
     assert found["pretrain"].config.milestones == (8000,)  # type: ignore[attr-defined]
     assert found["pretrain@decay"].config.milestones == ()  # type: ignore[attr-defined]
 
 
 def test_instances_follow_instance_by_instance() -> None:
-    found = nodes(pretrain={"matrix": {"seed": [1, 2]}}, finetune={"matrix": {"task": ["sst2", "package"]}}, evaluate={})
+    found = nodes(
+        pretrain={"matrix": {"seed": [1, 2]}},
+        finetune={"matrix": {"task": ["sst2", "package"]}},
+        evaluate={},
+    )
     assert [name for name in found if name.startswith("finetune")] == [
         "finetune@sst2-1", "finetune@sst2-2", "finetune@package-1", "finetune@package-2",
     ]  # fmt: skip
@@ -127,7 +175,9 @@ def test_axes_of_one_name_belong_together() -> None:
         dataset_at_x={"matrix": {"row": {"a": {"length": 64}, "b": {"length": 32}}}},
         pretrain={"matrix": {"row": {"a": {"steps": 1}, "b": {"steps": 2}}}},
     )
-    assert {name: inputs(node)["dataset"] for name, node in found.items() if node.stage == "pretrain"} == {
+    assert {
+        name: inputs(node)["dataset"] for name, node in found.items() if node.stage == "pretrain"
+    } == {
         "pretrain@a": "dataset@x-a",
         "pretrain@b": "dataset@x-b",
     }
@@ -136,16 +186,33 @@ def test_axes_of_one_name_belong_together() -> None:
 
 
 def test_two_inputs_with_the_same_axis_are_joined() -> None:
-    found = nodes(vocab_at_v={"matrix": {"size": [100, 200]}}, dataset_at_d={}, pretrain={}, finetune={})
-    assert [name for name in found if name.startswith("finetune")] == ["finetune@100", "finetune@200"]
-    assert inputs(found["finetune@200"]) == {"checkpoint": "pretrain@200", "corpus": "corpus", "vocab": "vocab@v-200"}
+    found = nodes(
+        vocab_at_v={"matrix": {"size": [100, 200]}}, dataset_at_d={}, pretrain={}, finetune={}
+    )
+    assert [name for name in found if name.startswith("finetune")] == [
+        "finetune@100",
+        "finetune@200",
+    ]
+    assert inputs(found["finetune@200"]) == {
+        "checkpoint": "pretrain@200",
+        "corpus": "corpus",
+        "vocab": "vocab@v-200",
+    }
 
 
 def test_an_axis_in_a_reference_and_in_a_field() -> None:
     found = nodes(
         pretrain={"steps": 40},
-        pretrain_at_decay={"continue": "pretrain/step-{at}", "matrix": {"at": [10, 20]}, "steps": 5},
-        finetune={"data": "glue/{task}", "matrix": {"task": ["sst2"]}, "checkpoint": "pretrain@decay"},
+        pretrain_at_decay={
+            "continue": "pretrain/step-{at}",
+            "matrix": {"at": [10, 20]},
+            "steps": 5,
+        },
+        finetune={
+            "data": "glue/{task}",
+            "matrix": {"task": ["sst2"]},
+            "checkpoint": "pretrain@decay",
+        },
     )
     assert inputs(found["pretrain@decay-20"])["continue"] == "pretrain/checkpoints/step-00000020"
     assert found["pretrain"].config.milestones == (10, 20)  # type: ignore[attr-defined]
@@ -166,9 +233,13 @@ def test_run_is_laid_over_the_runs_own() -> None:
 def test_where_the_gathered_nodes_stand_is_told_and_counts_for_nothing() -> None:
     found = nodes(pretrain={"matrix": {"seed": [1, 2]}}, report={})
     told = found["report"].config.nodes["pretrain@2"]  # type: ignore[attr-defined]
-    assert (told.section, told.values, told.inputs) == ("pretrain", {"seed": 2}, {"dataset": "dataset"})
+    assert (told.section, told.values, told.inputs) == (
+        "pretrain",
+        {"seed": 2},
+        {"dataset": "dataset"},
+    )
     assert "nodes" not in found["report"].config.model_dump()
-    assert found["report"].config.identity() == {}
+    assert found["report"].config.fingerprint_fields() == {}
 
 
 @pytest.mark.parametrize(
@@ -179,13 +250,28 @@ def test_where_the_gathered_nodes_stand_is_told_and_counts_for_nothing() -> None
             r"circle \(pretrain -> pretrain@b -> pretrain\)",
         ),
         ({"pretrain": {"continue": "pretrain"}}, r"in a circle \(pretrain -> pretrain\)"),
-        ({"pretrain": {"dataset": "vocab"}}, r"pretrain.dataset \(vocab\) is a vocab node; it takes one of dataset"),
+        (
+            {"pretrain": {"dataset": "vocab"}},
+            r"pretrain.dataset \(vocab\) is a vocab node; it takes one of dataset",
+        ),
         ({"pretrain": {"dataset": "datset"}}, "pretrain.dataset .*did you mean 'dataset'"),
         ({"pretrain": {"datset": "dataset"}}, "unknown config key pretrain.datset"),
-        ({"pretrain": {"matrix": {"sead": [1, 2]}}}, "pretrain.matrix.sead is no field of pretrain.*did you mean 'seed'"),
-        ({"pretrain": {"continue": "pretrain@x/step-{at}"}, "pretrain_at_x": {"continue": False}}, "speaks of an axis|no node"),
+        (
+            {"pretrain": {"matrix": {"sead": [1, 2]}}},
+            "pretrain.matrix.sead is no field of pretrain.*did you mean 'seed'",
+        ),
+        (
+            {
+                "pretrain": {"continue": "pretrain@x/step-{at}"},
+                "pretrain_at_x": {"continue": False},
+            },
+            "speaks of an axis|no node",
+        ),
         ({"report": {"matrix": {"seed": [1]}}}, "gathers all nodes"),
-        ({"pretrain": {"matrix": {"seed": ["5"]}}, "pretrain_at_5": {"matrix": {}}}, "two nodes would be called pretrain@5"),
+        (
+            {"pretrain": {"matrix": {"seed": ["5"]}}, "pretrain_at_5": {"matrix": {}}},
+            "two nodes would be called pretrain@5",
+        ),
         ({"pretrain_at_a b": {}}, "a label .* that is no word"),
         ({"pretrian": {}}, "did you mean 'pretrain'"),
         ({"evaluate": {}}, "stage evaluate needs stage finetune"),

@@ -1,4 +1,6 @@
-"""Slots: shared by the processes of a machine, freed by the kernel when their holder dies, given in the order of asking."""
+"""Slots: shared by the processes of a machine, freed by the kernel when their holder dies, given in
+the order of asking.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from flows.graph.demand import demand
-from flows.launchers import slots
-from flows.launchers.slots import Demand, Machine
-from pipeline.core.execution import Execution
+from cloze.core.stages.execution import Execution
+from cloze.flows.graph import stages
+from cloze.flows.graph.schedule import resource_request
+from cloze.flows.machine import slots
+from cloze.flows.machine.slots import MachineResources, ResourceRequest
 
-ONE_GPU = Machine(cores=("0", "1", "2", "3"), gpus=("0",))
+ONE_GPU = MachineResources(cores=("0", "1", "2", "3"), gpus=("0",))
 HOLDER = """
     import sys, time
-    from flows.launchers import slots
-    with slots.taken(slots.Demand(gpus=1, cpus=2), slots.Machine(cores=("0", "1", "2", "3"), gpus=("0",)), "other", "pretrain@1", lambda: False, lambda: None):
+    from cloze.flows.machine import slots
+    with slots.acquire(slots.ResourceRequest(gpus=1, cpus=2), slots.MachineResources(cores=("0", "1", "2", "3"), gpus=("0",)), "other", "pretrain@1", lambda: False, lambda: None):
         print("has it", flush=True)
         time.sleep(60)
 """
@@ -36,15 +39,22 @@ def own_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def taken(wanted: Demand, machine: Machine = ONE_GPU, node: str = "finetune", stop: bool = False) -> Iterator[tuple[str, ...]]:
-    with slots.taken(wanted, machine, "mine", node, lambda: stop, lambda: None) as devices:
+def taken(
+    wanted: ResourceRequest,
+    machine: MachineResources = ONE_GPU,
+    node: str = "finetune",
+    stop: bool = False,
+) -> Iterator[tuple[str, ...]]:
+    with slots.acquire(wanted, machine, "mine", node, lambda: stop, lambda: None) as devices:
         yield devices
 
 
 @contextlib.contextmanager
 def another_process() -> Iterator[subprocess.Popen[str]]:
     """One that holds the only GPU and two cores."""
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLDER)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "has it\n"
@@ -66,7 +76,7 @@ def test_two_processes_never_share_a_gpu_and_a_killed_one_lets_go() -> None:
     got = threading.Event()
 
     def take() -> None:
-        with taken(Demand(gpus=1)):
+        with taken(ResourceRequest(gpus=1)):
             got.set()
 
     with another_process() as other:
@@ -84,38 +94,42 @@ def test_two_processes_never_share_a_gpu_and_a_killed_one_lets_go() -> None:
 
 
 def test_what_is_free_beside_another_is_given() -> None:
-    with another_process(), taken(Demand(cpus=2)) as devices:
+    with another_process(), taken(ResourceRequest(cpus=2)) as devices:
         assert devices == ()
         mine = {one.slot for one in slots.holders() if one.pid == os.getpid()}
         assert mine == {"cpu-2", "cpu-3"}
 
 
 def test_all_or_none_and_given_back_after_a_failure() -> None:
-    with pytest.raises(ZeroDivisionError), taken(Demand(gpus=1, cpus=4)) as devices:
+    with pytest.raises(ZeroDivisionError), taken(ResourceRequest(gpus=1, cpus=4)) as devices:
         assert devices == ("0",)
         raise ZeroDivisionError
-    with taken(Demand(cpus=4)):
+    with taken(ResourceRequest(cpus=4)):
         assert len(slots.holders()) == 4
 
 
 def test_who_waits_can_be_stopped_and_waiting_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "PATIENCE_SECONDS", 0.0)
     told: list[int] = []
-    second = slots.taken(Demand(gpus=1), ONE_GPU, "mine", "b", lambda: len(told) > 0, lambda: told.append(1))
-    with taken(Demand(gpus=1)), pytest.raises(KeyboardInterrupt), second:
+    second = slots.acquire(
+        ResourceRequest(gpus=1), ONE_GPU, "mine", "b", lambda: len(told) > 0, lambda: told.append(1)
+    )
+    with taken(ResourceRequest(gpus=1)), pytest.raises(KeyboardInterrupt), second:
         raise AssertionError("two have it")
     assert told == [1]
 
 
 def test_who_wants_many_is_not_passed_by_those_who_want_few() -> None:
-    """One core is free, and the first in the queue wants two: whoever comes after it waits behind it."""
-    machine, order = Machine(cores=("0", "1"), gpus=()), []
+    """One core is free, and the first in the queue wants two: whoever comes after it waits behind
+    it.
+    """
+    machine, order = MachineResources(cores=("0", "1"), gpus=()), []
 
     def take(name: str, count: int) -> None:
-        with taken(Demand(cpus=count), machine, name):
+        with taken(ResourceRequest(cpus=count), machine, name):
             order.append(name)
 
-    with taken(Demand(cpus=1), machine):
+    with taken(ResourceRequest(cpus=1), machine):
         many = threading.Thread(target=take, args=("many", 2))
         many.start()
         queue = slots.directory() / "cpu-queue"
@@ -143,34 +157,114 @@ def _is_locked(path: Path) -> bool:
 @pytest.mark.parametrize(
     ("stage", "execution", "machine", "wanted"),
     [
-        ("corpus", {"workers": 3}, ONE_GPU, Demand(cpus=3)),
-        ("corpus", {"workers": 9}, ONE_GPU, Demand(cpus=4)),
-        ("report", {}, ONE_GPU, Demand(cpus=1)),
-        ("pretrain", {}, ONE_GPU, Demand(gpus=1, cpus=1)),
-        ("pretrain", {"processes": 8}, ONE_GPU, Demand(gpus=1, cpus=4)),
-        ("pretrain", {"processes": 2}, Machine(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")), Demand(gpus=2, cpus=2)),
-        ("evaluate", {"processes": 2}, Machine(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")), Demand(gpus=1, cpus=1)),
+        ("corpus", {"workers": 3}, ONE_GPU, ResourceRequest(cpus=3)),
+        ("corpus", {"workers": 9}, ONE_GPU, ResourceRequest(cpus=4)),
+        ("report", {}, ONE_GPU, ResourceRequest(cpus=1)),
+        ("pretrain", {}, ONE_GPU, ResourceRequest(gpus=1, cpus=1)),
+        ("pretrain", {"processes": 8}, ONE_GPU, ResourceRequest(gpus=1, cpus=4)),
+        (
+            "pretrain",
+            {"processes": 2},
+            MachineResources(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")),
+            ResourceRequest(gpus=2, cpus=2),
+        ),
+        (
+            "evaluate",
+            {"processes": 2},
+            MachineResources(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")),
+            ResourceRequest(gpus=1, cpus=1),
+        ),
         (
             "pretrain",
             {"devices": ["2"]},
-            Machine(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")),
-            Demand(gpus=1, cpus=1, devices=("2",)),
+            MachineResources(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")),
+            ResourceRequest(gpus=1, cpus=1, devices=("2",)),
         ),
-        ("pretrain", {"device": "cpu"}, ONE_GPU, Demand(cpus=4)),
-        ("pretrain", {"device": "cpu", "cpus": 2}, ONE_GPU, Demand(cpus=2)),
-        ("pretrain", {}, Machine(cores=("0", "1"), gpus=()), Demand(cpus=2)),
-        ("pretrain", {"share": True}, ONE_GPU, Demand()),
+        ("pretrain", {"device": "cpu"}, ONE_GPU, ResourceRequest(cpus=4)),
+        ("pretrain", {"device": "cpu", "cpus": 2}, ONE_GPU, ResourceRequest(cpus=2)),
+        ("pretrain", {}, MachineResources(cores=("0", "1"), gpus=()), ResourceRequest(cpus=2)),
+        ("pretrain", {"share": True}, ONE_GPU, ResourceRequest()),
+        *(
+            (stage, {}, ONE_GPU, ResourceRequest(cpus=4))
+            for stage in ("merge", "export", "import", "fill-mask")
+        ),
+        *(
+            (stage, {}, ONE_GPU, ResourceRequest(gpus=1, cpus=1))
+            for stage in ("finetune", "evaluate", "perplexity", "score", "vectors")
+        ),
     ],
 )
 def test_a_node_takes_what_its_stage_computes_on(
-    stage: str, execution: dict[str, object], machine: Machine, wanted: Demand
+    stage: str, execution: dict[str, object], machine: MachineResources, wanted: ResourceRequest
 ) -> None:
-    assert demand(stage, Execution.model_validate(execution), machine) == wanted
+    assert (
+        resource_request(stages.stage(stage), Execution.model_validate(execution), machine)
+        == wanted
+    )
 
 
 def test_the_machine_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOZE_CPUS", "3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
-    assert slots.machine() == Machine(cores=("0", "1", "2"), gpus=("1", "3"))
+    assert slots.machine() == MachineResources(cores=("0", "1", "2"), gpus=("1", "3"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert slots.machine().gpus == ()
+
+
+GPUS = {"0": "GPU-0a1b2c3d-0000", "1": "GPU-4e5f6a7b-1111"}
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for `nvidia-smi`."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "nvidia-smi"
+    lines = "\n".join(f"GPU {number}: NVIDIA H200 (UUID: {uuid})" for number, uuid in GPUS.items())
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("name", ["GPU-4e5f6a7b-1111", "GPU-4e5f"])
+def test_a_gpu_is_one_slot_by_number_and_by_uuid(
+    two_gpus: None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one shell has CUDA_VISIBLE_DEVICES=GPU-…, and another one numbers, or none."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+    monkeypatch.setattr(slots, "PATIENCE_SECONDS", 0.0)
+    by_uuid = slots.machine()
+    assert by_uuid.gpus == (name,)
+    told: list[int] = []
+    waits = slots.acquire(
+        ResourceRequest(gpus=1), by_uuid, "mine", "b", lambda: len(told) > 0, lambda: told.append(1)
+    )
+    with (
+        taken(ResourceRequest(gpus=1, devices=("1",)), ONE_GPU),
+        pytest.raises(KeyboardInterrupt),
+        waits,
+    ):
+        raise AssertionError("two have it")
+    with taken(ResourceRequest(gpus=1), by_uuid) as devices:
+        assert devices == (name,)  # as CUDA was told
+        assert [one.slot for one in slots.holders()] == ["gpu-1"]
+
+
+def test_a_slot_that_another_user_made_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux with fs.protected_regular refuses O_CREAT for another user's file in a sticky directory
+    that all may write to.
+    """
+    with taken(ResourceRequest(cpus=4)):
+        pass
+    if os.geteuid() == 0:
+        for path in slots.directory().iterdir():
+            os.chown(path, 65534, 65534)
+    opened = os.open
+
+    def protected(path: Path, flags: int, *mode: int) -> int:
+        if Path(path).parent == slots.directory() and flags & os.O_CREAT and Path(path).exists():
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", protected)
+    with taken(ResourceRequest(cpus=4)):
+        assert len(slots.holders()) == 4

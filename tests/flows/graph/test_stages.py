@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from flows.graph import stages
-from pipeline.core.config import Watching
-from pipeline.core.errors import UsageError
-from pipeline.core.registry import load
+from cloze.core.config import NoFingerprint
+from cloze.core.errors import UsageError
+from cloze.core.options import import_object
+from cloze.flows.graph import stages
 from tests import stage_defaults
 
 
 @pytest.mark.parametrize("name", [*stages.TABLE, *stages.TOOLS])
 def test_a_stage_is_known_by_its_own_name_and_run_by_its_own_package(name: str) -> None:
     reference = (stages.TABLE | stages.TOOLS)[name]
-    stage = load(reference)
+    stage = import_object(reference)
     assert stage.name == name
-    assert stage.worker in (None, reference.partition(".")[0])
-    load(f"{stage.worker}.worker") if stage.worker else None
+    assert stage.worker in (None, ".".join(reference.split(".")[:2]))
+    import_object(f"{stage.worker}.worker") if stage.worker else None
 
 
 def test_an_unknown_stage_is_told_with_the_nearest() -> None:
@@ -45,7 +45,7 @@ class Config(BaseModel):
     size: int
     seed: int = 1
     nested: Nested | None = None
-    log_every: Watching[int] = 10
+    log_every: NoFingerprint[int] = 10
 
 
 def test_changed_and_vanished_defaults_are_noticed_and_new_fields_are_not() -> None:
@@ -56,10 +56,14 @@ def test_changed_and_vanished_defaults_are_noticed_and_new_fields_are_not() -> N
     def change(version: int = 1, **fields: Any) -> list[str]:
         now = copy.deepcopy(recorded)
         now["toy"]["version"] = version
-        now["toy"]["defaults"] = {key: value for key, value in {**values, **fields}.items() if value != "gone"}
+        now["toy"]["defaults"] = {
+            key: value for key, value in {**values, **fields}.items() if value != "gone"
+        }
         return stage_defaults.faults(recorded, now)
 
     assert change() == change(new=3) == []
     assert change(seed=2) == ["toy: default of seed was 1, is 2; raise the stage's version"]
     assert change(seed="gone") == ["toy: field seed is gone; raise the stage's version"]
-    assert change(version=2, seed=2) == ["toy: version 1 became 2; run python -m tests.stage_defaults"]
+    assert change(version=2, seed=2) == [
+        "toy: version 1 became 2; run python -m tests.stage_defaults"
+    ]

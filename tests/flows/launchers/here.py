@@ -1,4 +1,6 @@
-"""A launcher whose hosts are all this machine: agents as plain child processes, without ssh. What it starts is as real as anywhere."""
+"""A launcher whose hosts are all this machine: agents as plain child processes, without ssh. What
+it starts is as real as anywhere.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,19 @@ from pathlib import Path
 
 import psutil
 
-from flows.launchers.by_agents import ByAgents
-from flows.launchers.protocol import Elastic, Handle, Host, Launch, Launcher
-from pipeline.core.execution import Execution
+from cloze.core.stages.execution import Execution
+from cloze.flows.launch.agent_launcher import AgentLauncher
+from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec
 
 NAMES = "abcdefgh"
 
 
 class Here:
-    """See `protocol.Starter`. Each agent's process is in `_agent-N` of the artifact's directory."""
+    """See `protocol.AgentStarter`. Each agent's process is in `_agent-N` of the artifact's
+    directory.
+    """
 
-    allots = False
+    allocates_gpus = False
 
     def check(self, execution: Execution) -> None:
         del execution
@@ -29,22 +33,25 @@ class Here:
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
         return [Host(name=name, count=processes) for name in NAMES[: execution.nodes]]
 
-    def elastic(self, execution: Execution) -> Elastic | None:
-        del execution
-        return None
-
-    def start(self, launch: Launch, execution: Execution) -> Handle:
+    def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
         del execution
         return _Agents(launch)
 
 
 class _Agents:
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: LaunchSpec) -> None:
         self.launch = launch
         self.processes = []
         for node in range(launch.nodes):
             process = subprocess.Popen(
-                [sys.executable, "-m", "flows.launchers.agent", launch.directory, str(node), "--leash"],
+                [
+                    sys.executable,
+                    "-m",
+                    "cloze.flows.launch.agent",
+                    launch.directory,
+                    str(node),
+                    "--leash",
+                ],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -61,14 +68,21 @@ class _Agents:
     def waiting(self) -> str | None:
         return None
 
-    def gone(self) -> Mapping[int, tuple[int, str]]:
-        return {node: (process.returncode, "") for node, process in enumerate(self.processes) if process.poll() is not None}
+    def exited(self) -> Mapping[int, tuple[int, str]]:
+        return {
+            node: (process.returncode, "")
+            for node, process in enumerate(self.processes)
+            if process.poll() is not None
+        }
 
     def stop(self) -> None:
         for process in self.processes:
             if process.stdin is not None and not process.stdin.closed:
                 process.stdin.close()
-            still = process.poll() is None and psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+            still = (
+                process.poll() is None
+                and psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+            )
             try:
                 process.wait(timeout=0 if still else 10)
             except subprocess.TimeoutExpired:
@@ -78,4 +92,4 @@ class _Agents:
                 process.stderr.close()
 
 
-LAUNCHER: Launcher = ByAgents(Here())
+LAUNCHER: Launcher = AgentLauncher(Here())

@@ -1,11 +1,13 @@
-"""A stand-in for a cluster, behind a `kubectl` of the tests': a TrainJob's pods are processes of this machine.
+"""A stand-in for a cluster, behind a `kubectl` of the tests': a TrainJob's pods are processes of
+this machine.
 
-It takes what the launcher writes, if it is a TrainJob by its schema, and starts the container's command once a node, with what Trainer's
-torch plugin sets. Below $CLUSTER: JOB/manifest.json, JOB/POD.json of each pod, and what tests lay there: `unschedulable` keeps pods
-pending, `down` is a cluster that does not answer.
+It takes what the launcher writes, if it is a TrainJob by its schema, and starts the container's
+command once a node, with what Trainer's torch plugin sets. Below $CLUSTER: JOB/manifest.json,
+JOB/POD.json of each pod, and what tests lay there: `unschedulable` keeps pods pending, `down` is a
+cluster that does not answer.
 
-    python kubectl.py ARGUMENTS OF KUBECTL
-    python kubectl.py pod JOB NODE            a pod: starts the command, passes SIGTERM on, keeps the exit code
+    python kubectl.py ARGUMENTS OF KUBECTL python kubectl.py pod JOB NODE            a pod: starts
+    the command, passes SIGTERM on, keeps the exit code
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 
 import jsonschema
 
-from pipeline.core.processes import before_exec
+from cloze.core.processes import set_parent_death_signal
 from tests.flows.launchers.trainjob_schema import TRAIN_JOB
 
 CLUSTER = Path(os.environ.get("CLUSTER", "/nonexistent"))
@@ -36,7 +38,9 @@ def fail(sentence: str) -> int:
 
 
 def option(arguments: list[str], name: str) -> str | None:
-    return next((word.partition("=")[2] for word in arguments if word.startswith(f"--{name}=")), None)
+    return next(
+        (word.partition("=")[2] for word in arguments if word.startswith(f"--{name}=")), None
+    )
 
 
 def apply(text: str) -> int:
@@ -51,20 +55,31 @@ def apply(text: str) -> int:
     for node in range(manifest["spec"]["trainer"]["numNodes"]):
         subprocess.Popen(
             [sys.executable, "-m", "tests.flows.launchers.kubectl", "pod", job.name, str(node)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )  # fmt: skip
     return 0
 
 
 def pod(job: Path, node: int) -> int:
     """A pod's life."""
-    place, trainer = job / f"pod-{node}.json", json.loads((job / "manifest.json").read_text())["spec"]["trainer"]
+    place, trainer = (
+        job / f"pod-{node}.json",
+        json.loads((job / "manifest.json").read_text())["spec"]["trainer"],
+    )
 
     def tell(**status: Any) -> None:
-        labels = {"batch.kubernetes.io/job-completion-index": str(node), "jobset.sigs.k8s.io/jobset-name": job.name}
+        labels = {
+            "batch.kubernetes.io/job-completion-index": str(node),
+            "jobset.sigs.k8s.io/jobset-name": job.name,
+        }
         place.with_suffix(".new").write_text(
             json.dumps(
-                {"metadata": {"name": f"{job.name}-node-0-{node}-x", "labels": labels}, "status": status, "pid": os.getpid()}
+                {
+                    "metadata": {"name": f"{job.name}-node-0-{node}-x", "labels": labels},
+                    "status": status,
+                    "pid": os.getpid(),
+                }
             )
         )
         place.with_suffix(".new").rename(place)
@@ -85,15 +100,24 @@ def pod(job: Path, node: int) -> int:
     }
     plain = {found["name"]: found["value"] for found in trainer.get("env", []) if "value" in found}
     container = subprocess.Popen(
-        trainer["command"], env={**os.environ, **plain, **ranks}, start_new_session=True, preexec_fn=before_exec()
+        trainer["command"],
+        env={**os.environ, **plain, **ranks},
+        start_new_session=True,
+        preexec_fn=set_parent_death_signal(),
     )
     signal.signal(signal.SIGTERM, lambda *_: container.terminate())
     tell(phase="Running")
     code = container.wait()
-    ended: dict[str, Any] = {"exitCode": code if code >= 0 else 128 - code, "reason": "Completed" if code == 0 else "Error"}
+    ended: dict[str, Any] = {
+        "exitCode": code if code >= 0 else 128 - code,
+        "reason": "Completed" if code == 0 else "Error",
+    }
     if code == -signal.SIGKILL:
         ended["reason"] = "OOMKilled"
-    tell(phase="Failed" if code else "Succeeded", containerStatuses=[{"state": {"terminated": ended}}])
+    tell(
+        phase="Failed" if code else "Succeeded",
+        containerStatuses=[{"state": {"terminated": ended}}],
+    )
     return 0
 
 
@@ -111,7 +135,10 @@ def delete(job: Path) -> None:
 
 def kubectl(arguments: list[str]) -> int:
     if (CLUSTER / "down").exists():
-        return fail("The connection to the server 10.0.0.1:6443 was refused - did you specify the right host or port?")
+        return fail(
+            "The connection to the server 10.0.0.1:6443 was refused - did you specify the right "
+            "host or port?"
+        )
     verb, kind, name = (*arguments[:3], "", "")[:3]
     with (CLUSTER / "calls").open("a") as calls:
         calls.write(" ".join(arguments) + "\n")
@@ -124,7 +151,10 @@ def kubectl(arguments: list[str]) -> int:
         return (
             0
             if name in RUNTIMES
-            else fail(f'Error from server (NotFound): clustertrainingruntimes.trainer.kubeflow.org "{name}" not found')
+            else fail(
+                f"Error from server (NotFound): clustertrainingruntimes.trainer.kubeflow.org "
+                f'"{name}" not found'
+            )
         )
     if verb == "get" and kind == "pods":
         selector = str(option(arguments, "selector")).partition("=")[2]
@@ -132,18 +162,26 @@ def kubectl(arguments: list[str]) -> int:
         return 0
     if verb == "get":
         if not (CLUSTER / name).exists():
-            return fail(f'Error from server (NotFound): trainjobs.trainer.kubeflow.org "{name}" not found')
+            return fail(
+                f'Error from server (NotFound): trainjobs.trainer.kubeflow.org "{name}" not found'
+            )
         print(json.dumps({"status": {"conditions": []}}))
         return 0
     if verb == "delete":
         wanted = option(arguments, "selector")
         for job in [found for found in CLUSTER.iterdir() if (found / "manifest.json").exists()]:
             labels = json.loads((job / "manifest.json").read_text())["metadata"]["labels"]
-            if job.name == name or (wanted and dict([wanted.split("=", 1)]).items() <= labels.items()):
+            if job.name == name or (
+                wanted and dict([wanted.split("=", 1)]).items() <= labels.items()
+            ):
                 delete(job)
         return 0
     return fail(f"error: unknown command {arguments}")
 
 
 if __name__ == "__main__":
-    sys.exit(pod(CLUSTER / sys.argv[2], int(sys.argv[3])) if sys.argv[1] == "pod" else kubectl(sys.argv[1:]))
+    sys.exit(
+        pod(CLUSTER / sys.argv[2], int(sys.argv[3]))
+        if sys.argv[1] == "pod"
+        else kubectl(sys.argv[1:])
+    )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.launchers import hostfile, ssh
-from flows.launchers.hostfile import Line
-from pipeline.core.errors import UsageError
-from pipeline.core.execution import Execution
+from cloze.core.errors import UsageError
+from cloze.core.stages.execution import Execution
+from cloze.flows.launch import ssh
+from cloze.flows.launch.ssh import HostEntry
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -19,7 +19,11 @@ def written(tmp_path: Path, text: str) -> str:
 
 def test_hosts_slots_and_comments(tmp_path: Path) -> None:
     text = "# ours\nworker-1 slots=4\n\nworker-2.site slots = 2 max_slots=8  # old\n10.0.0.3\n"
-    assert hostfile.read(written(tmp_path, text)) == [Line("worker-1", 4), Line("worker-2.site", 2), Line("10.0.0.3", None)]
+    assert ssh.read(written(tmp_path, text)) == [
+        HostEntry("worker-1", 4),
+        HostEntry("worker-2.site", 2),
+        HostEntry("10.0.0.3", None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +39,7 @@ def test_hosts_slots_and_comments(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        hostfile.read(written(tmp_path, text))
+        ssh.read(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -57,5 +61,29 @@ def test_options_that_do_not_fit_are_refused_before_anything_starts(
 
 
 def test_secrets_and_settings_reach_the_hosts_but_what_is_this_ones_own() -> None:
-    there = {"AWS_SECRET_ACCESS_KEY": "s", "NCCL_DEBUG": "INFO", "HOME": "/root", "CLOZE_EVENTS_FD": "5", "CLOZE_RUNS": "r"}
-    assert ssh.passed_on(there) == {"AWS_SECRET_ACCESS_KEY": "s", "NCCL_DEBUG": "INFO", "CLOZE_RUNS": "r"}
+    there = {
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "NCCL_DEBUG": "INFO",
+        "HOME": "/root",
+        "CLOZE_EVENTS_FD": "5",
+        "CLOZE_RUNS": "r",
+    }
+    assert ssh.passed_on(there) == {
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "NCCL_DEBUG": "INFO",
+        "CLOZE_RUNS": "r",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "address"),
+    [
+        ("train@worker-1", (), "worker-1"),
+        ("worker-1.site", (), "worker-1.site"),
+        ("big", ("HostName=10.0.0.9",), "10.0.0.9"),  # as an alias in ~/.ssh/config says it
+    ],
+)
+def test_other_hosts_reach_one_by_its_address_not_by_what_ssh_takes(
+    name: str, options: tuple[str, ...], address: str
+) -> None:
+    assert ssh.address(name, Execution(launcher="ssh", ssh_options=options)) == address

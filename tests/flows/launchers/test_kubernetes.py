@@ -1,4 +1,6 @@
-"""`--launcher kubernetes`: the TrainJob by its schema, and its course with a stand-in for the cluster (`kubectl.py`)."""
+"""`--launcher kubernetes`: the TrainJob by its schema, and its course with a stand-in for the
+cluster (`kubectl.py`).
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ import jsonschema
 import pytest
 import yaml
 
-from flows.launchers import head, kubernetes_manifest, table
-from flows.launchers.protocol import Launch
-from pipeline.core.errors import ClozeError, Stopped, UsageError
-from pipeline.core.execute import Result, execute
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import Reporter
+from cloze.core.errors import ClozeError, StoppedError, UsageError
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import Reporter
+from cloze.flows.launch import coordinator, kubernetes_manifest, protocol
+from cloze.flows.launch.protocol import LaunchSpec
 from tests.conftest import REPOSITORY
 from tests.flows.launchers import trainjob_schema
 from tests.flows.launchers.test_slurm import Heard, meanwhile
@@ -26,24 +28,35 @@ from tests.flows.toy import STAGE, ToyConfig
 
 IMAGE = "image=registry.example/cloze:1"
 EVERYTHING = (
-    IMAGE, "namespace=research", "runtime=cloze", "python=/opt/venv/bin/python", "claim=training:/data", "claim=models:/models", "cpu=16",
-    "memory=128Gi", "gpus=8", "shared_memory=32Gi", "env=NCCL_DEBUG=INFO", "env=PLAIN=a=b", "secret=AWS_SECRET_ACCESS_KEY=store/secret-key",
-    "service-account=trainer", "node_selector=cloud.example/gpu=h100", "toleration=nvidia.com/gpu", "toleration=team=nlp",
+    IMAGE, "namespace=research", "runtime=cloze", "python=/opt/venv/bin/python",
+    "claim=training:/data", "claim=models:/models", "cpu=16",
+    "memory=128Gi", "gpus=8", "shared_memory=32Gi", "env=NCCL_DEBUG=INFO", "env=PLAIN=a=b",
+    "secret=AWS_SECRET_ACCESS_KEY=store/secret-key",
+    "service-account=trainer", "node_selector=cloud.example/gpu=h100", "toleration=nvidia.com/gpu",
+    "toleration=team=nlp",
     "pull_secret=registry", "queue=nights",
 )  # fmt: skip
 
 
 def manifest(
-    options: tuple[str, ...] = (IMAGE, "claim=training:/data"), path: str = "/data/runs/pretrain", **more: Any
+    options: tuple[str, ...] = (IMAGE, "claim=training:/data"),
+    path: str = "/data/runs/pretrain",
+    **more: Any,
 ) -> dict[str, Any]:
     """Of two nodes with eight ranks each."""
-    execution = Execution(launcher="kubernetes", nodes=2, processes=8, kubernetes_options=options, **more)
-    launch = Launch(
-        artifact=path, directory=f"{path}/_logs/launches/1-a", job=f"{path}/_logs/job.json", worker="model.worker", hosts=("", ""),
-        counts=(8, 8), master="127.0.0.1:0", program={}, inputs={}, grace_seconds=execution.least_grace, grace_grows=False, device=execution.device,
+    execution = Execution(
+        launcher="kubernetes", nodes=2, processes=8, kubernetes_options=options, **more
+    )
+    launch = LaunchSpec(
+        artifact=path, directory=f"{path}/_logs/launches/1-a", job=f"{path}/_logs/job.json",
+        worker="cloze.model.worker", hosts=("", ""),
+        counts=(8, 8), program={}, inputs={}, grace_seconds=execution.min_grace_seconds,
+            grace_grows=False, device=execution.device,
     )  # fmt: skip
     chosen = kubernetes_manifest.options(execution)
-    return kubernetes_manifest.train_job(kubernetes_manifest.name_of(launch), launch, execution, chosen)
+    return kubernetes_manifest.train_job(
+        kubernetes_manifest.name_of(launch), launch, execution, chosen
+    )
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -59,12 +72,16 @@ def test_it_is_a_train_job_by_its_schema(case: str) -> None:
     jsonschema.validate(manifest(**CASES[case]), trainjob_schema.TRAIN_JOB)
 
 
-@pytest.mark.skipif("CLOZE_TRAINER_CRD" not in os.environ, reason="CLOZE_TRAINER_CRD names no CRD of Kubeflow Trainer's")
+@pytest.mark.skipif(
+    "CLOZE_TRAINER_CRD" not in os.environ,
+    reason="CLOZE_TRAINER_CRD names no CRD of Kubeflow Trainer's",
+)
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_a_train_job_by_trainers_own_schema(case: str) -> None:
     crd = yaml.safe_load(Path(os.environ["CLOZE_TRAINER_CRD"]).read_text())
     jsonschema.validate(
-        manifest(**CASES[case]), trainjob_schema.strict(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+        manifest(**CASES[case]),
+        trainjob_schema.strict(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]),
     )
 
 
@@ -108,8 +125,16 @@ def test_what_is_asked_for_is_in_it() -> None:
     assert found["metadata"]["namespace"] == "research"
     assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "nights"
     assert found["spec"]["runtimeRef"]["name"] == "cloze"
-    assert (trainer["numNodes"], trainer["numProcPerNode"], trainer["image"]) == (2, 8, "registry.example/cloze:1")
-    assert trainer["resourcesPerNode"]["limits"] == {"cpu": "16", "memory": "128Gi", "nvidia.com/gpu": "8"}
+    assert (trainer["numNodes"], trainer["numProcPerNode"], trainer["image"]) == (
+        2,
+        8,
+        "registry.example/cloze:1",
+    )
+    assert trainer["resourcesPerNode"]["limits"] == {
+        "cpu": "16",
+        "memory": "128Gi",
+        "nvidia.com/gpu": "8",
+    }
     assert {"name": "PLAIN", "value": "a=b"} in trainer["env"]
     secret = {"secretKeyRef": {"name": "store", "key": "secret-key"}}
     assert {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": secret} in trainer["env"]
@@ -132,19 +157,32 @@ def test_what_is_asked_for_is_in_it() -> None:
     }
     assert (
         "nvidia.com/gpu"
-        not in manifest((IMAGE, "claim=a:/data", "cpu=2"), device="cpu")["spec"]["trainer"]["resourcesPerNode"]["limits"]
+        not in manifest((IMAGE, "claim=a:/data", "cpu=2"), device="cpu")["spec"]["trainer"][
+            "resourcesPerNode"
+        ]["limits"]
     )
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ((), r"kubernetes_options \(image\) is missing; add --kubernetes-option image=REGISTRY/cloze:VERSION"),
-        ((IMAGE, "imgae=x"), r"kubernetes_options \(imgae=x\) is not known; did you mean 'image'\?"),
+        (
+            (),
+            r"kubernetes_options \(image\) is missing; add --kubernetes-option image=REGISTRY/"
+            r"cloze:VERSION",
+        ),
+        (
+            (IMAGE, "imgae=x"),
+            r"kubernetes_options \(imgae=x\) is not known; did you mean 'image'\?",
+        ),
         ((IMAGE, "gpus"), r"kubernetes_options \('gpus'\) must look like NAME=VALUE"),
         ((IMAGE, "gpus=many"), r"kubernetes_options \(gpus\): Input should be a valid integer"),
         ((IMAGE, IMAGE), r"says image a second time; it was registry.example/cloze:1"),
-        ((IMAGE, "claim=data"), r"kubernetes_options \(claim\): 'data' must look like NAME:/PATH, such as training:/data"),
+        (
+            (IMAGE, "claim=data"),
+            r"kubernetes_options \(claim\): 'data' must look like NAME:/PATH, such as training:/"
+            r"data",
+        ),
         ((IMAGE, "secret=KEY=value"), r"'KEY=value' must look like NAME=SECRET/KEY"),
         ((IMAGE, "env=PET_NNODES=2"), r"'PET_NNODES=2': Trainer sets the variables PET_… itself"),
     ],
@@ -158,15 +196,20 @@ def test_bad_options_are_refused(options: tuple[str, ...], sentence: str) -> Non
 def test_a_directory_that_pods_would_not_see_is_refused(options: tuple[str, ...]) -> None:
     with pytest.raises(
         UsageError,
-        match=r"/data/runs/pretrain is on .*, so the pods would not see it; add --kubernetes-option claim=NAME:/PATH",
+        match=(
+            r"/data/runs/pretrain is on .*, so the pods would not see it; add --kubernetes-option "
+            r"claim=NAME:/PATH"
+        ),
     ):
         manifest(options)
 
 
 def test_a_machine_without_kubectl_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="launcher kubernetes needs kubectl, which is not on this machine"):
-        table.launcher("kubernetes").check(Execution(kubernetes_options=(IMAGE,)))
+    with pytest.raises(
+        UsageError, match="launcher kubernetes needs kubectl, which is not on this machine"
+    ):
+        protocol.launcher("kubernetes").check(Execution(kubernetes_options=(IMAGE,)))
 
 
 @pytest.fixture
@@ -175,20 +218,26 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place, programs = tmp_path / "cluster", tmp_path / "bin"
     place.mkdir()
     programs.mkdir()
-    (programs / "kubectl").write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.flows.launchers.kubectl "$@"\n')
+    (programs / "kubectl").write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m tests.flows.launchers.kubectl "$@"\n'
+    )
     (programs / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("CLUSTER", str(place))
-    monkeypatch.setattr("flows.launchers.kubernetes.LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("cloze.flows.launch.kubernetes.LOOK_SECONDS", 0.5)
     return place
 
 
-def run(out: Path, heard: Reporter, act: str = "work", rank: int = 0, *options: str) -> Result:
-    stage = dataclasses.replace(STAGE, run=head.in_process(STAGE, "tests.flows.toy:STAGE"))
+def run(out: Path, heard: Reporter, act: str = "work", rank: int = 0, *options: str) -> BuildResult:
+    stage = dataclasses.replace(
+        STAGE, run=coordinator.run_in_worker_processes(STAGE, "tests.flows.toy:STAGE")
+    )
     wanted = (IMAGE, f"claim=training:{out.parent}", f"python={sys.executable}", *options)
     execution = Execution(launcher="kubernetes", nodes=2, device="cpu", kubernetes_options=wanted)
-    return execute(stage, ToyConfig(act=act, rank=rank), {}, str(out), execution=execution, report=heard)
+    return execute(
+        stage, ToyConfig(act=act, rank=rank), {}, str(out), execution=execution, report=heard
+    )
 
 
 def jobs(cluster: Path) -> list[str]:
@@ -212,7 +261,7 @@ def test_two_pods_make_it_and_are_deleted(cluster: Path, tmp_path: Path) -> None
 def test_a_stopped_run_saves_and_leaves_nothing(cluster: Path, tmp_path: Path) -> None:
     out, heard = tmp_path / "out", Heard()
     meanwhile(heard, lambda: (out / "_pid-1").exists(), heard.stop.set)
-    with pytest.raises(Stopped, match="stopped at step 7, checkpoint saved"):
+    with pytest.raises(StoppedError, match="stopped at step 7, checkpoint saved"):
         run(out, heard, "twice")
     assert jobs(cluster) == []
 
@@ -227,18 +276,26 @@ def test_a_train_job_that_somebody_deletes_is_told(cluster: Path, tmp_path: Path
             os.rename(cluster / job, tmp_path / job)
 
     meanwhile(heard, lambda: (out / "_pid-1").exists(), delete)
-    with pytest.raises(ClozeError, match=r"TrainJob cloze-out-\w+ was deleted in the cluster; run again to go on"):
+    with pytest.raises(
+        ClozeError, match=r"TrainJob cloze-out-\w+ was deleted in the cluster; run again to go on"
+    ):
         run(out, heard, "twice")
 
 
 @pytest.mark.parametrize(
     ("file", "options", "sentence"),
     [
-        ("down", (), r"the cluster does not answer kubectl \(The connection to the server 10.0.0.1:6443 was refused"),
+        (
+            "down",
+            (),
+            r"the cluster does not answer kubectl \(The connection to the server 10.0.0.1:6443 "
+            r"was refused",
+        ),
         (
             None,
             ("runtime=torhc",),
-            r"the cluster has no ClusterTrainingRuntime torhc \(.*not found\); install Kubeflow Trainer",
+            r"the cluster has no ClusterTrainingRuntime torhc \(.*not found\); install Kubeflow "
+            r"Trainer",
         ),
     ],
 )

@@ -1,4 +1,6 @@
-"""Stages as processes: progress and outcome come back, faults become sentences, and nobody is left behind."""
+"""Stages as processes: progress and outcome come back, faults become sentences, and nobody is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.launchers import head
-from pipeline.core.errors import ClozeError, DataError, Stopped
-from pipeline.core.execute import Result, execute
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import SILENT, Reporter
+from cloze.core.errors import ClozeError, DataError, StoppedError
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import NULL_REPORTER, Reporter
+from cloze.flows.launch import coordinator
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
 
@@ -35,9 +37,16 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    out: Path, processes: int = 1, report: Reporter = SILENT, grace: float = 25.0, minutes: float | None = None, **config: Any
-) -> Result:
-    stage = dataclasses.replace(STAGE, run=head.in_process(STAGE, "tests.flows.toy:STAGE"))
+    out: Path,
+    processes: int = 1,
+    report: Reporter = NULL_REPORTER,
+    grace: float = 25.0,
+    minutes: float | None = None,
+    **config: Any,
+) -> BuildResult:
+    stage = dataclasses.replace(
+        STAGE, run=coordinator.run_in_worker_processes(STAGE, "tests.flows.toy:STAGE")
+    )
     execution = Execution(processes=processes, grace_seconds=grace, timeout_minutes=minutes)
     return execute(stage, ToyConfig(**config), {}, str(out), execution=execution, report=report)
 
@@ -54,10 +63,12 @@ class Listener(Reporter):
         if self.fault is not None:
             raise self.fault
 
-    def begin(self, build_id: str) -> None:
+    def build_started(self, build_id: str) -> None:
         self._take("begin", build_id)
 
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
         self._take("progress", done, total, unit)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
@@ -65,14 +76,24 @@ class Listener(Reporter):
 
 
 def living(out: Path) -> list[int]:
-    return [pid for pid in (int(p.read_text()) for p in out.glob("_pid-*")) if psutil.pid_exists(pid)]
+    return [
+        pid for pid in (int(p.read_text()) for p in out.glob("_pid-*")) if psutil.pid_exists(pid)
+    ]
 
 
 def test_outcome_progress_and_counters_come_back(tmp_path: Path) -> None:
     listener = Listener()
     result = run(tmp_path / "a", processes=2, report=listener)
-    assert (result.manifest.rows, result.manifest.summary, result.manifest.counters) == (1, {"rank": 0}, {"seen": 5})
-    told = [event for step in (1, 2, 3) for event in (("progress", step, 3, "steps"), ("metrics", step, 1.0))]
+    assert (result.manifest.rows, result.manifest.summary, result.manifest.counters) == (
+        1,
+        {"rank": 0},
+        {"seen": 5},
+    )
+    told = [
+        event
+        for step in (1, 2, 3)
+        for event in (("progress", step, 3, "steps"), ("metrics", step, 1.0))
+    ]
     assert listener.events == [("begin", result.manifest.build), *told]  # rank 0's alone
     assert run(tmp_path / "a", report=(cached := Listener())).cached
     assert cached.events == []
@@ -87,7 +108,9 @@ def test_a_rank_that_takes_long_to_end_has_done_its_work(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
-def test_ranks_keep_freed_memory_unless_the_user_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_keep_freed_memory_unless_the_user_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pages = (1 << 27) // resource.getpagesize()
     assert run(tmp_path / "a", act="allocate").manifest.counters["faults"] < 10
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=1048576")
@@ -117,13 +140,17 @@ def test_a_crash_names_the_log(tmp_path: Path) -> None:
 
 def test_a_killed_rank_is_named_and_its_peer_does_not_hang(tmp_path: Path) -> None:
     """Its peer's own error, that somebody is gone, is not what is told."""
-    with pytest.raises(ClozeError, match=r"^toy rank 1 was killed \(SIGKILL.*\); its output is in .*rank1.log$"):
+    with pytest.raises(
+        ClozeError, match=r"^toy rank 1 was killed \(SIGKILL.*\); its output is in .*rank1.log$"
+    ):
         run(tmp_path / "a", processes=2, act="die", rank=1)
     assert living(tmp_path / "a") == []
 
 
 def test_the_killed_process_of_a_stage_with_one_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ClozeError, match=r"^toy was killed \(SIGKILL.*\); its output is in .*rank0.log$"):
+    with pytest.raises(
+        ClozeError, match=r"^toy was killed \(SIGKILL.*\); its output is in .*rank0.log$"
+    ):
         run(tmp_path / "a", act="die")
 
 
@@ -142,19 +169,26 @@ def test_a_fault_of_the_parent_is_no_stop(tmp_path: Path) -> None:
     assert living(tmp_path / "a") == []
 
 
-def test_a_fault_in_reporting_is_told_once_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_in_reporting_is_told_once_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     listener = Listener(OSError("the disk is full"))
     assert not run(tmp_path / "a", report=listener).cached
     assert len(listener.events) == 7  # each is tried
     assert [record.message for record in caplog.records] == [
-        f"reporting ({kind}) failed, the stage goes on: OSError: the disk is full" for kind in ("begin", "progress", "metrics")
+        f"reporting ({kind}) failed, the stage goes on: OSError: the disk is full"
+        for kind in ("build_started", "progress", "metrics")
     ]
 
 
-@pytest.mark.parametrize(("grace", "error"), [(0.5, KeyboardInterrupt), (25.0, Stopped)])
-def test_a_stop_waits_for_as_long_as_it_is_told(tmp_path: Path, grace: float, error: type[BaseException]) -> None:
+@pytest.mark.parametrize(("grace", "error"), [(0.5, KeyboardInterrupt), (25.0, StoppedError)])
+def test_a_stop_waits_for_as_long_as_it_is_told(
+    tmp_path: Path, grace: float, error: type[BaseException]
+) -> None:
     class Interrupting(Reporter):
-        def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        def progress(
+            self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+        ) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(error):
@@ -167,12 +201,12 @@ SCRIPT = """
     from pathlib import Path
     from tests.flows.launchers.test_local import run
     import signal
-    from flows.cli import _interrupt
+    from cloze.flows.cli import _interrupt
     signal.signal(signal.SIGTERM, _interrupt)
-    from pipeline.core.errors import Stopped
+    from cloze.core.errors import StoppedError
     try:
         run(Path(sys.argv[1]), processes=2, act="hang")
-    except Stopped as error:
+    except StoppedError as error:
         print(error)
         sys.exit(4)
 """
@@ -180,7 +214,10 @@ SCRIPT = """
 
 def start_hanging(out: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(out)], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
     )
     deadline = time.monotonic() + 30
     while len(list(out.glob("_pid-*"))) < 2:
@@ -196,7 +233,9 @@ class Stopping(Reporter):
     def __init__(self) -> None:
         self.asked = False
 
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
         self.asked = True
 
     def stop_asked(self) -> bool:
@@ -204,8 +243,10 @@ class Stopping(Reporter):
 
 
 def test_a_run_that_is_asked_to_end_stops_its_ranks_from_any_thread(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as pool, pytest.raises(Stopped, match="step 7"):
-        pool.submit(run, tmp_path / "a", processes=2, report=Stopping(), act="slow").result(timeout=60)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(StoppedError, match="step 7"):
+        pool.submit(run, tmp_path / "a", processes=2, report=Stopping(), act="slow").result(
+            timeout=60
+        )
     assert living(tmp_path / "a") == []
 
 
@@ -220,7 +261,7 @@ def test_sigterm_is_passed_on_and_becomes_stopped(tmp_path: Path) -> None:
     process = start_hanging(tmp_path / "a")
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=30)
-    assert (process.returncode, "checkpoint saved" in output) == (Stopped.exit_code, True)
+    assert (process.returncode, "checkpoint saved" in output) == (StoppedError.exit_code, True)
     assert living(tmp_path / "a") == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.launchers import mailbox
+from cloze.flows.launch import event_files
 
 
 @pytest.fixture(params=["disk", "store"])
@@ -16,9 +16,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_what_is_sent_is_read_once_and_in_order(place: str) -> None:
-    inbox = mailbox.Inbox(f"{place}/node0")
+    inbox = event_files.EventReader(f"{place}/node0")
     assert inbox.read() == []
-    outbox = mailbox.Outbox(f"{place}/node0")
+    outbox = event_files.EventWriter(f"{place}/node0")
     outbox.send([{"rank": 0, "progress": [1, 2]}, {"rank": 1}])
     assert inbox.read() == [{"rank": 0, "progress": [1, 2]}, {"rank": 1}]
     outbox.send([])
@@ -26,12 +26,14 @@ def test_what_is_sent_is_read_once_and_in_order(place: str) -> None:
     outbox.send([{"ended": 0}])
     outbox.send([{"done": True}])
     assert inbox.read() == [{"ended": 0}, {"done": True}]
-    assert mailbox.Inbox(f"{place}/node0").read()[-1] == {"done": True}  # who comes late reads all of it
+    assert event_files.EventReader(f"{place}/node0").read()[-1] == {
+        "done": True
+    }  # who comes late reads all of it
     outbox.close()
 
 
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
-    inbox, file = mailbox.Inbox(str(tmp_path / "node0")), tmp_path / "node0.jsonl"
+    inbox, file = event_files.EventReader(str(tmp_path / "node0")), tmp_path / "node0.jsonl"
     file.write_bytes(b'{"a": 1}\n{"b"')
     assert inbox.read() == [{"a": 1}]
     with file.open("ab") as stream:
@@ -40,7 +42,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
 
 
 def test_a_file_is_there_whole_or_not_at_all(place: str) -> None:
-    assert mailbox.get(f"{place}/go.json") is None
-    assert mailbox.peek(f"{place}/beat0") == ""
-    mailbox.put(f"{place}/go.json", {"port": 7})
-    assert mailbox.get(f"{place}/go.json") == {"port": 7}
+    assert event_files.read_json(f"{place}/go.json") is None
+    assert event_files.peek(f"{place}/beat0") == ""
+    event_files.write_json(f"{place}/go.json", {"port": 7})
+    assert event_files.read_json(f"{place}/go.json") == {"port": 7}

@@ -1,4 +1,6 @@
-"""`--launcher slurm` on a real Slurm of two nodes: submitted, followed, cancelled, queued again, attached to; with a toy for a training."""
+"""`--launcher slurm` on a real Slurm of two nodes: submitted, followed, cancelled, queued again,
+attached to; with a toy for a training.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,19 @@ from typing import Any
 
 import pytest
 
-from flows.launchers import head, slurm, slurm_queue, table
-from pipeline.core.errors import ClozeError, Stopped, UsageError
-from pipeline.core.execute import Result, execute
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import Reporter
+from cloze.core.errors import ClozeError, StoppedError, UsageError
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import Reporter
+from cloze.flows.launch import coordinator, protocol, slurm, slurm_cli
 from tests import slurm_cluster
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
 
 pytestmark = pytest.mark.timeout(600)
-needs_slurm = pytest.mark.skipif(slurm_cluster.missing() is not None, reason=str(slurm_cluster.missing()))
+needs_slurm = pytest.mark.skipif(
+    slurm_cluster.missing() is not None, reason=str(slurm_cluster.missing())
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,9 @@ def _environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 class Heard(Reporter):
-    """What a follower is told. `stop` asks it to end; `at_progress` is called when the stage is on its way."""
+    """What a follower is told. `stop` asks it to end; `at_progress` is called when the stage is on
+    its way.
+    """
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -51,7 +57,9 @@ class Heard(Reporter):
         self.steps: list[float] = []
         self.metrics_seen: list[Mapping[str, Any]] = []
 
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
         if "note" in figures:
             self.notes.append(figures["note"])
         elif total is not None:
@@ -64,13 +72,26 @@ class Heard(Reporter):
         return self.stop.is_set()
 
 
-def run(out: Path, heard: Reporter, act: str = "work", nodes: int = 2, options: tuple[str, ...] = (), **more: Any) -> Result:
-    stage = dataclasses.replace(STAGE, run=head.in_process(STAGE, "tests.flows.toy:STAGE"))
-    execution = Execution(launcher="slurm", nodes=nodes, slurm_options=options, device="cpu", grace_seconds=20, **more)
+def run(
+    out: Path,
+    heard: Reporter,
+    act: str = "work",
+    nodes: int = 2,
+    options: tuple[str, ...] = (),
+    **more: Any,
+) -> BuildResult:
+    stage = dataclasses.replace(
+        STAGE, run=coordinator.run_in_worker_processes(STAGE, "tests.flows.toy:STAGE")
+    )
+    execution = Execution(
+        launcher="slurm", nodes=nodes, slurm_options=options, device="cpu", grace_seconds=20, **more
+    )
     return execute(stage, ToyConfig(act=act), {}, str(out), execution=execution, report=heard)
 
 
-def meanwhile(heard: Heard, ready: Callable[[], object], act: Callable[[], object]) -> threading.Thread:
+def meanwhile(
+    heard: Heard, ready: Callable[[], object], act: Callable[[], object]
+) -> threading.Thread:
     """A thread that does something once something is so."""
 
     def wait_and_act() -> None:
@@ -96,16 +117,22 @@ def test_two_nodes_make_it(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None
     assert (tmp_path / "out" / "out.txt").read_text() == "2"  # ranks
     assert result.manifest.counters == {"seen": 5}
     assert heard.steps == [1, 2, 3]
+    assert (
+        json.loads((tmp_path / "out" / "_logs" / "job.json").read_text())["execution"]["launcher"]
+        == "slurm"
+    )
     assert [line["step"] for line in heard.metrics_seen] == [1, 2, 3]
     cluster.until(lambda: cluster.jobs()[job_of(tmp_path / "out")] == "COMPLETED")
 
 
 @needs_slurm
 @pytest.mark.soak
-def test_a_stopped_run_ends_its_job_and_is_gone_on_with(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+def test_a_stopped_run_ends_its_job_and_is_gone_on_with(
+    cluster: slurm_cluster.Slurm, tmp_path: Path
+) -> None:
     out, heard = tmp_path / "out", Heard()
     meanwhile(heard, lambda: (out / "_pid-1").exists(), heard.stop.set)
-    with pytest.raises(Stopped, match="stopped at step 7, checkpoint saved"):
+    with pytest.raises(StoppedError, match="stopped at step 7, checkpoint saved"):
         run(out, heard, "twice")
     first = job_of(out)
     cluster.until(lambda: cluster.jobs()[first] in ("FAILED", "CANCELLED", "COMPLETED"))
@@ -115,11 +142,15 @@ def test_a_stopped_run_ends_its_job_and_is_gone_on_with(cluster: slurm_cluster.S
 
 
 @needs_slurm
-def test_a_job_whose_time_is_over_is_queued_again(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+def test_a_job_whose_time_is_over_is_queued_again(
+    cluster: slurm_cluster.Slurm, tmp_path: Path
+) -> None:
     out, heard = tmp_path / "out", Heard()
 
     def end_of_time() -> None:
-        cluster.run("scancel", "--batch", "--signal=TERM", job_of(out))  # what `--signal=B:TERM@…` does
+        cluster.run(
+            "scancel", "--batch", "--signal=TERM", job_of(out)
+        )  # what `--signal=B:TERM@…` does
         cluster.until(lambda: any("waits in the queue again" in note for note in heard.notes))
         cluster.hasten(job_of(out))
 
@@ -135,7 +166,9 @@ def test_a_job_whose_time_is_over_is_queued_again(cluster: slurm_cluster.Slurm, 
 
 @needs_slurm
 @pytest.mark.soak
-def test_a_job_that_is_taken_out_of_the_queue_again_is_no_stop(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+def test_a_job_that_is_taken_out_of_the_queue_again_is_no_stop(
+    cluster: slurm_cluster.Slurm, tmp_path: Path
+) -> None:
     """Its head has said that it is queued again; what became of that is what counts."""
     out, heard = tmp_path / "out", Heard()
 
@@ -145,15 +178,22 @@ def test_a_job_that_is_taken_out_of_the_queue_again_is_no_stop(cluster: slurm_cl
         cluster.run("scancel", job_of(out))
 
     meanwhile(heard, lambda: (out / "_pid-1").exists(), queue_and_cancel)
-    with pytest.raises(ClozeError, match=r"was cancelled when it had been queued again \(stopped at step 7") as caught:
+    with pytest.raises(
+        ClozeError, match=r"was cancelled when it had been queued again \(stopped at step 7"
+    ) as caught:
         run(out, heard, "twice")
-    assert not isinstance(caught.value, Stopped)
+    assert not isinstance(caught.value, StoppedError)
 
 
 def left_alone(cluster: slurm_cluster.Slurm, out: Path) -> str:
     """A job that runs, and whose submitter was killed."""
-    script = "import sys; from pathlib import Path; from tests.flows.launchers import test_slurm as t; t.run(Path(sys.argv[1]), t.Heard(), 'twice')"
-    killed = subprocess.Popen([sys.executable, "-c", script, str(out)], cwd=REPOSITORY, start_new_session=True)
+    script = (
+        "import sys; from pathlib import Path; from tests.flows.launchers import test_slurm as t; "
+        "t.run(Path(sys.argv[1]), t.Heard(), 'twice')"
+    )
+    killed = subprocess.Popen(
+        [sys.executable, "-c", script, str(out)], cwd=REPOSITORY, start_new_session=True
+    )
     cluster.until(lambda: (out / "_pid-1").exists())
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
@@ -162,12 +202,16 @@ def left_alone(cluster: slurm_cluster.Slurm, out: Path) -> str:
 
 @needs_slurm
 @pytest.mark.soak
-def test_the_same_command_attaches_to_the_job_of_one_that_was_killed(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+def test_the_same_command_attaches_to_the_job_of_one_that_was_killed(
+    cluster: slurm_cluster.Slurm, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     job = left_alone(cluster, out)
     assert cluster.jobs()[job] == "RUNNING"
     heard = Heard()
-    thread = meanwhile(heard, lambda: heard.steps, lambda: cluster.run("scancel", "--batch", "--signal=TERM", job))
+    thread = meanwhile(
+        heard, lambda: heard.steps, lambda: cluster.run("scancel", "--batch", "--signal=TERM", job)
+    )
     hasten = meanwhile(heard, lambda: heard.steps, lambda: cluster.hasten(job))
     run(out, heard, "twice")
     thread.join()
@@ -177,8 +221,12 @@ def test_the_same_command_attaches_to_the_job_of_one_that_was_killed(cluster: sl
 
 
 @needs_slurm
-def test_one_that_waits_in_the_queue_says_so_and_leaves_it(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
-    blocker = cluster.run("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 300")
+def test_one_that_waits_in_the_queue_says_so_and_leaves_it(
+    cluster: slurm_cluster.Slurm, tmp_path: Path
+) -> None:
+    blocker = cluster.run(
+        "sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 300"
+    )
     cluster.until(lambda: cluster.jobs()[blocker] == "RUNNING")
     out, heard = tmp_path / "out", Heard()
     meanwhile(heard, lambda: any("(Resources)" in note for note in heard.notes), heard.stop.set)
@@ -194,9 +242,13 @@ def test_one_that_waits_in_the_queue_says_so_and_leaves_it(cluster: slurm_cluste
 
 @needs_slurm
 @pytest.mark.soak
-def test_a_rank_that_dies_is_named_with_its_host(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+def test_a_rank_that_dies_is_named_with_its_host(
+    cluster: slurm_cluster.Slurm, tmp_path: Path
+) -> None:
     with pytest.raises(ClozeError, match=r"toy rank 1 on host 127\.0\.0\.3 was killed \(SIGKILL"):
-        stage = dataclasses.replace(STAGE, run=head.in_process(STAGE, "tests.flows.toy:STAGE"))
+        stage = dataclasses.replace(
+            STAGE, run=coordinator.run_in_worker_processes(STAGE, "tests.flows.toy:STAGE")
+        )
         execution = Execution(launcher="slurm", nodes=2, device="cpu")
         execute(stage, ToyConfig(act="die", rank=1), {}, str(tmp_path / "out"), execution=execution)
     job = job_of(tmp_path / "out")
@@ -205,9 +257,14 @@ def test_a_rank_that_dies_is_named_with_its_host(cluster: slurm_cluster.Slurm, t
 
 
 @needs_slurm
-def test_what_slurm_refuses_is_told_in_its_words(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+def test_what_slurm_refuses_is_told_in_its_words(
+    cluster: slurm_cluster.Slurm, tmp_path: Path
+) -> None:
     with pytest.raises(
-        UsageError, match=r"Slurm does not take the job \(.*nvalid partition.*\); see --slurm-option and `sinfo`"
+        UsageError,
+        match=(
+            r"Slurm does not take the job \(.*nvalid partition.*\); see --slurm-option and `sinfo`"
+        ),
     ):
         run(tmp_path / "out", Heard(), options=("--partition=nowhere",))
 
@@ -215,59 +272,103 @@ def test_what_slurm_refuses_is_told_in_its_words(cluster: slurm_cluster.Slurm, t
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"slurm_options": ("--nodes=3",)}, r"slurm_options \(--nodes=3\) is set by the launcher; what says it is --nodes"),
-        ({"slurm_options": ("partition=gpu",)}, r"slurm_options \('partition=gpu'\) must look like --NAME=VALUE"),
-        ({"hostfile": "hosts"}, r"hostfile \(hosts\) is for --launcher ssh or torchrun; Slurm chooses the hosts itself"),
+        (
+            {"slurm_options": ("--nodes=3",)},
+            r"slurm_options \(--nodes=3\) is set by the launcher; what says it is --nodes",
+        ),
+        (
+            {"slurm_options": ("partition=gpu",)},
+            r"slurm_options \('partition=gpu'\) must look like --NAME=VALUE",
+        ),
+        (
+            {"hostfile": "hosts"},
+            r"hostfile \(hosts\) is for --launcher ssh; Slurm chooses the hosts itself",
+        ),
     ],
 )
 def test_bad_options_are_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        table.launcher("slurm").check(Execution(launcher="slurm", **given))
+        protocol.launcher("slurm").check(Execution(launcher="slurm", **given))
 
 
 def test_a_machine_without_slurm_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="launcher slurm needs sbatch, which is not on this machine; run it on a login node"):
-        table.launcher("slurm").check(Execution(launcher="slurm"))
+    with pytest.raises(
+        UsageError,
+        match="launcher slurm needs sbatch, which is not on this machine; run it on a login node",
+    ):
+        protocol.launcher("slurm").check(Execution(launcher="slurm"))
 
 
 def test_the_job_is_told_to_stop_before_its_time_is_over(tmp_path: Path) -> None:
-    work = slurm_work(tmp_path, grace_seconds=300, slurm_options=("--time=10:00", "--comment=it's ours"))
+    work = slurm_work(
+        tmp_path, grace_seconds=300, slurm_options=("--time=10:00", "--comment=it's ours")
+    )
     script = slurm.batch_script(work, str(tmp_path))
     assert "#SBATCH --signal=B:TERM@330\n" in script  # the grace time, and for the rest 30 s
     assert "#SBATCH --requeue\n" in script
     assert "#SBATCH '--comment=it'\"'\"'s ours'\n" in script
 
 
-def slurm_work(out: Path, **execution: Any) -> slurm.Work:
-    from pipeline.core.stage import Build
-    from pipeline.core.worker import Job
+def slurm_work(out: Path, **execution: Any) -> slurm.LaunchRequest:
+    from cloze.core.stages.stage import BuildContext
+    from cloze.core.stages.worker import Job
 
     how = Execution(launcher="slurm", **execution)
-    build = Build(path=str(out), inputs={}, execution=how, fingerprint="f")
+    build = BuildContext(path=str(out), inputs={}, execution=how, fingerprint="f")
     job = Job(
-        stage="toy", reference="tests.flows.toy:STAGE", config={}, path=str(out), inputs={}, execution={}, fingerprint="f"
+        stage="toy",
+        reference="tests.flows.toy:STAGE",
+        config={},
+        path=str(out),
+        inputs={},
+        execution={},
+        fingerprint="f",
     )
-    return slurm.Work(job=job, worker="tests.flows.worker", processes=1, build=build)
+    return slurm.LaunchRequest(job=job, worker="tests.flows.worker", processes=1, build=build)
 
 
 def test_states_that_slurm_may_tell() -> None:
-    assert slurm_queue.Seen("PENDING").queued
-    assert not slurm_queue.Seen("COMPLETING").ended  # it may be queued again
-    assert not slurm_queue.QUEUED & slurm_queue.ENDED
+    assert slurm_cli.SlurmJobStatus("PENDING").queued
+    assert not slurm_cli.SlurmJobStatus("COMPLETING").ended  # it may be queued again
+    assert not slurm_cli.QUEUED & slurm_cli.ENDED
+
+
+def here(out: Path) -> BuildResult:
+    """What `cloze resume OUT --processes 1` does."""
+    stage = dataclasses.replace(
+        STAGE, run=coordinator.run_in_worker_processes(STAGE, "tests.flows.toy:STAGE")
+    )
+    return execute(stage, ToyConfig(act="twice"), {}, str(out), execution=Execution(device="cpu"))
 
 
 @needs_slurm
 @pytest.mark.soak
-def test_cancel_ends_a_job_that_nobody_follows(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+def test_cancel_ends_a_job_that_nobody_follows(
+    cluster: slurm_cluster.Slurm, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     job = left_alone(cluster, out)
+    with pytest.raises(
+        UsageError,
+        match=rf"Slurm's job {job} still trains in .*out; follow it with --launcher slurm",
+    ):
+        here(out)
+    (
+        out / "_logs" / "slurm" / "submitted.json"
+    ).unlink()  # as where the submitter was killed before it wrote it
+    with pytest.raises(UsageError, match=rf"Slurm's job {job} still trains in"):
+        here(out)
     done = subprocess.run(
-        [sys.executable, "-c", "from flows.cli import entry; entry()", "cancel", f"{out}/", "--json"],
+        [sys.executable, "-c", "from cloze.flows.cli import entry; entry()", "cancel", f"{out}/",
+            "--json"],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["state"] == "cancelled"
     assert cluster.jobs()[job] == "FAILED"  # it has ended with 4
     assert cluster.field(job, "Restarts") == "0"
-    assert "stopped at step 7, checkpoint saved" in (out / "_logs" / "slurm" / f"{job}.log").read_text()
+    assert (
+        "stopped at step 7, checkpoint saved"
+        in (out / "_logs" / "slurm" / f"{job}.log").read_text()
+    )

@@ -1,4 +1,6 @@
-"""What counts as stopped: a rank's own word, also of one that took so long to end that it was killed."""
+"""What counts as stopped: a rank's own word, also of one that took so long to end that it was
+killed.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +10,35 @@ from typing import Any
 
 import pytest
 
-from flows.launchers.course import Course
-from flows.launchers.protocol import Lost, Told
-from pipeline.core.errors import Stopped
-from pipeline.core.execution import Execution
-from pipeline.core.stage import Build
+from cloze.core.errors import StoppedError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.flows.launch.launch_state import LaunchState
+from cloze.flows.launch.protocol import RankEvent, RanksLostError
 
 SAVED = {"error": "stopped at step 7, checkpoint saved", "exit_code": 4}
 KILLED = {"ended": -9, "ours": True}
 
 
-def course_of(path: Path) -> Course:
-    build = Build(path=str(path), inputs={}, execution=Execution(), fingerprint="f")
+def course_of(path: Path) -> LaunchState:
+    build = BuildContext(path=str(path), inputs={}, execution=Execution(), fingerprint="f")
     started: Any = SimpleNamespace(ranks=(0, 1), host=lambda rank: None)
-    return Course("toy", build, started, path)
+    return LaunchState("toy", build, started, path)
 
 
-def test_one_that_told_its_error_and_was_ended_after_that_was_not_asked_to_stop(tmp_path: Path) -> None:
+def test_one_that_told_its_error_and_was_ended_after_that_was_not_asked_to_stop(
+    tmp_path: Path,
+) -> None:
     """As where a full disk has ended its agent."""
     course = course_of(tmp_path)
-    course.take([(1, {"error": "the checkpoint could not be written", "exit_code": 1})])
-    course.take([(1, {"ended": -15, "ours": True}), (0, KILLED)])
-    with pytest.raises(Lost, match="the checkpoint could not be written"):
-        course.outcome()
+    course.update([(1, {"error": "the checkpoint could not be written", "exit_code": 1})])
+    course.update([(1, {"ended": -15, "ours": True}), (0, KILLED)])
+    with pytest.raises(RanksLostError, match="the checkpoint could not be written"):
+        course.result()
     silent = course_of(tmp_path)
-    silent.take([(1, {"ended": -15, "ours": False}), (0, KILLED)])
-    with pytest.raises(Stopped):
-        silent.outcome()
+    silent.update([(1, {"ended": -15, "ours": False}), (0, KILLED)])
+    with pytest.raises(StoppedError):
+        silent.result()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,9 @@ def test_one_that_told_its_error_and_was_ended_after_that_was_not_asked_to_stop(
         ([(0, KILLED), (1, KILLED)], False),
     ],
 )
-def test_a_rank_that_told_of_its_checkpoint_has_stopped(told: list[Told], stopped: bool, tmp_path: Path) -> None:
+def test_a_rank_that_told_of_its_checkpoint_has_stopped(
+    told: list[RankEvent], stopped: bool, tmp_path: Path
+) -> None:
     course = course_of(tmp_path)
-    course.take(told)
+    course.update(told)
     assert course.stopped is stopped

@@ -1,8 +1,10 @@
 """What a TrainJob of Kubeflow Trainer 2.2 and 2.3 may hold, as far as a launcher could write it.
 
-Written after https://github.com/kubeflow/trainer (Apache-2.0), manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml and
-pkg/apis/trainer/v1alpha1/trainjob_types.go, with the API server's own rules for names. Fields that are not here are refused, as the API server
-does with `--validate=strict`. `CLOZE_TRAINER_CRD` may name that file of a checkout: then manifests are held against it, too.
+Written after https://github.com/kubeflow/trainer (Apache-2.0),
+manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml and
+pkg/apis/trainer/v1alpha1/trainjob_types.go, with the API server's own rules for names. Fields that
+are not here are refused, as the API server does with `--validate=strict`. `CLOZE_TRAINER_CRD` may
+name that file of a checkout: then manifests are held against it, too.
 """
 
 from __future__ import annotations
@@ -12,14 +14,20 @@ from typing import Any
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
 LABEL_NAME = (
-    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/"
+    r")?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 )
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
 QUANTITY: Schema = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"}
 
 
 def _object(required: tuple[str, ...] = (), **fields: Schema) -> Schema:
-    return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 def _list(of: Schema, most: int) -> Schema:
@@ -38,18 +46,35 @@ LABELS = _map({"type": "string", "pattern": LABEL_VALUE})
 KEY = _object(("key",), key=TEXT, name=TEXT, optional={"type": "boolean"})
 FIELD = _object(("fieldPath",), apiVersion=TEXT, fieldPath=TEXT)
 ENV = _list(
-    _object(("name",), name=_text(253), value=TEXT, valueFrom=_object(secretKeyRef=KEY, configMapKeyRef=KEY, fieldRef=FIELD)),
+    _object(
+        ("name",),
+        name=_text(253),
+        value=TEXT,
+        valueFrom=_object(secretKeyRef=KEY, configMapKeyRef=KEY, fieldRef=FIELD),
+    ),
     128,
 )
 MOUNT = _object(
-    ("name", "mountPath"), name=TEXT, mountPath={"type": "string", "pattern": "^/"}, readOnly={"type": "boolean"}, subPath=TEXT
+    ("name", "mountPath"),
+    name=TEXT,
+    mountPath={"type": "string", "pattern": "^/"},
+    readOnly={"type": "boolean"},
+    subPath=TEXT,
 )
-CONTAINER = _object(("name",), name=_text(253), env=ENV, volumeMounts=_list(MOUNT, 128), securityContext={"type": "object"})
+CONTAINER = _object(
+    ("name",),
+    name=_text(253),
+    env=ENV,
+    volumeMounts=_list(MOUNT, 128),
+    securityContext={"type": "object"},
+)
 VOLUME = _object(
     ("name",),
     name={"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
     emptyDir=_object(medium={"enum": ["", "Memory"]}, sizeLimit=QUANTITY),
-    persistentVolumeClaim=_object(("claimName",), claimName=_text(253), readOnly={"type": "boolean"}),
+    persistentVolumeClaim=_object(
+        ("claimName",), claimName=_text(253), readOnly={"type": "boolean"}
+    ),
 )
 TOLERATION = _object(
     key=TEXT,
@@ -81,11 +106,17 @@ PATCH = _object(
     trainingRuntimeSpec=_object(
         template=_object(
             metadata=METADATA,
-            spec=_object(replicatedJobs=_list(_object(("name",), name=_text(253), template=JOB_TEMPLATE), 100)),
+            spec=_object(
+                replicatedJobs=_list(
+                    _object(("name",), name=_text(253), template=JOB_TEMPLATE), 100
+                )
+            ),
         )
     ),
 )
-RESOURCES = _object(requests=_map(QUANTITY), limits=_map(QUANTITY), claims=_list({"type": "object"}, 16))
+RESOURCES = _object(
+    requests=_map(QUANTITY), limits=_map(QUANTITY), claims=_list({"type": "object"}, 16)
+)
 TRAINER = _object(
     image=_text(500),
     command=_list(TEXT, 128),
@@ -109,12 +140,17 @@ TRAIN_JOB = _object(
     spec=_object(
         ("runtimeRef",),
         runtimeRef=_object(
-            ("name",), name=_text(253), apiGroup=_text(253), kind={"enum": ["ClusterTrainingRuntime", "TrainingRuntime"]}
+            ("name",),
+            name=_text(253),
+            apiGroup=_text(253),
+            kind={"enum": ["ClusterTrainingRuntime", "TrainingRuntime"]},
         ),
         trainer=TRAINER,
         runtimePatches=_list(PATCH, 16),
         suspend={"type": "boolean"},
-        managedBy={"enum": ["trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue"]},
+        managedBy={
+            "enum": ["trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue"]
+        },
         activeDeadlineSeconds={"type": "integer", "minimum": 1},
     ),
 )

@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
-from flows.night.journal import CHAMPION, NIGHT, REGISTERED, Champion, Journal
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.flows.nightly.journal import CHAMPION, NIGHT, REGISTERED, Champion, Journal
 
 
 def champion(step: int, since: float = 0) -> Champion:
     key = f"{'a' * 64}/checkpoints/step-{step:08d}"
     return Champion(
-        key=key, checkpoint=f"/runs/{step}", run="demo", step=step, scores={"sst2": 80.0 + step}, since=since, why=f"why {step}"
+        key=key,
+        checkpoint=f"/runs/{step}",
+        run="demo",
+        step=step,
+        scores={"sst2": 80.0 + step},
+        since=since,
+        why=f"why {step}",
     )
 
 
@@ -43,7 +49,10 @@ def test_the_champion_follows_from_the_lines(tmp_path: Path) -> None:
     journal.append(night(champion(2, since=20)))
     assert journal.champion() == champion(2, since=20)
     assert journal.seen() == {"one", "two"}
-    assert [(change.champion.step, change.replaced.step if change.replaced else None) for change in journal.changes()] == [
+    assert [
+        (change.champion.step, change.replaced.step if change.replaced else None)
+        for change in journal.changes()
+    ] == [
         (1, None),
         (2, 1),
     ]
@@ -58,7 +67,9 @@ def test_rollbacks_lead_further_back_each_time(tmp_path: Path) -> None:
     now = journal.champion()
     assert now is not None
     assert now.step == 1
-    assert [(change.kind, change.champion.step, change.why) for change in journal.changes()][3:] == [
+    assert [(change.kind, change.champion.step, change.why) for change in journal.changes()][
+        3:
+    ] == [
         ("rollback", 2, "it swears"),
         ("rollback", 1, "by hand"),
     ]
@@ -89,14 +100,19 @@ def test_mlflows_version_is_the_present_champions(tmp_path: Path) -> None:
     assert journal.version() == 7
     journal.append(night(champion(2)))
     assert journal.version() is None
-    journal.append({"kind": CHAMPION, "time": 2.0, "champion": champion(3).as_json(), "version": 4})
+    journal.append({"kind": CHAMPION, "time": 2.0, "champion": champion(3).as_json()})
+    assert journal.version() is None
+    assert journal.champion() == champion(3)
+    journal.append({"kind": REGISTERED, "time": 2.5, "key": champion(3).key, "version": 4})
     assert journal.version() == 4
     journal.rollback("by hand", "me", 3.0)
     assert journal.version() is None
 
 
 def test_nights_do_not_overlap(tmp_path: Path) -> None:
-    """The lease is the kernel's; a second holder in the same process is refused as one in another."""
+    """The lease is the kernel's; a second holder in the same process is refused as one
+    in another.
+    """
     journal, refused = Journal(tmp_path), []
 
     def second() -> None:

@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from flows.graph.matrix import WORD
-from flows.night.looking import Found, choose, label, look, parse_since
-from pipeline.core import storage
-from pipeline.core.errors import UsageError
+from cloze.core import storage
+from cloze.core.errors import UsageError
+from cloze.flows.graph.overrides import WORD
+from cloze.flows.nightly.discovery import (
+    CheckpointInfo,
+    choose,
+    find_checkpoints,
+    label,
+    parse_since,
+)
 
 
 def training(
@@ -30,7 +36,8 @@ def training(
         mark.touch()
         os.utime(mark, (time + step, time + step))
     storage.write_bytes(
-        str(place / "_building.json"), json.dumps({"stage": stage, "fingerprint": fingerprint, "build": "b1"}).encode()
+        str(place / "_building.json"),
+        json.dumps({"stage": stage, "fingerprint": fingerprint, "build": "b1"}).encode(),
     )
     storage.write_bytes(
         str(place / "_logs" / "job.json"),
@@ -48,7 +55,7 @@ def test_all_trainings_are_found_and_nothing_else(tmp_path: Path) -> None:
     (made / "checkpoints" / "step-00000030").mkdir()  # not complete yet
     (made / "checkpoints" / "_removed-step-00000005").mkdir()
     (tmp_path / "other" / "checkpoints" / "step-00000001").mkdir(parents=True)
-    found = look(tmp_path)
+    found = find_checkpoints(tmp_path)
     assert [(item.run, item.step, item.milestone, item.newest) for item in found] == [
         ("single", 5, False, True),
         ("demo", 10, True, False),
@@ -60,31 +67,45 @@ def test_all_trainings_are_found_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_milestones_by_number_count_too(tmp_path: Path) -> None:
-    made = training(tmp_path / "demo" / "pretrain-aaa", "a" * 64, [10, 15, 20, 25], milestones=(15,))
-    storage.write_bytes(
-        str(made / "_logs" / "job.json"), json.dumps({"config": {"milestones": [15], "milestone_every": 10}}).encode()
+    made = training(
+        tmp_path / "demo" / "pretrain-aaa", "a" * 64, [10, 15, 20, 25], milestones=(15,)
     )
-    assert [item.step for item in look(tmp_path) if item.milestone] == [10, 15, 20]
+    storage.write_bytes(
+        str(made / "_logs" / "job.json"),
+        json.dumps({"config": {"milestones": [15], "milestone_every": 10}}).encode(),
+    )
+    assert [item.step for item in find_checkpoints(tmp_path) if item.milestone] == [10, 15, 20]
 
 
-def test_of_a_mixture_the_first_dataset_that_is_still_there_is_brought_along(tmp_path: Path) -> None:
+def test_of_a_mixture_the_first_dataset_that_is_still_there_is_brought_along(
+    tmp_path: Path,
+) -> None:
     made = training(tmp_path / "demo" / "pretrain-aaa", "a" * 64, [10])
     for name in ("news", "wiki"):
         storage.write_bytes(str(tmp_path / name / "manifest.json"), b"{}")
     inputs = {f"dataset/{name}": str(tmp_path / name) for name in ("wiki", "news", "books")}
-    storage.write_bytes(str(made / "_logs" / "job.json"), json.dumps({"config": {}, "inputs": inputs}).encode())
-    assert look(tmp_path)[0].made_from == {"dataset": str(tmp_path / "news")}
+    storage.write_bytes(
+        str(made / "_logs" / "job.json"), json.dumps({"config": {}, "inputs": inputs}).encode()
+    )
+    assert find_checkpoints(tmp_path)[0].made_from == {"dataset": str(tmp_path / "news")}
 
 
 def test_no_runs_are_no_failure(tmp_path: Path) -> None:
-    assert look(tmp_path / "none") == []
+    assert find_checkpoints(tmp_path / "none") == []
 
 
 def found(
-    key: str, step: int, *, newest: bool = False, milestone: bool = False, run: str = "demo", written: float = 0
-) -> Found:
-    return Found(
-        key=f"{key}/checkpoints/step-{step:08d}", path=f"/runs/{key}/{step}", run=run, training=f"/runs/{key}", build="", step=step,
+    key: str,
+    step: int,
+    *,
+    newest: bool = False,
+    milestone: bool = False,
+    run: str = "demo",
+    written: float = 0,
+) -> CheckpointInfo:
+    return CheckpointInfo(
+        key=f"{key}/checkpoints/step-{step:08d}", path=f"/runs/{key}/{step}", run=run,
+        training=f"/runs/{key}", build="", step=step,
         written=written or step, milestone=milestone, newest=newest, made_from={},
     )  # fmt: skip
 
@@ -94,7 +115,12 @@ ONE = [found("a" * 64, 10), found("a" * 64, 20, milestone=True), found("a" * 64,
 
 @pytest.mark.parametrize(
     ("which", "steps"),
-    [(("newest",), [30]), (("milestones",), [20]), (("newest", "milestones"), [30, 20]), (("all",), [30, 10, 20])],
+    [
+        (("newest",), [30]),
+        (("milestones",), [20]),
+        (("newest", "milestones"), [30, 20]),
+        (("all",), [30, 10, 20]),
+    ],
 )
 def test_which(which: tuple[str, ...], steps: list[int]) -> None:
     choice = choose(ONE, set(), which=which)
@@ -112,10 +138,17 @@ def test_what_was_seen_is_not_new_unless_it_is_asked_for_by_time() -> None:
 def test_a_night_has_its_fill_and_the_rest_waits() -> None:
     many = [
         *ONE,
-        *(found(letter * 64, 5, newest=True, run=letter, written=written) for letter, written in (("b", 40), ("c", 50))),
+        *(
+            found(letter * 64, 5, newest=True, run=letter, written=written)
+            for letter, written in (("b", 40), ("c", 50))
+        ),
     ]
     choice = choose(many, set(), which=("all",), limit=3)
-    assert [item.run for item in choice.chosen] == ["c", "b", "demo"]  # the newest of each training first
+    assert [item.run for item in choice.chosen] == [
+        "c",
+        "b",
+        "demo",
+    ]  # the newest of each training first
     assert [item.step for item in choice.waiting] == [10, 20]  # then what has waited longest
     assert choice.passed == []
 
@@ -127,7 +160,11 @@ def test_labels_can_be_parts_of_names_and_stay() -> None:
 
 def test_since() -> None:
     assert parse_since("36h", 200_000, "UTC") == 200_000 - 36 * 3600
-    assert parse_since("2026-11-20", 0, "UTC") - parse_since("2026-11-20", 0, "Europe/Zurich") == 3600
-    assert parse_since("2026-11-20T10:00+01:00", 0, "UTC") == parse_since("2026-11-20T09:00", 0, "UTC")
+    assert (
+        parse_since("2026-11-20", 0, "UTC") - parse_since("2026-11-20", 0, "Europe/Zurich") == 3600
+    )
+    assert parse_since("2026-11-20T10:00+01:00", 0, "UTC") == parse_since(
+        "2026-11-20T09:00", 0, "UTC"
+    )
     with pytest.raises(UsageError, match="yesterday"):
         parse_since("yesterday", 0, "UTC")

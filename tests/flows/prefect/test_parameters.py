@@ -6,12 +6,19 @@ from typing import Any
 
 import pytest
 
-from flows.graph import config as configs
-from flows.prefect.parameters import parameters_of
-from flows.prefect.parts import pretraining
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.flows.graph import config as configs
+from cloze.flows.prefect.graph_run import full_run
+from cloze.flows.prefect.parameters import parameters_of
 
-EMPTY: dict[str, Any] = {"config": "demo", "launcher": None, "nodes": None, "hostfile": None, "launcher_options": []}
+EMPTY: dict[str, Any] = {
+    "config": "demo",
+    "until": ["pretrain"],
+    "launcher": None,
+    "nodes": None,
+    "hostfile": None,
+    "launcher_options": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -22,29 +29,62 @@ EMPTY: dict[str, Any] = {"config": "demo", "launcher": None, "nodes": None, "hos
         ("ssh", ["Port=2222"], "ssh_options"),
     ],
 )
-def test_the_launcher_of_a_form_is_that_of_the_trainings(launcher: str, options: list[str], field: str) -> None:
-    given = {**EMPTY, "launcher": launcher, "nodes": 2, "hostfile": "/shared/hosts", "launcher_options": options}
-    found = configs.load("demo", parameters_of(given, until=("pretrain",)).overrides)
+def test_the_launcher_of_a_form_is_that_of_the_trainings(
+    launcher: str, options: list[str], field: str
+) -> None:
+    given = {
+        **EMPTY,
+        "launcher": launcher,
+        "nodes": 2,
+        "hostfile": "/shared/hosts",
+        "launcher_options": options,
+    }
+    found = configs.load("demo", parameters_of(given).overrides)
     trainings = [node for node in found.nodes.values() if node.stage == "pretrain"]
     assert trainings
     for node in trainings:
         execution = node.execution
-        assert (execution.launcher, execution.nodes, execution.hostfile) == (launcher, 2, "/shared/hosts")
+        assert (execution.launcher, execution.nodes, execution.hostfile) == (
+            launcher,
+            2,
+            "/shared/hosts",
+        )
         assert getattr(execution, field) == tuple(options)
-    assert {node.execution.launcher for node in found.nodes.values() if node.stage != "pretrain"} == {"local"}
+    assert {
+        node.execution.launcher for node in found.nodes.values() if node.stage != "pretrain"
+    } == {"local"}
 
 
 def test_an_empty_form_leaves_the_config_as_it_is() -> None:
-    assert parameters_of(EMPTY, until=("pretrain",)).overrides == {}
+    assert parameters_of(EMPTY).overrides == {}
+
+
+def test_what_a_form_s_schema_takes_is_what_the_config_takes() -> None:
+    filled = {
+        "epochs": 2,
+        "task_learning_rate": 1e-4,
+        "task_seed": 0,
+        "steps": 1,
+        "global_batch": 8,
+        "learning_rate": 0.5,
+    }
+    filled |= {"seed": 0, "vocab_size": 900, "length": 8, "copies": 1, "workers": 1, "processes": 1}
+    found = configs.load("demo", parameters_of({"config": "demo", **filled}).overrides)
+    assert {node.stage for node in found.nodes.values()} >= {"pretrain", "finetune"}
+    kinds = full_run.parameters.properties
+    assert {name: kinds[name]["type"] for name, value in filled.items()} == {
+        name: "number" if isinstance(value, float) else "integer" for name, value in filled.items()
+    }
 
 
 def test_options_without_a_launcher_that_takes_them_are_refused() -> None:
     with pytest.raises(
-        UsageError, match="launcher_options are given, and launcher is empty; choose slurm, kubernetes, ssh, torchrun"
+        UsageError,
+        match="launcher_options are given, and launcher is empty; choose slurm, kubernetes, ssh",
     ):
         parameters_of({**EMPTY, "launcher_options": ["--partition=gpu"]})
 
 
 def test_the_form_offers_the_launchers() -> None:
-    launcher = pretraining.parameters.properties["launcher"]
-    assert {"local", "ssh", "torchrun", "slurm", "kubernetes"} <= set(launcher["enum"])
+    launcher, _ = full_run.parameters.properties["launcher"]["anyOf"]
+    assert {"local", "ssh", "slurm", "kubernetes"} <= set(launcher["enum"])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.graph import config as configs
-from flows.graph.config import RunConfig
-from flows.graph.overrides import parse
+from cloze.flows.graph import config as configs
+from cloze.flows.graph.config import RunConfig
+from cloze.flows.graph.overrides import parse
 from tests.flows.presets.reading import OF_A_CHECKPOINT, SOURCES, WITHOUT_TEXT, Load
 from tests.glue_files import write_glue
 

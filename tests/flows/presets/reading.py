@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from flows.graph import config as configs
-from flows.graph.config import RunConfig
-from flows.graph.nodes import Node
+from cloze.flows.graph import config as configs
+from cloze.flows.graph.config import RunConfig
+from cloze.flows.graph.nodes import Node
 
 BOOKS = str(configs.samples_directory() / "books")
 SOURCES = f"corpus.sources=[{{kind: books, path: {BOOKS}}}]"
 WITHOUT_TEXT = {  # presets whose text the user brings
-    "albert-base", "bert-base", "bert-large-two-phase", "deberta-v3-base", "domain-adaptation", "electra-base", "electra-small",
+    "albert-base", "bert-base", "bert-large-two-phase", "deberta-v3-base", "domain-adaptation",
+    "electra-base", "electra-small",
     "modernbert-base", "roberta-base", "roberta-large", "spanbert-large",
 }  # fmt: skip
-OF_A_CHECKPOINT = {"glue", "grid", "together", "transfer"}  # presets that begin with a checkpoint and a directory of tasks
+OF_A_CHECKPOINT = {
+    "glue",
+    "grid",
+    "together",
+    "transfer",
+}  # presets that begin with a checkpoint and a directory of tasks
 
 
 class Load(Protocol):
@@ -24,7 +30,10 @@ class Load(Protocol):
 
 
 def inputs(node: Node) -> dict[str, str]:
-    return {role: f"{origin.node or ''}/{origin.path}".strip("/") for role, origin in node.inputs.items()}
+    return {
+        role: f"{origin.node or ''}/{origin.path}".strip("/")
+        for role, origin in node.inputs.items()
+    }
 
 
 def values(node: Node, *names: str) -> list[Any]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.graph import config as configs
-from flows.graph.plan import plan
-from pipeline.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, UsageError
+from cloze.flows.graph import config as configs
+from cloze.flows.graph.plan import plan
 from tests.flows.presets.reading import OF_A_CHECKPOINT, WITHOUT_TEXT, Load
 
 
@@ -17,12 +17,14 @@ def test_every_preset_is_a_graph_under_its_own_name(name: str, load: Load) -> No
     config = load(name)
     assert config.name == name
     for place, node in enumerate(config.nodes.values()):
-        assert all(list(config.nodes).index(parent) < place for parent in node.after)
+        assert all(list(config.nodes).index(parent) < place for parent in node.depends_on)
     first = "finetune" if name in OF_A_CHECKPOINT else "corpus"
     assert {first, "report"} <= {node.stage for node in config.nodes.values()}
 
 
-@pytest.mark.parametrize("name", sorted(set(configs.preset_names()) - WITHOUT_TEXT - OF_A_CHECKPOINT))
+@pytest.mark.parametrize(
+    "name", sorted(set(configs.preset_names()) - WITHOUT_TEXT - OF_A_CHECKPOINT)
+)
 def test_presets_with_text_name_files_that_are_there(name: str, load: Load) -> None:
     for source in load(name).nodes["corpus"].config.sources:  # type: ignore[attr-defined]
         assert source.kind == "docstrings" or Path(source.path).exists()
@@ -32,13 +34,15 @@ def test_presets_with_text_name_files_that_are_there(name: str, load: Load) -> N
 def test_without_text_one_sentence_says_how_to_give_it(name: str, load: Load) -> None:
     with pytest.raises(UsageError) as caught:
         configs.load(name)
-    assert (
-        str(caught.value)
-        == "corpus.sources is missing; give it: --set corpus.sources='[{kind: wikipedia, path: DUMP.xml.bz2}]'"
+    assert str(caught.value) == (
+        "corpus.sources is missing; give it: --set corpus.sources='[{kind: wikipedia, path: "
+        "DUMP.xml.bz2}]'"
     )
 
 
-def test_what_is_not_there_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Load) -> None:
+def test_what_is_not_there_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Load
+) -> None:
     monkeypatch.setenv("CLOZE_RUNS", str(tmp_path))
     with pytest.raises(DataError, match=r"^finetune.checkpoint: nowhere/checkpoint does not exist"):
         plan(load("glue", "finetune.checkpoint=nowhere/checkpoint"))

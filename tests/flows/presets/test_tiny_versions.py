@@ -27,10 +27,18 @@ TINY = [
 def run(tmp_path: Path, name: str, *settings: str, only: tuple[str, ...] = ()) -> dict[str, Any]:
     """What `cloze run` tells of a tiny version of the preset."""
     given = [SOURCES, "corpus.heldout_fraction=0.2", *TINY, *settings]
-    options = [part for setting in given for part in ("--set", setting)] + [part for node in only for part in ("--only", node)]
+    options = [part for setting in given for part in ("--set", setting)] + [
+        part for node in only for part in ("--only", node)
+    ]
     command = [warm.python(), "-c", warm.ENTRY, "run", name, "--no-prefect", "--json", *options]
-    environment = {**os.environ, "CLOZE_RUNS": str(tmp_path / "runs"), "CLOZE_SLOTS": str(tmp_path / "slots")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, env=environment)
+    environment = {
+        **os.environ,
+        "CLOZE_RUNS": str(tmp_path / "runs"),
+        "CLOZE_SLOTS": str(tmp_path / "slots"),
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=1200, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return {stage["node"]: stage for stage in json.loads(done.stdout.splitlines()[-1])["stages"]}
 
@@ -50,7 +58,7 @@ def run(tmp_path: Path, name: str, *settings: str, only: tuple[str, ...] = ()) -
             "modernbert-base",
             ["vocab.size=600", "dataset.length=32", "dataset@8192.length=64", "dataset.shards=1", "pretrain.model=modern-tiny",
              "pretrain.steps=6", "pretrain@context.steps=3", "pretrain@decay.steps=3", "pretrain.warmup_steps=2", "pretrain.global_batch=4",
-             "pretrain.initial_batch=2", "pretrain.ramp_steps=3", "pretrain@context.global_batch=2", "pretrain@decay.global_batch=2"],
+             "pretrain.initial_batch=2", "pretrain.batch_ramp_steps=3", "pretrain@context.global_batch=2", "pretrain@decay.global_batch=2"],
             {"pretrain": 6, "pretrain@context": 9, "pretrain@decay": 12},
         ),
         (
@@ -84,13 +92,19 @@ def test_a_tiny_domain_adaptation_goes_three_ways(tmp_path: Path) -> None:
     ]
     small += ["pretrain.warmup_steps=1"]
     before = ("name=general", "pretrain.schedule_steps=null", "pretrain.model=bert-tiny")
-    general = run(tmp_path, "bert-base", *small, *before, only=("corpus", "vocab", "dataset", "pretrain"))
+    general = run(
+        tmp_path, "bert-base", *small, *before, only=("corpus", "vocab", "dataset", "pretrain")
+    )
     path = general["pretrain"]["checkpoint"]
     settings = [
-        *(one for one in small if "vocab" not in one), "dataset@scratch-512.length=64", f"pretrain.checkpoint={path}", f"vocab.import_path={path}/tokenizer",
-        f"vocab@extended.extend_path={path}/tokenizer", "vocab@extended.add=20", "vocab@scratch.size=400", "pretrain@scratch.model=bert-tiny",
-        "pretrain@scratch.steps=4", "pretrain@scratch.schedule_steps=6", "pretrain@scratch.global_batch=4", "pretrain@scratch.warmup_steps=1",
-        "pretrain@scratch-512.steps=2", "pretrain@scratch-512.schedule_steps=6", "pretrain@scratch-512.global_batch=4", "pretrain@scratch-512.warmup_steps=1",
+        *(one for one in small if "vocab" not in one), "dataset@scratch-512.length=64",
+            f"pretrain.checkpoint={path}", f"vocab.import_path={path}/tokenizer",
+        f"vocab@extended.extend_path={path}/tokenizer", "vocab@extended.add=20",
+        "vocab@scratch.size=400", "pretrain@scratch.model=bert-tiny",
+        "pretrain@scratch.steps=4", "pretrain@scratch.schedule_steps=6",
+        "pretrain@scratch.global_batch=4", "pretrain@scratch.warmup_steps=1",
+        "pretrain@scratch-512.steps=2", "pretrain@scratch-512.schedule_steps=6",
+        "pretrain@scratch-512.global_batch=4", "pretrain@scratch-512.warmup_steps=1",
     ]  # fmt: skip
     made = run(tmp_path, "domain-adaptation", *settings)
     assert made["vocab@extended"]["size"] == made["vocab"]["size"] + 20

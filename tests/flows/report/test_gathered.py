@@ -1,4 +1,6 @@
-"""What a report makes of many nodes: scores over instances, the last pretrainings, curves on one axis."""
+"""What a report makes of many nodes: scores over instances, the last pretrainings, curves on one
+axis.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,16 @@ from typing import Any
 
 import pytest
 
-from flows.report.gathered import Gathered, Place, curves, last_pretrainings, lower_is_better, scores, told_groups
-from pipeline.core.artifact import Manifest
+from cloze.core.artifacts.artifact import Manifest
+from cloze.flows.report.report_nodes import (
+    NodePlacement,
+    ReportNode,
+    curves,
+    describe_groups,
+    last_pretrainings,
+    lower_is_better,
+    scores,
+)
 
 
 def node(
@@ -19,43 +29,75 @@ def node(
     values: Mapping[str, Any] | None = None,
     inputs: Mapping[str, str] | None = None,
     history: list[dict[str, Any]] | None = None,
-) -> Gathered:
+) -> ReportNode:
     stage = name.partition("@")[0]
-    manifest = Manifest(stage=stage, version=1, fingerprint=name, parents={}, config={}, files=(), summary=dict(summary))
-    place = Place(section=section or stage, values=dict(values or {}), inputs=dict(inputs or {}))
-    return Gathered(name=name, path=f"/runs/{name}", manifest=manifest, place=place, history=history or [])
-
-
-def tuned(task: str, seed: int, accuracy: float, stage: str = "finetune") -> Gathered:
-    return node(
-        f"{stage}@{task}-{seed}", {"metrics": {"accuracy": accuracy, "f1": accuracy / 2}}, values={"task": task, "seed": seed}
+    manifest = Manifest(
+        stage=stage,
+        version=1,
+        fingerprint=name,
+        parents={},
+        config={},
+        files=(),
+        summary=dict(summary),
+    )
+    place = NodePlacement(
+        section=section or stage, values=dict(values or {}), inputs=dict(inputs or {})
+    )
+    return ReportNode(
+        name=name, path=f"/runs/{name}", manifest=manifest, place=place, history=history or []
     )
 
 
-def pretrained(name: str, loss: float | None, first: int = 1, last: int = 4, **inputs: str) -> Gathered:
+def tuned(task: str, seed: int, accuracy: float, stage: str = "finetune") -> ReportNode:
+    return node(
+        f"{stage}@{task}-{seed}",
+        {"metrics": {"accuracy": accuracy, "f1": accuracy / 2}},
+        values={"task": task, "seed": seed},
+    )
+
+
+def pretrained(
+    name: str, loss: float | None, first: int = 1, last: int = 4, **inputs: str
+) -> ReportNode:
     history = [{"step": step, "mlm_loss": 7.0 - step / 10} for step in range(first, last + 1)] + [
         {"step": last, "heldout_loss": 6.0}
     ]
-    return node(name, {"objectives": ["mlm", "nsp"], "heldout_loss": loss}, section=name, inputs=inputs, history=history)
+    return node(
+        name,
+        {"objectives": ["mlm", "nsp"], "heldout_loss": loss},
+        section=name,
+        inputs=inputs,
+        history=history,
+    )
 
 
 def test_mean_and_deviation_are_over_seeds_and_the_best_is_named() -> None:
     found = scores([tuned("sst2", 1, 0.8), tuned("sst2", 2, 0.9), tuned("sst2", 3, 0.7)])
     assert set(found) == {"finetune"}
     score = found["finetune"]["accuracy"]
-    assert (score.mean, score.best, score.best_node, score.n) == (pytest.approx(0.8), 0.9, "finetune@sst2-2", 3)
+    assert (score.mean, score.best, score.best_node, score.n) == (
+        pytest.approx(0.8),
+        0.9,
+        "finetune@sst2-2",
+        3,
+    )
     assert score.std == pytest.approx(0.1)
-    assert score.told == "0.800 ± 0.100"
+    assert score.format == "0.800 ± 0.100"
 
 
 def test_each_task_and_setting_has_its_own_and_there_is_no_mean_over_them() -> None:
-    nodes = [tuned(task, seed, value) for task, value in (("sst2", 0.9), ("package", 0.5)) for seed in (1, 2)]
+    nodes = [
+        tuned(task, seed, value)
+        for task, value in (("sst2", 0.9), ("package", 0.5))
+        for seed in (1, 2)
+    ]
     nodes += [
-        node(f"finetune@rates-{name}-{seed}", {"task": "cola", "metric": "matthews", "metrics": {"accuracy": 0.7, "matthews": score}},
+        node(f"finetune@rates-{name}-{seed}", {"task": "cola", "metric": "matthews",
+        "metrics": {"accuracy": 0.7, "matthews": score}},
              "finetune@rates", {"rate": name, "seed": seed})
         for name, score in (("low", 0.2), ("high", 0.4)) for seed in (1, 2, 3)
     ]  # fmt: skip
-    found, told = scores(nodes), told_groups(nodes)
+    found, told = scores(nodes), describe_groups(nodes)
     assert {group: metrics[told[group]["score"]].n for group, metrics in found.items()} == {
         "finetune@sst2": 2,
         "finetune@package": 2,
@@ -75,16 +117,29 @@ def test_each_task_and_setting_has_its_own_and_there_is_no_mean_over_them() -> N
 
 def test_one_instance_has_no_deviation() -> None:
     score = scores([node("evaluate", {"metrics": {"accuracy": 0.5}})])["evaluate"]["accuracy"]
-    assert score.as_json() == {"mean": 0.5, "std": None, "best": 0.5, "best_node": "evaluate", "n": 1}
+    assert score.as_json() == {
+        "mean": 0.5,
+        "std": None,
+        "best": 0.5,
+        "best_node": "evaluate",
+        "n": 1,
+    }
 
 
 def test_the_least_loss_is_the_best_and_what_is_no_number_is_left_out() -> None:
     found = scores([pretrained("pretrain", 6.0), pretrained("pretrain@b", None)])
     assert set(found) == {"pretrain"}
-    low = scores([node(f"pretrain@{n}", {"heldout_loss": loss}, values={"seed": n}) for n, loss in ((1, 5.0), (2, 4.0))])
+    low = scores(
+        [
+            node(f"pretrain@{n}", {"heldout_loss": loss}, values={"seed": n})
+            for n, loss in ((1, 5.0), (2, 4.0))
+        ]
+    )
     assert low["pretrain"]["heldout_loss"].best_node == "pretrain@2"
     assert not scores([node("evaluate", {"metrics": {"accuracy": math.nan, "label": "x"}})])
-    assert [lower_is_better(name) for name in ("heldout_loss", "perplexity", "accuracy", "macro_f1")] == [
+    assert [
+        lower_is_better(name) for name in ("heldout_loss", "perplexity", "accuracy", "macro_f1")
+    ] == [
         True,
         True,
         False,
@@ -100,16 +155,24 @@ def test_the_last_of_each_chain_of_phases_fills_masks() -> None:
         pretrained("pretrain@other", 5.0),
         tuned("sst2", 1, 0.5),
     ]
-    assert [one.name for one in last_pretrainings(nodes)] == ["pretrain@512", "pretrain@decay", "pretrain@other"]
+    assert [one.name for one in last_pretrainings(nodes)] == [
+        "pretrain@512",
+        "pretrain@decay",
+        "pretrain@other",
+    ]
 
 
 def test_phases_stand_one_after_another_on_one_axis() -> None:
-    """Steps of `continue` go on by themselves; those that begin anew from weights are put behind them."""
+    """Steps of `continue` go on by themselves; those that begin anew from weights are put behind
+    them.
+    """
     first, second, branch, anew, again = curves(
         [
             pretrained("pretrain", 6.0, 1, 4),
             pretrained("pretrain@512", 5.0, 5, 6, **{"continue": "pretrain"}),
-            pretrained("pretrain@branch", 5.0, 1, 2, checkpoint="pretrain/checkpoints/step-00000002"),
+            pretrained(
+                "pretrain@branch", 5.0, 1, 2, checkpoint="pretrain/checkpoints/step-00000002"
+            ),
             pretrained("pretrain@anew", 5.0, 1, 3, checkpoint="pretrain@512"),
             pretrained("pretrain@again", 5.0, 1, 1, checkpoint="pretrain@anew"),
         ]

@@ -1,4 +1,6 @@
-"""The page: one file that needs nothing else, of one node each as of many, and nothing of what it shows is taken for HTML."""
+"""The page: one file that needs nothing else, of one node each as of many, and nothing of what it
+shows is taken for HTML.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flows.report.gathered import Gathered, Place, scores
-from flows.report.page import render
-from flows.report.stage import FILE, STAGE, ReportConfig, headline, run
-from pipeline.core import artifact
-from pipeline.core.artifact import Manifest
-from pipeline.core.execution import Execution
-from pipeline.core.stage import Build
+from cloze.core.artifacts import artifact
+from cloze.core.artifacts.artifact import Manifest
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.flows.report.page import render
+from cloze.flows.report.report_nodes import NodePlacement, ReportNode, scores
+from cloze.flows.report.stage import FILE, STAGE, ReportConfig, headline, run
 
 CORPUS = {
     "documents": 14,
@@ -24,45 +26,75 @@ CORPUS = {
     "dropped": {},
 }
 DATASET = {
-    "tokens": 900, "rows": 30, "copies": 4, "shards": 2, "heldout_rows": 3, "length": 64, "pair_labels": {"next": 20}, "length_histogram": [1, 5, 24],
+    "tokens": 900, "rows": 30, "copies": 4, "shards": 2, "heldout_rows": 3, "length": 64,
+    "pair_labels": {"next": 20}, "length_histogram": [1, 5, 24],
 }  # fmt: skip
 PRETRAIN = {
-    "objectives": ["mlm"], "heldout_loss": 6.2, "unigram_entropy": 5.3, "tokens_per_second": 2000.0, "steps": 60, "precision": "bf16",
+    "objectives": ["mlm"], "heldout_loss": 6.2, "unigram_entropy": 5.3, "tokens_per_second": 2000.0,
+    "steps": 60, "precision": "bf16",
 }  # fmt: skip
-HISTORY = [{"step": step, "mlm_loss": 7.0 - step / 50, "tokens_per_second": 2000.0} for step in range(1, 61)]
+HISTORY = [
+    {"step": step, "mlm_loss": 7.0 - step / 50, "tokens_per_second": 2000.0}
+    for step in range(1, 61)
+]
 
 
-def gathered(name: str, summary: dict[str, Any], section: str = "", history: Any = (), **place: Any) -> Gathered:
+def gathered(
+    name: str, summary: dict[str, Any], section: str = "", history: Any = (), **place: Any
+) -> ReportNode:
     stage = name.partition("@")[0]
     config = {"task": "<script>alert(1)</script>"}
     manifest = Manifest(
-        stage=stage, version=1, fingerprint=name * 3, parents={}, config=config, files=(), summary=summary, seconds=75.0,
-        counters={"dropped/too_short": 3}, execution=Execution().model_dump(mode="json"), created="2026-01-01T00:00:00+00:00",
+        stage=stage, version=1, fingerprint=name * 3, parents={}, config=config, files=(),
+        summary=summary, seconds=75.0,
+        counters={"dropped/too_short": 3}, execution=Execution().model_dump(mode="json"),
+            created="2026-01-01T00:00:00+00:00",
     )  # fmt: skip
-    return Gathered(
-        name=name, path=f"/runs/{name}", manifest=manifest, place=Place(section=section or stage, **place), history=history
+    return ReportNode(
+        name=name,
+        path=f"/runs/{name}",
+        manifest=manifest,
+        place=NodePlacement(section=section or stage, **place),
+        history=history,
     )
 
 
-def single() -> list[Gathered]:
+def single() -> list[ReportNode]:
     return [
         gathered("corpus", CORPUS),
         gathered("vocab", {"size": 2000, "fertility": 1.2}, inputs={"corpus": "corpus"}),
         gathered("dataset", DATASET, inputs={"corpus": "corpus", "vocab": "vocab"}),
         gathered("pretrain", PRETRAIN, history=HISTORY, inputs={"dataset": "dataset"}),
-        gathered("finetune", {"metrics": {"accuracy": 0.61, "majority": 0.5}}, inputs={"checkpoint": "pretrain"}),
+        gathered(
+            "finetune",
+            {"metrics": {"accuracy": 0.61, "majority": 0.5}},
+            inputs={"checkpoint": "pretrain"},
+        ),
         gathered("evaluate", {"metrics": {"accuracy": 0.62}}, inputs={"checkpoint": "finetune"}),
     ]
 
 
-def many() -> list[Gathered]:
+def many() -> list[ReportNode]:
     nodes = single()[:3]
     for row in ("one", "two"):
         inputs = {"dataset": "dataset"}
-        nodes.append(gathered(f"pretrain@{row}", PRETRAIN, history=HISTORY, values={"row": row}, inputs=inputs))
+        nodes.append(
+            gathered(
+                f"pretrain@{row}", PRETRAIN, history=HISTORY, values={"row": row}, inputs=inputs
+            )
+        )
         phase = {"continue": f"pretrain@{row}", **inputs}
         later = [{**line, "step": int(line["step"]) + 60} for line in HISTORY]
-        nodes.append(gathered(f"pretrain@512-{row}", PRETRAIN, "pretrain@512", later, values={"row": row}, inputs=phase))
+        nodes.append(
+            gathered(
+                f"pretrain@512-{row}",
+                PRETRAIN,
+                "pretrain@512",
+                later,
+                values={"row": row},
+                inputs=phase,
+            )
+        )
         for seed in (1, 2):
             summary = {"metrics": {"accuracy": 0.5 + seed / 10 + len(row) / 100}}
             values, source = {"seed": seed, "row": row}, {"checkpoint": f"pretrain@512-{row}"}
@@ -71,9 +103,24 @@ def many() -> list[Gathered]:
 
 
 def test_a_page_of_one_node_each_shows_all_of_them() -> None:
-    masks = [{"node": "pretrain", "text": "Paris is [MASK].", "candidates": [{"token": "<b>", "score": 0.5, "sequence": ""}]}]
+    masks = [
+        {
+            "node": "pretrain",
+            "text": "Paris is [MASK].",
+            "candidates": [{"token": "<b>", "score": 0.5, "sequence": ""}],
+        }
+    ]
     page = render(single(), scores(single()), masks)
-    for told in ("14", "Pretraining", "unigram entropy", "0.6100", "0.6200", "Paris is", "too short", "Filled masks"):
+    for told in (
+        "14",
+        "Pretraining",
+        "unigram entropy",
+        "0.6100",
+        "0.6200",
+        "Paris is",
+        "too short",
+        "Filled masks",
+    ):
         assert told in page
     assert "Scores of" not in page
     assert "<code>pretrain</code>" not in page
@@ -92,9 +139,11 @@ def test_a_page_of_many_shows_rows_seeds_and_all_curves() -> None:
 
 def test_unlike_tasks_are_neither_averaged_nor_compared() -> None:
     nodes = [
-        gathered(f"finetune@{task}-{seed}", {"task": task, "metric": metric, "metrics": {metric: score + seed / 100}},
+        gathered(f"finetune@{task}-{seed}", {"task": task, "metric": metric,
+        "metrics": {metric: score + seed / 100}},
                  values={"task": task, "seed": seed})
-        for task, metric, score in (("sst2", "accuracy", 0.80), ("stsb", "pearson", 0.20)) for seed in (1, 2)
+        for task, metric, score in (("sst2", "accuracy", 0.80), ("stsb", "pearson",
+        0.20)) for seed in (1, 2)
     ]  # fmt: skip
     page = render(nodes, scores(nodes), [])
     assert page.count("Scores of") == 1
@@ -114,19 +163,33 @@ def test_unlike_tasks_are_neither_averaged_nor_compared() -> None:
 
 
 def test_a_page_needs_no_network_and_takes_nothing_for_html() -> None:
-    evil = gathered("corpus", {**CORPUS, "sources": {"<img src=x onerror=alert(1)>": {"documents": 1, "bytes": 1}}})
+    evil = gathered(
+        "corpus",
+        {**CORPUS, "sources": {"<img src=x onerror=alert(1)>": {"documents": 1, "bytes": 1}}},
+    )
     masks = [
-        {"node": "<i>x</i>", "text": "<script>alert(2)</script> [MASK]", "candidates": [{"token": "<b>bold</b>", "score": 0.1}]}
+        {
+            "node": "<i>x</i>",
+            "text": "<script>alert(2)</script> [MASK]",
+            "candidates": [{"token": "<b>bold</b>", "score": 0.1}],
+        }
     ]
     page = render([evil, *single()[1:]], scores(single()), masks)
-    assert not re.search(r"<script|<img|<b>bold|<i>x|onerror=alert\(1\)>(?!&)", page.replace("&lt;", "‹"))
+    assert not re.search(
+        r"<script|<img|<b>bold|<i>x|onerror=alert\(1\)>(?!&)", page.replace("&lt;", "‹")
+    )
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page)
 
 
 def test_five_hundred_nodes_fit_on_a_page() -> None:
     nodes = single()[:4]
     nodes += [
-        gathered(f"finetune@{n}", {"metrics": {"accuracy": 0.5}}, values={"seed": n}, inputs={"checkpoint": "pretrain"})
+        gathered(
+            f"finetune@{n}",
+            {"metrics": {"accuracy": 0.5}},
+            values={"seed": n},
+            inputs={"checkpoint": "pretrain"},
+        )
         for n in range(500)
     ]
     page = render(nodes, scores(nodes), [])
@@ -141,7 +204,7 @@ def test_the_stage_reads_artifacts_and_tells_scores(tmp_path: Path) -> None:
         path.mkdir()
         (path / artifact.MANIFEST).write_text(json.dumps(asdict(node.manifest)))
         inputs[node.name] = str(path)
-    build = Build(path=str(tmp_path), inputs=inputs, execution=Execution(), fingerprint="")
+    build = BuildContext(path=str(tmp_path), inputs=inputs, execution=Execution(), fingerprint="")
     outcome = run(ReportConfig(), build)
     assert (tmp_path / FILE).read_text().startswith("<!doctype html>")
     assert outcome.summary["masks"] == []
@@ -165,19 +228,28 @@ def test_the_stage_reads_artifacts_and_tells_scores(tmp_path: Path) -> None:
 def test_the_headline_is_of_what_was_evaluated_last() -> None:
     assert headline({"scores": {}}) == ""
     told = {"mean": 0.5, "best": 0.6, "best_node": "finetune@2", "n": 2, "std": 0.1}
-    assert headline({"scores": {"pretrain": {"heldout_loss": {**told, "n": 1}}}}) == "pretrain heldout loss 0.500"
+    assert (
+        headline({"scores": {"pretrain": {"heldout_loss": {**told, "n": 1}}}})
+        == "pretrain heldout loss 0.500"
+    )
     assert (
         headline({"scores": {"pretrain": {"x": told}, "finetune": {"macro_f1": told}}})
         == "finetune macro f1, best 0.600 by finetune@2, mean of 2 0.500"
     )
-    tasks = {f"finetune@{task}": {"accuracy": told, "matthews": {**told, "mean": 0.4}} for task in ("cola", "rte")}
+    tasks = {
+        f"finetune@{task}": {"accuracy": told, "matthews": {**told, "mean": 0.4}}
+        for task in ("cola", "rte")
+    }
     which = {"finetune@cola": {"score": "matthews"}, "finetune@rte": {"score": "accuracy"}}
-    assert headline({"scores": tasks, "groups": which}) == "finetune@cola matthews 0.400, finetune@rte accuracy 0.500"
+    assert (
+        headline({"scores": tasks, "groups": which})
+        == "finetune@cola matthews 0.400, finetune@rte accuracy 0.500"
+    )
     many = {f"finetune@{number}": {"accuracy": told} for number in range(5)}
     assert headline({"scores": many}).endswith("finetune@2 accuracy 0.500 and 2 more")
 
 
 def test_it_gathers_and_nothing_of_where_nodes_stand_counts() -> None:
-    config = ReportConfig(nodes={"pretrain": Place(section="pretrain")})
-    assert STAGE.gathers
-    assert config.identity() == ReportConfig().identity() == {}
+    config = ReportConfig(nodes={"pretrain": NodePlacement(section="pretrain")})
+    assert STAGE.reads_all_nodes
+    assert config.fingerprint_fields() == ReportConfig().fingerprint_fields() == {}

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.report.gathered import Gathered, Place
-from flows.report.settings import best_setting, best_settings, together_and_alone
-from flows.report.stage import headline
-from pipeline.core.artifact import Manifest
+from cloze.core.artifacts.artifact import Manifest
+from cloze.flows.report.report_nodes import NodePlacement, ReportNode
+from cloze.flows.report.stage import headline
+from cloze.flows.report.tables import best_setting, best_settings, multitask_versus_single
 
 
-def node(name: str, task: str, metrics: dict[str, float], config: dict[str, Any] | None = None, /, **values: Any) -> Gathered:
+def node(
+    name: str,
+    task: str,
+    metrics: dict[str, float],
+    config: dict[str, Any] | None = None,
+    /,
+    **values: Any,
+) -> ReportNode:
     metric = next(iter(metrics))
     manifest = Manifest(
         stage="finetune",
@@ -21,43 +28,74 @@ def node(name: str, task: str, metrics: dict[str, float], config: dict[str, Any]
         files=(),
         summary={"task": task, "metric": metric, "metrics": dict(sorted(metrics.items()))},
     )
-    return Gathered(name=name, path=name, manifest=manifest, place=Place(section="finetune", values=values))
+    return ReportNode(
+        name=name,
+        path=name,
+        manifest=manifest,
+        place=NodePlacement(section="finetune", values=values),
+    )
 
 
 def test_the_best_setting_is_the_one_of_the_best_mean_over_seeds() -> None:
     scores = {("5e-5", 16): (0.5, 0.9), ("5e-5", 32): (0.75, 0.77), ("2e-5", 16): (0.6, 0.6)}
     nodes = [
-        node(f"finetune@mrpc-{rate}-{batch}-{seed}", "mrpc", {"f1": value, "accuracy": 0.1}, task="mrpc", learning_rate=rate, batch_size=batch, seed=seed)
+        node(f"finetune@mrpc-{rate}-{batch}-{seed}", "mrpc", {"f1": value, "accuracy": 0.1},
+        task="mrpc", learning_rate=rate, batch_size=batch, seed=seed)
         for (rate, batch), values in scores.items()
         for seed, value in enumerate(values)
     ]  # fmt: skip
     (told,) = best_settings(nodes)
     assert told.title == "Settings of mrpc, f1 on dev"
     assert told.columns == ("learning_rate", "batch_size", "mean", "deviation", "best", "n")
-    assert [row[:3] for row in told.rows] == [("5e-5", "32", "0.7600"), ("5e-5", "16", "0.7000"), ("2e-5", "16", "0.6000")]
+    assert [row[:3] for row in told.rows] == [
+        ("5e-5", "32", "0.7600"),
+        ("5e-5", "16", "0.7000"),
+        ("2e-5", "16", "0.6000"),
+    ]
     assert told.rows[0][3:] == ("0.0141", "0.7700", "2")
     assert "| 5e-5 | 32 | 0.7600 | 0.0141 | 0.7700 | 2 |" in told.markdown()
     table = told.as_json()
-    assert best_setting([table]) == "mrpc, f1 on dev: best with learning_rate 5e-5, batch_size 32, mean 0.7600 of 2"
+    assert (
+        best_setting([table])
+        == "mrpc, f1 on dev: best with learning_rate 5e-5, batch_size 32, mean 0.7600 of 2"
+    )
     assert best_setting([table, table]) is None  # of two tasks
-    summary = {"scores": {"finetune": {"f1": {"mean": 0.68, "best": 0.9, "best_node": "a", "n": 6}}}, "tables": [table]}
+    summary = {
+        "scores": {"finetune": {"f1": {"mean": 0.68, "best": 0.9, "best_node": "a", "n": 6}}},
+        "tables": [table],
+    }
     assert headline(summary) == best_setting([table])
     assert headline({**summary, "tables": [table, table]}) == "2 tables"
     evaluated = {"f1": {"mean": 0.5, "best": 0.5, "best_node": "b", "n": 1}}
-    assert headline({**summary, "scores": {**summary["scores"], "evaluate": evaluated}}) == "evaluate f1 0.500"
+    assert (
+        headline({**summary, "scores": {**summary["scores"], "evaluate": evaluated}})
+        == "evaluate f1 0.500"
+    )
 
 
 def test_each_task_of_a_grid_has_its_own_table_and_seeds_alone_have_none() -> None:
     nodes = [
-        node(f"finetune@{task}-{rate}", task, {"accuracy": 0.5}, task=task, rate=rate) for task in ("a", "b") for rate in (1, 2)
+        node(f"finetune@{task}-{rate}", task, {"accuracy": 0.5}, task=task, rate=rate)
+        for task in ("a", "b")
+        for rate in (1, 2)
     ]
-    assert [told.title for told in best_settings(nodes)] == ["Settings of a, accuracy on dev", "Settings of b, accuracy on dev"]
-    assert not best_settings([node(f"finetune@{seed}", "a", {"accuracy": 0.5}, task="a", seed=seed) for seed in (1, 2)])
-    assert not best_settings([node(f"finetune@{task}", task, {"accuracy": 0.5}, task=task) for task in ("a", "b")])
+    assert [told.title for told in best_settings(nodes)] == [
+        "Settings of a, accuracy on dev",
+        "Settings of b, accuracy on dev",
+    ]
+    assert not best_settings(
+        [node(f"finetune@{seed}", "a", {"accuracy": 0.5}, task="a", seed=seed) for seed in (1, 2)]
+    )
+    assert not best_settings(
+        [node(f"finetune@{task}", task, {"accuracy": 0.5}, task=task) for task in ("a", "b")]
+    )
 
 
 def test_several_tasks_at_once_stand_beside_each_alone() -> None:
-    alone = [node(f"finetune@rte-{seed}", "rte", {"accuracy": 0.5 + seed / 10}, task="rte", seed=seed) for seed in (1, 2)]
+    alone = [
+        node(f"finetune@rte-{seed}", "rte", {"accuracy": 0.5 + seed / 10}, task="rte", seed=seed)
+        for seed in (1, 2)
+    ]
     both = node(
         "finetune@together-1",
         "together",
@@ -65,7 +103,7 @@ def test_several_tasks_at_once_stand_beside_each_alone() -> None:
         {"tasks": {"own": {"task": "rte"}}},
         seed=1,
     )
-    told = together_and_alone([*alone, both])
+    told = multitask_versus_single([*alone, both])
     assert told is not None
     assert told.rows == [("finetune", "own", "accuracy", "0.650 ± 0.071", "0.750", "+0.100")]
-    assert together_and_alone(alone) is None
+    assert multitask_versus_single(alone) is None

@@ -1,4 +1,5 @@
-"""`python -m tests.flows.servers.toy PLACE WHAT …`: a server of tests. It writes its number to PLACE/server.
+"""`python -m tests.flows.servers.toy PLACE WHAT …`: a server of tests. It writes its number to
+PLACE/server.
 
 die CODE      ends at once
 serve         waits; at SIGTERM it writes PLACE/saved and ends

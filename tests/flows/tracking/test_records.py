@@ -1,8 +1,11 @@
-"""What a run spools for MLflow: a run a node that is made, those above it, their parameters, figures, ends; and no secret."""
+"""What a run spools for MLflow: a run a node that is made, those above it, their parameters,
+figures, ends; and no secret.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.session import RunParameters, Session, run_plain
-from flows.tracking import code
-from pipeline.core.errors import ClozeError
+from cloze.core.errors import ClozeError
+from cloze.flows.cli import main
+from cloze.flows.run.session import RunParameters, RunSession, run_plain
+from cloze.flows.tracking import metadata
 
 
-def run(config: str, **parameters: object) -> Session:
-    session = Session(RunParameters.model_validate({"config": config, **parameters}))
+def run(config: str, **parameters: object) -> RunSession:
+    session = RunSession(RunParameters.model_validate({"config": config, **parameters}))
     try:
         run_plain(session)
     except (ClozeError, RuntimeError):
@@ -48,7 +52,11 @@ class Told:
     def merged(self, name: str, op: str) -> Mapping[str, Any]:
         found: dict[str, Any] = {}
         for line in self.of(name, op):
-            found |= line[op] if op != "metrics" else {key: value for key, value, _, _ in line["metrics"]}
+            found |= (
+                line[op]
+                if op != "metrics"
+                else {key: value for key, value, _, _ in line["metrics"]}
+            )
         return found
 
 
@@ -60,19 +68,35 @@ def test_instances_are_nested_under_their_section(toy_config: str, tmp_path: Pat
     rewrite(toy_config, letters={"matrix": {"size": [2, 3]}}, count={})
     run(toy_config)
     told = Told(tmp_path)
-    assert set(told.ids) == {"toy", "letters", "letters@2", "letters@3", "count", "count@2", "count@3"}
-    assert [told.parent(name) for name in ("letters", "letters@2", "count@3")] == ["toy", "letters", "count"]
+    assert set(told.ids) == {
+        "toy",
+        "letters",
+        "letters@2",
+        "letters@3",
+        "count",
+        "count@2",
+        "count@3",
+    }
+    assert [told.parent(name) for name in ("letters", "letters@2", "count@3")] == [
+        "toy",
+        "letters",
+        "count",
+    ]
     assert {told.status(name) for name in told.ids} == {"FINISHED"}
     assert told.merged("letters@3", "params") == {"size": "3"}
     assert told.merged("toy", "params") == {"letters.matrix.size": "[2, 3]"}
     figures = {f"{name}/{n}.letters": float(n) for name in ("letters", "count") for n in (2, 3)}
     assert told.merged("toy", "metrics") == figures
     tags = told.starts[told.ids["count@2"]]["tags"]
-    assert (tags["cloze.node"], tags["cloze.stage"], tags["cloze.world_size"]) == ("count@2", "count", "1")
+    assert (tags["cloze.node"], tags["cloze.stage"], tags["cloze.world_size"]) == (
+        "count@2",
+        "count",
+        "1",
+    )
     assert tags["cloze.host"] == socket.gethostname()
-    if (code.ROOT / ".git").exists():
+    if (metadata.ROOT / ".git").exists():
         assert len(tags["mlflow.source.git.commit"]) == 40
-    assert told.merged("count@2", "tags")["cloze.attempt"] == "1"
+    assert tags["cloze.attempt"] == "1"
 
 
 def test_what_was_made_before_has_no_run(toy_config: str, tmp_path: Path) -> None:
@@ -84,27 +108,45 @@ def test_what_was_made_before_has_no_run(toy_config: str, tmp_path: Path) -> Non
     run(toy_config, force=["count"])
     told = Told(tmp_path)
     assert set(told.ids) == {"toy", "count"}
-    assert told.merged("toy", "metrics") == {"letters.letters": 4.0, "count.letters": 4.0}  # the figures of all
+    assert told.merged("toy", "metrics") == {
+        "letters.letters": 4.0,
+        "count.letters": 4.0,
+    }  # the figures of all
 
 
-def test_a_failure_ends_its_own_run_its_sections_and_the_runs(toy_config: str, tmp_path: Path) -> None:
+def test_a_failure_ends_its_own_run_its_sections_and_the_runs(
+    toy_config: str, tmp_path: Path
+) -> None:
     (tmp_path / "stop").touch()
-    rewrite(toy_config, letters={"matrix": {"size": [2, 3]}}, count={"fault": str(tmp_path / "stop")})
+    rewrite(
+        toy_config, letters={"matrix": {"size": [2, 3]}}, count={"fault": str(tmp_path / "stop")}
+    )
     run(toy_config)
     told = Told(tmp_path)
     assert sorted(told.status(name) for name in ("count@2", "count@3")) == ["FAILED", "FINISHED"]
-    assert [told.status(name) for name in ("letters", "count", "toy")] == ["FINISHED", "FAILED", "FAILED"]
+    assert [told.status(name) for name in ("letters", "count", "toy")] == [
+        "FINISHED",
+        "FAILED",
+        "FAILED",
+    ]
     failed = next(name for name in ("count@2", "count@3") if told.status(name) == "FAILED")
     again = run(toy_config)  # it goes on in its own run
     assert not again.failures
     told = Told(tmp_path)
-    assert told.merged(failed, "tags")["cloze.attempt"] == "2"
+    assert told.starts[told.ids[failed]]["tags"]["cloze.attempt"] == "2"
     assert told.status(failed) == "FINISHED"
 
 
-def test_no_planted_secret_is_spooled(toy_config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_planted_secret_is_spooled(
+    toy_config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WEBHOOK_SECRET", "correct-horse")
-    model = {"api_key": "hunter2", "store": "s3://key:hunter2@bucket", "note": "say correct-horse", "size": 12}
+    model = {
+        "api_key": "hunter2",
+        "store": "s3://key:hunter2@bucket",
+        "note": "say correct-horse",
+        "size": 12,
+    }
     rewrite(toy_config, letters={}, count={"model": model})
     run(toy_config)
     told = Told(tmp_path)
@@ -118,6 +160,31 @@ def test_no_planted_secret_is_spooled(toy_config: str, tmp_path: Path, monkeypat
         "note": "say ***",
         "size": 12,
     }
-    everything = "".join(path.read_text() for path in (tmp_path / "runs" / ".tracking").rglob("*") if path.is_file())
-    assert "hunter2" not in everything
-    assert "correct-horse" not in everything
+    files = [
+        path for path in (tmp_path / "runs").rglob("*") if path.is_file()
+    ]  # manifests and the run's record among them
+    assert [
+        str(path)
+        for path in files
+        if re.search("hunter2|correct-horse", path.read_text(errors="replace"))
+    ] == []
+    private = [path for path in files if path.parent.name == "_runs" or path.suffix == ".jsonl"]
+    assert len(private) == 2
+    assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
+
+
+def test_a_run_with_secrets_is_resumed_with_them_or_says_that_it_cannot_be(
+    toy_config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its record has masks in their place."""
+    (tmp_path / "stop").touch()
+    secret = {"store": "s3://key:hunter2@bucket"}
+    rewrite(toy_config, letters={}, count={"model": secret, "fault": str(tmp_path / "stop")})
+    begun = run(toy_config)
+    assert begun.failures
+    assert main(["resume", "toy", "--no-prefect", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out.splitlines()[-1])["stages"]
+    assert begun.step("count").fingerprint in {stage["fingerprint"] for stage in made}
+    rewrite(toy_config, letters={}, count={"model": secret | {"size": 3}})
+    assert main(["resume", "toy", "--no-prefect"]) == 2
+    assert "holds no secrets (*** stands for them)" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The load of a node's processes: a busy one is seen as busy, with what it holds, and one that is gone is left out."""
+"""The load of a node's processes: a busy one is seen as busy, with what it holds, and one that is
+gone is left out.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,12 @@ import types
 
 import pytest
 
-from flows.tracking.system import Sampler
+from cloze.flows.tracking.metadata import SystemMetricsSampler
 
-BUSY = "import time\nheld = bytearray(b'x') * 200_000_000\nprint('ready', flush=True)\nwhile True: pass"
+BUSY = (
+    "import time\nheld = bytearray(b'x') * 200_000_000\nprint('ready', flush=True)\nwhile True: "
+    "pass"
+)
 
 
 def test_a_busy_process_is_seen() -> None:
@@ -19,7 +24,9 @@ def test_a_busy_process_is_seen() -> None:
     assert process.stdout is not None
     process.stdout.readline()
     seen: list[dict[str, float]] = []
-    sampler = Sampler({3: process.pid, 4: 2**22 - 1}, lambda figures: seen.append(dict(figures)), ".", seconds=0.3)
+    sampler = SystemMetricsSampler(
+        {3: process.pid, 4: 2**22 - 1}, lambda figures: seen.append(dict(figures)), ".", seconds=0.3
+    )
     try:
         deadline = time.monotonic() + 20
         while len(seen) < 3 and time.monotonic() < deadline:
@@ -30,7 +37,9 @@ def test_a_busy_process_is_seen() -> None:
         process.stdout.close()
         sampler.close()
     assert len(seen) >= 3
-    assert max(figures["system/rank3_cpu_percent"] for figures in seen) > 10  # whatever else the machine does
+    assert (
+        max(figures["system/rank3_cpu_percent"] for figures in seen) > 10
+    )  # whatever else the machine does
     assert 0.2 < seen[-1]["system/rank3_rss_gb"] < 0.4
     assert not [name for name in seen[0] if "rank4" in name]
     assert 0 < seen[0]["system/memory_percent"] < 100
@@ -55,7 +64,7 @@ def test_gpus_are_seen_where_nvidias_library_is(monkeypatch: pytest.MonkeyPatch)
     }.items():
         setattr(library, name, answer)
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    sampler = Sampler({}, lambda figures: None, ".")
+    sampler = SystemMetricsSampler({}, lambda figures: None, ".")
     try:
         found = {name: value for name, value in sampler.sample().items() if "gpu" in name}
     finally:

@@ -1,4 +1,6 @@
-"""The spool and its replay to a real MLflow store: nothing lost, nothing twice, never waiting for a server."""
+"""The spool and its replay to a real MLflow store: nothing lost, nothing twice, never waiting for a
+server.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flows.tracking import memory, replay
-from flows.tracking.refused import FILE
-from flows.tracking.spool import Spool, end_killed_runs
+from cloze.flows.tracking import spool_state
+from cloze.flows.tracking.spool import Spool, claim, complete
+from cloze.flows.tracking.spool_state import FILE
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -29,12 +31,22 @@ def runs(uri: str) -> list[Any]:
 def history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
     from mlflow import MlflowClient
 
-    return [(m.step, m.value) for m in MlflowClient(tracking_uri=uri).get_metric_history(run_id, key)]
+    return [
+        (m.step, m.value) for m in MlflowClient(tracking_uri=uri).get_metric_history(run_id, key)
+    ]
 
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+def wait_until_gone(spool: Path) -> None:
+    """Until a sender has passed on all of an orphan."""
+    deadline = time.monotonic() + 60
+    while spool.exists():
+        assert time.monotonic() < deadline, (spool.parent / "sender.log").read_text()[-2000:]
+        time.sleep(0.05)
 
 
 def fill(directory: Path, uri: str) -> Spool:
@@ -44,7 +56,10 @@ def fill(directory: Path, uri: str) -> Spool:
     spool.params(child, {"model": "bert-tiny", "optimizer": {"lr": 0.1}})
     for step in range(2500):
         spool.metrics(
-            child, {"loss": 10.0 - step / 1000, "note": "text", "nested": {"x": step}}, step=step, time_ms=1000 + step
+            child,
+            {"loss": 10.0 - step / 1000, "note": "text", "nested": {"x": step}},
+            step=step,
+            time_ms=1000 + step,
         )
     spool.end_run(child)
     spool.end_run(parent)
@@ -68,9 +83,10 @@ def test_every_record_arrives_once_even_if_sent_twice(tmp_path: Path, uri: str) 
     # A sender that died after sending and before noting it sends all again.
     again = tmp_path / "again.jsonl"
     again.write_text(copy)
-    from mlflow import MlflowClient
-
-    replay.Replay(again, MlflowClient(tracking_uri=uri), "cloze").send()
+    later = Spool(tmp_path, uri, "cloze")
+    later.start_sender()
+    assert later.close(timeout=60)
+    wait_until_gone(again)
     assert len(runs(uri)) == 2
     assert len(history(uri, found["pretrain"].info.run_id, "loss")) == 2500
 
@@ -90,13 +106,15 @@ def test_a_dead_server_costs_no_time_and_no_record(tmp_path: Path, uri: str) -> 
     later = Spool(tmp_path, uri, "cloze")
     later.start_sender()
     assert later.close(timeout=60)
+    wait_until_gone(spool.path)
     offline = next(found for found in runs(uri) if found.info.run_name == "offline")
     assert len(history(uri, offline.info.run_id, "loss")) == 1000
-    assert not spool.path.exists()
 
 
 def test_a_refused_record_is_set_aside_and_the_rest_arrives(tmp_path: Path, uri: str) -> None:
-    """A metric's name that MLflow does not take, among good ones; a damaged line; a run whose start is not known."""
+    """A metric's name that MLflow does not take, among good ones; a damaged line; a run whose start
+    is not known.
+    """
     spool = Spool(tmp_path / "spools", uri, "cloze")
     run = spool.start_run("refused")
     spool.metrics(run, {"good": 1.0, "bad\nname": 2.0, "better": 3.0})
@@ -113,8 +131,14 @@ def test_a_refused_record_is_set_aside_and_the_rest_arrives(tmp_path: Path, uri:
     assert not spool.path.exists()
     assert sum(spool.refused().values()) == 4
     assert {"the line is damaged", "MLflow has no run for it"} < set(spool.refused())
-    records = [json.loads(line)["record"] for line in (spool.directory / FILE).read_text().splitlines()]
-    assert [record.get("metrics", record.get("params"))[0][0] for record in records if "metrics" in record] == [
+    records = [
+        json.loads(line)["record"] for line in (spool.directory / FILE).read_text().splitlines()
+    ]
+    assert [
+        record.get("metrics", record.get("params"))[0][0]
+        for record in records
+        if "metrics" in record
+    ] == [
         "bad\nname",
         "loss",
     ]
@@ -134,25 +158,36 @@ def test_a_deleted_experiment_comes_back(tmp_path: Path) -> None:
     assert not spool.refused()
 
 
-def test_runs_of_a_killed_process_are_ended(tmp_path: Path) -> None:
+def test_the_spool_of_a_killed_process_is_completed_and_that_of_a_living_one_is_left_alone(
+    tmp_path: Path,
+) -> None:
     script = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom flows.tracking.spool import Spool\n"
-        "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('demo')\nspool.start_run('stage', run)\n"
-        'spool._stream.write(\'{"op": "metr\')\nspool._stream.flush()\nos.kill(os.getpid(), signal.SIGKILL)\n'
+        "import os, signal, sys\nfrom pathlib import Path\nfrom cloze.flows.tracking.spool import "
+        "Spool\n"
+        "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('demo')\n"
+        "spool.start_run('stage', run)\n"
+        'spool._stream.write(\'{"op": "metr\')\nspool._stream.flush()\nos.kill(os.getpid(), '
+        "signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     living = Spool(tmp_path, "sqlite://", "cloze")
     living.start_run("still running")
-    end_killed_runs(tmp_path)
-    killed = next(path for path in tmp_path.glob("*.jsonl") if path != living.path)
+    assert claim(living.path, shared=False) is None
+    (killed,) = (path for path in tmp_path.glob("*.jsonl") if path != living.path)
+    stream = claim(killed, shared=False)
+    assert stream is not None
+    with stream:
+        complete(stream, tmp_path)
+        assert claim(killed, shared=False) is None
     records = [json.loads(line) for line in killed.read_text().splitlines()]
     assert [record["op"] for record in records] == ["start", "start", "end", "end"]
     assert {record["status"] for record in records if record["op"] == "end"} == {"KILLED"}
-    assert '"end"' not in living.path.read_text()
 
 
 def test_a_step_is_recorded_once_however_often_it_is_computed(tmp_path: Path) -> None:
-    """A first spool that ends in order, a second one whose process is killed, and a third that gets all lines again."""
+    """A first spool that ends in order, a second one whose process is killed, and a third that gets
+    all lines again.
+    """
     first = Spool(tmp_path, "sqlite://", "cloze")
     run = first.start_run("pretrain", run="a" * 32)
     for step in (1, 2, 2, 3):
@@ -160,22 +195,29 @@ def test_a_step_is_recorded_once_however_often_it_is_computed(tmp_path: Path) ->
     first.end_run(run, "KILLED")
     first.close()
     script = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom flows.tracking.spool import Spool\n"
-        "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('pretrain', run='a' * 32)\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom cloze.flows.tracking.spool import "
+        "Spool\n"
+        "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('pretrain', "
+        "run='a' * 32)\n"
         "for step in range(1, 6):\n    spool.line(run, {'step': step, 'time': 1.5, 'loss': 2.0})\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     third = Spool(tmp_path, "sqlite://", "cloze")
-    assert memory.read(tmp_path, run).step == 5
     third.start_run("pretrain", run=run)
     for step in range(1, 8):
         third.line(run, {"step": step, "time": 1.5, "loss": 2.0})
-    records = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
-    points = [point for record in records if record["op"] == "metrics" for point in record["metrics"]]
+    records = [
+        json.loads(line)
+        for path in tmp_path.glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    points = [
+        point for record in records if record["op"] == "metrics" for point in record["metrics"]
+    ]
     assert sorted(points) == [["loss", 2.0, step, 1500] for step in range(1, 8)]
     third.end_run(run)
-    assert memory.read(tmp_path, run).step == -1  # nothing goes on with it
+    assert (spool_state.read(tmp_path, run).step, spool_state.read(tmp_path, run).attempt) == (7, 3)
 
 
 def test_a_run_that_was_started_again_in_one_spool_is_ended(tmp_path: Path) -> None:
@@ -184,7 +226,10 @@ def test_a_run_that_was_started_again_in_one_spool_is_ended(tmp_path: Path) -> N
     spool.end_run(run, "FAILED")
     spool.start_run("pretrain", run=run)
     spool.close()
-    end_killed_runs(tmp_path)
+    stream = claim(spool.path, shared=False)
+    assert stream is not None
+    with stream:
+        complete(stream, tmp_path)
     assert json.loads(spool.path.read_text().splitlines()[-1])["status"] == "KILLED"
 
 
@@ -201,6 +246,11 @@ def test_a_run_goes_on_where_it_was_begun(tmp_path: Path, uri: str) -> None:
         spool.start_sender()
         assert spool.close(timeout=60)
         found = {known.info.run_name: known for known in runs(uri)}
-        assert found["goes on"].info.status == status
-        assert found["goes on"].data.tags["mlflow.parentRunId"] == found[f"try that is {status}"].info.run_id
+        assert found["goes on"].info.status == status.replace(
+            "RUNNING", "KILLED"
+        )  # its process has ended without a word
+        assert (
+            found["goes on"].data.tags["mlflow.parentRunId"]
+            == found[f"try that is {status}"].info.run_id
+        )
     assert sum(known.info.run_name == "goes on" for known in runs(uri)) == 1

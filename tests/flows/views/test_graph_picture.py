@@ -1,4 +1,6 @@
-"""The picture of a graph: every node once, no two boxes over each other, inputs to the left, and nothing that a name says is markup."""
+"""The picture of a graph: every node once, no two boxes over each other, inputs to the left, and
+nothing that a name says is markup.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,7 @@ import xml.etree.ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.views.graph_layout import layout
-from flows.views.graph_picture import MOST_NODES, NodePicture, graph_svg
+from cloze.flows.views.graph_picture import MOST_NODES, NodePicture, graph_svg, layout
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -18,7 +19,9 @@ def graphs(draw: st.DrawFn) -> dict[str, tuple[str, ...]]:
     """Of each node its inputs, all of them before it."""
     names = [f"n{number}" for number in range(draw(st.integers(0, 14)))]
     return {
-        name: tuple(draw(st.lists(st.sampled_from(names[:at]), unique=True, max_size=6))) if at else ()
+        name: tuple(draw(st.lists(st.sampled_from(names[:at]), unique=True, max_size=6)))
+        if at
+        else ()
         for at, name in enumerate(names)
     }
 
@@ -33,8 +36,13 @@ def test_boxes_do_not_touch_and_inputs_lie_to_the_left(after: dict[str, tuple[st
         for other in after:
             if one < other and placed.layers[one] == placed.layers[other]:
                 assert abs(placed.heights[one] - placed.heights[other]) >= 50 - 1e-6
-    for (source, target), way in placed.ways.items():  # an edge passes every box between its ends at a distance
-        for between, height in zip(range(placed.layers[source] + 1, placed.layers[target]), way, strict=True):
+    for (
+        source,
+        target,
+    ), way in placed.ways.items():  # an edge passes every box between its ends at a distance
+        for between, height in zip(
+            range(placed.layers[source] + 1, placed.layers[target]), way, strict=True
+        ):
             boxes = [placed.heights[name] for name in after if placed.layers[name] == between]
             assert all(abs(box - height) >= 22 - 1e-6 for box in boxes)
 
@@ -57,7 +65,9 @@ def test_every_way_from_a_node_to_another_is_drawn(after: dict[str, tuple[str, .
 
 def test_names_and_lines_are_text() -> None:
     evil = '<script>alert("x")</script>'
-    svg = graph_svg({evil: NodePicture(stage="corpus", state=evil, line="a < b & c", link='"onload="alert(1)')})
+    svg = graph_svg(
+        {evil: NodePicture(stage="corpus", state=evil, line="a < b & c", link='"onload="alert(1)')}
+    )
     assert "<script" not in svg
     picture = ET.fromstring(svg)
     assert [text.text for text in picture.iter(f"{SVG}text")][1:] == [evil, "a < b & c"]
@@ -67,7 +77,9 @@ def test_names_and_lines_are_text() -> None:
 
 def test_each_state_has_its_own_look() -> None:
     states = ("waiting", "running", "finished", "cached", "failed", "skipped", "stopped")
-    picture = ET.fromstring(graph_svg({state: NodePicture(stage="s", state=state) for state in states}))
+    picture = ET.fromstring(
+        graph_svg({state: NodePicture(stage="s", state=state) for state in states})
+    )
     looks = {(box.attrib["fill"], box.attrib["stroke"]) for box in picture.iter(f"{SVG}rect")}
     marks = {text.text for text in picture.iter(f"{SVG}text") if text.attrib.get("class") == "mark"}
     assert len(looks) == len(marks) == len(states)
@@ -77,12 +89,20 @@ def test_a_large_matrix_is_drawn_by_stages() -> None:
     nodes = {"pretrain": NodePicture(stage="pretrain", state="finished")}
     for number in range(MOST_NODES):
         state = "failed" if number == 7 else "finished"
-        nodes[f"finetune@{number}"] = NodePicture(stage="finetune", state=state, after=("pretrain",))
+        nodes[f"finetune@{number}"] = NodePicture(
+            stage="finetune", state=state, after=("pretrain",)
+        )
     nodes["report"] = NodePicture(stage="report", state="waiting", after=tuple(nodes))
     picture = ET.fromstring(graph_svg(nodes))
     assert len(list(picture.iter(f"{SVG}rect"))) == 3
     texts = [text.text for text in picture.iter(f"{SVG}text")]
     assert f"finetune × {MOST_NODES}" in texts
     assert f"{MOST_NODES - 1} finished, 1 failed" in texts
-    assert [group.attrib["class"] for group in picture.iter(f"{SVG}g")] == ["finished", "failed", "waiting"]
-    assert len(list(picture.iter(f"{SVG}path"))) == 2 + 1  # two edges, and the one that the report's other inputs imply
+    assert [group.attrib["class"] for group in picture.iter(f"{SVG}g")] == [
+        "finished",
+        "failed",
+        "waiting",
+    ]
+    assert (
+        len(list(picture.iter(f"{SVG}path"))) == 2 + 1
+    )  # two edges, and the one that the report's other inputs imply

@@ -1,21 +1,32 @@
-"""The live line at its two widths: bar, total, rate and time left are whole, and figures take what room is left."""
+"""The live line at its two widths: bar, total, rate and time left are whole, and figures take what
+room is left.
+"""
 
 from __future__ import annotations
 
 import io
 import re
+import time
 from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
-from flows.views.live import StageDisplay, live_lines
-from flows.views.status import show_run, show_runs
+from cloze.flows.views.live import StageDisplay, live_lines
+from cloze.flows.views.run_tables import show_run, show_runs
 
-FIGURES = {"loss": 6.85512, "mlm_loss": 6.1621, "nsp_loss": 0.6931, "tokens_per_second": 18234.5, "learning_rate": 1e-4}
+FIGURES = {
+    "loss": 6.85512,
+    "mlm_loss": 6.1621,
+    "nsp_loss": 0.6931,
+    "tokens_per_second": 18234.5,
+    "learning_rate": 1e-4,
+}
 
 
-def line(width: int, figures: dict[str, object], done: float = 189_600, total: float = 1_000_000) -> str:
+def line(
+    width: int, figures: dict[str, object], done: float = 189_600, total: float = 1_000_000
+) -> str:
     """The line as the terminal shows it, after one report half a minute ago and one now."""
     screen = Console(file=io.StringIO(), width=width, force_terminal=True, record=True)
     display = StageDisplay("pretrain", screen, live_lines(screen))
@@ -46,7 +57,9 @@ def test_what_one_looks_for_is_whole(width: int) -> None:
 def test_at_80_columns_there_are_at_most_two_figures() -> None:
     assert line(80, FIGURES, 40, 200).endswith(" left loss 6.855  lr 1.0e-04")
     assert line(140, FIGURES, 40, 200).endswith(" left loss 6.855  lr 1.0e-04  tok/s 18.2k")
-    assert line(80, {"rows": 5.0, "shards": 2, "files": 3}, 40, 200).endswith(" left rows 5  shards 2")
+    assert line(80, {"rows": 5.0, "shards": 2, "files": 3}, 40, 200).endswith(
+        " left rows 5  shards 2"
+    )
 
 
 def test_notes_and_what_was_chosen_stay_once() -> None:
@@ -54,7 +67,16 @@ def test_notes_and_what_was_chosen_stay_once() -> None:
     display = StageDisplay("pretrain", screen)
     with display:
         display.progress(
-            0, 9, "steps", {"precision": "bf16", "device": "cpu", "engine": "torch", "micro_batch": "32 x 1 x 2", "threads": 1}
+            0,
+            9,
+            "steps",
+            {
+                "precision": "bf16",
+                "device": "cpu",
+                "engine": "torch",
+                "micro_batch": "32 x 1 x 2",
+                "threads": 1,
+            },
         )
         for _ in range(3):
             display.progress(5, 9, "steps", {"note": "profiled 5 steps from step 6 on: [here]"})
@@ -81,10 +103,13 @@ RECORD = {
     "ended": 1e9 + 754,
     "error": None,
     "nodes": {
-        "dataset": {"state": "cached", "artifact": "/long/path/of/runs/sample/dataset-0123456789ab"},
+        "dataset": {"state": "cached",
+        "artifact": "/long/path/of/runs/sample/dataset-0123456789ab"},
         "pretrain": {
-            "state": "running", "started": 1e9, "ended": 1e9 + 75, "done": 40, "total": 5500, "unit": "steps", "seconds_left": 7300,
-            "figures": {"precision": "bf16", "loss": 6.85512, "mlm_loss": 6.1621, "nsp_loss": 0.6931},
+            "state": "running", "started": 1e9, "ended": 1e9 + 75, "done": 40, "total": 5500,
+            "unit": "steps", "seconds_left": 7300,
+            "figures": {"precision": "bf16", "loss": 6.85512, "mlm_loss": 6.1621,
+            "nsp_loss": 0.6931},
         },
         "finetune@sst2-1": {"state": "failed", "error": "dev.tsv is cut short; [fetch] it again"},
     },
@@ -99,7 +124,10 @@ def shown(show: Callable[..., None], *values: object, width: int = 80) -> list[l
 
 def test_the_status_of_a_run_fits_80_columns() -> None:
     lines = shown(show_run, "runs/sample", RECORD)
-    assert any(" ".join(found).startswith("pretrain running 1 min 15 s 2 h 01 min 40/5500 steps loss 6.8") for found in lines)
+    assert any(
+        " ".join(found).startswith("pretrain running 1 min 15 s 2 h 01 min 40/5500 steps loss 6.8")
+        for found in lines
+    )
     assert "dataset cached dataset-0123456789ab".split() in lines
     assert lines[-1] == "finetune@sst2-1: dev.tsv is cut short; [fetch] it again".split()
 
@@ -108,3 +136,28 @@ def test_the_status_of_all_runs_says_what_runs_and_what_failed() -> None:
     lines = shown(show_runs, {"sample": RECORD})
     assert " ".join(lines[-1]).endswith("12 min 34 s failed: finetune@sst2-1; runn…")
     assert lines[-1][:3] == ["sample", "running", "1/3"]
+
+
+def test_brackets_in_what_a_library_says_are_no_markup() -> None:
+    """As in a path of a compiler's: rich takes it for a closing tag that nothing has opened."""
+    told = (
+        "Gloo connectFullMesh failed with [/pytorch/third_party/gloo/tcp/pair.cc:144] no error "
+        "[red]"
+    )
+    screen = Console(file=(file := io.StringIO()), width=200)
+    with StageDisplay("pretrain [/x]", screen) as display:
+        display.progress(1, 3, "steps", {"warning": told, "note": told})
+    assert file.getvalue().count(told) == 2
+    assert line(140, {"note": "[/x]"}, total=100).startswith("pretrain")
+
+
+def test_log_lines_that_ranks_tell_again_are_shown_once() -> None:
+    """They tell all lines of their file when they are started again."""
+    screen = Console(file=(file := io.StringIO()), width=200)
+    began = time.time() + 1
+    with StageDisplay("pretrain", screen) as display:
+        for step in (1, 2, 1, 2, 3):
+            display.metrics(
+                {**FIGURES, "step": step, "time": began + 10 * step, "heldout_loss": 2.0}
+            )
+    assert re.findall(r"step (\d)", file.getvalue()) == ["1", "2", "3"]

@@ -1,4 +1,6 @@
-"""The plan as a tree: each node below its last input, in 80 and in 140 columns, many instances in one line."""
+"""The plan as a tree: each node below its last input, in 80 and in 140 columns, many instances in
+one line.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.graph import estimate, plan
-from flows.graph.config import RunConfig, samples_directory
-from flows.graph.estimate import Estimate
-from flows.graph.plan import Step
-from flows.views import plan_tree
-from flows.views.instances import together
+from cloze.flows.graph import estimate, plan
+from cloze.flows.graph.config import RunConfig, samples_directory
+from cloze.flows.graph.estimate import Estimate
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.views import run_tables
+from cloze.flows.views.terminal import group_instances
 
 BASE: dict[str, Any] = {
     "corpus": {"sources": [{"kind": "books", "path": str(samples_directory() / "books")}]},
@@ -31,18 +33,25 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
 
 
-def planned(**sections: Any) -> list[Step]:
+def planned(**sections: Any) -> list[PlannedNode]:
     return plan.plan(RunConfig({**BASE, **sections}, "toy"))
 
 
 def shown(
-    steps: list[Step], width: int, found: dict[str, Estimate] | None = None, together: float | None = 600.0, **last: Any
+    steps: list[PlannedNode],
+    width: int,
+    found: dict[str, Estimate] | None = None,
+    together: float | None = 600.0,
+    **last: Any,
 ) -> str:
     out = Console(file=io.StringIO(), width=width, highlight=False)
     told = found or {
-        step.name: Estimate(seconds=60.0, disk_bytes=2_000_000, memory_bytes=3_000_000_000, basis="scaled") for step in steps
+        step.name: Estimate(
+            seconds=60.0, disk_bytes=2_000_000, memory_bytes=3_000_000_000, basis="scaled"
+        )
+        for step in steps
     }
-    plan_tree.show(out, steps, told, together, last or None)
+    run_tables.show(out, steps, told, together, last or None)
     assert isinstance(out.file, io.StringIO)
     text = out.file.getvalue()
     assert all(len(line) <= width for line in text.splitlines())
@@ -71,17 +80,23 @@ def test_what_it_takes_is_told_and_summed_up() -> None:
     text = shown(planned(), 140, expected=100.0, took=130.0, off=0.3)
     assert text.count("1 min 00 s") == 6
     assert (
-        "6 of 6 nodes would run; 6 min 00 s of work, 10 min 00 s until all is made; 12 MB of disk, at most 3 GB of memory a node."
-        in text
-    )
+        "6 of 6 nodes would run; 6 min 00 s of work, 10 min 00 s until all is made; 12 MB of "
+        "disk, at most 3 GB of memory a node."
+    ) in text
     assert "6 scaled from measured runs" in text
     assert "Last time: 1 min 40 s expected, 2 min 10 s taken: 30% longer." in text
 
 
 def test_what_nobody_measured_is_marked_and_what_nobody_knows_is_a_dash() -> None:
     steps = planned()
-    found = {step.name: Estimate(seconds=60.0, basis="rough") for step in steps} | {"pretrain": Estimate()}
-    lines = {line.split("  run")[0].strip("└├│ "): line for line in shown(steps, 140, found).splitlines() if "run:" in line}
+    found = {step.name: Estimate(seconds=60.0, basis="rough") for step in steps} | {
+        "pretrain": Estimate()
+    }
+    lines = {
+        line.split("  run")[0].strip("└├│ "): line
+        for line in shown(steps, 140, found).splitlines()
+        if "run:" in line
+    }
     assert "~1 min 00 s" in lines["vocab"]
     assert "–" in lines["pretrain"]
     text = shown(steps, 140, found, together=None)
@@ -107,10 +122,13 @@ def test_cached_instances_are_counted() -> None:
 
     steps = planned(finetune={"matrix": {"seed": list(range(50))}})
     some = [
-        dataclasses.replace(step, cached=True, why="") if step.name in ("finetune@1", "finetune@2") else step for step in steps
+        dataclasses.replace(step, cached=True, reason="")
+        if step.name in ("finetune@1", "finetune@2")
+        else step
+        for step in steps
     ]
     assert "50 instances: 2 cached, 48 run: not made yet" in shown(some, 140, None)
-    everything = [dataclasses.replace(step, cached=True, why="") for step in steps]
+    everything = [dataclasses.replace(step, cached=True, reason="") for step in steps]
     text = shown(everything, 140, {step.name: estimate.NOTHING for step in steps})
     assert "50 instances cached" in text
     assert text.rstrip().endswith("Nothing to do.")
@@ -125,6 +143,10 @@ def test_a_name_that_is_longer_than_its_room_goes_on_below_itself() -> None:
 def test_instances_share_a_line_only_where_there_are_many_and_those_apart_never() -> None:
     names = [f"finetune@{n}" for n in range(60)] + ["report"]
     sections = {name: name.partition("@")[0] for name in names}
-    assert together(names[:40], sections) == {name: [name] for name in names[:40]}
-    lines = together(names, sections, apart=["finetune@7"])
-    assert {line: len(found) for line, found in lines.items()} == {"finetune (59)": 59, "finetune@7": 1, "report": 1}
+    assert group_instances(names[:40], sections) == {name: [name] for name in names[:40]}
+    lines = group_instances(names, sections, apart=["finetune@7"])
+    assert {line: len(found) for line, found in lines.items()} == {
+        "finetune (59)": 59,
+        "finetune@7": 1,
+        "report": 1,
+    }

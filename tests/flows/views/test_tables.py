@@ -1,4 +1,6 @@
-"""Tables of results and of a run's status: whole in 80 columns, instances together where there are many, what matters apart."""
+"""Tables of results and of a run's status: whole in 80 columns, instances together where there are
+many, what matters apart.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.views import status, terminal
-from pipeline.core.artifact import Manifest
-from pipeline.core.execute import Result
+from cloze.core.artifacts.artifact import Manifest
+from cloze.core.stages.execute import BuildResult
+from cloze.flows.views import run_tables, terminal
 
 
 def printed(width: int, show: Any) -> str:
@@ -23,7 +25,7 @@ def printed(width: int, show: Any) -> str:
     return text
 
 
-def result(name: str, accuracy: float, cached: bool = False) -> Result:
+def result(name: str, accuracy: float, cached: bool = False) -> BuildResult:
     manifest = Manifest(
         stage="finetune",
         version=1,
@@ -35,23 +37,38 @@ def result(name: str, accuracy: float, cached: bool = False) -> Result:
         seconds=60.0,
         summary={"metrics": {"accuracy": accuracy}},
     )
-    return Result(artifact=f"/runs/night/{name}-0123456789ab", cached=cached, seconds=1.0, manifest=manifest)
+    return BuildResult(
+        artifact=f"/runs/night/{name}-0123456789ab", cached=cached, seconds=1.0, manifest=manifest
+    )
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_few_results_have_a_line_each(width: int) -> None:
     results = {f"finetune@{n}": result(f"finetune@{n}", n / 10, cached=n == 1) for n in range(3)}
-    text = printed(width, lambda out: out.print(terminal.result_table(results, dict.fromkeys(results, "finetune"))))
+    text = printed(
+        width,
+        lambda out: out.print(terminal.result_table(results, dict.fromkeys(results, "finetune"))),
+    )
     assert text.splitlines()[0].strip() == "/runs/night"
-    assert [line.split()[0] for line in text.splitlines()[2:]] == ["finetune@0", "finetune@1", "finetune@2"]
+    assert [line.split()[0] for line in text.splitlines()[2:]] == [
+        "finetune@0",
+        "finetune@1",
+        "finetune@2",
+    ]
     assert "cached (1 min 00 s)" in text
     assert "accuracy 0.200" in text
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_many_results_share_lines_and_tell_mean_and_best(width: int) -> None:
-    results = {f"finetune@{n}": result(f"finetune@{n}", 0.8 if n == 7 else 0.5, cached=n < 10) for n in range(100)}
-    text = printed(width, lambda out: out.print(terminal.result_table(results, dict.fromkeys(results, "finetune"))))
+    results = {
+        f"finetune@{n}": result(f"finetune@{n}", 0.8 if n == 7 else 0.5, cached=n < 10)
+        for n in range(100)
+    }
+    text = printed(
+        width,
+        lambda out: out.print(terminal.result_table(results, dict.fromkeys(results, "finetune"))),
+    )
     assert len(text.splitlines()) <= 4
     assert "finetune (100)" in text
     assert "1 h 40 min, 10 cached" in text
@@ -74,9 +91,15 @@ def test_status_of_many_nodes_keeps_apart_what_runs_and_what_failed(width: int) 
     }
     for n in range(50):
         nodes[f"finetune@{n}"] |= {"state": "finished", "started": now - 60, "ended": now}
-    nodes["finetune@60"] |= {"state": "failed", "error": "the shard is cut short", "started": now - 5, "ended": now}
+    nodes["finetune@60"] |= {
+        "state": "failed",
+        "error": "the shard is cut short",
+        "started": now - 5,
+        "ended": now,
+    }
     nodes["finetune@61"] |= {
-        "state": "running", "started": now - 5, "done": 30, "total": 100, "unit": "steps", "figures": {"loss": 1.25}, "seconds_left": 90.0,
+        "state": "running", "started": now - 5, "done": 30, "total": 100, "unit": "steps",
+        "figures": {"loss": 1.25}, "seconds_left": 90.0,
     }  # fmt: skip
     found = {
         "run": "night",
@@ -88,7 +111,7 @@ def test_status_of_many_nodes_keeps_apart_what_runs_and_what_failed(width: int) 
         "nodes": nodes,
         "error": None,
     }
-    text = printed(width, lambda out: status.show_run(out, "/runs/night", found))
+    text = printed(width, lambda out: run_tables.show_run(out, "/runs/night", found))
     assert "finetune (98)" in text
     assert "50 finished, 48 waiting" in text
     assert "50 min 00 s" in text

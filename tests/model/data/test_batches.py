@@ -1,4 +1,6 @@
-"""Rows to batches, against a slow and obvious way of doing it; and shards that are not what they should be."""
+"""Rows to batches, against a slow and obvious way of doing it; and shards that are not what they
+should be.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from model.data.batch import LAYOUT, move, pin
-from model.data.collate import PREDICTIONS, blank, collate
-from model.data.layouts import Kind
-from model.data.prefetch import Prefetch
-from model.data.shards import Shards, verify
-from model.families.models import new_model
-from model.families.table import FAMILIES
-from model.train.scoring import Scoring
-from pipeline.core.errors import DataError
-from pipeline.core.ragged import offsets_of
-from pipeline.core.shards import HELDOUT
+from cloze.core.artifacts.artifact import HELDOUT
+from cloze.core.errors import DataError
+from cloze.core.ragged import offsets_of
+from cloze.model.data.batch import LAYOUT, PREDICTIONS, Prefetch, collate, empty_batch, move, pin
+from cloze.model.data.layouts import LayoutKind
+from cloze.model.data.shards import ShardedRows, verify
+from cloze.model.families.models import new_model
+from cloze.model.families.table import FAMILIES
+from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.model.datasets import SPECIAL, write_dataset
 from tests.tiny_models import tiny_config
 
@@ -36,18 +36,24 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 def _plain(dataset: str) -> list[dict[str, object]]:
     """The rows as Python objects, by pyarrow alone."""
     files = sorted(Path(dataset).glob("train-*.arrow"))
-    return [row for file in files for row in pa.ipc.open_file(pa.memory_map(str(file))).read_all().to_pylist()]
+    return [
+        row
+        for file in files
+        for row in pa.ipc.open_file(pa.memory_map(str(file))).read_all().to_pylist()
+    ]
 
 
 @pytest.mark.parametrize("fixed", [None, 7])
 def test_a_batch_is_what_the_rows_say(dataset: str, fixed: int | None) -> None:
-    shards, plain = Shards(dataset), _plain(dataset)
+    shards, plain = ShardedRows(dataset), _plain(dataset)
     assert len(shards) == len(plain) == 50
     rows = np.array([49, 0, 17, 17, 33])
     copies = np.array([0, 1, 0, 1, 1])
     batch = {
         name: tensor.numpy()
-        for name, tensor in collate(shards.take(rows, copies), pad=0, longest=29, fixed_predictions=fixed).items()
+        for name, tensor in collate(
+            shards.take(rows, copies), pad=0, longest=29, fixed_predictions=fixed
+        ).items()
     }
     length = batch["input_ids"].shape[1]
     longest = max(len(plain[row]["input_ids"]) for row in rows)
@@ -63,16 +69,23 @@ def test_a_batch_is_what_the_rows_say(dataset: str, fixed: int | None) -> None:
         assert batch["input_ids"][place].tolist() == shown + [0] * padding
         assert batch["attention_mask"][place].tolist() == [True] * len(ids) + [False] * padding
         start = plain[row]["segment_start"]
-        assert batch["token_type_ids"][place].tolist() == [0] * start + [1] * (len(ids) - start) + [0] * padding
+        assert (
+            batch["token_type_ids"][place].tolist()
+            == [0] * start + [1] * (len(ids) - start) + [0] * padding
+        )
         assert batch["pair_labels"][place] == plain[row]["pair_label"]
-    found = list(zip(batch["masked_positions"].tolist(), batch["masked_labels"].tolist(), strict=True))
+    found = list(
+        zip(batch["masked_positions"].tolist(), batch["masked_labels"].tolist(), strict=True)
+    )
     filler = 5 * fixed - len(expected) if fixed else -len(expected) % PREDICTIONS
     assert found == expected + [(0, -100)] * filler
-    assert shards.most_predictions() == max(len(mask["positions"]) for row in plain for mask in row["masks"])
+    assert shards.most_predictions() == max(
+        len(mask["positions"]) for row in plain for mask in row["masks"]
+    )
 
 
 def test_rows_without_pairs_have_no_pair_label(tmp_path: Path) -> None:
-    shards = Shards(write_dataset(tmp_path / "dataset", rows=4, pair_task=None))
+    shards = ShardedRows(write_dataset(tmp_path / "dataset", rows=4, pair_task=None))
     batch = collate(shards.take(np.arange(4), np.zeros(4, np.int64)), pad=0, longest=32)
     assert (batch["pair_labels"] == -100).all()
     assert (batch["token_type_ids"] == 0).all()
@@ -81,18 +94,24 @@ def test_rows_without_pairs_have_no_pair_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_blank_batch_teaches_nothing(family: str) -> None:
     config = tiny_config(family=family, **SMALL.get(family, {}))
-    scoring = Scoring(new_model(config), config.own_objectives("nsp" if "pair" in config.heads else None), "fp32").train()
-    batch = blank(pad=SPECIAL.pad)
-    assert scoring.targets(batch) == [0] * len(scoring.names)
+    scoring = PretrainModule(
+        new_model(config),
+        config.default_objectives("nsp" if "pair" in config.heads else None),
+        "fp32",
+    ).train()
+    batch = empty_batch(pad=SPECIAL.pad)
+    assert scoring.count_targets(batch) == [0] * len(scoring.names)
     loss, *_ = scoring(batch, torch.ones(len(scoring.names)))
     loss.backward()
     assert loss == 0.0
-    assert all(not parameter.grad.any() for parameter in scoring.parameters() if parameter.grad is not None)
+    assert all(
+        not parameter.grad.any() for parameter in scoring.parameters() if parameter.grad is not None
+    )
 
 
 def test_a_split_may_be_empty(dataset: str) -> None:
-    assert len(Shards(dataset, "validation")) == 0
-    assert len(Shards(dataset, HELDOUT, Shards(dataset).info)) == 24
+    assert len(ShardedRows(dataset, "validation")) == 0
+    assert len(ShardedRows(dataset, HELDOUT, ShardedRows(dataset).info)) == 24
 
 
 def test_a_cut_shard_is_named(tmp_path: Path) -> None:
@@ -100,7 +119,7 @@ def test_a_cut_shard_is_named(tmp_path: Path) -> None:
     shard = sorted(Path(dataset).glob("train-*"))[1]
     shard.write_bytes(shard.read_bytes()[:-100])
     with pytest.raises(DataError, match=shard.name):
-        Shards(dataset)
+        ShardedRows(dataset)
     with pytest.raises(DataError, match=rf"{shard.name} has \d+ bytes, the manifest says \d+"):
         verify(dataset)
 
@@ -117,7 +136,9 @@ def test_a_changed_byte_is_named_by_the_hash(tmp_path: Path) -> None:
 
 
 def test_no_damage_reaches_the_model(tmp_path: Path) -> None:
-    """Whatever a flipped byte does, opening and reading either work with ids and positions in range, or name the file."""
+    """Whatever a flipped byte does, opening and reading either work with ids and positions in
+    range, or name the file.
+    """
     dataset = write_dataset(tmp_path / "dataset", rows=16, shards=1, heldout=1)
     shard = next(Path(dataset).glob("train-*"))
     original = shard.read_bytes()
@@ -127,7 +148,7 @@ def test_no_damage_reaches_the_model(tmp_path: Path) -> None:
         content[at] ^= int(rng.integers(1, 256))
         shard.write_bytes(content)
         try:
-            shards = Shards(dataset)
+            shards = ShardedRows(dataset)
             rows = np.arange(len(shards))
             for copy in (0, 1):
                 batch = collate(shards.take(rows, np.full_like(rows, copy)), pad=0, longest=32)
@@ -142,8 +163,12 @@ def test_no_damage_reaches_the_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["input_ids", "masks", "positions", "replacements"])
 @pytest.mark.parametrize("value", [-1, -(1 << 31), 1 << 20, (1 << 31) - 1])
-def test_an_offset_that_points_elsewhere_is_refused(tmp_path: Path, column: str, value: int) -> None:
-    """Offsets are what everything else is indexed with: one that leads out of its column names the file, and is not followed."""
+def test_an_offset_that_points_elsewhere_is_refused(
+    tmp_path: Path, column: str, value: int
+) -> None:
+    """Offsets are what everything else is indexed with: one that leads out of its column names the
+    file, and is not followed.
+    """
     dataset = write_dataset(tmp_path / "dataset", rows=48, shards=1, heldout=1)
     shard = next(Path(dataset).glob("train-*"))
     mapped = pa.memory_map(str(shard))
@@ -159,7 +184,7 @@ def test_an_offset_that_points_elsewhere_is_refused(tmp_path: Path, column: str,
     content = bytearray(shard.read_bytes())
     content[at + 12 : at + 16] = value.to_bytes(4, "little", signed=True)
     shard.write_bytes(content)
-    shards = Shards(dataset)
+    shards = ShardedRows(dataset)
     healthy = shards.take(np.arange(16), np.zeros(16, np.int64))
     assert int(healthy.ids.max()) < 64
     with pytest.raises(DataError, match=shard.name):
@@ -169,7 +194,7 @@ def test_an_offset_that_points_elsewhere_is_refused(tmp_path: Path, column: str,
 
 def test_rows_of_many_files_come_in_the_order_asked_for(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset", rows=60, shards=7)
-    shards, plain = Shards(dataset), _plain(dataset)
+    shards, plain = ShardedRows(dataset), _plain(dataset)
     order = np.random.default_rng(0).permutation(60)
     taken = shards.take(order, order % 2)
     starts, masks = offsets_of(taken.lengths), offsets_of(taken.counts)
@@ -183,8 +208,13 @@ def test_rows_of_many_files_come_in_the_order_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rows", "buckets", "packed"])
-def test_a_batch_moves_with_its_layout(dataset: str, kind: Kind) -> None:
-    batch = collate(Shards(dataset).take(np.arange(8), np.zeros(8, np.int64)), pad=0, longest=64, layout=kind)
+def test_a_batch_moves_with_its_layout(dataset: str, kind: LayoutKind) -> None:
+    batch = collate(
+        ShardedRows(dataset).take(np.arange(8), np.zeros(8, np.int64)),
+        pad=0,
+        longest=64,
+        layout=kind,
+    )
     assert pin(batch, torch.device("cpu")) == batch
     moved = move(batch, torch.device("meta"))
     assert moved.keys() == batch.keys()
@@ -200,7 +230,7 @@ def test_a_batch_moves_with_its_layout(dataset: str, kind: Kind) -> None:
 def test_what_is_no_shard_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "train-00000-of-00001.arrow").write_bytes(content)
     with pytest.raises(DataError, match=r"train-00000-of-00001\.arrow"):
-        Shards(str(tmp_path))
+        ShardedRows(str(tmp_path))
 
 
 def test_an_arrow_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -208,15 +238,17 @@ def test_an_arrow_file_of_something_else_is_refused(tmp_path: Path) -> None:
     with pa.ipc.new_file(str(tmp_path / "train-00000-of-00001.arrow"), table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(DataError, match="no Cloze dataset shard"):
-        Shards(str(tmp_path))
+        ShardedRows(str(tmp_path))
 
 
 def test_shards_of_different_settings_do_not_mix(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset", rows=10)
     other = write_dataset(tmp_path / "other", rows=10, vocab_size=65)
-    (Path(dataset) / "train-00001-of-00002.arrow").write_bytes((Path(other) / "train-00001-of-00002.arrow").read_bytes())
+    (Path(dataset) / "train-00001-of-00002.arrow").write_bytes(
+        (Path(other) / "train-00001-of-00002.arrow").read_bytes()
+    )
     with pytest.raises(DataError, match="other settings"):
-        Shards(dataset)
+        ShardedRows(dataset)
 
 
 def test_prefetch_keeps_order_and_brings_errors() -> None:

@@ -1,4 +1,6 @@
-"""Fresh masks in the collator are those that a dataset with more copies would store; packed and unmasked rows collate too."""
+"""Fresh masks in the collator are those that a dataset with more copies would store; packed and
+unmasked rows collate too.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.data.collate import collate
-from model.data.dynamic import Fresh
-from model.data.shards import Shards
-from model.data.training import training_order, training_shards
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.model.data.batch import collate
+from cloze.model.data.mixture import make_sampler, training_shards
+from cloze.model.data.rows import DynamicMasker
+from cloze.model.data.shards import ShardedRows
 from tests.model.datasets import write_dataset
 from tests.pipeline.dataset.datasets import made_corpus, make, rows, write_vocab
 
@@ -39,18 +41,30 @@ def test_fresh_masks_are_what_more_copies_would_hold(
 ) -> None:
     few = make(*inputs, tmp_path / "few", **{**settings, "copies": 2})
     many = make(*inputs, tmp_path / "many", **{**settings, "copies": 6})
-    stored, fresh = Shards(many.artifact), training_shards(few.artifact, dynamic=True)
+    stored, fresh = ShardedRows(many.artifact), training_shards(few.artifact, dynamic=True)
     assert len(stored) == len(fresh)
     numbers = np.random.default_rng(0).permutation(len(stored))
     epochs = numbers % 6
     one, other = stored.take(numbers, epochs), fresh.take(numbers, epochs)
-    for name in ("ids", "lengths", "segment_start", "pair_labels", "positions", "replacements", "counts"):
+    for name in (
+        "ids",
+        "lengths",
+        "segment_start",
+        "pair_labels",
+        "positions",
+        "replacements",
+        "counts",
+    ):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
     assert fresh.most_predictions() >= stored.most_predictions()
 
 
-def test_fresh_masks_have_the_stored_ones_distribution(inputs: tuple[str, str], tmp_path: Path) -> None:
-    """Over 40 epochs: the rate, 80/10/10, every position of a row, and Jaccard of two epochs near .081 (Reference, section 1)."""
+def test_fresh_masks_have_the_stored_ones_distribution(
+    inputs: tuple[str, str], tmp_path: Path
+) -> None:
+    """Over 40 epochs: the rate, 80/10/10, every position of a row, and Jaccard of two epochs near
+    .081 (Reference, section 1).
+    """
     shards = training_shards(make(*inputs, tmp_path / "few", copies=1).artifact, dynamic=True)
     assert shards.info is not None
     numbers = np.arange(len(shards))
@@ -63,8 +77,12 @@ def test_fresh_masks_have_the_stored_ones_distribution(inputs: tuple[str, str], 
         masked += int((found.replacements == shards.info.special.mask).sum())
         kept += int((found.replacements == found.ids[at]).sum())
         total, tokens = total + len(at), tokens + len(found.ids)
-        now = [set(part.tolist()) for part in np.split(found.positions, np.cumsum(found.counts)[:-1])]
-        jaccard += [len(a & b) / len(a | b) for a, b in zip(before, now, strict=False) if len(a | b) > 8]
+        now = [
+            set(part.tolist()) for part in np.split(found.positions, np.cumsum(found.counts)[:-1])
+        ]
+        jaccard += [
+            len(a & b) / len(a | b) for a, b in zip(before, now, strict=False) if len(a | b) > 8
+        ]
         before = now
     assert total / tokens == pytest.approx(0.15, abs=0.01)
     assert masked / total == pytest.approx(0.8, abs=0.01)
@@ -74,7 +92,7 @@ def test_fresh_masks_have_the_stored_ones_distribution(inputs: tuple[str, str], 
 
 def test_a_dynamic_order_goes_on_with_new_copies(inputs: tuple[str, str], tmp_path: Path) -> None:
     shards = training_shards(make(*inputs, tmp_path / "few", copies=2).artifact, dynamic=True)
-    order = training_order(shards, seed=5, dynamic=True, global_batch=4)
+    order = make_sampler(shards, seed=5, dynamic=True, global_batch=4)
     count = len(shards)
     for epoch in (0, 1, 2, 9):
         found, copies = order.locate(np.arange(epoch * count, (epoch + 1) * count))
@@ -82,7 +100,10 @@ def test_a_dynamic_order_goes_on_with_new_copies(inputs: tuple[str, str], tmp_pa
         assert np.array_equal(np.sort(found), np.arange(count))
     around = order.locate(np.arange(3 * count - 2, 3 * count + 2))  # a batch between two epochs
     one = shards.take(*around)
-    two = [shards.take(*order.locate(np.arange(at, at + 1))) for at in range(3 * count - 2, 3 * count + 2)]
+    two = [
+        shards.take(*order.locate(np.arange(at, at + 1)))
+        for at in range(3 * count - 2, 3 * count + 2)
+    ]
     assert np.array_equal(one.replacements, np.concatenate([part.replacements for part in two]))
 
 
@@ -90,21 +111,30 @@ def test_a_dataset_that_does_not_know_its_masks_is_refused(tmp_path: Path) -> No
     dataset = write_dataset(tmp_path / "dataset", rows=8)
     with pytest.raises(UsageError, match="does not say how its masks were drawn"):
         training_shards(dataset, dynamic=True)
-    shards = Shards(dataset)
+    shards = ShardedRows(dataset)
     assert shards.info is not None
     with pytest.raises(UsageError):
-        Fresh.of(dataset, shards.info)
+        DynamicMasker.of(dataset, shards.info)
 
 
-def test_packed_rows_bring_where_their_sequences_start(inputs: tuple[str, str], tmp_path: Path) -> None:
+def test_packed_rows_bring_where_their_sequences_start(
+    inputs: tuple[str, str], tmp_path: Path
+) -> None:
     made = make(*inputs, tmp_path / "packed", recipe="packed", length=64)
-    shards, plain = Shards(made.artifact), rows(made)
+    shards, plain = ShardedRows(made.artifact), rows(made)
     numbers = np.arange(len(shards))[::-1].copy()
-    batch = collate(shards.take(numbers, np.zeros_like(numbers)), pad=0, longest=64, layout="packed")
+    batch = collate(
+        shards.take(numbers, np.zeros_like(numbers)), pad=0, longest=64, layout="packed"
+    )
     starts = batch["layout"].bounds
     assert starts.dtype == torch.int32
     assert batch["layout"].longest == int(starts.diff().max())
-    assert batch["sequence_first"][batch["attention_mask"]].nonzero().squeeze(1).equal(starts[:-1].long())
+    assert (
+        batch["sequence_first"][batch["attention_mask"]]
+        .nonzero()
+        .squeeze(1)
+        .equal(starts[:-1].long())
+    )
     assert not batch["sequence_first"][~batch["attention_mask"]].any()
     expected, at = [], 0
     for row in numbers.tolist():
@@ -118,7 +148,9 @@ def test_packed_rows_bring_where_their_sequences_start(inputs: tuple[str, str], 
     assert (tokens[starts[:-1].long()] == 2).all()  # every sequence begins with [CLS]
 
 
-def test_left_to_right_rows_have_nothing_to_predict(inputs: tuple[str, str], tmp_path: Path) -> None:
+def test_left_to_right_rows_have_nothing_to_predict(
+    inputs: tuple[str, str], tmp_path: Path
+) -> None:
     made = make(*inputs, tmp_path / "lm", recipe="lm", copies=1)
     for dynamic in (False, True):
         shards = training_shards(made.artifact, dynamic)

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from model.data.collate import collate
-from model.data.shards import Shards
-from model.families.models import new_model
-from pipeline.dataset.schema import DatasetInfo, dataset_schema
-from pipeline.tokenizer.special import SpecialTokens
+from cloze.model.data.batch import collate
+from cloze.model.data.shards import ShardedRows
+from cloze.model.families.models import new_model
+from cloze.pipeline.dataset.schema import DatasetInfo, dataset_schema
+from cloze.pipeline.tokenizer.special import SpecialTokens
 from tests.tiny_models import tiny_config
 
 WORDS = [
@@ -55,14 +55,20 @@ ROWS = [
         "input_ids": ids("[CLS] it was red [SEP] dogs bark [SEP]"),
         "segment_start": 5,
         "pair_label": 1,
-        "masks": [{"positions": [5], "input_ids": ids("dogs")}, {"positions": [3], "input_ids": ids("[MASK]")}],
+        "masks": [
+            {"positions": [5], "input_ids": ids("dogs")},
+            {"positions": [3], "input_ids": ids("[MASK]")},
+        ],
         "source": {"document": 9, "offset": 3},
     },
     {
         "input_ids": ids("[CLS] the mat [SEP]"),
         "segment_start": 4,
         "pair_label": None,
-        "masks": [{"positions": [1], "input_ids": ids("[MASK]")}, {"positions": [2], "input_ids": ids("[MASK]")}],
+        "masks": [
+            {"positions": [1], "input_ids": ids("[MASK]")},
+            {"positions": [2], "input_ids": ids("[MASK]")},
+        ],
         "source": {"document": 9, "offset": 5},
     },
 ]
@@ -71,12 +77,21 @@ ROWS = [
 def test_the_model_is_given_what_the_dataset_says(tmp_path: Path) -> None:
     special = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
     info = DatasetInfo(
-        recipe="bert", length=16, copies=2, vocab_size=16, special=special, pair_task="nsp", seed=0, tokenizer="0" * 64
+        recipe="bert",
+        length=16,
+        copies=2,
+        vocab_size=16,
+        special=special,
+        pair_task="nsp",
+        seed=0,
+        tokenizer="0" * 64,
     )
     schema = dataset_schema(info, np.dtype(np.uint16))
     with pa.ipc.new_file(str(tmp_path / "train-00000-of-00001.arrow"), schema) as writer:
         writer.write_table(pa.Table.from_pylist(ROWS, schema=schema))
-    batch = collate(Shards(str(tmp_path)).take(np.array([0, 1, 2]), np.array([1, 0, 0])), pad=0, longest=16)
+    batch = collate(
+        ShardedRows(str(tmp_path)).take(np.array([0, 1, 2]), np.array([1, 0, 0])), pad=0, longest=16
+    )
 
     pad = " [PAD]"
     assert [" ".join(WORDS[token] for token in row) for row in batch["input_ids"].tolist()] == [
@@ -93,7 +108,13 @@ def test_the_model_is_given_what_the_dataset_says(tmp_path: Path) -> None:
     assert batch["pair_labels"].tolist() == [0, 1, -100]
     real = batch["masked_labels"] != -100
     assert batch["masked_positions"][real].tolist() == [1, 3, 7, 16 + 5, 32 + 1]
-    assert [WORDS[token] for token in batch["masked_labels"][real].tolist()] == ["the", "sat", "mat", "dogs", "the"]
+    assert [WORDS[token] for token in batch["masked_labels"][real].tolist()] == [
+        "the",
+        "sat",
+        "mat",
+        "dogs",
+        "the",
+    ]
 
     model = new_model(tiny_config(vocab_size=16))
     seen: list[tuple[torch.Tensor, ...]] = []

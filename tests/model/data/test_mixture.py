@@ -1,4 +1,6 @@
-"""Several datasets as one: which of them a sample comes from, in whose own order, and their rows behind one table."""
+"""Several datasets as one: which of them a sample comes from, in whose own order, and their rows
+behind one table.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.data.mixture import BLOCK, Draw, MixedSampler, MixedShards, quotas
-from model.data.sampler import Sampler
-from model.data.shards import Shards
+from cloze.model.data.mixture import (
+    BLOCK,
+    ConcatenatedRows,
+    MixtureAssignment,
+    MixtureSampler,
+    quotas,
+)
+from cloze.model.data.sampler import Sampler
+from cloze.model.data.shards import ShardedRows
 from tests.model.data.test_bins import scattered
 from tests.model.datasets import write_dataset
 
@@ -25,7 +33,7 @@ WEIGHTS = st.lists(st.floats(0.01, 100.0), min_size=2, max_size=5)
 def test_each_dataset_goes_on_in_its_own_order_wherever_one_begins(
     weights: list[float], seed: int, group: int, start: int, count: int
 ) -> None:
-    draw = Draw(quotas(weights), seed, group)
+    draw = MixtureAssignment(quotas(weights), seed, group)
     sources, numbers = draw.locate(np.arange(start, start + count))
     before, after = draw.before(start), draw.before(start + count)
     for source in range(len(weights)):
@@ -43,7 +51,7 @@ def test_each_dataset_goes_on_in_its_own_order_wherever_one_begins(
 
 
 def test_samples_of_a_dataset_come_one_after_another_through_blocks() -> None:
-    draw = Draw(quotas([3, 1, 0.2]), 7)
+    draw = MixtureAssignment(quotas([3, 1, 0.2]), 7)
     sources, numbers = draw.locate(np.arange(3 * BLOCK))
     for source in range(3):
         assert np.array_equal(numbers[sources == source], np.arange((sources == source).sum()))
@@ -51,39 +59,47 @@ def test_samples_of_a_dataset_come_one_after_another_through_blocks() -> None:
 
 @pytest.mark.parametrize("samples", [500, 5_000, 50_000])
 def test_shares_of_the_draws_are_the_weights_within_their_error(samples: int) -> None:
-    """Drawing without putting back strays less than independent draws, of which four standard errors are one in 16,000."""
+    """Drawing without putting back strays less than independent draws, of which four standard
+    errors are one in 16,000.
+    """
     weights = [5.0, 3.0, 1.0, 0.1]
     shares = np.array(weights) / sum(weights)
     for seed in range(20):
-        counts = np.array(Draw(quotas(weights), seed).before(samples))
+        counts = np.array(MixtureAssignment(quotas(weights), seed).before(samples))
         errors = 4 * np.sqrt(samples * shares * (1 - shares)) + 2
         assert (np.abs(counts - samples * shares) <= errors).all(), (seed, counts)
-    spread = [Draw(quotas(weights), seed).before(samples)[1] for seed in range(20)]
+    spread = [MixtureAssignment(quotas(weights), seed).before(samples)[1] for seed in range(20)]
     assert len(set(spread)) > 5  # and it is a draw, not a pattern
 
 
 def test_shares_of_a_block_are_exact_to_a_65536th() -> None:
-    found = Draw(quotas([2, 1]), 1).before(BLOCK)
+    found = MixtureAssignment(quotas([2, 1]), 1).before(BLOCK)
     assert found == list(quotas([2, 1])) == [43691, 21845]
     assert sum(quotas([1 / 3, 1 / 7, 1 / 11])) == BLOCK
 
 
 def test_a_weight_near_zero_is_one_in_a_block_and_one_below_that_is_refused() -> None:
     assert quotas([BLOCK - 1, 1]) == (BLOCK - 1, 1)
-    assert Draw(quotas([BLOCK - 1, 1]), 3).before(4 * BLOCK) == [4 * (BLOCK - 1), 4]
+    assert MixtureAssignment(quotas([BLOCK - 1, 1]), 3).before(4 * BLOCK) == [4 * (BLOCK - 1), 4]
     with pytest.raises(ValueError, match="1"):
         quotas([1.0, 1e-9])
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(3, 90), st.integers(3, 90), SEEDS, st.integers(0, 200))
-def test_every_epoch_of_each_dataset_is_its_own_shuffled_order(first: int, second: int, seed: int, begun: int) -> None:
-    """Whatever is mixed with it, a dataset's rows and mask copies come in the order in which it would be read alone."""
+def test_every_epoch_of_each_dataset_is_its_own_shuffled_order(
+    first: int, second: int, seed: int, begun: int
+) -> None:
+    """Whatever is mixed with it, a dataset's rows and mask copies come in the order in which it
+    would be read alone.
+    """
     samplers = (Sampler(first, 2, seed), Sampler(second, 3, seed))
-    mixed = MixedSampler(samplers, Draw(quotas([2, 1]), seed), (begun, 0))
+    mixed = MixtureSampler(samplers, MixtureAssignment(quotas([2, 1]), seed), (begun, 0))
     samples = np.arange(4 * (first + second))
     rows, copies = mixed.locate(samples)
-    for number, (sampler, start, size) in enumerate(zip(samplers, (0, first), (first, second), strict=True)):
+    for number, (sampler, start, size) in enumerate(
+        zip(samplers, (0, first), (first, second), strict=True)
+    ):
         mine = (rows >= start) & (rows < start + size)
         begin = begun if number == 0 else 0
         alone = sampler.locate(np.arange(begin, begin + mine.sum()))
@@ -93,10 +109,12 @@ def test_every_epoch_of_each_dataset_is_its_own_shuffled_order(first: int, secon
 
 
 def test_rows_of_one_length_stay_together() -> None:
-    """With length bins a group of samples is of one dataset and of one bin, at the same places as in a dataset alone."""
+    """With length bins a group of samples is of one dataset and of one bin, at the same places as
+    in a dataset alone.
+    """
     bins = scattered([64, 96, 32])
     samplers = (Sampler(192, 1, 5, bins, 8), Sampler(192, 1, 5, bins, 8))
-    mixed = MixedSampler(samplers, Draw(quotas([3, 2]), 5, 8), (0, 0))
+    mixed = MixtureSampler(samplers, MixtureAssignment(quotas([3, 2]), 5, 8), (0, 0))
     rows, _ = mixed.locate(np.arange(8 * 100))
     number = np.searchsorted(np.cumsum([64, 96]), np.zeros(1), side="right")
     assert number[0] == 0
@@ -110,9 +128,10 @@ def test_rows_of_one_length_stay_together() -> None:
 
 def test_rows_are_those_of_their_dataset(tmp_path: Path) -> None:
     parts = {
-        name: Shards(write_dataset(tmp_path / name, rows=20 + seed, seed=seed)) for seed, name in enumerate(("a", "b", "c"))
+        name: ShardedRows(write_dataset(tmp_path / name, rows=20 + seed, seed=seed))
+        for seed, name in enumerate(("a", "b", "c"))
     }
-    mixed = MixedShards(parts, [0.5, 0.3, 0.2])
+    mixed = ConcatenatedRows(parts, [0.5, 0.3, 0.2])
     assert len(mixed) == 20 + 21 + 22
     rows, copies = np.array([62, 0, 41, 20, 5, 40, 19]), np.array([0, 1, 0, 1, 0, 1, 0])
     found = mixed.take(rows, copies)
@@ -131,5 +150,7 @@ def test_rows_are_those_of_their_dataset(tmp_path: Path) -> None:
         int(found.lengths[mixed.source(rows) == source].sum()) for source in range(3)
     ]
     assert len(mixed.take(rows[:0], copies[:0]).lengths) == 0
-    assert parts["a"].tokens() == int(parts["a"].take(np.arange(20), np.zeros(20, np.int64)).lengths.sum())
+    assert parts["a"].tokens() == int(
+        parts["a"].take(np.arange(20), np.zeros(20, np.int64)).lengths.sum()
+    )
     assert math.isclose(sum(mixed.shares.values()), 1.0)

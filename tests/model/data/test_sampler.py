@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.data.sampler import Sampler, permute, share
-from pipeline.core import random_keys
+from cloze.core import random_keys
+from cloze.model.data.sampler import Sampler, permute, shard_range
 
 COUNTS = st.integers(1, 3000)
 SEEDS = st.integers(0, (1 << 63) - 1)
@@ -16,13 +16,15 @@ SEEDS = st.integers(0, (1 << 63) - 1)
 @given(COUNTS, SEEDS)
 @settings(max_examples=60, deadline=None)
 def test_a_key_names_a_bijection(count: int, seed: int) -> None:
-    found = permute(np.arange(count), count, random_keys.derive(seed))
+    found = permute(np.arange(count), count, random_keys.fold_in(seed))
     assert np.array_equal(np.sort(found), np.arange(count))
 
 
 @given(st.integers(1, 400), st.integers(1, 7), SEEDS, st.integers(0, 5))
 @settings(max_examples=40, deadline=None)
-def test_an_epoch_visits_every_row_once_with_its_mask_copy(rows: int, copies: int, seed: int, epoch: int) -> None:
+def test_an_epoch_visits_every_row_once_with_its_mask_copy(
+    rows: int, copies: int, seed: int, epoch: int
+) -> None:
     found, masks = Sampler(rows, copies, seed).locate(np.arange(epoch * rows, (epoch + 1) * rows))
     assert np.array_equal(np.sort(found), np.arange(rows))
     assert (masks == epoch % copies).all()
@@ -30,7 +32,9 @@ def test_an_epoch_visits_every_row_once_with_its_mask_copy(rows: int, copies: in
 
 @given(st.integers(1, 500), SEEDS, st.integers(0, 2000), st.integers(1, 200))
 @settings(max_examples=40, deadline=None)
-def test_any_sample_is_found_without_those_before_it(rows: int, seed: int, start: int, size: int) -> None:
+def test_any_sample_is_found_without_those_before_it(
+    rows: int, seed: int, start: int, size: int
+) -> None:
     sampler = Sampler(rows, 3, seed)
     together = sampler.locate(np.arange(start, start + size))
     alone = [sampler.locate(np.array([sample])) for sample in range(start, start + size)]
@@ -51,7 +55,9 @@ def test_epochs_and_seeds_differ_and_the_order_looks_random() -> None:
 
 @given(st.integers(0, 10_000), st.integers(0, 500), st.integers(1, 40))
 def test_shares_are_the_whole_and_even(start: int, size: int, parts: int) -> None:
-    pieces = [share(start, start + size, part, parts) for part in range(parts)]
-    assert [sample for low, high in pieces for sample in range(low, high)] == list(range(start, start + size))
+    pieces = [shard_range(start, start + size, part, parts) for part in range(parts)]
+    assert [sample for low, high in pieces for sample in range(low, high)] == list(
+        range(start, start + size)
+    )
     lengths = [high - low for low, high in pieces]
     assert max(lengths) - min(lengths) <= 1

@@ -1,4 +1,6 @@
-"""The config refuses what cannot work, in one sentence, before torch is loaded; presets are the papers' models."""
+"""The config refuses what cannot work, in one sentence, before torch is loaded; presets are the
+papers' models.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from model.families.config import ModelConfig, check_fits, for_dataset
-from model.families.models import new_model
-from model.families.presets import model_config, parse_model, presets
-from model.families.table import FAMILIES, config_class
-from model.train.config import PretrainConfig
-from pipeline.core.descriptions import descriptions
-from pipeline.core.errors import UsageError
-from pipeline.dataset.schema import DatasetInfo
-from pipeline.tokenizer.special import SpecialTokens
+from cloze.core.errors import UsageError
+from cloze.core.options import field_docs
+from cloze.model.families.config import ModelConfig, check_fits, for_dataset
+from cloze.model.families.models import new_model
+from cloze.model.families.table import FAMILIES, config_class, model_config, parse_model, presets
+from cloze.model.train.config import PretrainConfig
+from cloze.pipeline.dataset.schema import DatasetInfo
+from cloze.pipeline.tokenizer.special import SpecialTokens
 from tests.tiny_models import tiny_config
 
 INFO = DatasetInfo(
@@ -33,7 +34,10 @@ INFO = DatasetInfo(
 
 
 def test_indivisible_width_names_both_values_and_the_remedy() -> None:
-    with pytest.raises(UsageError, match=r"hidden_size \(770\) must be divisible by num_attention_heads \(12\); use 768"):
+    with pytest.raises(
+        UsageError,
+        match=r"hidden_size \(770\) must be divisible by num_attention_heads \(12\); use 768",
+    ):
         model_config({"hidden_size": 770, "num_attention_heads": 12})
 
 
@@ -56,14 +60,17 @@ def test_faults_are_one_sentence(values: dict[str, object], sentence: str) -> No
 
 def test_values_start_from_a_preset_and_are_overridden() -> None:
     assert model_config("bert-mini").hidden_size == 256
-    assert model_config({"preset": "bert-mini", "hidden_dropout": 0.0}, num_hidden_layers=3) == model_config(
-        "bert-mini", hidden_dropout=0.0, num_hidden_layers=3
-    )
+    assert model_config(
+        {"preset": "bert-mini", "hidden_dropout": 0.0}, num_hidden_layers=3
+    ) == model_config("bert-mini", hidden_dropout=0.0, num_hidden_layers=3)
     assert model_config(model_config("bert-tiny")) == presets()["bert-tiny"]
 
 
 @pytest.mark.parametrize(
-    ("name", "millions"),  # Turc et al. 2019, Table 1; bert-large as counted in the released checkpoint
+    (
+        "name",
+        "millions",
+    ),  # Turc et al. 2019, Table 1; bert-large as counted in the released checkpoint
     [
         ("bert-tiny", 4.4),
         ("bert-mini", 11.3),
@@ -82,7 +89,10 @@ def test_presets_have_the_published_number_of_parameters(name: str, millions: fl
 def test_an_open_vocabulary_is_taken_from_the_dataset_exactly() -> None:
     model = for_dataset(model_config("bert-tiny"), INFO)
     assert (model.vocab_size, model.pad_token_id) == (8192, 3)
-    assert for_dataset(tiny_config(vocab_size=9000, max_position_embeddings=128), INFO).vocab_size == 9000
+    assert (
+        for_dataset(tiny_config(vocab_size=9000, max_position_embeddings=128), INFO).vocab_size
+        == 9000
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,30 +118,48 @@ def test_building_with_an_open_vocabulary_is_refused() -> None:
 
 
 def test_the_command_line_can_check_configs_without_torch() -> None:
-    modules = "model.families.presets, model.objectives, model.hub.export_stage, model.use.fill_mask, model.use.generate_stage"
-    program = f"import sys, {modules}; sys.exit(any(m in sys.modules for m in ('torch', 'numpy.fft', 'transformers')) * 7)"
+    modules = (
+        "cloze.model.families.table, cloze.model.objectives, cloze.model.hub.stages, "
+        "cloze.model.use.verb, cloze.model.use.stages"
+    )
+    program = (
+        f"import sys, {modules}; sys.exit(any(m in sys.modules for m in ('torch', 'numpy.fft', "
+        f"'transformers')) * 7)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_option_of_a_family_describes_itself(family: str) -> None:
-    """In one line, which is the help text of the command line; a default that a family changes keeps the description."""
-    found = descriptions(config_class(family))
+    """In one line, which is the help text of the command line; a default that a family changes
+    keeps the description.
+    """
+    found = field_docs(config_class(family))
     assert list(found) == list(config_class(family).model_fields)
     assert [name for name, text in found.items() if "\n" in text] == []
-    assert found["hidden_size"] == descriptions(ModelConfig)["hidden_size"] == "Width of the hidden states, D."
+    assert (
+        found["hidden_size"]
+        == field_docs(ModelConfig)["hidden_size"]
+        == "Width of the hidden states, D."
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_familys_config_is_of_that_family_alone(family: str) -> None:
     assert config_class(family)().family == family
-    assert parse_model(tiny_config(family=family).model_dump(mode="json")) == tiny_config(family=family)
-    identity = PretrainConfig(model=config_class(family)()).identity()
-    assert identity["model"]["family"] == family  # or two families at their defaults would be one to the fingerprint
+    assert parse_model(tiny_config(family=family).model_dump(mode="json")) == tiny_config(
+        family=family
+    )
+    identity = PretrainConfig(model=config_class(family)()).fingerprint_fields()
+    assert (
+        identity["model"]["family"] == family
+    )  # or two families at their defaults would be one to the fingerprint
     with pytest.raises(ValidationError, match="family"):
         config_class(family)(family="another")
 
 
 def test_a_family_that_is_not_there_is_told_by_name() -> None:
-    with pytest.raises(UsageError, match=r"model family \('robertta'\) is unknown; did you mean 'roberta'"):
+    with pytest.raises(
+        UsageError, match=r"model family \('robertta'\) is unknown; did you mean 'roberta'"
+    ):
         parse_model({"family": "robertta"})

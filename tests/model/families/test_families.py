@@ -1,4 +1,6 @@
-"""What each family is about, apart from parity: sharing, spans, replacement, order, and what a student takes over."""
+"""What each family is about, apart from parity: sharing, spans, replacement, order, and what a
+student takes over.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.families.config import ModelConfig
-from model.families.distilbert.model import first_weights
-from model.families.models import new_backbone, new_model, restore
-from model.families.presets import model_config
-from model.families.spanbert.model import spans
-from model.families.table import FAMILIES
-from model.layers.unmask import overlay, unmask
-from model.objectives import choose, objectives, total_loss
-from model.train.scoring import Scoring
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.distilbert.model import first_weights
+from cloze.model.families.models import load_model, new_backbone, new_model
+from cloze.model.families.spanbert.model import spans
+from cloze.model.families.table import FAMILIES, model_config
+from cloze.model.layers.kv_cache import overlay, unmask
+from cloze.model.objectives import choose, objectives, total_loss
+from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.model.layouts import laid
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
 
 
-def scored(model: Any, config: ModelConfig, batch: dict[str, Tensor], pair_task: str | None = "nsp") -> Any:
-    found = objectives(config.own_objectives(pair_task))
+def scored(
+    model: Any, config: ModelConfig, batch: dict[str, Tensor], pair_task: str | None = "nsp"
+) -> Any:
+    found = objectives(config.default_objectives(pair_task))
     outputs = model(batch)
     return outputs, [objective.score(outputs, batch) for objective in found]
 
@@ -36,30 +39,42 @@ def test_untrained_models_lose_what_guessing_costs_and_count_beforehand(family: 
     config = model_config(f"{family}-tiny", vocab_size=1000, max_position_embeddings=64)
     torch.manual_seed(0)
     batch = tiny_batch(rows=8, length=48, vocab_size=1000)
-    module = Scoring(new_model(config), config.own_objectives("nsp"), "fp32", weights=config.loss_weights()).eval()
-    counts = module.targets(batch)
+    module = PretrainModule(
+        new_model(config), config.default_objectives("nsp"), "fp32", weights=config.loss_weights()
+    ).eval()
+    counts = module.count_targets(batch)
     with torch.no_grad():
-        _, figures = module({**batch, "mask_id": torch.tensor(4)}, torch.tensor(counts, dtype=torch.float32))
-    for name, objective, total, count in zip(module.names, module.objectives, figures[0].tolist(), counts, strict=True):
-        assert objective.chance is not None
-        assert total / count == pytest.approx(objective.chance(1000), rel=0.06), name
+        _, figures = module(
+            {**batch, "mask_id": torch.tensor(4)}, torch.tensor(counts, dtype=torch.float32)
+        )
+    for name, objective, total, count in zip(
+        module.names, module.objectives, figures[0].tolist(), counts, strict=True
+    ):
+        assert objective.random_loss is not None
+        assert total / count == pytest.approx(objective.random_loss(1000), rel=0.06), name
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_split_batches_add_up_to_the_whole(family: str) -> None:
-    """Sums and counts over rows are those of the batch: padding of another width and neighbours change nothing."""
+    """Sums and counts over rows are those of the batch: padding of another width and neighbours
+    change nothing.
+    """
     config = tiny_config(family=family)
     model = certain(tiny_model(family=family))
     batch = tiny_batch(rows=4, length=12)
     _, whole = scored(model, config, batch)
     singles = [scored(model, config, row(batch, number))[1] for number in range(4)]
     for place, expected in enumerate(whole):
-        torch.testing.assert_close(sum(single[place].total for single in singles), expected.total, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(
+            sum(single[place].total for single in singles), expected.total, atol=1e-4, rtol=1e-5
+        )
         assert sum(int(single[place].count) for single in singles) == int(expected.count)
 
 
 def certain(model: Any) -> Any:
-    """Of a model that draws tokens, one that is sure of each: what it draws then does not depend on what else is in the batch."""
+    """Of a model that draws tokens, one that is sure of each: what it draws then does not depend on
+    what else is in the batch.
+    """
     if hasattr(model, "generator"):
         with torch.no_grad():
             model.generator.masked_lm.norm.weight.mul_(1000.0)
@@ -69,7 +84,10 @@ def certain(model: Any) -> Any:
 def row(batch: dict[str, Tensor], number: int) -> dict[str, Tensor]:
     length = batch["input_ids"].shape[1]
     inside = batch["masked_positions"] // length == number
-    part = {name: batch[name][number : number + 1] for name in ("input_ids", "attention_mask", "token_type_ids", "pair_labels")}
+    part = {
+        name: batch[name][number : number + 1]
+        for name in ("input_ids", "attention_mask", "token_type_ids", "pair_labels")
+    }
     part["masked_positions"] = batch["masked_positions"][inside] - number * length
     if "masked_labels" in batch:
         part["masked_labels"] = batch["masked_labels"][inside]
@@ -80,7 +98,9 @@ def test_unmasking_ignores_filler() -> None:
     batch = tiny_batch()
     filled = {
         **batch,
-        "masked_positions": torch.cat([batch["masked_positions"], torch.zeros(5, dtype=torch.int64)]),
+        "masked_positions": torch.cat(
+            [batch["masked_positions"], torch.zeros(5, dtype=torch.int64)]
+        ),
         "masked_labels": torch.cat([batch["masked_labels"], torch.full((5,), -100)]),
     }
     expected = batch["input_ids"].clone()
@@ -93,11 +113,16 @@ def test_unmasking_ignores_filler() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sets(st.integers(1, 60).filter(lambda place: place % 16 not in (0, 15)), min_size=1), st.integers(0, 5))
+@given(
+    st.sets(st.integers(1, 60).filter(lambda place: place % 16 not in (0, 15)), min_size=1),
+    st.integers(0, 5),
+)
 def test_a_span_ends_where_nothing_is_masked(chosen: set[int], filler: int) -> None:
     positions = torch.tensor(sorted(chosen) + [0] * filler)
     found = spans(positions)
-    for place, left, right, number in zip(positions.tolist(), *(part.tolist() for part in found), strict=True):
+    for place, left, right, number in zip(
+        positions.tolist(), *(part.tolist() for part in found), strict=True
+    ):
         if place == 0:
             continue
         assert left not in chosen
@@ -112,7 +137,9 @@ def test_the_span_head_sees_only_the_ends_of_a_span() -> None:
     model = tiny_model(family="spanbert")
     hidden = torch.randn(1, 10, 16)
     model.encoder.forward = lambda *_: hidden  # type: ignore[method-assign]
-    batch = {name: tensor[:1, :10] for name, tensor in tiny_batch(length=10).items() if tensor.ndim == 2}
+    batch = {
+        name: tensor[:1, :10] for name, tensor in tiny_batch(length=10).items() if tensor.ndim == 2
+    }
     batch["masked_positions"] = torch.tensor([3, 4, 5])
     before = model(batch)["sbo_logits"]
     hidden[0, 3:6] += 1.0
@@ -134,7 +161,9 @@ def test_the_span_head_sees_only_the_ends_of_a_span() -> None:
         ({"shared": "none"}, 4, 4),
     ],
 )
-def test_albert_shares_what_it_says(changes: dict[str, Any], attentions: int, feed_forwards: int) -> None:
+def test_albert_shares_what_it_says(
+    changes: dict[str, Any], attentions: int, feed_forwards: int
+) -> None:
     config = tiny_config(family="albert", embedding_size=8, num_hidden_layers=4, **changes)
     model = new_model(config).eval()
     names = [name for name, _ in model.named_parameters()]
@@ -145,19 +174,23 @@ def test_albert_shares_what_it_says(changes: dict[str, Any], attentions: int, fe
     outputs, sums = scored(model, config, batch, "sop")
     total_loss(sums).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-    assert restore(config, model.state_dict())(batch)["mlm_logits"].equal(outputs["mlm_logits"])
+    assert load_model(config, model.state_dict())(batch)["mlm_logits"].equal(outputs["mlm_logits"])
     assert new_backbone(config).encoder is not None
 
 
 def test_a_shared_layer_is_run_as_often_as_there_are_layers() -> None:
     torch.manual_seed(0)
     two = new_model(tiny_config(family="albert", embedding_size=8, num_hidden_layers=2))
-    four = restore(tiny_config(family="albert", embedding_size=8, num_hidden_layers=4), two.state_dict())
+    four = load_model(
+        tiny_config(family="albert", embedding_size=8, num_hidden_layers=4), two.state_dict()
+    )
     batch = tiny_batch()
     assert not torch.allclose(two.eval()(batch)["hidden"], four(batch)["hidden"])
 
 
-def test_modernbert_drops_what_attention_puts_out_as_it_was_pretrained_or_as_transformers_does() -> None:
+def test_modernbert_drops_what_attention_puts_out_as_it_was_pretrained_or_as_transformers_does() -> (
+    None
+):
     for changes, probabilities, output in (
         ({"attention_dropout": 0.2}, 0.2, 0.2),
         ({"attention_output_dropout": 0.1}, 0.0, 0.1),
@@ -195,10 +228,16 @@ def test_left_to_right_names_the_next_token_of_the_unmasked_row() -> None:
 
 
 def test_no_sequence_of_a_packed_row_names_the_next_ones_first_token() -> None:
-    batch = {name: tensor for name, tensor in tiny_batch(rows=2, length=12).items() if not name.startswith("masked")}
+    batch = {
+        name: tensor
+        for name, tensor in tiny_batch(rows=2, length=12).items()
+        if not name.startswith("masked")
+    }
     lengths = batch["attention_mask"].sum(dim=1).tolist()
     first_of = torch.zeros_like(batch["attention_mask"])
-    first_of[0, [0, 2]] = first_of[1, [0, 1]] = True  # two sequences a row, that which begins the second of one token
+    first_of[0, [0, 2]] = first_of[1, [0, 1]] = (
+        True  # two sequences a row, that which begins the second of one token
+    )
     packed = laid({**batch, "sequence_first": first_of}, "padded")
     model, objective = tiny_model(family="ltr"), objectives(("lm",))[0]
     found = objective.score(model(packed), packed)
@@ -206,7 +245,8 @@ def test_no_sequence_of_a_packed_row_names_the_next_ones_first_token() -> None:
     first = {**batch, "input_ids": batch["input_ids"].clone()}
     first["input_ids"][0, 1] = 7  # the end of the first sequence: no other sequence sees it
     torch.testing.assert_close(
-        model({**packed, "input_ids": first["input_ids"]})["lm_logits"][0, 2:], model(packed)["lm_logits"][0, 2:]
+        model({**packed, "input_ids": first["input_ids"]})["lm_logits"][0, 2:],
+        model(packed)["lm_logits"][0, 2:],
     )
 
 
@@ -216,7 +256,10 @@ def test_left_to_right_pools_where_the_row_has_been_read(bilstm: bool) -> None:
     torch.manual_seed(0)
     encoder, pooler = new_backbone(tiny_config(family="ltr", bilstm=bilstm))
     encoder.eval()
-    ids, mask = torch.tensor([[2, 7, 8, 9, 0, 0]]), torch.tensor([[True, True, True, True, False, False]])
+    ids, mask = (
+        torch.tensor([[2, 7, 8, 9, 0, 0]]),
+        torch.tensor([[True, True, True, True, False, False]]),
+    )
 
     def vector(ids: Tensor, mask: Tensor) -> Tensor:
         found: Tensor = pooler(encoder(ids, mask, 0 * ids), mask)
@@ -244,7 +287,9 @@ def test_electra_replaces_masks_alone_and_labels_what_differs() -> None:
     assert not model(batch)["rtd_logits"].equal(first)
     sure = certain(tiny_model(family="electra"))
     guesses = sure.generator(batch).argmax(dim=-1)
-    assert not sure({**batch, "masked_labels": guesses})["rtd_labels"].any()  # a right guess is no replacement
+    assert not sure({**batch, "masked_labels": guesses})[
+        "rtd_labels"
+    ].any()  # a right guess is no replacement
     assert sure({**batch, "masked_labels": guesses + 1})["rtd_labels"].sum() == len(guesses)
 
 
@@ -256,8 +301,14 @@ def test_electra_trains_the_generator_by_its_own_loss_alone() -> None:
     rtd.total.backward()
     assert all(parameter.grad is None for parameter in model.generator.parameters())
     assert model.encoder.embeddings.word.weight.grad is not None
-    assert {name.split(".")[0] for name in model.state_dict()} == {"encoder", "discriminator", "generator"}
-    assert not any("word" in name for name in model.generator.state_dict())  # embeddings are the discriminator's
+    assert {name.split(".")[0] for name in model.state_dict()} == {
+        "encoder",
+        "discriminator",
+        "generator",
+    }
+    assert not any(
+        "word" in name for name in model.generator.state_dict()
+    )  # embeddings are the discriminator's
 
 
 def test_precision_and_recall_count_what_was_said() -> None:
@@ -268,7 +319,9 @@ def test_precision_and_recall_count_what_was_said() -> None:
         "rtd_labels": torch.tensor([[True, False, True, False, True]]),
     }
     batch = {"attention_mask": torch.tensor([[True, True, True, True, False]])}
-    found = {name: (int(total), int(count)) for name, (total, count) in details(outputs, batch).items()}
+    found = {
+        name: (int(total), int(count)) for name, (total, count) in details(outputs, batch).items()
+    }
     assert found == {"precision": (1, 2), "recall": (1, 2), "replaced": (2, 4)}
 
 
@@ -281,13 +334,23 @@ def test_a_student_takes_every_other_layer() -> None:
     assert taken.keys() == own.keys()
     for ours, theirs in ((0, 0), (1, 2)):
         name = "attention.query.weight"
-        assert taken[f"encoder.layers.{ours}.{name}"].equal(teacher.state_dict()[f"encoder.layers.{theirs}.{name}"])
+        assert taken[f"encoder.layers.{ours}.{name}"].equal(
+            teacher.state_dict()[f"encoder.layers.{theirs}.{name}"]
+        )
     assert taken["masked_lm.bias"].equal(teacher.state_dict()["masked_lm.bias"])
     roberta = tiny_model(family="roberta", num_hidden_layers=4)
-    positions = first_weights(student, tiny_config(family="roberta", num_hidden_layers=4), roberta.state_dict())
-    assert positions["encoder.embeddings.position.weight"].equal(roberta.state_dict()["encoder.embeddings.position.weight"][2:])
+    positions = first_weights(
+        student, tiny_config(family="roberta", num_hidden_layers=4), roberta.state_dict()
+    )
+    assert positions["encoder.embeddings.position.weight"].equal(
+        roberta.state_dict()["encoder.embeddings.position.weight"][2:]
+    )
     assert (
-        first_weights(tiny_config(family="distilbert", type_vocab_size=0, hidden_size=8), teacher_config, teacher.state_dict())
+        first_weights(
+            tiny_config(family="distilbert", type_vocab_size=0, hidden_size=8),
+            teacher_config,
+            teacher.state_dict(),
+        )
         == {}
     )
 
@@ -300,25 +363,40 @@ def test_distillation_is_zero_for_a_student_that_thinks_alike() -> None:
     assert float(objective.score(alike, batch).total) == pytest.approx(0.0, abs=1e-5)
     found = objective.score({**alike, "mlm_logits": other}, batch)
     wanted, said = (logits[[0, 2]] / 2).softmax(-1), (other[[0, 2]] / 2).softmax(-1)
-    torch.testing.assert_close(found.total, 4 * (wanted * (wanted / said).log()).sum(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found.total, 4 * (wanted * (wanted / said).log()).sum(), atol=1e-5, rtol=1e-5
+    )
     assert int(found.count) == 2
     cosine = objectives(("cosine",))[0]
     mask = {"attention_mask": torch.tensor([[True, False]])}
     states = torch.randn(1, 2, 5)
-    assert float(cosine.score({"hidden": states, "teacher_hidden": 3 * states}, mask).total) == pytest.approx(0.0, abs=1e-6)
-    assert float(cosine.score({"hidden": states, "teacher_hidden": -states}, mask).total) == pytest.approx(2.0)
+    assert float(
+        cosine.score({"hidden": states, "teacher_hidden": 3 * states}, mask).total
+    ) == pytest.approx(0.0, abs=1e-6)
+    assert float(
+        cosine.score({"hidden": states, "teacher_hidden": -states}, mask).total
+    ) == pytest.approx(2.0)
 
 
 def test_objectives_that_cannot_be_are_refused_in_one_sentence(tmp_path: Any) -> None:
     info = dataset_info(write_tokenizer(tmp_path))
     with pytest.raises(
-        UsageError, match=r"objective \(sop\) needs a dataset with SOP pairs, this one \(recipe bert\) has pairs for nsp"
+        UsageError,
+        match=(
+            r"objective \(sop\) needs a dataset with SOP pairs, this one \(recipe bert\) has pairs "
+            r"for nsp"
+        ),
     ):
         choose(tiny_config(family="albert"), info)
     assert choose(tiny_config(family="albert"), info, ["mlm"]) == ("mlm",)
-    with pytest.raises(UsageError, match=r"objective \(nsp\) needs a pair head, which roberta models do not have"):
+    with pytest.raises(
+        UsageError, match=r"objective \(nsp\) needs a pair head, which roberta models do not have"
+    ):
         choose(tiny_config(family="roberta"), info, ["mlm", "nsp"])
-    with pytest.raises(UsageError, match=r"objective \(rtd\) needs a discriminator head, which bert models do not have"):
+    with pytest.raises(
+        UsageError,
+        match=r"objective \(rtd\) needs a discriminator head, which bert models do not have",
+    ):
         choose(tiny_config(), info, ["rtd"])
     with pytest.raises(UsageError, match=r"objective \(distillation\) needs a teacher"):
         choose(tiny_config(family="distilbert", type_vocab_size=0), info, ["distillation"])
@@ -331,7 +409,10 @@ def test_objectives_that_cannot_be_are_refused_in_one_sentence(tmp_path: Any) ->
             {"family": "albert", "num_hidden_layers": 12, "num_hidden_groups": 5},
             r"num_hidden_layers \(12\) must be divisible by",
         ),
-        ({"family": "albert", "shared": "attention", "inner_group_num": 2}, "groups that share all parameters"),
+        (
+            {"family": "albert", "shared": "attention", "inner_group_num": 2},
+            "groups that share all parameters",
+        ),
         ({"family": "roberta", "embedding_size": 128}, r"unknown config key model\.embedding_size"),
         ({"family": "distilbert", "type_vocab_size": 2}, "type_vocab_size"),
         (
@@ -354,18 +435,27 @@ SMALLER = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_start_as_the_papers_say(family: str) -> None:
-    """Truncated normals of the config's deviation for matrices, 0 for biases, 1 for norms; in GPT-2 and the modern encoder, what leads
-    out of a block is smaller by the square root of twice the number of layers.
+    """Truncated normals of the config's deviation for matrices, 0 for biases, 1 for norms; in GPT-2
+    and the modern encoder, what leads out of a block is smaller by the square root of twice the
+    number of layers.
     """
     torch.manual_seed(0)
-    config = tiny_config(family=family, initializer_range=0.02, hidden_size=64, intermediate_size=96)
+    config = tiny_config(
+        family=family, initializer_range=0.02, hidden_size=64, intermediate_size=96
+    )
     measured = 0
     for name, parameter in new_model(config).named_parameters():
         values = parameter.detach()
         if values.ndim == 1:
-            assert bool((values == (1.0 if "norm" in name and name.endswith("weight") else 0.0)).all()), name
+            assert bool(
+                (values == (1.0 if "norm" in name and name.endswith("weight") else 0.0)).all()
+            ), name
         elif values.numel() > 1500:
-            scale = 0.02 / (math.sqrt(2 * config.num_hidden_layers) if name.endswith(SMALLER.get(family, ())) else 1.0)
+            scale = 0.02 / (
+                math.sqrt(2 * config.num_hidden_layers)
+                if name.endswith(SMALLER.get(family, ()))
+                else 1.0
+            )
             assert float(values.std()) == pytest.approx(scale * 0.8796, rel=0.08), name
             assert scale < float(values.abs().max()) <= 2 * scale, name
             measured += 1
@@ -373,14 +463,19 @@ def test_weights_start_as_the_papers_say(family: str) -> None:
 
 
 def test_the_generator_draws_as_its_probabilities_say() -> None:
-    """A token of probability 0 never, the others as often as they should, to four standard deviations; and by the seed."""
+    """A token of probability 0 never, the others as often as they should, to four standard
+    deviations; and by the seed.
+    """
     model = tiny_model(family="electra").train()
     chances = torch.tensor([0.0, 0.5, 0.25, 0.0, 0.2, 0.05, 0.0])
     logits = chances.log().clamp(min=-1e4).expand(40_000, -1)
     torch.manual_seed(0)
     drawn = model._sample(logits.bfloat16())
     found = torch.bincount(drawn, minlength=7) / len(drawn)
-    assert ((found - chances).abs() <= 4 * (chances * (1 - chances) / len(drawn)).sqrt() + 0.002 * chances).all()  # bf16 logits
+    assert (
+        (found - chances).abs()
+        <= 4 * (chances * (1 - chances) / len(drawn)).sqrt() + 0.002 * chances
+    ).all()  # bf16 logits
     torch.manual_seed(0)
     assert model._sample(logits.bfloat16()).equal(drawn)
     assert model.eval()._sample(logits).equal(model._sample(logits))

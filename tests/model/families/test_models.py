@@ -1,4 +1,6 @@
-"""Models of a family: shapes, what may influence what, the tied decoder, and loading; on BERT where all are alike."""
+"""Models of a family: shapes, what may influence what, the tied decoder, and loading; on BERT where
+all are alike.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,15 @@ import math
 import pytest
 import torch
 
-from model.families.models import is_backbone, new_model, per_piece, restore, restore_backbone
-from model.families.table import FAMILIES
-from pipeline.core.errors import DataError
+from cloze.core.errors import DataError
+from cloze.model.families.models import (
+    is_backbone,
+    load_backbone,
+    load_model,
+    new_model,
+    vocab_parameters,
+)
+from cloze.model.families.table import FAMILIES
 from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model
 
 
@@ -30,7 +38,9 @@ def test_logits_at_masked_positions_are_those_of_the_whole_head() -> None:
     batch, model = tiny_batch(), tiny_model()
     outputs = model(batch)
     everywhere = model.masked_lm(outputs["hidden"], model.encoder.embeddings.word.weight)
-    torch.testing.assert_close(outputs["mlm_logits"], everywhere.flatten(0, 1)[batch["masked_positions"]])
+    torch.testing.assert_close(
+        outputs["mlm_logits"], everywhere.flatten(0, 1)[batch["masked_positions"]]
+    )
 
 
 def test_what_stands_in_padding_changes_nothing() -> None:
@@ -43,7 +53,9 @@ def test_what_stands_in_padding_changes_nothing() -> None:
         "token_type_ids": batch["token_type_ids"] | padding,
     }
     first, second = model(batch), model(changed)
-    torch.testing.assert_close(first["hidden"][~padding], second["hidden"][~padding], atol=0, rtol=0)
+    torch.testing.assert_close(
+        first["hidden"][~padding], second["hidden"][~padding], atol=0, rtol=0
+    )
     torch.testing.assert_close(first["pair_logits"], second["pair_logits"], atol=0, rtol=0)
 
 
@@ -52,7 +64,9 @@ def test_more_padding_and_other_rows_change_nothing() -> None:
     hidden = model(batch)["hidden"]
     for row in range(3):
         length = int(batch["attention_mask"][row].sum())
-        alone = {name: batch[name][row : row + 1, :length] for name in ("input_ids", "token_type_ids")}
+        alone = {
+            name: batch[name][row : row + 1, :length] for name in ("input_ids", "token_type_ids")
+        }
         found = model.encoder(alone["input_ids"], None, alone["token_type_ids"])
         torch.testing.assert_close(found[0], hidden[row, :length], atol=1e-5, rtol=1e-5)
 
@@ -61,8 +75,12 @@ def test_more_padding_and_other_rows_change_nothing() -> None:
 def test_every_input_matters(name: str) -> None:
     batch, model = tiny_batch(), tiny_model()
     values = batch[name].clone()
-    values[0, 2] = (values[0, 2] + 1) % 2 if name == "token_type_ids" else 5 + (values[0, 2] - 4) % 20
-    assert not model(batch)["pair_logits"][0].allclose(model({**batch, name: values})["pair_logits"][0], atol=1e-4)
+    values[0, 2] = (
+        (values[0, 2] + 1) % 2 if name == "token_type_ids" else 5 + (values[0, 2] - 4) % 20
+    )
+    assert not model(batch)["pair_logits"][0].allclose(
+        model({**batch, name: values})["pair_logits"][0], atol=1e-4
+    )
 
 
 def test_order_matters() -> None:
@@ -73,7 +91,9 @@ def test_order_matters() -> None:
 
 def test_the_decoder_is_tied_and_stored_once() -> None:
     model = tiny_model()
-    names = [name for name, tensor in model.state_dict().items() if tensor.shape == (len(PIECES), 16)]
+    names = [
+        name for name, tensor in model.state_dict().items() if tensor.shape == (len(PIECES), 16)
+    ]
     assert names == ["encoder.embeddings.word.weight"]
     batch = tiny_batch()
     model(batch)["mlm_logits"].sum().backward()
@@ -92,7 +112,9 @@ def test_every_parameter_has_a_gradient() -> None:
 
 def test_the_same_seed_builds_the_same_weights() -> None:
     first, second = tiny_model(3), tiny_model(3)
-    assert all(second.state_dict()[name].equal(tensor) for name, tensor in first.state_dict().items())
+    assert all(
+        second.state_dict()[name].equal(tensor) for name, tensor in first.state_dict().items()
+    )
 
 
 def test_the_first_loss_is_near_ln_v() -> None:
@@ -113,7 +135,7 @@ def test_a_mask_without_padding_may_be_left_out() -> None:
 
 def test_restore_gives_the_weights_back_in_evaluation_mode() -> None:
     model, batch = tiny_model(), tiny_batch()
-    found = restore(tiny_config(hidden_dropout=0.5), model.state_dict())
+    found = load_model(tiny_config(hidden_dropout=0.5), model.state_dict())
     assert not found.training
     assert found(batch)["mlm_logits"].equal(model(batch)["mlm_logits"])
     assert all(parameter.requires_grad for parameter in found.parameters())
@@ -122,20 +144,25 @@ def test_restore_gives_the_weights_back_in_evaluation_mode() -> None:
 def test_restore_of_the_backbone_ignores_other_heads() -> None:
     model = tiny_model()
     state = {name: tensor for name, tensor in model.state_dict().items() if is_backbone(name)}
-    found = restore_backbone(tiny_config(), {**state, "classifier.weight": torch.zeros(2, 16)})
+    found = load_backbone(tiny_config(), {**state, "classifier.weight": torch.zeros(2, 16)})
     ids = tiny_batch()["input_ids"]
     assert found.encoder(ids, None, 0 * ids).equal(model.encoder(ids, None, 0 * ids))
-    assert found.pooler(model.encoder(ids, None, 0 * ids)).equal(model.pooler(model.encoder(ids, None, 0 * ids)))
+    assert found.pooler(model.encoder(ids, None, 0 * ids)).equal(
+        model.pooler(model.encoder(ids, None, 0 * ids))
+    )
 
 
 def test_restore_names_what_does_not_fit() -> None:
     state = dict(tiny_model().state_dict())
     with pytest.raises(DataError, match=r"lack pooler\.dense\.bias"):
-        restore(tiny_config(), {name: tensor for name, tensor in state.items() if name != "pooler.dense.bias"})
+        load_model(
+            tiny_config(),
+            {name: tensor for name, tensor in state.items() if name != "pooler.dense.bias"},
+        )
     with pytest.raises(DataError, match=r"hold other\.weight"):
-        restore(tiny_config(), {**state, "other.weight": torch.zeros(1)})
+        load_model(tiny_config(), {**state, "other.weight": torch.zeros(1)})
     with pytest.raises(DataError, match=r"masked_lm\.bias has the shape \(3,\)"):
-        restore(tiny_config(), {**state, "masked_lm.bias": torch.zeros(3)})
+        load_model(tiny_config(), {**state, "masked_lm.bias": torch.zeros(3)})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -143,5 +170,9 @@ def test_layers_say_which_parameters_grow_with_the_vocabulary(family: str) -> No
     """Just those whose shape has the vocabulary's size in it."""
     config = tiny_config(family=family)
     larger = new_model(config.model_copy(update={"vocab_size": config.vocab_size + 7})).state_dict()
-    grown = [name for name, tensor in new_model(config).state_dict().items() if tensor.shape != larger[name].shape]
-    assert sorted(per_piece(config)) == sorted(grown)
+    grown = [
+        name
+        for name, tensor in new_model(config).state_dict().items()
+        if tensor.shape != larger[name].shape
+    ]
+    assert sorted(vocab_parameters(config)) == sorted(grown)

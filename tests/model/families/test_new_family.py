@@ -1,10 +1,11 @@
-"""A family is a folder and one line, an objective a file and one line: added to a copy of the program, used from its command line."""
+"""A family is a folder and one line, an objective a file and one line: added to a copy of the
+program, used from its command line.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import warm
-from tests.conftest import REPOSITORY
+from tests.checkout import copy_packages, import_path
 from tests.model.datasets import write_dataset
 
 FAMILY = {
@@ -21,8 +22,8 @@ FAMILY = {
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from model.families.config import ModelConfig
-from pipeline.core.config import Tag
+from cloze.model.families.config import ModelConfig
+from cloze.core.config import UnionTag
 
 
 class TwinConfig(ModelConfig):
@@ -30,12 +31,12 @@ class TwinConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
-    family: Tag[Literal["twin"]] = "twin"
+    family: UnionTag[Literal["twin"]] = "twin"
 
     again_weight: float = 0.5
     """Weight of the second score."""
 
-    def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm", "again")
 
     def loss_weights(self) -> Mapping[str, float]:
@@ -43,12 +44,13 @@ class TwinConfig(ModelConfig):
 
 
 CONFIG = TwinConfig
+PRESETS = {"twin-tiny": TwinConfig.of_size(2, 128, again_weight=0.25)}
 ''',
     "model.py": """
-from model.families.bert import model as bert
-from model.families.bert.model import new_pooler as new_pooler
-from model.families.pretraining import PretrainingModel
-from model.layers.heads import initialize
+from cloze.model.families.bert import model as bert
+from cloze.model.families.bert.model import new_pooler as new_pooler
+from cloze.model.families.models import PretrainingModel
+from cloze.model.layers.heads import initialize
 
 
 def new_model(config):
@@ -56,23 +58,18 @@ def new_model(config):
     initialize(model, config.initializer_range)
     return model
 """,
-    "presets.py": """
-from model.families.twin.config import TwinConfig
-
-PRESETS = {"twin-tiny": TwinConfig.of_size(2, 128, again_weight=0.25)}
-""",
     "hub.py": """
 from dataclasses import replace
 
-from model.families.bert import hub as bert
+from cloze.model.families.bert import hub as bert
 
 HUB = replace(bert.HUB, family="twin", architectures={frozenset({"masked_lm"}): "BertForMaskedLM"})
 """,
 }
 OBJECTIVE = """
-from model.objectives.masked import masked_objective
+from cloze.model.objectives.masked import masked_objective
 
-OBJECTIVE = masked_objective("again", "masked_lm", "mlm_logits")
+AGAIN = masked_objective("again", "masked_lm", "mlm_logits")
 """
 
 
@@ -80,13 +77,16 @@ OBJECTIVE = masked_objective("again", "masked_lm", "mlm_logits")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the program and its tests, with a family and an objective more."""
     root = tmp_path_factory.mktemp("program")
-    for package in ("pipeline", "model", "flows", "tests"):
-        shutil.copytree(REPOSITORY / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(root, "tests")
     for name, text in FAMILY.items():
         write(root / "model/families/twin" / name, text)
-    add_line(root / "model/families/table.py", "FAMILIES", '"twin": "model.families.twin",')
+    add_line(root / "model/families/table.py", "FAMILIES", '"twin": "cloze.model.families.twin",')
     write(root / "model/objectives/again.py", OBJECTIVE)
-    add_line(root / "model/objectives/__init__.py", "OBJECTIVES", '"again": "model.objectives.again",')
+    add_line(
+        root / "model/objectives/__init__.py",
+        "OBJECTIVES",
+        '"again": "cloze.model.objectives.again:AGAIN",',
+    )
     return root
 
 
@@ -103,23 +103,52 @@ def add_line(path: Path, table: str, line: str) -> None:
 
 
 def python(program: Path, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(program)}
+    environment = {**os.environ, "PYTHONPATH": import_path(program)}
     done = subprocess.run(
-        [warm.python(), *arguments], capture_output=True, text=True, cwd=program, env=environment, timeout=280, check=False
+        [warm.python(), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=program,
+        env=environment,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def cloze(program: Path, *arguments: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(python(program, "-c", warm.ENTRY, *map(str, arguments), "--json").splitlines()[-1])
+    found: dict[str, Any] = json.loads(
+        python(program, "-c", warm.ENTRY, *map(str, arguments), "--json").splitlines()[-1]
+    )
     return found
 
 
 def test_both_are_used_from_the_command_line(program: Path, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset")
-    settings = ["--steps", 2, "--set", "global_batch=8", "--set", "heldout_rows=4", "--device", "cpu", "--precision", "fp32"]
-    trained = cloze(program, "pretrain", "--dataset", dataset, "--model", "twin-tiny", *settings, "--out", tmp_path / "run")
+    settings = [
+        "--steps",
+        2,
+        "--set",
+        "global_batch=8",
+        "--set",
+        "heldout_rows=4",
+        "--device",
+        "cpu",
+        "--precision",
+        "fp32",
+    ]
+    trained = cloze(
+        program,
+        "pretrain",
+        "--dataset",
+        dataset,
+        "--model",
+        "twin-tiny",
+        *settings,
+        "--out",
+        tmp_path / "run",
+    )
     assert trained["steps"] == 2
     line = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[0])
     assert line["again_loss"] == line["mlm_loss"]
@@ -130,7 +159,19 @@ def test_both_are_used_from_the_command_line(program: Path, tmp_path: Path) -> N
 def test_the_tests_of_all_families_find_it_and_pass(program: Path) -> None:
     pytest.importorskip("transformers")
     tests = ["tests/parity/test_families.py", "tests/model/families"]
-    found = python(program, "-m", "pytest", *tests, "-k", "twin", "-v", "-p", "no:cacheprovider", "-o", "addopts=")
+    found = python(
+        program,
+        "-m",
+        "pytest",
+        *tests,
+        "-k",
+        "twin",
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=",
+    )
     for name in (
         "test_logits_and_gradients_agree",
         "test_an_export_opens_and_comes_back",

@@ -1,16 +1,19 @@
-"""Presets are the papers' models: parameter counts equal transformers' for the same config, and the papers' rounded figures."""
+"""Presets are the papers' models: parameter counts equal transformers' for the same config, and the
+papers' rounded figures.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from model.families.hub import exportable, hub_of
-from model.families.models import new_model
-from model.families.presets import presets
-from model.families.table import FAMILIES, part
+from cloze.model.families.hub import exportable, hub_of
+from cloze.model.families.models import new_model
+from cloze.model.families.table import FAMILIES, family_attribute, presets
 
-transformers = pytest.importorskip("transformers", reason="counts are compared with transformers, which is not installed")
+transformers = pytest.importorskip(
+    "transformers", reason="counts are compared with transformers, which is not installed"
+)
 
 VOCABULARIES = {
     "roberta": 50265,
@@ -24,7 +27,8 @@ VOCABULARIES = {
 
 PRESETS = presets()
 
-# Millions, as the papers round them, where they count as we do: encoder and pooler, or (RoBERTa's) all.
+# Millions, as the papers round them, where they count as we do: encoder and pooler, or (RoBERTa's)
+# all.
 PAPERS = {
     "bert-base": 110, "bert-large": 335, "roberta-base": 125, "roberta-large": 355,
     "electra-small": 14, "electra-base": 109, "electra-large": 334, "distilbert-base": 66,
@@ -33,7 +37,9 @@ PAPERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.family in exportable()])
+@pytest.mark.parametrize(
+    "name", [name for name, preset in PRESETS.items() if preset.family in exportable()]
+)
 def test_counts_are_those_of_transformers(name: str) -> None:
     preset = PRESETS[name]
     config = preset.model_copy(update={"vocab_size": VOCABULARIES.get(preset.family, 30522)})
@@ -41,9 +47,15 @@ def test_counts_are_those_of_transformers(name: str) -> None:
     values = hub.to_config(config, config.heads, None)
     with torch.device("meta"):
         ours = new_model(config)
-        theirs = getattr(transformers, values["architectures"][0])(transformers.AutoConfig.for_model(**values))
+        theirs = getattr(transformers, hub.architecture(config.heads))(
+            transformers.AutoConfig.for_model(**values)
+        )
     exported = hub.exported(dict(ours.named_parameters()))
-    expected = {name: p.numel() for name, p in theirs.named_parameters() if not name.startswith(hub.unused or "?")}
+    expected = {
+        name: p.numel()
+        for name, p in theirs.named_parameters()
+        if not name.startswith(hub.unused or "?")
+    }
     assert sum(parameter.numel() for parameter in exported.values()) == sum(expected.values())
 
 
@@ -51,8 +63,12 @@ def test_counts_are_those_of_transformers(name: str) -> None:
 def test_counts_are_those_of_the_papers(name: str) -> None:
     preset = PRESETS[name]
     with torch.device("meta"):
-        ours = new_model(preset.model_copy(update={"vocab_size": VOCABULARIES.get(preset.family, 30522)}))
-    backbone = sum(p.numel() for key, p in ours.named_parameters() if key.startswith(("encoder.", "pooler.")))
+        ours = new_model(
+            preset.model_copy(update={"vocab_size": VOCABULARIES.get(preset.family, 30522)})
+        )
+    backbone = sum(
+        p.numel() for key, p in ours.named_parameters() if key.startswith(("encoder.", "pooler."))
+    )
     counted = sum(p.numel() for p in ours.parameters()) if preset.family == "roberta" else backbone
     assert round(counted / 1e6) == pytest.approx(PAPERS[name], abs=1)
 
@@ -64,5 +80,7 @@ def test_every_family_has_a_tiny_preset() -> None:
 
 
 def test_a_preset_is_named_after_its_family_and_only_once() -> None:
-    assert len(PRESETS) == sum(len(part(family, "presets:PRESETS")) for family in FAMILIES)
+    assert len(PRESETS) == sum(
+        len(family_attribute(family, "config:PRESETS")) for family in FAMILIES
+    )
     assert all(f"{name}-".startswith(f"{config.family}-") for name, config in PRESETS.items())

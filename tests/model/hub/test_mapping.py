@@ -1,4 +1,6 @@
-"""The weight map is one table read both ways; configs and files that it cannot express are refused by name."""
+"""The weight map is one table read both ways; configs and files that it cannot express are refused
+by name.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +11,29 @@ from typing import Any
 import pytest
 import torch
 
-from model import checkpoint
-from model.families.bert.hub import HUB
-from model.families.hub import exportable, hub_of
-from model.families.key_map import KeyMap
-from model.families.table import FAMILIES
-from model.hub.read import import_directory, read_directory
-from model.tensors import read_tensors, write_tensors
-from pipeline.core import checkpoints
-from pipeline.core.errors import DataError
+from cloze.core.artifacts import checkpoints
+from cloze.core.errors import DataError
+from cloze.model import checkpoint
+from cloze.model.families.bert.hub import HUB
+from cloze.model.families.hub import KeyMap, exportable, hub_of
+from cloze.model.families.table import FAMILIES
+from cloze.model.hub.read import import_directory, read_directory
+from cloze.model.tensors import read_tensors, write_tensors
 from tests.tiny_models import tiny_config, tiny_model, write_tokenizer
 
 HEADS = tiny_config().heads
 
 
-def write_hub_directory(path: Path, changes: dict[str, Any] | None = None, state: dict[str, torch.Tensor] | None = None) -> str:
+def write_hub_directory(
+    path: Path, changes: dict[str, Any] | None = None, state: dict[str, torch.Tensor] | None = None
+) -> str:
     pieces = write_tokenizer(path / "scratch")
     checkpoint.copy_files(pieces, str(path / "hub"))
     config = {**HUB.to_config(tiny_config(), HEADS, None), **(changes or {})}
     (path / "hub" / "config.json").write_text(json.dumps(config))
-    write_tensors(str(path / "hub" / "model.safetensors"), state or HUB.to_state(tiny_model().state_dict()))
+    write_tensors(
+        str(path / "hub" / "model.safetensors"), state or HUB.to_state(tiny_model().state_dict())
+    )
     return str(path / "hub")
 
 
@@ -37,13 +42,18 @@ def test_tables_are_of_families() -> None:
 
 
 def test_names_go_there_and_back() -> None:
-    names = [*tiny_model().state_dict(), "classifier.weight", "classifier.bias", "encoder.layers.23.attention.query.weight"]
-    theirs = [HUB.keys.theirs(name) for name in names]
+    names = [
+        *tiny_model().state_dict(),
+        "classifier.weight",
+        "classifier.bias",
+        "encoder.layers.23.attention.query.weight",
+    ]
+    theirs = [HUB.keys.to_hf(name) for name in names]
     assert None not in theirs
     assert len(set(theirs)) == len(names)
-    assert [HUB.keys.ours(str(name)) for name in theirs] == names
-    assert HUB.keys.ours("bert.embeddings.word_embeddings_weight") is None  # the dots are dots
-    assert HUB.keys.theirs("encoder.layers.x.attention.query.weight") is None
+    assert [HUB.keys.from_hf(str(name)) for name in theirs] == names
+    assert HUB.keys.from_hf("bert.embeddings.word_embeddings_weight") is None  # the dots are dots
+    assert HUB.keys.to_hf("encoder.layers.x.attention.query.weight") is None
 
 
 def test_a_row_that_cannot_be_read_back_is_refused() -> None:
@@ -52,7 +62,13 @@ def test_a_row_that_cannot_be_read_back_is_refused() -> None:
 
 
 def test_config_goes_there_and_back() -> None:
-    model = tiny_config(hidden_act="gelu_new", layer_norm_eps=1e-6, pad_token_id=3, hidden_dropout=0.2, attention_dropout=0.3)
+    model = tiny_config(
+        hidden_act="gelu_new",
+        layer_norm_eps=1e-6,
+        pad_token_id=3,
+        hidden_dropout=0.2,
+        attention_dropout=0.3,
+    )
     assert HUB.from_config(HUB.to_config(model, HEADS, None), "config.json") == model
     assert set(HUB.fields) == set(type(model).model_fields) - {"family"}
 
@@ -63,13 +79,17 @@ def test_import_writes_a_checkpoint(tmp_path: Path) -> None:
     assert loaded.model == tiny_config()
     assert loaded.heads == HEADS
     assert loaded.dataset is None
-    assert all(loaded.state[name].equal(tensor) for name, tensor in tiny_model().state_dict().items())
+    assert all(
+        loaded.state[name].equal(tensor) for name, tensor in tiny_model().state_dict().items()
+    )
 
 
 def test_old_names_copies_half_precision_and_shards_are_read(tmp_path: Path) -> None:
     state = HUB.to_state(tiny_model().state_dict())
     state = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): t
         for name, t in state.items()
     }
     state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
@@ -87,12 +107,15 @@ def test_old_names_copies_half_precision_and_shards_are_read(tmp_path: Path) -> 
         write_tensors(str(sharded / file), {name: state[name] for name in keys})
     index = {"weight_map": {name: file for file, keys in parts.items() for name in keys}}
     (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert all(tensor.equal(expected[name]) for name, tensor in read_directory(str(sharded)).state.items())
+    assert all(
+        tensor.equal(expected[name]) for name, tensor in read_directory(str(sharded)).state.items()
+    )
 
     half = {name: tensor.half() for name, tensor in HUB.to_state(tiny_model().state_dict()).items()}
-    assert {t.dtype for t in read_directory(write_hub_directory(tmp_path / "half", state=half)).state.values()} == {
-        torch.float32
-    }
+    assert {
+        t.dtype
+        for t in read_directory(write_hub_directory(tmp_path / "half", state=half)).state.values()
+    } == {torch.float32}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +130,9 @@ def test_old_names_copies_half_precision_and_shards_are_read(tmp_path: Path) -> 
         ({"vocab_size": 99}, "has the shape"),
     ],
 )
-def test_configs_that_are_not_ours_are_refused(tmp_path: Path, changes: dict[str, Any], fault: str) -> None:
+def test_configs_that_are_not_ours_are_refused(
+    tmp_path: Path, changes: dict[str, Any], fault: str
+) -> None:
     directory = write_hub_directory(tmp_path, changes)
     with pytest.raises(DataError, match=fault):
         import_directory(directory, str(tmp_path / "out"))
@@ -116,16 +141,28 @@ def test_configs_that_are_not_ours_are_refused(tmp_path: Path, changes: dict[str
 
 def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     state = HUB.to_state(tiny_model().state_dict())
-    untied = {**state, "cls.predictions.decoder.weight": 1 + state["bert.embeddings.word_embeddings.weight"]}
+    untied = {
+        **state,
+        "cls.predictions.decoder.weight": 1 + state["bert.embeddings.word_embeddings.weight"],
+    }
     with pytest.raises(DataError, match="must be tied"):
         read_directory(write_hub_directory(tmp_path / "untied", state=untied))
     with pytest.raises(DataError, match=r"holds bert\.odd\.weight"):
-        read_directory(write_hub_directory(tmp_path / "odd", state={**state, "bert.odd.weight": torch.zeros(1)}))
+        read_directory(
+            write_hub_directory(
+                tmp_path / "odd", state={**state, "bert.odd.weight": torch.zeros(1)}
+            )
+        )
     headless = {name: tensor for name, tensor in state.items() if not name.startswith("cls.seq")}
-    assert read_directory(write_hub_directory(tmp_path / "headless", state=headless)).fresh == ("pair.bias", "pair.weight")
+    assert read_directory(write_hub_directory(tmp_path / "headless", state=headless)).fresh == (
+        "pair.bias",
+        "pair.weight",
+    )
     short = {name: tensor for name, tensor in state.items() if name != "bert.pooler.dense.bias"}
     with pytest.raises(DataError, match=r"lack pooler\.dense\.bias"):
-        import_directory(write_hub_directory(tmp_path / "short", state=short), str(tmp_path / "out"))
+        import_directory(
+            write_hub_directory(tmp_path / "short", state=short), str(tmp_path / "out")
+        )
 
 
 def test_a_directory_with_a_pickle_alone_is_refused(tmp_path: Path) -> None:
@@ -133,7 +170,9 @@ def test_a_directory_with_a_pickle_alone_is_refused(tmp_path: Path) -> None:
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
     with pytest.raises(DataError, match="a pickle, which can run code"):
         import_directory(str(directory), str(tmp_path / "out"))
-    with pytest.raises(DataError, match="holds more than tensors, or is damaged"):  # it is no pickle at all
+    with pytest.raises(
+        DataError, match="holds more than tensors, or is damaged"
+    ):  # it is no pickle at all
         import_directory(str(directory), str(tmp_path / "out"), trust_pickle=True)
     (directory / "pytorch_model.bin").unlink()
     with pytest.raises(DataError, match=r"has no model\.safetensors"):
@@ -146,7 +185,27 @@ def test_a_trusted_pickle_gives_tensors_and_runs_nothing(tmp_path: Path) -> None
     (directory / "model.safetensors").unlink()
     torch.save(state, directory / "pytorch_model.bin")
     import_directory(str(directory), str(tmp_path / "out"), trust_pickle=True)
-    assert checkpoint.load(str(tmp_path / "out")).state["masked_lm.bias"].equal(state["cls.predictions.bias"])
+    assert (
+        checkpoint.load(str(tmp_path / "out"))
+        .state["masked_lm.bias"]
+        .equal(state["cls.predictions.bias"])
+    )
+
+    half = len(state) // 2
+    torch.save(
+        {"step": torch.ones(1)}, directory / "optimizer.pt"
+    )  # sorted before pytorch_model.bin
+    (directory / "pytorch_model.bin").unlink()
+    names = [f"pytorch_model-0000{number}-of-00002.bin" for number in (1, 2)]
+    for number, name in enumerate(names):
+        part = dict(list(state.items())[number * half : (number + 1) * half + number])
+        torch.save(part, directory / name)
+    weight_map = {key: names[int(place >= half)] for place, key in enumerate(state)}
+    (directory / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    import_directory(str(directory), str(tmp_path / "shards"), trust_pickle=True)
+    whole, shards = (checkpoint.load(str(tmp_path / name)).state for name in ("out", "shards"))
+    assert whole.keys() == shards.keys()
+    assert all(tensor.equal(shards[name]) for name, tensor in whole.items())
 
     class Payload:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -161,6 +220,8 @@ def test_a_trusted_pickle_gives_tensors_and_runs_nothing(tmp_path: Path) -> None
 def test_an_index_may_not_lead_outside(tmp_path: Path) -> None:
     directory = Path(write_hub_directory(tmp_path))
     (directory / "model.safetensors").rename(tmp_path / "outside.safetensors")
-    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "../outside.safetensors"}}))
+    (directory / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"x": "../outside.safetensors"}})
+    )
     with pytest.raises(DataError, match="must name files beside it"):
         read_directory(str(directory))

@@ -1,4 +1,6 @@
-"""An exported encoder of vectors: what its files say, read as sentence-transformers reads them, gives our vectors."""
+"""An exported encoder of vectors: what its files say, read as sentence-transformers reads them,
+gives our vectors.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from model import checkpoint
-from model.hub.write import write_directory
-from model.use.embed import Embedder
+from cloze.model import checkpoint
+from cloze.model.hub.write import write_directory
+from cloze.model.use.embed import EmbeddingPipeline
 from tests.model.use.test_embed import TEXTS, write_tuned
 
 VARIANTS = [("mean", True), ("mean", False), ("first", True)]
 
 
 @pytest.mark.parametrize(("pooling", "normalize"), VARIANTS)
-def test_what_the_files_say_gives_our_vectors(pooling: str, normalize: bool, tmp_path: Path) -> None:
+def test_what_the_files_say_gives_our_vectors(
+    pooling: str, normalize: bool, tmp_path: Path
+) -> None:
     transformers = pytest.importorskip("transformers")
     path, directory = write_tuned(tmp_path, pooling=pooling, normalize=normalize), tmp_path / "hub"
     write_directory(checkpoint.load(path), str(directory))
@@ -28,12 +32,24 @@ def test_what_the_files_say_gives_our_vectors(pooling: str, normalize: bool, tmp
         return content
 
     modules = json.loads((directory / "modules.json").read_text())
-    assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling", "Normalize"][: 2 + normalize]
+    assert [module["type"].rpartition(".")[2] for module in modules] == [
+        "Transformer",
+        "Pooling",
+        "Normalize",
+    ][: 2 + normalize]
     assert [module["path"] for module in modules][:2] == ["", "1_Pooling"]
-    modes = [name for name, value in said("1_Pooling/config.json").items() if name.startswith("pooling_mode") and value]
-    assert modes == [{"mean": "pooling_mode_mean_tokens", "first": "pooling_mode_cls_token"}[pooling]]
+    modes = [
+        name
+        for name, value in said("1_Pooling/config.json").items()
+        if name.startswith("pooling_mode") and value
+    ]
+    assert modes == [
+        {"mean": "pooling_mode_mean_tokens", "first": "pooling_mode_cls_token"}[pooling]
+    ]
     assert said("1_Pooling/config.json")["word_embedding_dimension"] == 16
-    assert said("config_sentence_transformers.json")["similarity_fn_name"] == ("cosine" if normalize else "dot")
+    assert said("config_sentence_transformers.json")["similarity_fn_name"] == (
+        "cosine" if normalize else "dot"
+    )
 
     pieces = transformers.AutoTokenizer.from_pretrained(directory)
     longest = said("sentence_bert_config.json")["max_seq_length"]
@@ -43,13 +59,15 @@ def test_what_the_files_say_gives_our_vectors(pooling: str, normalize: bool, tmp
     real = batch["attention_mask"][:, :, None].float()
     vectors = hidden[:, 0] if pooling == "first" else (hidden * real).sum(1) / real.sum(1)
     vectors = torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
-    assert Embedder(path).embed(TEXTS) == pytest.approx(vectors.numpy(), abs=1e-5)
+    assert EmbeddingPipeline(path).embed(TEXTS) == pytest.approx(vectors.numpy(), abs=1e-5)
 
 
 @pytest.mark.parametrize(("pooling", "normalize"), VARIANTS)
-def test_sentence_transformers_gives_our_vectors(pooling: str, normalize: bool, tmp_path: Path) -> None:
+def test_sentence_transformers_gives_our_vectors(
+    pooling: str, normalize: bool, tmp_path: Path
+) -> None:
     library = pytest.importorskip("sentence_transformers")
     path, directory = write_tuned(tmp_path, pooling=pooling, normalize=normalize), tmp_path / "hub"
     write_directory(checkpoint.load(path), str(directory))
     found = library.SentenceTransformer(str(directory), device="cpu").encode(TEXTS)
-    assert np.abs(found - Embedder(path).embed(TEXTS)).max() < 1e-5
+    assert np.abs(found - EmbeddingPipeline(path).embed(TEXTS)).max() < 1e-5

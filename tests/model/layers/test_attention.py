@@ -1,4 +1,6 @@
-"""All ways to attend are one function: fused, spelled out, in bands, in every layout, forward and backward."""
+"""All ways to attend are one function: fused, spelled out, in bands, in every layout, forward and
+backward.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from model.layers import attention_kernels, varlen
-from model.layers.attention import SelfAttention
-from model.layers.attention_kernels import matmul_attention, prefers_matmul
-from model.layers.layout import Layout, Pattern, Rows, additive
-from model.layers.rotary import Rotary
-from model.layers.unpadded import Tokens
-from model.layers.varlen import runs_varlen
+from cloze.model.layers import attention_kernels
+from cloze.model.layers.attention import Rotary, SelfAttention
+from cloze.model.layers.attention_kernels import matmul_attention, prefers_matmul, runs_varlen
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, additive
+from cloze.model.layers.unpadded import UnpaddedLayout
 from tests.model.layouts import Choice, layout_of
 
 
@@ -34,8 +34,16 @@ def key_bias(mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 17), st.sampled_from([2, 8, 64]), st.integers(0, 99))
-def test_fused_and_spelled_out_agree(rows: int, heads: int, length: int, width: int, seed: int) -> None:
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 17),
+    st.sampled_from([2, 8, 64]),
+    st.integers(0, 99),
+)
+def test_fused_and_spelled_out_agree(
+    rows: int, heads: int, length: int, width: int, seed: int
+) -> None:
     query, key, value = qkv(rows, heads, length, width, seed)
     mask = torch.rand(rows, length, generator=torch.Generator().manual_seed(seed)) < 0.7
     mask[:, 0] = True
@@ -55,9 +63,9 @@ def test_the_layer_gives_the_same_on_either_path(monkeypatch: pytest.MonkeyPatch
     for choice in (True, False):
         monkeypatch.setattr(attention_kernels, "prefers_matmul", lambda *_, choice=choice: choice)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            low = layer(hidden, Rows((2, 9), real))
+            low = layer(hidden, PaddedLayout((2, 9), real))
         assert low.dtype == torch.bfloat16
-        results.append((layer(hidden, Rows((2, 9), real)), low))
+        results.append((layer(hidden, PaddedLayout((2, 9), real)), low))
     torch.testing.assert_close(results[0][0], results[1][0], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(results[0][1], results[1][1], atol=2e-2, rtol=2e-2)
     torch.testing.assert_close(results[0][1].float(), results[0][0], atol=2e-2, rtol=2e-2)
@@ -71,7 +79,9 @@ def test_plain_matmul_is_for_cpus_in_bf16_or_with_dropout() -> None:
 
 
 @pytest.mark.parametrize("choice", [True, False])
-def test_attention_dropout_is_honoured_in_training_alone(choice: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_dropout_is_honoured_in_training_alone(
+    choice: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention_kernels, "prefers_matmul", lambda *_: choice)
     torch.manual_seed(0)
     layer, hidden = SelfAttention(16, 2, dropout=0.5), torch.randn(2, 6, 16)
@@ -85,7 +95,9 @@ def test_dropout_keeps_the_expectation() -> None:
     query, key, value = qkv(1, 1, 64, 8, 0)
     torch.manual_seed(1)
     plain = matmul_attention(query, key, value, None, 0.0)[0]
-    mean = torch.stack([matmul_attention(query, key, value, None, 0.3)[0] for _ in range(400)]).mean(0)
+    mean = torch.stack(
+        [matmul_attention(query, key, value, None, 0.3)[0] for _ in range(400)]
+    ).mean(0)
     assert (mean - plain).abs().mean() < 0.02
 
 
@@ -109,10 +121,10 @@ def batch_of(rows: int, length: int, packed_rows: bool, seed: int) -> tuple[Tens
     return real, starts
 
 
-def lying(real: Tensor, starts: Tensor | None, choice: Choice) -> Layout:
+def lying(real: Tensor, starts: Tensor | None, choice: Choice) -> BatchLayout:
     """The layout of such rows."""
     batch = {"attention_mask": real} | ({} if starts is None else {"sequence_first": starts})
-    return layout_of(batch, choice) or Rows((real.shape[0], real.shape[1]), real)
+    return layout_of(batch, choice) or PaddedLayout((real.shape[0], real.shape[1]), real)
 
 
 def reference(layer: SelfAttention, hidden: Tensor, real: Tensor, starts: Tensor | None) -> Tensor:
@@ -120,12 +132,16 @@ def reference(layer: SelfAttention, hidden: Tensor, real: Tensor, starts: Tensor
     found = torch.zeros_like(hidden)
     for row in range(len(hidden)):
         length = int(real[row].sum())
-        cuts = [0, length] if starts is None else [*starts[row, :length].nonzero().flatten().tolist(), length]
+        cuts = (
+            [0, length]
+            if starts is None
+            else [*starts[row, :length].nonzero().flatten().tolist(), length]
+        )
         for begin, end in zip(cuts, cuts[1:], strict=False):
             part = hidden[row : row + 1, begin:end]
             query, key, value = layer.project(part)
             if layer.rotary is not None:
-                query, key = layer.rotary(query, key, Rows((1, end - begin)))
+                query, key = layer.rotary(query, key, PaddedLayout((1, end - begin)))
             scores = torch.einsum("blnh,bknh->bnlk", query, key) / query.shape[-1] ** 0.5
             place = torch.arange(end - begin)
             seen = layer.pattern.visible(place - place[:, None])
@@ -151,7 +167,7 @@ def test_every_layout_and_pattern_agree_with_the_definition(
     hidden = torch.randn(9, 23, 16, requires_grad=True)
     weight = torch.randn(9, 23, 16) * real[:, :, None]
     layout = lying(real, starts, choice)
-    if not isinstance(layout, Tokens):
+    if not isinstance(layout, UnpaddedLayout):
         found = layer(hidden, layout)
     else:
         found = layout.put_back(layer(hidden.flatten(0, 1)[layout.places], layout))
@@ -160,25 +176,10 @@ def test_every_layout_and_pattern_agree_with_the_definition(
     torch.testing.assert_close(found[real], expected[real], atol=1e-6, rtol=1e-5)
     inputs = [hidden, *layer.parameters()]
     gradients = torch.autograd.grad((found * weight).sum(), inputs)
-    for first, second in zip(gradients, torch.autograd.grad((expected * weight).sum(), inputs), strict=True):
+    for first, second in zip(
+        gradients, torch.autograd.grad((expected * weight).sum(), inputs), strict=True
+    ):
         torch.testing.assert_close(first, second, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("window", [None, 2, 40])
-@pytest.mark.parametrize("fused", [False, True])
-def test_one_position_a_row_gets_what_it_gets_among_all(fused: bool, window: int | None, padded: bool) -> None:
-    torch.manual_seed(0)
-    layer = SelfAttention(16, 2, dropout=0.1, fused=fused, window=window, causal=fused, rotary=Rotary(8, 100.0)).eval()
-    hidden, real = torch.randn(5, 11, 16), None
-    if padded:
-        real = torch.arange(11) < torch.tensor([11, 7, 3, 11, 9])[:, None]
-    chosen = torch.tensor([10, 0, 2, 6, 8]) + 11 * torch.arange(5)
-    expected = layer(hidden, Rows((5, 11), real), chosen)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rows, "attend", lambda *_: pytest.fail("all positions ask"))
-        found = layer(hidden, Rows((5, 11), real, one_each=True), chosen)
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -189,7 +190,15 @@ def test_what_the_gpu_kernel_is_told_is_what_the_rows_say(
 ) -> None:
     """No GPU here: FlexAttention, given the flash kernel's own arguments, stands for it."""
 
-    def stand_in(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, also: Tensor, *rest: Any, **options: Any) -> Any:
+    def stand_in(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bounds: Tensor,
+        also: Tensor,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
         longest, _, dropout, is_causal = rest
         left, right = options["window_size_left"], options["window_size_right"]
         assert longest == int(bounds.diff().max())
@@ -207,14 +216,16 @@ def test_what_the_gpu_kernel_is_told_is_what_the_rows_say(
         blocks = [part.transpose(0, 1)[None] for part in (query, key, value)]
         return (flex_attention(*blocks, block_mask=block)[0].transpose(0, 1),)
 
-    monkeypatch.setattr(varlen, "KERNEL", stand_in)
+    monkeypatch.setattr(attention_kernels, "KERNEL", stand_in)
     torch.manual_seed(0)
-    layer = SelfAttention(32, 2, dropout=0.0, window=window, causal=causal, rotary=Rotary(16, 100.0))
+    layer = SelfAttention(
+        32, 2, dropout=0.0, window=window, causal=causal, rotary=Rotary(16, 100.0)
+    )
     real, starts = batch_of(4, 19, True, seed=2)
     hidden = torch.randn(4, 19, 32)
     with torch.no_grad():
         tokens, rows = lying(real, starts, "packed"), lying(real, starts, "padded")
-        assert isinstance(tokens, Tokens)
+        assert isinstance(tokens, UnpaddedLayout)
         found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens))
         torch.testing.assert_close(found[real], layer(hidden, rows)[real], atol=1e-5, rtol=1e-5)
 
@@ -230,8 +241,11 @@ def test_the_gpu_kernel_agrees_with_rows(window: int | None) -> None:
     layer = SelfAttention(128, 2, dropout=0.0, window=window).cuda()
     real, starts = batch_of(5, 70, True, seed=3)
     hidden = torch.randn(5, 70, 128, device="cuda", requires_grad=True)
-    tokens, rows = (lying(real, starts, choice).pin_memory().to(hidden.device) for choice in ("packed", "padded"))
-    assert isinstance(tokens, Tokens)
+    tokens, rows = (
+        lying(real, starts, choice).pin_memory().to(hidden.device)
+        for choice in ("packed", "padded")
+    )
+    assert isinstance(tokens, UnpaddedLayout)
     real = real.cuda()
     with torch.autocast("cuda", dtype=torch.bfloat16):
         found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens))
@@ -250,6 +264,16 @@ def test_positions_begin_anew_with_every_sequence() -> None:
 
 
 def test_a_pattern_that_sees_everything_needs_no_bias() -> None:
-    assert Pattern().visible(torch.arange(3)) is None
-    assert Pattern(window=1).visible(torch.arange(-2, 3)).tolist() == [False, True, True, True, False]
-    assert Pattern(causal=True).visible(torch.arange(-1, 2)).tolist() == [True, True, False]
+    assert AttentionPattern().visible(torch.arange(3)) is None
+    assert AttentionPattern(window=1).visible(torch.arange(-2, 3)).tolist() == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert AttentionPattern(causal=True).visible(torch.arange(-1, 2)).tolist() == [
+        True,
+        True,
+        False,
+    ]

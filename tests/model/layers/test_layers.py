@@ -7,12 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from model.layers.dropout import Dropout, dropout
-from model.layers.encoder_layer import EncoderLayer
-from model.layers.feed_forward import FeedForward
-from model.layers.heads import initialize
-from model.layers.layout import Rows
-from model.layers.rotary import Rotary
+from cloze.model.layers.attention import Rotary
+from cloze.model.layers.elementwise import Dropout, dropout
+from cloze.model.layers.encoder import EncoderLayer, FeedForward
+from cloze.model.layers.heads import initialize
+from cloze.model.layers.layout import PaddedLayout
 
 
 def test_norms_that_are_not_passed_do_nothing_and_own_nothing() -> None:
@@ -29,9 +28,16 @@ def test_pre_norm_and_post_norm_are_where_they_say() -> None:
 
     blocks = {"attention": _Ignoring(nn.Identity()), "feed_forward": nn.Identity()}
     hidden = 3 + torch.randn(2, 3, 8)
-    post = EncoderLayer(**blocks, dropout=0.0, attention_norm=nn.LayerNorm(8), feed_forward_norm=nn.LayerNorm(8))
+    post = EncoderLayer(
+        **blocks, dropout=0.0, attention_norm=nn.LayerNorm(8), feed_forward_norm=nn.LayerNorm(8)
+    )
     torch.testing.assert_close(post(hidden).mean(-1), torch.zeros(2, 3), atol=1e-6, rtol=0)
-    pre = EncoderLayer(**blocks, dropout=0.0, attention_input_norm=nn.LayerNorm(8), feed_forward_input_norm=nn.LayerNorm(8))
+    pre = EncoderLayer(
+        **blocks,
+        dropout=0.0,
+        attention_input_norm=nn.LayerNorm(8),
+        feed_forward_input_norm=nn.LayerNorm(8),
+    )
     torch.testing.assert_close(pre(hidden).mean(-1), hidden.mean(-1))
 
 
@@ -41,7 +47,9 @@ def test_initial_weights_are_a_truncated_normal() -> None:
     for weight in (model[0].weight, model[1].weight):
         assert weight.abs().max() <= 0.04
         assert weight.abs().max() > 0.035
-        assert float(weight.detach().std()) == pytest.approx(0.02 * 0.88, rel=0.03)  # the truncated normal's own deviation
+        assert float(weight.detach().std()) == pytest.approx(
+            0.02 * 0.88, rel=0.03
+        )  # the truncated normal's own deviation
     assert not model[1].bias.any()
     assert model[2].weight.eq(1).all()
     assert not model[2].bias.any()
@@ -49,7 +57,9 @@ def test_initial_weights_are_a_truncated_normal() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_dropout_drops_that_share_and_keeps_the_expectation(probability: float, dtype: torch.dtype) -> None:
+def test_dropout_drops_that_share_and_keeps_the_expectation(
+    probability: float, dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
     values = torch.ones(500, 1000, dtype=dtype)
     found = dropout(values, probability)
@@ -57,17 +67,32 @@ def test_dropout_drops_that_share_and_keeps_the_expectation(probability: float, 
     assert float((found == 0).float().mean()) == pytest.approx(probability, abs=0.004)
     assert float(found.float().mean()) == pytest.approx(1.0, abs=0.01)
     assert len(found.unique()) == 2
-    columns = (found == 0).float().mean(0)  # four decisions come out of one random number: each must be as random
-    assert all(float(columns[first::4].mean()) == pytest.approx(probability, abs=0.008) for first in range(4))
+    columns = (
+        (found == 0).float().mean(0)
+    )  # four decisions come out of one random number: each must be as random
+    assert all(
+        float(columns[first::4].mean()) == pytest.approx(probability, abs=0.008)
+        for first in range(4)
+    )
 
 
 def test_compiled_dropout_is_as_random() -> None:
-    """Two calls in one graph draw for themselves, neighbours are dropped independently, and the seed decides."""
-    twice = torch.compile(lambda values: (dropout(values, 0.1), dropout(values, 0.1)), options={"fallback_random": True})
+    """Two calls in one graph draw for themselves, neighbours are dropped independently, and the
+    seed decides.
+    """
+    twice = torch.compile(
+        lambda values: (dropout(values, 0.1), dropout(values, 0.1)),
+        options={"fallback_random": True},
+    )
     torch.manual_seed(0)
     values = torch.ones(1000, 1000)
     first, second = (found == 0 for found in twice(values))
-    for one, other in ((first, second), (first[:, 1:], first[:, :-1]), (first[1:], first[:-1]), (first[:, 4:], first[:, :-4])):
+    for one, other in (
+        (first, second),
+        (first[:, 1:], first[:, :-1]),
+        (first[1:], first[:-1]),
+        (first[:, 4:], first[:, :-4]),
+    ):
         assert float(one.float().mean()) == pytest.approx(0.1, abs=0.002)
         assert float((one & other).float().mean()) == pytest.approx(0.01, abs=0.001)
     for lines in (first.float().mean(0), first.float().mean(1)):
@@ -100,7 +125,7 @@ def test_the_gradient_is_dropped_with_the_value() -> None:
 def test_rotary_products_depend_on_the_distance_alone() -> None:
     torch.manual_seed(0)
     query, key = (torch.randn(1, 1, 1, 8).expand(1, 6, 1, 8) for _ in range(2))
-    turned = Rotary(8, 100.0)(query, key, Rows((1, 6)))
+    turned = Rotary(8, 100.0)(query, key, PaddedLayout((1, 6)))
     scores = (turned[0][0, :, 0] @ turned[1][0, :, 0].T).diagonal(-2)
     torch.testing.assert_close(scores, scores[0].expand(4))
     torch.testing.assert_close(turned[0].norm(dim=-1), query.norm(dim=-1))
@@ -110,7 +135,9 @@ def test_rotary_products_depend_on_the_distance_alone() -> None:
 def test_a_gated_block_multiplies_its_halves() -> None:
     block, hidden = FeedForward(6, 10, activation="gelu", gated=True, bias=False), torch.randn(2, 6)
     value, gate = block.up.weight[:10], block.up.weight[10:]
-    expected = functional.linear(functional.gelu(hidden @ value.T) * (hidden @ gate.T), block.down.weight)
+    expected = functional.linear(
+        functional.gelu(hidden @ value.T) * (hidden @ gate.T), block.down.weight
+    )
     torch.testing.assert_close(block(hidden), expected)
     assert sum(parameter.numel() for parameter in block.parameters()) == 3 * 60
 

@@ -1,4 +1,6 @@
-"""Logits that are computed in chunks of rows: the loss, its gradients and the figures are those of whole logits."""
+"""Logits that are computed in chunks of rows: the loss, its gradients and the figures are those of
+whole logits.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.families.models import new_model
-from model.families.table import FAMILIES
-from model.layers import cross_entropy, logit_sizes
-from model.layers.cross_entropy import summed_cross_entropy
-from model.layers.lazy_logits import LazyLogits, VocabularyHead
-from model.objectives import total_loss
-from model.train.scoring import Scoring
+from cloze.model.families.models import new_model
+from cloze.model.families.table import FAMILIES
+from cloze.model.layers import cross_entropy, logit_sizes
+from cloze.model.layers.cross_entropy import LazyLogits, VocabularyHead, summed_cross_entropy
+from cloze.model.objectives import total_loss
+from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.model.layers.test_device_questions import CHANGES
 from tests.tiny_models import PIECES, tiny_batch, tiny_config
 
@@ -34,7 +35,10 @@ def factors(dtype: torch.dtype, bias: bool) -> tuple[Tensor, Tensor, Tensor | No
     """States, embeddings, bias and labels."""
     torch.manual_seed(0)
     hidden = (2 * torch.randn(M, E)).to(dtype).requires_grad_()
-    weight, added = torch.randn(V, E, requires_grad=True), torch.randn(V, requires_grad=True) if bias else None
+    weight, added = (
+        torch.randn(V, E, requires_grad=True),
+        torch.randn(V, requires_grad=True) if bias else None,
+    )
     labels = torch.randint(V, (M,))
     labels[::5] = -100
     return hidden, weight, added, labels
@@ -51,7 +55,9 @@ def test_loss_and_gradients_are_those_of_whole_logits(
     wanted = [tensor for tensor in (hidden, weight, added) if tensor is not None]
     total, correct = summed_cross_entropy(LazyLogits(hidden, weight, added), labels)
     found = torch.autograd.grad(171.49 / 512 * total, wanted)
-    exact = functional.linear(hidden.double(), weight.double(), None if added is None else added.double())
+    exact = functional.linear(
+        hidden.double(), weight.double(), None if added is None else added.double()
+    )
     expected = functional.cross_entropy(exact, labels, reduction="sum")
     truth = torch.autograd.grad(171.49 / 512 * expected, wanted)
     whole = functional.linear(hidden, weight.to(dtype), None if added is None else added.to(dtype))
@@ -61,14 +67,21 @@ def test_loss_and_gradients_are_those_of_whole_logits(
     assert total.dtype == torch.float32
     assert [gradient.dtype for gradient in found] == [tensor.dtype for tensor in wanted]
     assert not any(gradient.requires_grad for gradient in found)
-    torch.testing.assert_close(total.double(), expected.double(), rtol=1e-5 if dtype == torch.float32 else 5e-3, atol=0)
+    torch.testing.assert_close(
+        total.double(), expected.double(), rtol=1e-5 if dtype == torch.float32 else 5e-3, atol=0
+    )
     for ours, theirs, true in zip(found, compared, truth, strict=True):
         allowed = 1e-5 if dtype == torch.float32 else 2e-2
         error = float((ours.double() - true.double()).norm() / true.double().norm())
-        assert error <= max(allowed / 10, 1.5 * float((theirs.double() - true.double()).norm() / true.double().norm()))
+        assert error <= max(
+            allowed / 10,
+            1.5 * float((theirs.double() - true.double()).norm() / true.double().norm()),
+        )
         assert error < allowed
     with torch.no_grad():
-        assert summed_cross_entropy(LazyLogits(hidden, weight, added), labels)[0].equal(total.detach())
+        assert summed_cross_entropy(LazyLogits(hidden, weight, added), labels)[0].equal(
+            total.detach()
+        )
 
 
 def test_no_rows_are_no_loss_and_a_gradient_of_zero() -> None:
@@ -76,7 +89,9 @@ def test_no_rows_are_no_loss_and_a_gradient_of_zero() -> None:
     for rows, asked in ((0, labels[:0]), (3, torch.full((3,), -100))):
         total, correct = summed_cross_entropy(LazyLogits(hidden[:rows], weight, bias), asked)
         assert (float(total.detach()), int(correct)) == (0.0, 0)
-        assert not any(gradient.any() for gradient in torch.autograd.grad(total, (hidden, weight, bias)))  # type: ignore[arg-type]
+        assert not any(
+            gradient.any() for gradient in torch.autograd.grad(total, (hidden, weight, bias))
+        )  # type: ignore[arg-type]
 
 
 class Largest(TorchDispatchMode):
@@ -85,7 +100,11 @@ class Largest(TorchDispatchMode):
     numbers = 0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         found = func(*args, **(kwargs or {}))
         if isinstance(found, Tensor):
@@ -97,7 +116,9 @@ def test_logits_are_never_there_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> N
     in_rows_of(10, V, monkeypatch)
     hidden, weight, bias, labels = factors(torch.float32, True)
     kept: list[int] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
         summed_cross_entropy(LazyLogits(hidden, weight, bias), labels)
     assert sorted(kept) == sorted([hidden.numel(), weight.numel(), V])  # their gradients
     with Largest() as largest, torch.no_grad():
@@ -107,20 +128,28 @@ def test_logits_are_never_there_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_family_learns_the_same_from_chunks(family: str, precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_family_learns_the_same_from_chunks(
+    family: str, precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tiny_config(family=family, **CHANGES.get(family, {}))
     batch = {**tiny_batch(rows=6), "mask_id": torch.tensor(4)}
-    names = config.own_objectives("nsp" if "pair" in config.heads else None)
+    names = config.default_objectives("nsp" if "pair" in config.heads else None)
 
     left: list[bool] = []
 
     def learnt() -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
         torch.manual_seed(1)
-        scoring = Scoring(new_model(config), names, precision, weights=config.loss_weights()).train()
+        scoring = PretrainModule(
+            new_model(config), names, precision, weights=config.loss_weights()
+        ).train()
         loss, figures = scoring(batch, torch.ones(len(names)))
         loss.backward()
         _, details = scoring.eval()(batch)
-        gradients = {name: value.grad for name, value in scoring.model.named_parameters() if value.grad is not None}
+        gradients = {
+            name: value.grad
+            for name, value in scoring.model.named_parameters()
+            if value.grad is not None
+        }
         left.append(any(isinstance(value, LazyLogits) for value in scoring.model(batch).values()))
         return loss.detach(), figures, details, gradients
 
@@ -140,44 +169,53 @@ def test_every_family_learns_the_same_from_chunks(family: str, precision: Any, m
 def test_heads_leave_logits_where_nobody_else_reads_them() -> None:
     def leaving(names: tuple[str, ...], **changes: Any) -> bool:
         model = new_model(tiny_config(**changes))
-        assert not any(head.leaves for head in model.modules() if isinstance(head, VocabularyHead))
-        Scoring(model, names, "fp32")
-        return any(head.leaves for head in model.modules() if isinstance(head, VocabularyHead))
+        assert not any(head.lazy for head in model.modules() if isinstance(head, VocabularyHead))
+        PretrainModule(model, names, "fp32")
+        return any(head.lazy for head in model.modules() if isinstance(head, VocabularyHead))
 
     assert leaving(("mlm",))
     assert leaving(("lm",), family="gpt2")
     assert not leaving(("mlm", "rtd"), family="electra")  # it draws from them
-    assert not leaving(("mlm", "distillation"), family="distilbert")  # they are compared with a teacher's
+    assert not leaving(
+        ("mlm", "distillation"), family="distilbert"
+    )  # they are compared with a teacher's
 
 
 def test_few_logits_are_computed_whole() -> None:
-    outputs = Scoring(new_model(tiny_config()), ("mlm",), "fp32").model(tiny_batch())
+    outputs = PretrainModule(new_model(tiny_config()), ("mlm",), "fp32").model(tiny_batch())
     assert isinstance(outputs["mlm_logits"], Tensor)
     assert not logit_sizes.in_chunks(640, 30522, "cpu")  # a BERT-mini's step of 32 x 128
     assert logit_sizes.in_chunks(4096, 30522, "cpu")  # where every position is predicted
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_compiled_it_is_one_operation_that_gives_the_same(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_it_is_one_operation_that_gives_the_same(
+    precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     in_rows_of(7, len(PIECES), monkeypatch)
     config, batch = tiny_config(family="gpt2"), tiny_batch(rows=6)
     found = []
     for compiled in (False, True):
         torch.manual_seed(1)
-        scoring = Scoring(new_model(config), ("lm",), precision).train()
+        scoring = PretrainModule(new_model(config), ("lm",), precision).train()
 
-        def loss(scoring: Scoring = scoring) -> Tensor:
+        def loss(scoring: PretrainModule = scoring) -> Tensor:
             return total_loss(scoring._sums(batch)[0])
 
         graphs: list[torch.fx.GraphModule] = []
 
-        def look(graph: torch.fx.GraphModule, _: Any, graphs: list[torch.fx.GraphModule] = graphs) -> Any:
+        def look(
+            graph: torch.fx.GraphModule, _: Any, graphs: list[torch.fx.GraphModule] = graphs
+        ) -> Any:
             graphs.append(graph)
             return graph.forward
 
         if compiled:
             torch.compile(loss, backend=look, fullgraph=True)()
-            assert sum("linear_cross_entropy" in str(node.target) for node in graphs[0].graph.nodes) == 1
+            assert (
+                sum("linear_cross_entropy" in str(node.target) for node in graphs[0].graph.nodes)
+                == 1
+            )
             torch._dynamo.reset()
         value = (torch.compile(loss, backend="aot_eager", fullgraph=True) if compiled else loss)()
         value.backward()

@@ -1,4 +1,6 @@
-"""Layers that are computed again for the gradient: the same bits as layers that keep what they computed, in every family."""
+"""Layers that are computed again for the gradient: the same bits as layers that keep what they
+computed, in every family.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,23 @@ from typing import Any
 import pytest
 import torch
 
-from model.families.table import FAMILIES
-from model.layers.encoder import Encoder, recompute_layers
-from model.objectives import choose
-from model.train.scoring import Scoring
+from cloze.model.families.table import FAMILIES
+from cloze.model.layers.encoder import Encoder, enable_activation_checkpointing
+from cloze.model.objectives import choose
+from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
 
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 
 
-def gradients(family: str, precision: Any, names: tuple[str, ...], again: bool) -> tuple[float, dict[str, torch.Tensor], int]:
+def gradients(
+    family: str, precision: Any, names: tuple[str, ...], again: bool
+) -> tuple[float, dict[str, torch.Tensor], int]:
     """A step's loss and gradients, and how many numbers are kept for them."""
     model = tiny_model(family=family, num_hidden_layers=4, **DROPOUT)
     if again:
-        recompute_layers(model)
-    scoring = Scoring(model, names, precision).train()
+        enable_activation_checkpointing(model)
+    scoring = PretrainModule(model, names, precision).train()
     batch = tiny_batch(rows=4, length=12)
     kept: dict[int, int] = {}
 
@@ -34,13 +38,19 @@ def gradients(family: str, precision: Any, names: tuple[str, ...], again: bool) 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss, _ = scoring(batch, torch.ones(len(names)))
     loss.backward()
-    found = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    found = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
     return float(loss.detach()), found, sum(kept.values())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_gradients_are_the_same_bits_and_less_is_kept(family: str, precision: str, tmp_path: Any) -> None:
+def test_gradients_are_the_same_bits_and_less_is_kept(
+    family: str, precision: str, tmp_path: Any
+) -> None:
     config = tiny_config(family, num_hidden_layers=4, **DROPOUT)
     pieces = write_tokenizer(tmp_path)
     pair = "sop" if family == "albert" else "nsp" if "pair" in config.heads else None
@@ -57,8 +67,10 @@ def test_gradients_are_the_same_bits_and_less_is_kept(family: str, precision: st
 
 def test_nothing_is_computed_again_where_there_is_no_gradient() -> None:
     model = tiny_model(num_hidden_layers=4)
-    recompute_layers(model)
-    assert any(isinstance(part, Encoder) and part.recomputes for part in model.modules())
+    enable_activation_checkpointing(model)
+    assert any(
+        isinstance(part, Encoder) and part.activation_checkpointing for part in model.modules()
+    )
     calls: list[int] = []
     model.encoder.layers[1].register_forward_pre_hook(lambda *_: calls.append(1))
     with torch.no_grad():

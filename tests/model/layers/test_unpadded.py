@@ -1,4 +1,6 @@
-"""Leaving out padding, or what no head reads, changes no result: outputs and gradients, packed rows, and when it is done."""
+"""Leaving out padding, or what no head reads, changes no result: outputs and gradients, packed
+rows, and when it is done.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.data.layouts import BUCKETS, Sequences, buckets, choose, layout_for, make_layout, packed
-from model.families.pretraining import PretrainingModel
-from model.layers import unpadded
-from model.objectives import objectives, total_loss
+from cloze.model.data.layouts import (
+    BUCKETS,
+    Sequences,
+    buckets,
+    choose_layout,
+    layout_for,
+    make_layout,
+    packed,
+)
+from cloze.model.families.models import PretrainingModel
+from cloze.model.layers import unpadded
+from cloze.model.objectives import objectives, total_loss
 from tests.model.layouts import Choice, laid, pack, sequences_of, varlen_on_cpu
 from tests.tiny_models import tiny_batch, tiny_model
 
@@ -31,19 +41,25 @@ CHOICES: tuple[Choice, ...] = ("padded", "buckets", "packed")
 
 @pytest.fixture(autouse=True)
 def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The packed layout's kernel exists on GPUs alone; here its contract is computed in its place."""
+    """The packed layout's kernel exists on GPUs alone; here its contract is computed in
+    its place.
+    """
     monkeypatch.setattr(unpadded, "varlen_attention", varlen_on_cpu)
 
 
 def uneven(rows: int = 11) -> dict[str, Tensor]:
-    """Rows of many lengths, whose masked tokens have a neighbour on both sides, as spans do: [CLS] and [SEP] are never masked."""
+    """Rows of many lengths, whose masked tokens have a neighbour on both sides, as spans do: [CLS]
+    and [SEP] are never masked.
+    """
     batch = tiny_batch(rows=rows, length=29)
     places = batch["masked_positions"]
     followed = batch["attention_mask"].flatten().roll(-1)[places] & (places % 29 > 0)
     return batch | {name: batch[name][followed] for name in ("masked_positions", "masked_labels")}
 
 
-def learnt(model: PretrainingModel, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def learnt(
+    model: PretrainingModel, batch: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Outputs, and gradients by parameter."""
     names = ["mlm"] + ["nsp"] * (model.pair is not None) + ["sbo"] * hasattr(model, "span_boundary")
     model.zero_grad()
@@ -55,23 +71,32 @@ def learnt(model: PretrainingModel, batch: dict[str, Tensor]) -> tuple[dict[str,
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("packed_rows", [False, True])
 @pytest.mark.parametrize("family", ALL_ROWS)
-def test_the_last_layer_where_heads_read_is_the_whole_one(family: str, packed_rows: bool, choice: Choice) -> None:
+def test_the_last_layer_where_heads_read_is_the_whole_one(
+    family: str, packed_rows: bool, choice: Choice
+) -> None:
     model = tiny_model(family=family, max_position_embeddings=64, **ALL_ROWS[family])
     batch = uneven(rows=10)
-    filler = {"masked_positions": torch.zeros(3, dtype=torch.int64), "masked_labels": torch.full((3,), -100)}
+    filler = {
+        "masked_positions": torch.zeros(3, dtype=torch.int64),
+        "masked_labels": torch.full((3,), -100),
+    }
     batch |= {name: torch.cat([batch[name], more]) for name, more in filler.items()}
     if packed_rows:
-        batch = {**pack(batch), "masked_labels": batch["masked_labels"], "pair_labels": batch["pair_labels"][:5]}
+        batch = {
+            **pack(batch),
+            "masked_labels": batch["masked_labels"],
+            "pair_labels": batch["pair_labels"][:5],
+        }
     elif family == "longformer" and choice == "padded":
         batch["global_attention_mask"] = torch.arange(29).expand(10, -1) % 13 == 0
     batch = laid(batch, choice)
     whole, first = learnt(model, batch)
-    model.everywhere = False
+    model.predicts_all_positions = False
     seen = []
     model.encoder.layers[-1].register_forward_hook(lambda _, __, states: seen.append(states.shape))
     read, second = learnt(model, batch)
     assert read.keys() == whole.keys() - {"hidden"}
-    assert seen == [(sum(len(places) for places in model.places(batch).values()), 16)]
+    assert seen == [(sum(len(places) for places in model.head_positions(batch).values()), 16)]
     real = batch["masked_labels"] != -100
     for name, output in read.items():
         chosen = real if len(output) == len(real) else slice(None)
@@ -91,7 +116,9 @@ def test_outputs_and_gradients_are_those_of_padded_rows(family: str, choice: Cho
     for name in padded.keys() - {"hidden"}:
         torch.testing.assert_close(without[name], padded[name], atol=1e-5, rtol=1e-5)
     real = batch["attention_mask"]
-    torch.testing.assert_close(without["hidden"][real], padded["hidden"][real], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        without["hidden"][real], padded["hidden"][real], atol=1e-5, rtol=1e-5
+    )
     assert not without["hidden"][~real].any()
     assert first.keys() == second.keys()
     for name, gradient in first.items():
@@ -105,7 +132,9 @@ def test_packed_sequences_are_as_they_are_alone(family: str, choice: Choice) -> 
     model = tiny_model(family=family, **FAMILIES[family])
     alone = tiny_batch(rows=6, length=13)
     expected = model(alone)["mlm_logits"]
-    torch.testing.assert_close(model(laid(pack(alone), choice))["mlm_logits"], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        model(laid(pack(alone), choice))["mlm_logits"], expected, atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -113,7 +142,10 @@ def test_another_document_in_the_row_changes_nothing(choice: Choice) -> None:
     model, batch = tiny_model(), laid(pack(tiny_batch(rows=4, length=13)), choice)
     number = batch["sequence_first"].cumsum(1) * batch["attention_mask"]
     first, second = number == 1, number == 2
-    other = {**batch, "input_ids": torch.where(second, 5 + (batch["input_ids"] - 4) % 20, batch["input_ids"])}
+    other = {
+        **batch,
+        "input_ids": torch.where(second, 5 + (batch["input_ids"] - 4) % 20, batch["input_ids"]),
+    }
     before, after = model(batch)["hidden"], model(other)["hidden"]
     assert before[first].equal(after[first])
     assert not before[second].allclose(after[second], atol=1e-2)
@@ -162,7 +194,14 @@ def test_buckets_have_few_shapes_and_little_padding() -> None:
         (True, "cuda", True, True, True, "rows"),
         (False, "cuda", True, True, False, "packed"),
         (False, "cuda", True, True, True, "packed"),
-        (False, "cuda", False, True, False, "rows"),  # fp32, an old card, wide heads: masked attention
+        (
+            False,
+            "cuda",
+            False,
+            True,
+            False,
+            "rows",
+        ),  # fp32, an old card, wide heads: masked attention
         (False, "cuda", False, True, True, "rows"),
         (False, "cpu", False, False, False, "rows"),  # Longformer with its global tokens
         (False, "cuda", True, False, False, "rows"),
@@ -170,8 +209,15 @@ def test_buckets_have_few_shapes_and_little_padding() -> None:
         (False, "cuda", True, False, True, "packed"),
     ],
 )
-def test_the_layout_of_a_run(compiled: bool, device: str, varlen: bool, unpads: bool, packed_rows: bool, expected: str) -> None:
-    assert choose(compiled=compiled, device=device, varlen=varlen, unpads=unpads, packed_rows=packed_rows) == expected
+def test_the_layout_of_a_run(
+    compiled: bool, device: str, varlen: bool, unpads: bool, packed_rows: bool, expected: str
+) -> None:
+    assert (
+        choose_layout(
+            compiled=compiled, device=device, varlen=varlen, unpads=unpads, packed_rows=packed_rows
+        )
+        == expected
+    )
 
 
 def test_the_layout_of_networks() -> None:
@@ -186,18 +232,27 @@ def test_the_layout_of_networks() -> None:
 @pytest.mark.parametrize(
     ("kind", "length", "several", "expected"),
     [
-        ("buckets", 16, False, "Buckets"),
+        ("buckets", 16, False, "BucketedLayout"),
         ("buckets", 32, False, None),  # too full on a CPU
-        ("buckets", 32, True, "Buckets"),
-        ("packed", 16, False, "Packed"),
-        ("packed", 32, False, "Packed"),  # a GPU's kernel is faster than masked attention however full the batch is
+        ("buckets", 32, True, "BucketedLayout"),
+        ("packed", 16, False, "PackedLayout"),
+        (
+            "packed",
+            32,
+            False,
+            "PackedLayout",
+        ),  # a GPU's kernel is faster than masked attention however full the batch is
         ("rows", 16, False, None),
-        ("rows", 32, True, "Rows"),
+        ("rows", 32, True, "PaddedLayout"),
     ],
 )
-def test_padding_is_left_out_where_there_is_enough_of_it(kind: Any, length: int, several: bool, expected: str | None) -> None:
+def test_padding_is_left_out_where_there_is_enough_of_it(
+    kind: Any, length: int, several: bool, expected: str | None
+) -> None:
     lengths = np.full(8, length)
-    found = make_layout(kind, Sequences(shape=(8, 32), first=np.arange(8) * 32, lengths=lengths, several=several))
+    found = make_layout(
+        kind, Sequences(shape=(8, 32), first=np.arange(8) * 32, lengths=lengths, packed=several)
+    )
     assert (None if found is None else type(found).__name__) == expected
 
 
@@ -213,7 +268,9 @@ def test_a_row_of_padding_alone_is_left_out_unharmed() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_maps_of_every_family(family: str) -> None:
-    """Probabilities, one map a layer, and of what the model really does: the values that they mix are its own."""
+    """Probabilities, one map a layer, and of what the model really does: the values that they mix
+    are its own.
+    """
     model, batch = tiny_model(family=family, **FAMILIES[family]), tiny_batch(rows=3, length=11)
     ids, real, segments = batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
     maps = model.encoder.attention_maps(ids, real, segments)
@@ -227,7 +284,11 @@ def test_maps_are_those_that_transformers_returns() -> None:
     from tests.parity.families import Case, their_inputs
 
     modern = {"type_vocab_size": 0, "local_attention": 4}
-    for case in (Case(family="bert"), Case(family="modern", changes=modern), Case(family="deberta")):
+    for case in (
+        Case(family="bert"),
+        Case(family="modern", changes=modern),
+        Case(family="deberta"),
+    ):
         theirs = case.theirs()
         theirs.set_attn_implementation("eager")
         ours, batch = case.ours(theirs), tiny_batch(rows=3, length=11)
@@ -236,4 +297,6 @@ def test_maps_are_those_that_transformers_returns() -> None:
             expected = theirs(**their_inputs(theirs, batch), output_attentions=True).attentions
         found = ours.encoder.attention_maps(ids, real, batch["token_type_ids"])
         for first, second in zip(found, expected, strict=True):
-            torch.testing.assert_close(first.transpose(1, 2)[real], second.transpose(1, 2)[real], atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                first.transpose(1, 2)[real], second.transpose(1, 2)[real], atol=1e-5, rtol=0
+            )

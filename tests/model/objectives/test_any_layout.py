@@ -1,4 +1,6 @@
-"""What is learnt does not depend on how the tokens lie: loss and every gradient, of every family and objective, in every layout."""
+"""What is learnt does not depend on how the tokens lie: loss and every gradient, of every family
+and objective, in every layout.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +12,45 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.data import layouts
-from model.families.table import FAMILIES
-from model.layers import unpadded
-from model.layers.layout import Layout
-from model.train.precision import Precision
-from model.train.scoring import Scoring
+from cloze.model.data import layouts
+from cloze.model.families.table import FAMILIES
+from cloze.model.layers import unpadded
+from cloze.model.layers.layout import BatchLayout
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.precision import Precision
 from tests.model.layouts import pack, sequences_of, varlen_on_cpu
 from tests.tiny_models import tiny_batch, tiny_config, tiny_model, variants
 
 LENGTH, FILLER = 29, 5
-ZERO = (".key.bias", ".position_key.bias", "relative.norm.bias")  # softmax is (nearly) blind to them: all rounding
+ZERO = (
+    ".key.bias",
+    ".position_key.bias",
+    "relative.norm.bias",
+)  # softmax is (nearly) blind to them: all rounding
 CASES = [
-    *((family, changes, None) for family in sorted(FAMILIES) for changes in variants(family) if family != "longformer"),
+    *(
+        (family, changes, None)
+        for family in sorted(FAMILIES)
+        for changes in variants(family)
+        if family != "longformer"
+    ),
     ("bert", {}, ("clm",)),
     ("roberta", {}, ("clm", "mlm")),
     ("modern", {"local_attention": 4}, ("clm", "mntp")),
 ]
 
 
-def uneven(names: tuple[str, ...], packed_rows: bool) -> tuple[dict[str, Any], np.ndarray[Any, Any] | None]:
-    """Rows of many lengths with filler among the masked positions; and which of them are read from left to right, if any is."""
+def uneven(
+    names: tuple[str, ...], packed_rows: bool
+) -> tuple[dict[str, Any], np.ndarray[Any, Any] | None]:
+    """Rows of many lengths with filler among the masked positions; and which of them are read from
+    left to right, if any is.
+    """
     batch = tiny_batch(rows=10, length=LENGTH)
     places = batch["masked_positions"]
-    kept = batch["attention_mask"].flatten().roll(-1)[places] & (places % LENGTH > 0)  # a token on both sides, as spans have
+    kept = batch["attention_mask"].flatten().roll(-1)[places] & (
+        places % LENGTH > 0
+    )  # a token on both sides, as spans have
     batch |= {name: batch[name][kept] for name in ("masked_positions", "masked_labels")}
     if packed_rows:
         batch = {**batch, **pack(batch), "pair_labels": batch["pair_labels"][:5]}
@@ -48,14 +65,16 @@ def uneven(names: tuple[str, ...], packed_rows: bool) -> tuple[dict[str, Any], n
         named &= ~batch.get("sequence_first", torch.zeros_like(named))
         batch["causal_positions"] = named.flatten().nonzero().squeeze(1) - 1
         batch["causal_labels"] = batch["input_ids"].flatten()[batch["causal_positions"] + 1]
-    batch["masked_positions"] = torch.cat([batch["masked_positions"], torch.zeros(FILLER, dtype=torch.int64)])
+    batch["masked_positions"] = torch.cat(
+        [batch["masked_positions"], torch.zeros(FILLER, dtype=torch.int64)]
+    )
     batch["masked_labels"] = torch.cat([batch["masked_labels"], torch.full((FILLER,), -100)])
     if "mntp" in names:
         batch["masked_places"] = (batch["masked_positions"] - 1).clamp(min=0)
     return batch, causal
 
 
-def laid_out(batch: dict[str, Any], causal: np.ndarray[Any, Any] | None) -> dict[str, Layout]:
+def laid_out(batch: dict[str, Any], causal: np.ndarray[Any, Any] | None) -> dict[str, BatchLayout]:
     sequences = sequences_of(batch)
     if causal is not None:
         sequences = replace(sequences, causal=causal[sequences.first // sequences.shape[1]])
@@ -63,19 +82,25 @@ def laid_out(batch: dict[str, Any], causal: np.ndarray[Any, Any] | None) -> dict
     return {kind: make(sequences) for kind, make in made.items()}
 
 
-def learnt(scoring: Scoring, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+def learnt(scoring: PretrainModule, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
     torch.manual_seed(0)  # of what a generator draws
     scoring.zero_grad(set_to_none=True)
-    loss, _ = scoring.loss(batch, torch.tensor([float(max(1, count)) for count in scoring.targets(batch)]))
+    loss, _ = scoring.loss(
+        batch, torch.tensor([float(max(1, count)) for count in scoring.count_targets(batch)])
+    )
     loss.backward()
-    return loss.detach(), {name: p.grad for name, p in scoring.model.named_parameters() if p.grad is not None}
+    return loss.detach(), {
+        name: p.grad for name, p in scoring.model.named_parameters() if p.grad is not None
+    }
 
 
 def norm(gradients: dict[str, Tensor]) -> float:
     return float(nn.utils.get_total_norm(list(gradients.values())))
 
 
-@pytest.mark.parametrize(("precision", "packed_rows"), [("fp32", False), ("fp32", True), ("bf16", False)])
+@pytest.mark.parametrize(
+    ("precision", "packed_rows"), [("fp32", False), ("fp32", True), ("bf16", False)]
+)
 @pytest.mark.parametrize(("family", "changes", "names"), CASES)
 def test_loss_and_gradients_are_those_of_padded_rows(
     family: str,
@@ -85,23 +110,41 @@ def test_loss_and_gradients_are_those_of_padded_rows(
     precision: Precision,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unpadded, "varlen_attention", varlen_on_cpu)  # the kernel exists on GPUs alone
-    changes = {**changes, "family": family, "max_position_embeddings": 2 * LENGTH, "initializer_range": 0.1}
+    monkeypatch.setattr(
+        unpadded, "varlen_attention", varlen_on_cpu
+    )  # the kernel exists on GPUs alone
+    changes = {
+        **changes,
+        "family": family,
+        "max_position_embeddings": 2 * LENGTH,
+        "initializer_range": 0.1,
+    }
     config = tiny_config(**changes)
     if names is None:
-        names = config.own_objectives("nsp" if "pair" in config.heads and not packed_rows else None)
-    scoring = Scoring(tiny_model(**changes), names, precision, weights=config.loss_weights()).train()
+        names = config.default_objectives(
+            "nsp" if "pair" in config.heads and not packed_rows else None
+        )
+    scoring = PretrainModule(
+        tiny_model(**changes), names, precision, weights=config.loss_weights()
+    ).train()
     batch, causal = uneven(names, packed_rows)
-    found = {kind: learnt(scoring, {**batch, "layout": layout}) for kind, layout in laid_out(batch, causal).items()}
+    found = {
+        kind: learnt(scoring, {**batch, "layout": layout})
+        for kind, layout in laid_out(batch, causal).items()
+    }
     expected, gradients = found.pop("rows")
     if not packed_rows and causal is None:
         found["none"] = learnt(scoring, batch)
     whole = norm(gradients)
-    same, alike = (1e-6, 1e-5) if precision == "fp32" else (1e-3, 0.1)  # in bf16 the smallest are mostly rounding
+    same, alike = (
+        (1e-6, 1e-5) if precision == "fp32" else (1e-3, 0.1)
+    )  # in bf16 the smallest are mostly rounding
     for kind, (loss, own) in found.items():
         torch.testing.assert_close(loss, expected, atol=0.0, rtol=same)
         assert norm(own) == pytest.approx(whole, rel=same), kind
         assert own.keys() == gradients.keys()
         for name, gradient in gradients.items():
-            scale = max(float(gradient.norm()), 1e-3 * whole if name.endswith(ZERO) else 1e-6 * whole)
+            scale = max(
+                float(gradient.norm()), 1e-3 * whole if name.endswith(ZERO) else 1e-6 * whole
+            )
             assert float((own[name] - gradient).norm()) <= alike * scale, (kind, name)

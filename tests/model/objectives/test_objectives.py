@@ -1,4 +1,6 @@
-"""Sums and counts: however a batch is split, losses, accuracies and gradients are those of the whole."""
+"""Sums and counts: however a batch is split, losses, accuracies and gradients are those of the
+whole.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from model.families.table import FAMILIES, config_class
-from model.layers.cross_entropy import summed_cross_entropy
-from model.objectives import OBJECTIVES, choose, objectives, total_loss, trained_heads
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.model.families.table import FAMILIES, config_class
+from cloze.model.layers.cross_entropy import summed_cross_entropy
+from cloze.model.objectives import OBJECTIVES, choose, objectives, total_loss, trained_heads
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
 
 MLM, NSP = (objective.score for objective in objectives(("mlm", "nsp")))
@@ -25,8 +27,13 @@ MLM, NSP = (objective.score for objective in objectives(("mlm", "nsp")))
 def rows_of(batch: dict[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
     """The rows [start, stop) of a batch as a batch of their own, as a collator would make it."""
     length = batch["input_ids"].shape[1]
-    inside = (batch["masked_positions"] >= start * length) & (batch["masked_positions"] < stop * length)
-    part = {name: batch[name][start:stop] for name in ("input_ids", "attention_mask", "token_type_ids", "pair_labels")}
+    inside = (batch["masked_positions"] >= start * length) & (
+        batch["masked_positions"] < stop * length
+    )
+    part = {
+        name: batch[name][start:stop]
+        for name in ("input_ids", "attention_mask", "token_type_ids", "pair_labels")
+    }
     part["masked_positions"] = batch["masked_positions"][inside] - start * length
     part["masked_labels"] = batch["masked_labels"][inside]
     return part
@@ -38,19 +45,30 @@ def test_values_are_those_of_the_formula() -> None:
     masked, pair = MLM(outputs, batch), NSP(outputs, batch)
     assert (masked.name, pair.name) == ("mlm", "nsp")
     logs = outputs["mlm_logits"].log_softmax(-1)
-    torch.testing.assert_close(masked.total, -logs[torch.arange(len(logs)), batch["masked_labels"]].sum())
+    torch.testing.assert_close(
+        masked.total, -logs[torch.arange(len(logs)), batch["masked_labels"]].sum()
+    )
     assert int(masked.count) == len(batch["masked_labels"])
     assert int(pair.count) == len(batch["pair_labels"]) - 1  # one row has no pair
     torch.testing.assert_close(
-        pair.total, functional.cross_entropy(outputs["pair_logits"][:-1], batch["pair_labels"][:-1], reduction="sum")
+        pair.total,
+        functional.cross_entropy(
+            outputs["pair_logits"][:-1], batch["pair_labels"][:-1], reduction="sum"
+        ),
     )
-    assert int(pair.correct) == int((outputs["pair_logits"][:-1].argmax(-1) == batch["pair_labels"][:-1]).sum())
-    torch.testing.assert_close(total_loss([masked, pair]), masked.total / masked.count + pair.total / pair.count)
+    assert int(pair.correct) == int(
+        (outputs["pair_logits"][:-1].argmax(-1) == batch["pair_labels"][:-1]).sum()
+    )
+    torch.testing.assert_close(
+        total_loss([masked, pair]), masked.total / masked.count + pair.total / pair.count
+    )
 
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(2, 7), st.integers(0, 50), st.data())
-def test_split_micro_batches_give_the_loss_and_gradient_of_the_whole(rows: int, seed: int, data: st.DataObject) -> None:
+def test_split_micro_batches_give_the_loss_and_gradient_of_the_whole(
+    rows: int, seed: int, data: st.DataObject
+) -> None:
     batch = tiny_batch(rows=rows, seed=seed)
     cuts = sorted({0, rows, *data.draw(st.lists(st.integers(1, rows - 1), max_size=3))})
     parts = [rows_of(batch, start, stop) for start, stop in itertools.pairwise(cuts)]
@@ -72,8 +90,16 @@ def test_split_micro_batches_give_the_loss_and_gradient_of_the_whole(rows: int, 
         correct += int(sum(int(item.correct) for item in sums))
     torch.testing.assert_close(losses, whole_loss.detach())
     assert correct == sum(int(item.correct) for item in whole)
-    for (name, first), second in zip(whole_model.named_parameters(), split_model.parameters(), strict=True):
-        torch.testing.assert_close(first.grad, second.grad, atol=1e-6, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+    for (name, first), second in zip(
+        whole_model.named_parameters(), split_model.parameters(), strict=True
+    ):
+        torch.testing.assert_close(
+            first.grad,
+            second.grad,
+            atol=1e-6,
+            rtol=1e-4,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
 
 
 @pytest.mark.parametrize("labels", [[], [-100, -100]])
@@ -105,7 +131,9 @@ def test_losses_are_fp32_under_autocast() -> None:
         loss = total_loss(sums)
     assert outputs["mlm_logits"].dtype == torch.bfloat16
     assert {item.total.dtype for item in sums} == {torch.float32} == {loss.dtype}
-    expected = functional.cross_entropy(outputs["mlm_logits"].double(), batch["masked_labels"], reduction="sum")
+    expected = functional.cross_entropy(
+        outputs["mlm_logits"].double(), batch["masked_labels"], reduction="sum"
+    )
     torch.testing.assert_close(sums[0].total.double(), expected, atol=1e-4, rtol=1e-6)
 
 
@@ -126,7 +154,11 @@ def test_a_family_trains_on_what_its_dataset_is_made_for(tmp_path: Path) -> None
     assert choose(tiny_config(), replace(info, pair_task=None)) == ("mlm",)
     assert choose(tiny_config(), info, ["mlm"]) == ("mlm",)
     with pytest.raises(
-        UsageError, match=r"objective \(sop\) needs a dataset with SOP pairs, this one \(recipe bert\) has pairs for nsp"
+        UsageError,
+        match=(
+            r"objective \(sop\) needs a dataset with SOP pairs, this one \(recipe bert\) has pairs "
+            r"for nsp"
+        ),
     ):
         choose(tiny_config(), info, ["mlm", "sop"])
     with pytest.raises(UsageError, match="did you mean 'mlm'"):
@@ -148,7 +180,10 @@ def test_details_tell_masked_random_and_kept_apart() -> None:
     }
     details = objectives(("mlm",))[0].details
     assert details is not None
-    found = {name: (int(total), int(count)) for name, (total, count) in details({"mlm_logits": logits}, batch).items()}
+    found = {
+        name: (int(total), int(count))
+        for name, (total, count) in details({"mlm_logits": logits}, batch).items()
+    }
     assert found == {
         "top5_accuracy": (3, 3),
         "masked_accuracy": (1, 1),
@@ -169,11 +204,17 @@ def test_cross_entropy_in_rows_is_torchs(dtype: torch.dtype) -> None:
     expected = torch.nn.functional.cross_entropy(whole, labels, reduction="sum")
     torch.testing.assert_close(total, expected, atol=1e-4, rtol=1e-6)
     assert int(correct) == int((whole.argmax(-1) == labels).sum()) >= 1
-    share = 171.49 / 512  # of the loss in what is differentiated: rounded to bf16 it would be 171 / 512, 0.3 % less
+    share = (
+        171.49 / 512
+    )  # of the loss in what is differentiated: rounded to bf16 it would be 171 / 512, 0.3 % less
     (found,), (wanted,) = (torch.autograd.grad(share * loss, logits) for loss in (total, expected))
-    tolerance = {"atol": 1e-6, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 1e-5, "rtol": 2**-7}  # bf16's last digit
+    tolerance = (
+        {"atol": 1e-6, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 1e-5, "rtol": 2**-7}
+    )  # bf16's last digit
     torch.testing.assert_close(found, wanted, **tolerance)
-    projected = (found.double() * wanted.double()).sum() / wanted.double().square().sum()  # single roundings cancel out in it
+    projected = (
+        found.double() * wanted.double()
+    ).sum() / wanted.double().square().sum()  # single roundings cancel out in it
     assert float(projected) == pytest.approx(1.0, abs=5e-4)
     with torch.no_grad():
         assert summed_cross_entropy(logits, labels)[0].equal(total.detach())
@@ -181,21 +222,30 @@ def test_cross_entropy_in_rows_is_torchs(dtype: torch.dtype) -> None:
 
 
 def test_rows_that_do_not_fit_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    info = replace(dataset_info(write_tokenizer(tmp_path)), recipe="lm", pair_task=None, masks={"rule": "none"})
+    info = replace(
+        dataset_info(write_tokenizer(tmp_path)), recipe="lm", pair_task=None, masks={"rule": "none"}
+    )
     gpt2, bert = tiny_config(family="gpt2"), tiny_config()
     assert choose(gpt2, info) == ("lm",)
     assert choose(bert, info, ["clm"]) == ("clm",)
-    with pytest.raises(UsageError, match=r"objective \(mlm\) needs rows with masks, .* or train --objective clm"):
+    with pytest.raises(
+        UsageError, match=r"objective \(mlm\) needs rows with masks, .* or train --objective clm"
+    ):
         choose(bert, info)
     with pytest.raises(UsageError, match=r"objective \(mntp\) needs rows with masks"):
         choose(bert, info, ["clm", "mntp"])
     with pytest.raises(
-        UsageError, match=r"objective \(mlm\) needs rows with masks, .* or train a model that reads left to right"
+        UsageError,
+        match=(
+            r"objective \(mlm\) needs rows with masks, .* or train a model that reads left to right"
+        ),
     ):
         choose(tiny_config(family="electra"), info, ["mlm"])
     pairs = replace(info, recipe="bert", pair_task="nsp", masks={"rule": "token"})
     for model, names in ((gpt2, None), (bert, ["clm"])):
-        with pytest.raises(UsageError, match=r"needs text that runs on, .* \(recipe bert\) are pairs for nsp") as caught:
+        with pytest.raises(
+            UsageError, match=r"needs text that runs on, .* \(recipe bert\) are pairs for nsp"
+        ) as caught:
             choose(model, pairs, names)
         assert "\n" not in str(caught.value)
 
@@ -206,11 +256,15 @@ def test_both_ways_go_together_with_masks_alone(tmp_path: Path) -> None:
     for names in (["clm"], ["mntp"], ["clm", "mntp"], ["mlm", "clm"]):
         assert choose(bert, info, names) == tuple(names)
     for names in (["mlm", "mntp"], ["clm", "mlm", "mntp"]):
-        with pytest.raises(UsageError, match="do not go together; clm stands alone, or beside one of mlm and mntp"):
+        with pytest.raises(
+            UsageError, match="do not go together; clm stands alone, or beside one of mlm and mntp"
+        ):
             choose(bert, info, names)
     with pytest.raises(UsageError, match=r"objective \(clm\) cannot be that of longformer models"):
         choose(tiny_config(family="longformer"), info, ["clm"])
-    with pytest.raises(UsageError, match=r"objective \(clm\) needs a masked_lm head, which gpt2 models do not have"):
+    with pytest.raises(
+        UsageError, match=r"objective \(clm\) needs a masked_lm head, which gpt2 models do not have"
+    ):
         choose(tiny_config(family="gpt2"), info, ["clm"])
     with pytest.raises(UsageError, match=r"objective \(clm\) knows no teacher"):
         choose(tiny_config(family="distilbert"), info, ["clm"], bert)

@@ -1,4 +1,6 @@
-"""A tiny checkpoint and a set that it can learn: what the tests of fine-tuning and evaluation share."""
+"""A tiny checkpoint and a set that it can learn: what the tests of fine-tuning and evaluation
+share.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from model import checkpoint
-from model.families.bert.config import BertConfig
-from model.families.config import ModelConfig
-from model.families.models import new_model
-from pipeline import tokenizer
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.model import checkpoint
+from cloze.model.families.bert.config import BertConfig
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import new_model
+from cloze.pipeline import tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD, BAD = ["good", "lovely", "warm", "bright"], ["bad", "awful", "cold", "dull"]
@@ -46,7 +48,9 @@ def shape(pieces: Tokenizer) -> ModelConfig:
 
 
 @pytest.fixture(scope="session")
-def pretrained(tmp_path_factory: pytest.TempPathFactory, pieces: Tokenizer, shape: ModelConfig) -> str:
+def pretrained(
+    tmp_path_factory: pytest.TempPathFactory, pieces: Tokenizer, shape: ModelConfig
+) -> str:
     """A checkpoint as pretraining leaves it, with random weights."""
     directory = tmp_path_factory.mktemp("pretrained")
     pieces.save(str(directory / "tokenizer"))
@@ -59,7 +63,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, pieces: Tokenizer, shap
         tokenizer=str(directory / "tokenizer"),
         heads=shape.heads,
     )
-    checkpoint.complete(path)
+    checkpoint.finalize(path)
     return path
 
 
@@ -74,14 +78,18 @@ def sentiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
             label = int(draw.random() < 0.6)
             words = [draw.choice(NEUTRAL) for _ in range(draw.randrange(2, 14))]
             words.insert(draw.randrange(len(words)), draw.choice((BAD, GOOD)[label]))
-            lines.append(f"{number}\t{' '.join(words)}" if split == "test" else f"{' '.join(words)}\t{label}")
+            lines.append(
+                f"{number}\t{' '.join(words)}" if split == "test" else f"{' '.join(words)}\t{label}"
+            )
         (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return directory
 
 
 @pytest.fixture(scope="session")
 def likeness(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory above one in STS-B's format: the score is how many of the second sentence's words are good ones."""
+    """A directory above one in STS-B's format: the score is how many of the second sentence's words
+    are good ones.
+    """
     directory = tmp_path_factory.mktemp("glue") / "STS-B"
     directory.mkdir()
     draw = random.Random(3)

@@ -8,15 +8,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model.tasks.evaluate.config import EvaluateConfig
-from model.tasks.evaluate.stage import STAGE as EVALUATE
-from model.tasks.finetune.config import FinetuneConfig
-from model.tasks.finetune.stage import STAGE as FINETUNE
-from pipeline.core.execute import Result, execute
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import Reporter
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import Reporter
+from cloze.model.tasks.evaluate.stage import STAGE as EVALUATE
+from cloze.model.tasks.evaluate.stage import EvaluateConfig
+from cloze.model.tasks.finetune.stage import STAGE as FINETUNE
+from cloze.model.tasks.finetune.stage import FinetuneConfig
 
-DEFAULTS = {"epochs": 8, "batch_size": 16, "learning_rate": 3e-3, "max_length": 32, "precision": "fp32", "seed": 3}
+DEFAULTS = {
+    "epochs": 8,
+    "batch_size": 16,
+    "learning_rate": 3e-3,
+    "max_length": 32,
+    "precision": "fp32",
+    "seed": 3,
+}
 ALONE = {"device": "cpu", "threads": 1}
 
 
@@ -28,7 +35,9 @@ class Listener(Reporter):
         self.lines: list[dict[str, Any]] = []
         self.done: list[tuple[float, float | None]] = []
 
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
         self.done.append((done, total))
 
     def metrics(self, values: Mapping[str, Any]) -> None:
@@ -50,12 +59,18 @@ def finetune(
     report: Reporter | None = None,
     execution: Mapping[str, Any] | None = None,
     **inputs: str,
-) -> Result:
+) -> BuildResult:
     given = {"checkpoint": pretrained, **inputs} if pretrained else inputs
     how = Execution.model_validate({**ALONE, **(execution or {})})
     return execute(FINETUNE, config, given, str(out), execution=how, report=report or Reporter())
 
 
-def evaluate(checkpoint: Path | str, out: Path, **values: Any) -> Result:
+def evaluate(checkpoint: Path | str, out: Path, **values: Any) -> BuildResult:
     config = EvaluateConfig(precision="fp32", **values)
-    return execute(EVALUATE, config, {"checkpoint": str(checkpoint)}, str(out), execution=Execution.model_validate(ALONE))
+    return execute(
+        EVALUATE,
+        config,
+        {"checkpoint": str(checkpoint)},
+        str(out),
+        execution=Execution.model_validate(ALONE),
+    )

@@ -1,4 +1,6 @@
-"""Ways to fine-tune: rates by layer, stopping early with the best step's weights, from another task's checkpoint, and what is hashed of the data."""
+"""Ways to fine-tune: rates by layer, stopping early with the best step's weights, from another
+task's checkpoint, and what is hashed of the data.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from model import checkpoint
-from model.families.models import new_backbone
-from model.families.table import FAMILIES
-from model.tasks.cost import BYTES_A_PIECE, _tokens
-from model.tasks.evaluate.config import EvaluateConfig
-from model.tasks.finetune.config import FinetuneConfig
-from model.tasks.predictions import read_predictions
-from model.tasks.table import KINDS, TASKS, load_task
-from model.train.parameters import layer_rates
-from pipeline.core.errors import Stopped
-from pipeline.core.execute import Result
+from cloze.core.errors import StoppedError
+from cloze.core.stages.execute import BuildResult
+from cloze.model import checkpoint
+from cloze.model.families.models import new_backbone
+from cloze.model.families.table import FAMILIES
+from cloze.model.tasks.cost import BYTES_A_PIECE, _tokens
+from cloze.model.tasks.evaluate.stage import EvaluateConfig
+from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.predict import read_predictions
+from cloze.model.tasks.table import KINDS, TASKS, load_task
+from cloze.model.train.optimizers.parameters import layerwise_lr_multipliers
 from tests.glue_files import write_glue
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 from tests.tiny_models import tiny_config
@@ -26,23 +28,36 @@ from tests.tiny_models import tiny_config
 DECAYED = {"layer_decay": 0.5, "baselines": False}
 
 
-def weights(result: Result) -> dict[str, Any]:
+def weights(result: BuildResult) -> dict[str, Any]:
     return checkpoint.load(result.artifact).state
 
 
 def test_rates_are_electra_s() -> None:
-    """google-research/electra, model/optimization.py, `_get_layer_lrs`: decay ** (layers + 2 - depth)."""
+    """google-research/electra, model/optimization.py, `_get_layer_lrs`: decay ** (layers + 2 -
+    depth).
+    """
     names = [f"encoder.layers.{layer}.attention.query.weight" for layer in range(12)]
-    rate = layer_rates([*names, "encoder.embeddings.word.weight", "pooler.dense.weight", "classifier.weight"], 0.8)
-    assert [rate(name) for name in names] == [pytest.approx(0.8 ** (12 + 2 - (layer + 1))) for layer in range(12)]
+    rate = layerwise_lr_multipliers(
+        [*names, "encoder.embeddings.word.weight", "pooler.dense.weight", "classifier.weight"], 0.8
+    )
+    assert [rate(name) for name in names] == [
+        pytest.approx(0.8 ** (12 + 2 - (layer + 1))) for layer in range(12)
+    ]
     assert rate("encoder.embeddings.word.weight") == pytest.approx(0.8**14)
-    assert (rate("pooler.dense.weight"), rate("classifier.weight"), rate("heads.mrpc.classifier.bias")) == (0.8, 1.0, 1.0)
+    assert (
+        rate("pooler.dense.weight"),
+        rate("classifier.weight"),
+        rate("heads.mrpc.classifier.bias"),
+    ) == (0.8, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_in_every_family_rates_rise_from_the_embeddings_to_the_head(family: str) -> None:
-    names = [f"encoder.{name}" for name, _ in new_backbone(tiny_config(family)).encoder.named_parameters()]
-    rate = layer_rates(names, 0.5)
+    names = [
+        f"encoder.{name}"
+        for name, _ in new_backbone(tiny_config(family)).encoder.named_parameters()
+    ]
+    rate = layerwise_lr_multipliers(names, 0.5)
     lowest = {rate(name) for name in names if name.startswith("encoder.embeddings.")}
     others = {rate(name) for name in names if not name.startswith("encoder.embeddings.")}
     assert len(lowest) == 1
@@ -54,13 +69,15 @@ def test_the_embeddings_move_least_and_a_stopped_training_goes_on_exactly(
 ) -> None:
     config = settings(sentiment, epochs=1, **DECAYED)
     whole = finetune(config, pretrained, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         finetune(config, pretrained, tmp_path / "parts", report=Listener(stop_at=7))
     parts = finetune(config, pretrained, tmp_path / "parts")
     first, alike, plain = (
         weights(whole),
         weights(parts),
-        weights(finetune(settings(sentiment, epochs=1, baselines=False), pretrained, tmp_path / "plain")),
+        weights(
+            finetune(settings(sentiment, epochs=1, baselines=False), pretrained, tmp_path / "plain")
+        ),
     )
     assert all((first[name] == alike[name]).all() for name in first)
     start = checkpoint.load(pretrained).state
@@ -70,7 +87,13 @@ def test_the_embeddings_move_least_and_a_stopped_training_goes_on_exactly(
 
     embeddings = "encoder.embeddings.position.weight"
     assert moved(first, embeddings) < 0.5 * moved(plain, embeddings)
-    quick = weights(finetune(settings(sentiment, epochs=1, baselines=False, embedding_rate=4), pretrained, tmp_path / "quick"))
+    quick = weights(
+        finetune(
+            settings(sentiment, epochs=1, baselines=False, embedding_lr_multiplier=4),
+            pretrained,
+            tmp_path / "quick",
+        )
+    )
     assert moved(quick, embeddings) > 2 * moved(plain, embeddings)
     matrix = "encoder.layers.0.feed_forward.up.weight"
     assert moved(quick, matrix) < 1.5 * moved(plain, matrix)
@@ -80,13 +103,20 @@ PATIENT = {"epochs": 12, "patience": 2, "learning_rate": 1e-2, "baselines": Fals
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory, pretrained: str, sentiment: Path) -> Result:
+def patient(
+    tmp_path_factory: pytest.TempPathFactory, pretrained: str, sentiment: Path
+) -> BuildResult:
     out = tmp_path_factory.mktemp("patient") / "out"
-    return finetune(settings(sentiment, **PATIENT), pretrained, out, execution={"checkpoint_every": 5, "keep_checkpoints": 1})
+    return finetune(
+        settings(sentiment, **PATIENT),
+        pretrained,
+        out,
+        execution={"checkpoint_every": 5, "keep_checkpoints": 1},
+    )
 
 
 def test_patience_ends_training_and_the_best_step_is_what_is_saved_and_scored(
-    patient: Result, sentiment: Path, tmp_path: Path
+    patient: BuildResult, sentiment: Path, tmp_path: Path
 ) -> None:
     summary = patient.manifest.summary
     per_epoch = 15
@@ -101,7 +131,7 @@ def test_patience_ends_training_and_the_best_step_is_what_is_saved_and_scored(
 
 @pytest.mark.parametrize("stop", ["before the best", "after the best", "at the end"])
 def test_a_patient_training_that_is_stopped_ends_alike(
-    stop: str, patient: Result, tmp_path: Path, pretrained: str, sentiment: Path
+    stop: str, patient: BuildResult, tmp_path: Path, pretrained: str, sentiment: Path
 ) -> None:
     summary = patient.manifest.summary
     at = {
@@ -111,8 +141,10 @@ def test_a_patient_training_that_is_stopped_ends_alike(
     }
     how = {"checkpoint_every": 5, "keep_checkpoints": 1}
     config = settings(sentiment, **PATIENT)
-    with pytest.raises(Stopped):
-        finetune(config, pretrained, tmp_path / "out", report=Listener(stop_at=at[stop]), execution=how)
+    with pytest.raises(StoppedError):
+        finetune(
+            config, pretrained, tmp_path / "out", report=Listener(stop_at=at[stop]), execution=how
+        )
     found = finetune(config, pretrained, tmp_path / "out", execution=how)
     for key in ("steps", "kept", "best", "metrics"):
         assert found.manifest.summary[key] == summary[key]
@@ -121,15 +153,27 @@ def test_a_patient_training_that_is_stopped_ends_alike(
 
 
 def test_the_best_can_be_kept_without_patience_and_the_last_with_it() -> None:
-    assert [FinetuneConfig(keep=keep, patience=patience).keeps_best for keep, patience in [
-        (None, None), ("best", None), ("last", None), (None, 1), ("last", 1)]] == [False, True, False, True, False]  # fmt: skip
+    assert [
+        FinetuneConfig(keep=keep, patience=patience).keeps_best
+        for keep, patience in [
+            (None, None),
+            ("best", None),
+            ("last", None),
+            (None, 1),
+            ("last", 1),
+        ]
+    ] == [False, True, False, True, False]
 
 
-def test_another_task_s_checkpoint_gives_its_encoder_and_not_its_head(tmp_path: Path, pretrained: str) -> None:
+def test_another_task_s_checkpoint_gives_its_encoder_and_not_its_head(
+    tmp_path: Path, pretrained: str
+) -> None:
     data = write_glue(tmp_path / "glue")
     quick = {"epochs": 1, "baselines": False}
     first = finetune(settings(data, task="mnli", **quick), pretrained, tmp_path / "mnli")
-    second = finetune(settings(data, task="rte", learning_rate=1e-12, **quick), first.artifact, tmp_path / "rte")
+    second = finetune(
+        settings(data, task="rte", learning_rate=1e-12, **quick), first.artifact, tmp_path / "rte"
+    )
     before, after = weights(first), weights(second)
     assert before["classifier.weight"].shape[0] == 3
     assert after["classifier.weight"].shape[0] == 2
@@ -137,11 +181,17 @@ def test_another_task_s_checkpoint_gives_its_encoder_and_not_its_head(tmp_path: 
     assert all((before[name] - after[name]).abs().max() < 1e-6 for name in kept)
 
 
-def test_micro_batches_do_not_change_the_result(tmp_path: Path, pretrained: str, sentiment: Path) -> None:
+def test_micro_batches_do_not_change_the_result(
+    tmp_path: Path, pretrained: str, sentiment: Path
+) -> None:
     loaded, still = checkpoint.load(pretrained), str(tmp_path / "still")
-    shape = loaded.model.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})  # each micro-batch draws its own
-    checkpoint.save_weights(still, model=shape, state=loaded.state, tokenizer=loaded.tokenizer, heads=loaded.heads)
-    checkpoint.complete(still)
+    shape = loaded.model.model_copy(
+        update={"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    )  # each micro-batch draws its own
+    checkpoint.save_weights(
+        still, model=shape, state=loaded.state, tokenizer=loaded.tokenizer, heads=loaded.heads
+    )
+    checkpoint.finalize(still)
     config = settings(sentiment, epochs=1, baselines=False)
     whole = weights(finetune(config, still, tmp_path / "whole"))
     cut = weights(finetune(config, still, tmp_path / "cut", execution={"micro_batch": 5}))
@@ -155,11 +205,19 @@ def prints(path: Path, task: str, **values: Any) -> dict[str, str]:
 def test_only_what_the_task_reads_names_its_data(tmp_path: Path) -> None:
     data = write_glue(tmp_path / "glue")
     before = {task: prints(data, task) for task in ("rte", "mrpc", "mnli")}
-    assert prints(data / "RTE", "rte") == before["rte"]  # the task's own directory, or the one above it
-    (data / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
+    assert (
+        prints(data / "RTE", "rte") == before["rte"]
+    )  # the task's own directory, or the one above it
+    (data / "RTE" / "dev.tsv").write_text(
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n"
+    )
     (data / "MRPC" / "test.tsv").unlink()
     (data / "MNLI" / "dev_mismatched.tsv").unlink()
-    assert {task: prints(data, task) == was for task, was in before.items()} == {"rte": False, "mrpc": True, "mnli": True}
+    assert {task: prints(data, task) == was for task, was in before.items()} == {
+        "rte": False,
+        "mrpc": True,
+        "mnli": True,
+    }
     shutil.rmtree(data / "QQP")
     assert prints(data, "mrpc") == before["mrpc"]
 
@@ -172,9 +230,19 @@ def test_an_evaluation_s_data_is_its_split_s_file(tmp_path: Path) -> None:
 
     before = {split: of(split) for split in ("dev", "dev_mismatched", "ax")}
     assert len({str(value) for value in before.values()}) == 3
-    (data / "MNLI" / "dev_matched.tsv").write_text("index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tneutral\n")
-    assert {split: of(split) == was for split, was in before.items()} == {"dev": False, "dev_mismatched": True, "ax": True}
-    assert EvaluateConfig(task="mnli", data=str(data), split="nonsense").missing().endswith("MNLI holds no nonsense split")
+    (data / "MNLI" / "dev_matched.tsv").write_text(
+        "index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tneutral\n"
+    )
+    assert {split: of(split) == was for split, was in before.items()} == {
+        "dev": False,
+        "dev_mismatched": True,
+        "ax": True,
+    }
+    assert (
+        EvaluateConfig(task="mnli", data=str(data), split="nonsense")
+        .missing()
+        .endswith("MNLI holds no nonsense split")
+    )
 
 
 def test_what_does_not_go_together_is_told() -> None:
@@ -193,7 +261,9 @@ def test_what_does_not_go_together_is_told() -> None:
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_estimates_know_how_long_a_task_s_sequences_are(name: str) -> None:
     told = KINDS[TASKS[name].kind].max_length
-    assert load_task(name).max_length == (512 if name == "race" else told)  # RACE's passages are longer than its kind's
+    assert load_task(name).max_length == (
+        512 if name == "race" else told
+    )  # RACE's passages are longer than its kind's
 
 
 def test_estimates_read_the_task_s_own_files(tmp_path: Path) -> None:
@@ -202,7 +272,10 @@ def test_estimates_read_the_task_s_own_files(tmp_path: Path) -> None:
     def tokens(config: Any, split: str) -> float:
         return _tokens(config.reads(), split, config.data, None) * BYTES_A_PIECE
 
-    sizes = {task: (data / folder / "train.tsv").stat().st_size for task, folder in (("rte", "RTE"), ("mnli", "MNLI"))}
+    sizes = {
+        task: (data / folder / "train.tsv").stat().st_size
+        for task, folder in (("rte", "RTE"), ("mnli", "MNLI"))
+    }
     assert tokens(FinetuneConfig(task="rte", data=str(data)), "train") == sizes["rte"]
     both = {"task": "together", "tasks": {"rte": {}, "mnli": {}}, "data": str(data)}
     assert tokens(FinetuneConfig.model_validate(both), "train") == sum(sizes.values())

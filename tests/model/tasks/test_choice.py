@@ -1,4 +1,6 @@
-"""Choosing among endings: what is read, what a batch is, that neither its cut nor its layout changes anything, and that it learns."""
+"""Choosing among endings: what is read, what a batch is, that neither its cut nor its layout
+changes anything, and that it learns.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +14,41 @@ import numpy as np
 import pytest
 import torch
 
-from model.families.config import ModelConfig
-from model.tasks.formats.choices import Choices
-from model.tasks.heads import new_network
-from model.tasks.kinds.choice import LONGEST_ENDING, ChoiceSamples
-from model.tasks.objective import TaskObjective
-from model.tasks.predict import predict
-from model.tasks.predictions import read_predictions
-from model.tasks.source import Epochs
-from model.tasks.table import load_task
-from model.train.distributed import World
-from pipeline.core.errors import DataError, UsageError
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core.errors import DataError, UsageError
+from cloze.model.families.config import ModelConfig
+from cloze.model.tasks.formats.choices import Choices
+from cloze.model.tasks.heads import new_network
+from cloze.model.tasks.kinds.choice import LONGEST_ENDING, ChoiceSamples
+from cloze.model.tasks.predict import predict, read_predictions
+from cloze.model.tasks.source import EpochSource, TaskObjective
+from cloze.model.tasks.table import load_task
+from cloze.model.train.distributed import World
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings
 from tests.model.tasks.test_objective import gradient
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
-SWAG = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", *(f"ending{n}" for n in range(4)), "label"]
+SWAG = [
+    "",
+    "video-id",
+    "fold-ind",
+    "startphrase",
+    "sent1",
+    "sent2",
+    "gold-source",
+    *(f"ending{n}" for n in range(4)),
+    "label",
+]
 
 
 def examples(count: int = 9, ragged: bool = True) -> Choices:
     draw = random.Random(2)
     endings = [
-        [" ".join(draw.choices(NEUTRAL, k=draw.randrange(1, 6))) for _ in range(2 + n % 3 if ragged else 4)]
+        [
+            " ".join(draw.choices(NEUTRAL, k=draw.randrange(1, 6)))
+            for _ in range(2 + n % 3 if ragged else 4)
+        ]
         for n in range(count)
     ]
     labels = [draw.randrange(len(own)) for own in endings]
@@ -53,8 +66,12 @@ def encoded(pieces: Tokenizer, given: Choices, longest: int = 32, **options: Any
 
 def objective(shape: ModelConfig) -> TaskObjective:
     task = load_task("choice")
-    still = shape.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.2})
-    return TaskObjective(task, new_network(task, still, None, {}, None, seed=1), "fp32", ALONE.device)
+    still = shape.model_copy(
+        update={"hidden_dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.2}
+    )
+    return TaskObjective(
+        task, new_network(task, still, None, {}, None, seed=1), "fp32", ALONE.device
+    )
 
 
 def test_a_batch_holds_the_endings_of_its_examples_one_after_the_other(pieces: Tokenizer) -> None:
@@ -80,22 +97,32 @@ def test_a_batch_holds_the_endings_of_its_examples_one_after_the_other(pieces: T
 def test_gradients_add_up_however_examples_are_cut(pieces: Tokenizer, shape: ModelConfig) -> None:
     trained, samples = objective(shape), encoded(pieces, examples())
     whole, figures = gradient(trained, [samples.batch(np.arange(9))])
-    blank = Epochs(samples, batch_size=4, seed=1, micro_batch=4).blank()
-    parts, summed = gradient(trained, [samples.batch(np.arange(4)), blank, samples.batch(np.array([8, 4, 6, 5, 7]))])
+    blank = EpochSource(samples, batch_size=4, seed=1, micro_batch=4).blank()
+    parts, summed = gradient(
+        trained, [samples.batch(np.arange(4)), blank, samples.batch(np.array([8, 4, 6, 5, 7]))]
+    )
     assert whole.norm() > 0.01
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(summed, figures, atol=1e-5, rtol=1e-6)  # sums of fp32 losses, in another order
+    torch.testing.assert_close(
+        summed, figures, atol=1e-5, rtol=1e-6
+    )  # sums of fp32 losses, in another order
 
 
 @pytest.mark.parametrize("layout", ["rows", "buckets", "packed"])
-def test_neither_layout_nor_company_changes_an_answer(pieces: Tokenizer, shape: ModelConfig, layout: Any) -> None:
+def test_neither_layout_nor_company_changes_an_answer(
+    pieces: Tokenizer, shape: ModelConfig, layout: Any
+) -> None:
     trained, samples = objective(shape).eval(), encoded(pieces, examples())
-    trained.layout = layout if layout != "packed" else "rows"  # a CPU has no kernel for the packed one
+    trained.layout = (
+        layout if layout != "packed" else "rows"
+    )  # a CPU has no kernel for the packed one
     together = predict(trained, samples, ALONE)
     trained.layout = "rows"
     for number, row in enumerate(together):
         outputs = trained(samples.batch([number]))
-        np.testing.assert_allclose(row, torch.softmax(outputs.squeeze(-1), 0).detach().numpy(), atol=1e-6)
+        np.testing.assert_allclose(
+            row, torch.softmax(outputs.squeeze(-1), 0).detach().numpy(), atol=1e-6
+        )
         assert len(row) == samples.counts[number]
 
 
@@ -108,13 +135,17 @@ def bert_pair(context: list[int], ending: list[int], room: int) -> tuple[list[in
 
 
 def race_pair(context: list[int], ending: list[int], room: int) -> tuple[list[int], list[int]]:
-    """ALBERT's race_utils.py: the end of question and option stays, and of the passage what there is room for."""
+    """ALBERT's race_utils.py: the end of question and option stays, and of the passage what there
+    is room for.
+    """
     ending = ending[-LONGEST_ENDING:]
     return context[: room - len(ending)], ending
 
 
 @pytest.mark.parametrize(("truncate", "rule"), [("longest", bert_pair), ("context", race_pair)])
-def test_long_ones_are_cut_as_the_references_cut_them(pieces: Tokenizer, truncate: str, rule: Any) -> None:
+def test_long_ones_are_cut_as_the_references_cut_them(
+    pieces: Tokenizer, truncate: str, rule: Any
+) -> None:
     given = Choices(
         contexts=["the film is good . " * 80, "good"],
         endings=[["very bad " * 50 + "dull cold " * 50, "cold ."], ["warm", "dull"]],
@@ -144,15 +175,30 @@ def write_swag(directory: Path) -> Path:
                 label = draw.randrange(4)
                 start = draw.choice(NEUTRAL)
                 sentence = ", ".join(draw.choices(NEUTRAL, k=3))
-                endings = [f"{draw.choice(NEUTRAL)} {draw.choice(GOOD if n == label else BAD)}" for n in range(4)]
-                row = [number, "lsmdc", number, f"{sentence} {start}", sentence, start, "gold", *endings, label]
+                endings = [
+                    f"{draw.choice(NEUTRAL)} {draw.choice(GOOD if n == label else BAD)}"
+                    for n in range(4)
+                ]
+                row = [
+                    number,
+                    "lsmdc",
+                    number,
+                    f"{sentence} {start}",
+                    sentence,
+                    start,
+                    "gold",
+                    *endings,
+                    label,
+                ]
                 writer.writerow(row[:-1] if name == "test" else row)
     return directory
 
 
 def test_it_learns_to_choose_and_is_scored_and_predicted(pretrained: str, tmp_path: Path) -> None:
     data = write_swag(tmp_path)
-    tuned = finetune(settings(data, task="swag", epochs=6, baselines=False), pretrained, tmp_path / "tuned").as_json()
+    tuned = finetune(
+        settings(data, task="swag", epochs=6, baselines=False), pretrained, tmp_path / "tuned"
+    ).as_json()
     assert tuned["metrics"]["accuracy"] > 0.9
     evaluated = evaluate(tmp_path / "tuned", tmp_path / "dev", data=str(data), resamples=100)
     assert evaluated.as_json()["metrics"]["accuracy"] == pytest.approx(tuned["metrics"]["accuracy"])
@@ -199,8 +245,14 @@ def test_race_is_read_from_its_directories(tmp_path: Path) -> None:
     ]
     assert found.labels == [1, 0, 1, 0]
     assert found.ids == ["high1.txt-0", "high1.txt-1", "middle1.txt-0", "middle1.txt-1"]
-    assert task.read(str(tmp_path / "RACE"), "dev_middle", None).ids == ["middle1.txt-0", "middle1.txt-1"]
-    with pytest.raises(DataError, match=r"train does not exist; the task reads a directory with train, dev and test"):
+    assert task.read(str(tmp_path / "RACE"), "dev_middle", None).ids == [
+        "middle1.txt-0",
+        "middle1.txt-1",
+    ]
+    with pytest.raises(
+        DataError,
+        match=r"train does not exist; the task reads a directory with train, dev and test",
+    ):
         task.read(str(tmp_path), "train", None)
     assert task.max_length == 512
 
@@ -229,7 +281,9 @@ def test_a_faulty_passage_is_named(tmp_path: Path, changed: dict[str, Any], said
 def test_passages_with_one_id_and_files_that_are_none_are_refused(tmp_path: Path) -> None:
     folder = write_race(tmp_path) / "RACE" / "dev" / "high"
     (folder / "2.txt").write_text(json.dumps(passage()))
-    with pytest.raises(DataError, match=r"2\.txt, question 1: the id 'high1\.txt-0' stands at question 1 too"):
+    with pytest.raises(
+        DataError, match=r"2\.txt, question 1: the id 'high1\.txt-0' stands at question 1 too"
+    ):
         load_task("race").read(str(tmp_path), "dev", None)
     (folder / "2.txt").write_text('{"article": ')
     with pytest.raises(DataError, match=r"2\.txt is no JSON"):
@@ -253,9 +307,15 @@ def test_files_of_ones_own_hold_endings_as_a_list_or_a_column_each(tmp_path: Pat
     found = read(tmp_path, labels=["A", "B", "C"])
     assert (found.endings, found.labels) == ([row["endings"] for row in rows], [1, 0])
     (tmp_path / "own.csv").write_text("q,one,two,right\nIt rains.,a,b,2\n")
-    own = {"columns": {"context": "q", "label": "right"}, "endings": ["one", "two"], "labels": ["1", "2"]}
+    own = {
+        "columns": {"context": "q", "label": "right"},
+        "endings": ["one", "two"],
+        "labels": ["1", "2"],
+    }
     assert read(tmp_path / "own.csv", **own).labels == [1]
-    (tmp_path / "test.jsonl").write_text("\n".join(json.dumps({**row, "label": None}) for row in rows))
+    (tmp_path / "test.jsonl").write_text(
+        "\n".join(json.dumps({**row, "label": None}) for row in rows)
+    )
     assert read(tmp_path, "test").labels is None
     with pytest.raises(UsageError, match=r"limit_per_class \(2\) means nothing"):
         load_task("choice").read(str(tmp_path), "dev", 2)
@@ -265,11 +325,20 @@ def test_files_of_ones_own_hold_endings_as_a_list_or_a_column_each(tmp_path: Pat
     ("line", "said"),
     [
         ({"context": "x", "label": 0}, "no column 'endings' (context, label)"),
-        ({"context": "x", "endings": "a or b", "label": 0}, "line 1: endings is no list of endings"),
+        (
+            {"context": "x", "endings": "a or b", "label": 0},
+            "line 1: endings is no list of endings",
+        ),
         ({"context": "x", "endings": ["a", None], "label": 0}, "line 1: ending 2 is missing"),
         ({"context": "x", "endings": ["a"], "label": 0}, "line 1: 1 endings; give it two or more"),
-        ({"context": "x", "endings": ["a", "b"], "label": 2}, "line 1: label '2' is not one of 0, 1"),
-        ({"context": "x", "endings": ["a", "b"], "label": None}, "line 1: label '' is not one of 0, 1"),
+        (
+            {"context": "x", "endings": ["a", "b"], "label": 2},
+            "line 1: label '2' is not one of 0, 1",
+        ),
+        (
+            {"context": "x", "endings": ["a", "b"], "label": None},
+            "line 1: label '' is not one of 0, 1",
+        ),
         ({"context": "x", "endings": ["a", "b"]}, "no column 'label'"),
     ],
 )
@@ -301,5 +370,8 @@ def test_the_real_sample_of_swag_is_read(shared_data: Path) -> None:
     path = shared_data / "reference" / "task-samples" / "swag" / "sample.json"
     found = load_task("swag").read(str(path), "dev", None)
     assert len(found) == 10
-    assert found.endings[0][0] == "A drum line passes by walking down the street playing their instruments."
+    assert (
+        found.endings[0][0]
+        == "A drum line passes by walking down the street playing their instruments."
+    )
     assert found.labels == [0, 3, 1, 3, 0, 3, 0, 1, 3, 3]

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tasks.encode import encode, evaluation_batches, training_batches, truncate
-from model.tasks.heads import new_network
-from model.tasks.objective import TaskObjective
-from model.tasks.predict import predict
-from model.tasks.table import load_task
-from model.train.distributed import World
+from cloze.model.tasks.encode import encode, evaluation_batches, training_batches, truncate
+from cloze.model.tasks.heads import new_network
+from cloze.model.tasks.predict import predict
+from cloze.model.tasks.source import TaskObjective
+from cloze.model.tasks.table import load_task
+from cloze.model.train.distributed import World
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 
@@ -50,7 +50,11 @@ def test_every_example_comes_once_an_epoch_in_full_batches(lengths, size, seed, 
 
 def test_epochs_and_seeds_have_orders_of_their_own_and_batches_like_lengths():
     lengths = np.arange(3000) * 7919 % 120 + 3
-    orders = {tuple(np.concatenate(training_batches(lengths, 16, seed, epoch))) for seed in (1, 2) for epoch in (0, 1)}
+    orders = {
+        tuple(np.concatenate(training_batches(lengths, 16, seed, epoch)))
+        for seed in (1, 2)
+        for epoch in (0, 1)
+    }
     assert len(orders) == 4
     spread = [int(np.ptp(lengths[batch])) for batch in training_batches(lengths, 16, 1, 0)]
     assert np.mean(spread) < 120 / 8
@@ -77,7 +81,10 @@ def test_pairs_have_two_segments(pieces):
 
 
 def test_targets_come_with_their_samples(pieces):
-    targets = {"stars": np.array([0.5, 3.0, 4.5], np.float32), "span": np.array([[0, 1], [1, 2], [2, 2]])}
+    targets = {
+        "stars": np.array([0.5, 3.0, 4.5], np.float32),
+        "span": np.array([[0, 1], [1, 2], [2, 2]]),
+    }
     batch = encode(["good", "bad", "good film"], None, pieces, 32, targets).batch([2, 0])
     assert batch["stars"].tolist() == [4.5, 0.5]
     assert batch["span"].tolist() == [[2, 2], [0, 1]]
@@ -96,7 +103,9 @@ def test_padding_is_masked_and_belongs_to_no_segment(pieces):
 def test_company_in_a_batch_changes_no_answer(pieces, shape):
     texts = [("good film the plot is cold and dull . " * 3)[: 5 * n] for n in range(1, 25)]
     task, meaning = load_task("sst2"), {"labels": ["0", "1"]}
-    objective = TaskObjective(task, new_network(task, shape, None, meaning, None, seed=1), "fp32", ALONE.device).eval()
+    objective = TaskObjective(
+        task, new_network(task, shape, None, meaning, None, seed=1), "fp32", ALONE.device
+    ).eval()
     together = predict(objective, encode(texts, None, pieces, 32), ALONE)
     alone = [predict(objective, encode([text], None, pieces, 32), ALONE)[0] for text in texts]
     np.testing.assert_allclose(together, alone, atol=1e-6)

@@ -1,4 +1,6 @@
-"""Frozen features: what is read of the encoder, that it never changes, that storing changes nothing, and the whole way of a checkpoint."""
+"""Frozen features: which states are read, that the encoder never changes, and a checkpoint's whole
+way.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,27 @@ import numpy as np
 import pytest
 import torch
 
-from model import checkpoint
-from model.families.bert.config import BertConfig
-from model.families.models import new_backbone
-from model.families.table import FAMILIES
-from model.tasks.features import STATES, FrozenNetwork, Reader, layers_read, stored, task_network
-from model.tasks.heads import new_network
-from model.tasks.options import Frozen
-from model.tasks.table import load_task
-from model.train.distributed import World
-from pipeline.core.errors import Stopped, UsageError
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core.errors import StoppedError, UsageError
+from cloze.model import checkpoint
+from cloze.model.families.bert.config import BertConfig
+from cloze.model.families.models import new_backbone
+from cloze.model.families.table import FAMILIES
+from cloze.model.tasks.frozen import (
+    FeatureBiLSTM,
+    FrozenNetwork,
+    check_frozen,
+    layers_read,
+    task_network,
+)
+from cloze.model.tasks.heads import new_network
+from cloze.model.tasks.options import Frozen
+from cloze.model.tasks.table import load_task
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.columns import sentences, write_columns
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 from tests.tiny_models import tiny_config, variants
 
 CHOICES = ("embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all")
-ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +56,22 @@ def deep(pieces: Tokenizer) -> BertConfig:
 def _frozen(choice: str, deep: BertConfig, names: Path, pieces: Tokenizer):
     task = load_task("tagging")
     train = task.read(str(names), "train", None)
-    meaning = {**task.meaning(train), "frozen": {"layers": choice, "lstm_size": 6, "lstm_layers": 2}}
+    meaning = {
+        **task.metadata(train),
+        "frozen": {"layers": choice, "lstm_size": 6, "lstm_layers": 2},
+    }
     torch.manual_seed(3)
     network = task_network(task, new_backbone(deep), deep, meaning, 0.1)
     assert isinstance(network, FrozenNetwork)
-    return network, task.encode(task.adopt(train, meaning), pieces, 32)
+    return network, task.encode(task.align_labels(train, meaning), pieces, 32)
 
 
 def test_the_six_choices_are_the_rows_of_the_paper():
     found = [layers_read(choice, 12) for choice in CHOICES]
     assert found == [[0], [11], [12], [9, 10, 11, 12], [9, 10, 11, 12], list(range(1, 13))]
-    with pytest.raises(UsageError, match=r"frozen \(concat-last-four\) needs 4 layers, the encoder has 2"):
+    with pytest.raises(
+        UsageError, match=r"frozen \(concat-last-four\) needs 4 layers, the encoder has 2"
+    ):
         layers_read("concat-last-four", 2)
 
 
@@ -72,7 +83,7 @@ def test_states_are_those_of_the_layers(choice, deep, names, pieces):
     encoder = network.encoder
     hidden = encoder.embeddings(batch["input_ids"], batch["token_type_ids"], None)
     expected = [hidden]
-    from model.layers.encoder import rows_of
+    from cloze.model.layers.encoder import rows_of
 
     layout = rows_of(batch["input_ids"], batch["attention_mask"])
     for layer in encoder.layers:
@@ -84,37 +95,36 @@ def test_states_are_those_of_the_layers(choice, deep, names, pieces):
     assert not states.requires_grad
 
 
-@pytest.mark.parametrize("choice", ["last", "sum-all", "concat-last-four"])
-def test_stored_states_give_the_same_outputs_and_are_computed_once(choice, deep, names, pieces, tmp_path):
-    network, samples = _frozen(choice, deep, names, pieces)
-    network.eval()
-    file = str(tmp_path / "states" / "train.npy")
-    kept = stored(network, samples, file, ALONE, "fp32")
-    chosen = np.array([5, 0, 17])
-    batch, live = kept.batch(chosen, "buckets"), samples.batch(chosen, "rows")
-    real = live["attention_mask"]
-    with torch.no_grad():
-        torch.testing.assert_close(network(batch)[real], network(live)[real], atol=1e-5, rtol=1e-4)
-    assert batch[STATES].dtype == torch.float32
-    made = Path(file).stat().st_mtime_ns
-    network.encoder = None  # type: ignore[assignment]  # not asked again
-    with pytest.raises(AttributeError):
-        network(live)
-    network(batch)
-    assert Path(file).stat().st_mtime_ns == made
+def test_a_task_of_several_sequences_a_sample_is_refused(pieces, tmp_path):
+    """Multiple choice has a sequence for each choice."""
+    (tmp_path / "dev.tsv").write_text("context\ta\tb\tlabel\nthe film\tgood\tbad\t0\n")
+    task = load_task("choice", {"endings": ["a", "b"]})
+    examples = task.read(str(tmp_path), "dev", None)
+    samples = task.encode(task.align_labels(examples, task.metadata(examples)), pieces, 16)
+    with pytest.raises(UsageError, match="one sequence each; leave frozen out"):
+        check_frozen(samples)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_gives_a_state_a_layer_and_its_own_last(family, names, pieces):
     task = load_task("tagging")
     train = task.read(str(names), "train", None)
-    meaning = {**task.meaning(train), "frozen": {"layers": "sum-all", "lstm_size": 4, "lstm_layers": 1}}
+    meaning = {
+        **task.metadata(train),
+        "frozen": {"layers": "sum-all", "lstm_size": 4, "lstm_layers": 1},
+    }
     for changes in variants(family):
         config = tiny_config(family, vocab_size=pieces.vocab_size, **changes)
         network = task_network(task, new_backbone(config), config, meaning, 0.0).eval()
-        batch = task.encode(task.adopt(train, meaning), pieces, 16).batch(np.arange(3), "rows")
+        batch = task.encode(task.align_labels(train, meaning), pieces, 16).batch(
+            np.arange(3), "rows"
+        )
         states, real = network.states(batch), batch["attention_mask"]
-        assert states.shape == (*batch["input_ids"].shape, len(network.encoder.layers), config.hidden_size)
+        assert states.shape == (
+            *batch["input_ids"].shape,
+            len(network.encoder.layers),
+            config.hidden_size,
+        )
         with torch.no_grad():
             last = network.encoder(batch["input_ids"], real, batch["token_type_ids"])
             network(batch)
@@ -125,7 +135,9 @@ def test_every_family_gives_a_state_a_layer_and_its_own_last(family, names, piec
 
 def test_padding_changes_no_feature():
     torch.manual_seed(1)
-    reader = Reader(Frozen(layers="sum-last-four", lstm_size=5, lstm_layers=2), 4, 8, 0.0).eval()
+    reader = FeatureBiLSTM(
+        Frozen(layers="sum-last-four", lstm_size=5, lstm_layers=2), 4, 8, 0.0
+    ).eval()
     states = torch.randn(2, 6, 4, 8)
     mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3])
     alone = reader(states[1:, :3], mask[1:, :3])
@@ -151,21 +163,30 @@ def test_the_encoder_takes_no_gradient_and_no_dropout(deep, names, pieces):
 def test_what_is_new_begins_alike_on_a_pretrained_and_on_a_random_encoder(deep, names):
     task = load_task("tagging")
     meaning = {
-        **task.meaning(task.read(str(names), "train", None)),
+        **task.metadata(task.read(str(names), "train", None)),
         "frozen": {"layers": "last", "lstm_size": 6, "lstm_layers": 1},
     }
     torch.manual_seed(9)
     backbone = new_backbone(deep)
     state = {f"encoder.{name}": tensor for name, tensor in backbone.encoder.state_dict().items()}
     state |= {f"pooler.{name}": tensor for name, tensor in backbone.pooler.state_dict().items()}
-    networks = [new_network(task, deep, weights, meaning, None, 4).state_dict() for weights in (state, None)]
+    networks = [
+        new_network(task, deep, weights, meaning, None, 4).state_dict() for weights in (state, None)
+    ]
     assert networks[0].keys() == networks[1].keys()
     for name, tensor in networks[0].items():
         if not name.startswith("encoder."):
             assert torch.equal(tensor, networks[1][name]), name
 
 
-TUNED = {"task": "tagging", "frozen": "last", "lstm_size": 24, "lstm_layers": 1, "learning_rate": 2e-2, "baselines": False}
+TUNED = {
+    "task": "tagging",
+    "frozen": "last",
+    "lstm_size": 24,
+    "lstm_layers": 1,
+    "learning_rate": 2e-2,
+    "baselines": False,
+}
 
 
 @pytest.mark.slow
@@ -178,19 +199,19 @@ def test_a_frozen_checkpoint_is_trained_and_evaluated(pretrained: str, names: Pa
     for name in before:
         if name.startswith("encoder."):
             assert torch.equal(before[name], after[name]), name
-    assert not list(out.rglob("*.npy"))
     done = evaluate(out, tmp_path / "eval", data=str(names / "dev.txt"))
     assert done.manifest.summary["metrics"] == pytest.approx(metrics)
 
 
 @pytest.mark.slow
-def test_a_frozen_training_that_is_stopped_goes_on_to_the_same_weights(pretrained: str, names: Path, tmp_path: Path):
+def test_a_frozen_training_that_is_stopped_goes_on_to_the_same_weights(
+    pretrained: str, names: Path, tmp_path: Path
+):
     config = settings(names, epochs=3, **TUNED)
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     finetune(config, pretrained, whole)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         finetune(config, pretrained, halves, report=Listener(stop_at=6))
-    assert sorted(file.name for file in halves.rglob("*.npy")) == ["dev.npy", "train.npy"]
     finetune(config, pretrained, halves)
     one, other = (checkpoint.load(str(path)).state for path in (whole, halves))
     assert one.keys() == other.keys()
@@ -199,9 +220,19 @@ def test_a_frozen_training_that_is_stopped_goes_on_to_the_same_weights(pretraine
 
 
 @pytest.mark.soak
-def test_sentences_are_classified_from_frozen_features(pretrained: str, sentiment: Path, tmp_path: Path):
+def test_sentences_are_classified_from_frozen_features(
+    pretrained: str, sentiment: Path, tmp_path: Path
+):
     out = tmp_path / "sst2"
-    config = settings(sentiment, epochs=16, frozen="sum-all", lstm_size=16, lstm_layers=1, learning_rate=1e-2, baselines=False)
+    config = settings(
+        sentiment,
+        epochs=16,
+        frozen="sum-all",
+        lstm_size=16,
+        lstm_layers=1,
+        learning_rate=1e-2,
+        baselines=False,
+    )
     made = finetune(config, pretrained, out)
     assert made.manifest.summary["metrics"]["accuracy"] > 0.85
     done = evaluate(out, tmp_path / "eval", data=str(sentiment / "dev.tsv"))

@@ -1,4 +1,6 @@
-"""GLUE's tasks and SciCite in their official files: every column where the archive has it, and what a submission needs."""
+"""GLUE's tasks and SciCite in their official files: every column where the archive has it, and what
+a submission needs.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.tasks.predictions import read_predictions
-from model.tasks.table import TASKS, load_task
-from pipeline.core.errors import DataError
+from cloze.core.errors import DataError
+from cloze.model.tasks.predict import read_predictions
+from cloze.model.tasks.table import TASKS, load_task
 
 # The first lines of the archive's files: header (of train and dev), a line; header of test, a line.
 FILES: dict[str, tuple[str, str, str, str]] = {
@@ -29,10 +31,13 @@ FILES: dict[str, tuple[str, str, str, str]] = {
         "0\tWhy?\t",
     ),
     "mnli": (
-        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_"
+        "parse\tsentence2_parse"
         "\tsentence1\tsentence2\tlabel1\tgold_label",
-        "0\t31193\t31193n\tgovernment\t( x )\t( y )\t(ROOT x)\t(ROOT y)\tIt rains.\tIt is wet.\tneutral\tentailment",
-        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+        "0\t31193\t31193n\tgovernment\t( x )\t( y )\t(ROOT x)\t(ROOT y)\tIt rains.\tIt is "
+        "wet.\tneutral\tentailment",
+        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_"
+        "parse\tsentence2_parse"
         "\tsentence1\tsentence2",
         "0\t31493\t31493\ttravel\t( x )\t( y )\t(ROOT x)\t(ROOT y)\tIt rains.\tIt is wet.",
     ),
@@ -72,7 +77,9 @@ def write(directory: Path, task: str) -> Path:
     files = TASKS[task].options.get("files", {})
     for split in ("train", "dev"):
         name = files.get(split, (f"{split}.tsv",))[0]
-        (folder / name).write_text("\n".join([*([header] if header else []), line, ""]), encoding="utf-8")
+        (folder / name).write_text(
+            "\n".join([*([header] if header else []), line, ""]), encoding="utf-8"
+        )
     test = files.get("test", ("test.tsv",))[0]
     (folder / test).write_text("\n".join([test_header, test_line, ""]), encoding="utf-8")
     return folder
@@ -89,9 +96,18 @@ def test_a_task_reads_its_archive(tmp_path: Path, task: str) -> None:
     line = FILES[task][1]
     assert examples.texts[0] in line.split("\t")
     assert (examples.text_pairs or line.split("\t"))[0] in line.split("\t")
-    answer = f"{examples.scores[0]:.3f}" if task == "stsb" else examples.label_names[examples.labels[0]]
+    answer = (
+        f"{examples.scores[0]:.3f}" if task == "stsb" else examples.label_names[examples.labels[0]]
+    )
     assert answer in line.split("\t")
-    assert answer == {"cola": "0", "mrpc": "1", "qqp": "0", "wnli": "1", "sst2": "1", "stsb": "4.750"}.get(task, answer)
+    assert answer == {
+        "cola": "0",
+        "mrpc": "1",
+        "qqp": "0",
+        "wnli": "1",
+        "sst2": "1",
+        "stsb": "4.750",
+    }.get(task, answer)
 
 
 @pytest.mark.parametrize("task", FILES)
@@ -103,8 +119,12 @@ def test_a_test_file_is_predicted_with_its_index_and_not_scored(tmp_path: Path, 
     found = load_task(task)
     examples = found.read(str(tmp_path), "test", None)
     assert not examples.labelled
-    predictions: Any = np.array([0.5, 4.0]) if task == "stsb" else np.tile(np.eye(len(examples.label_names))[1], (2, 1))
-    found.write(str(tmp_path), examples, predictions)
+    predictions: Any = (
+        np.array([0.5, 4.0])
+        if task == "stsb"
+        else np.tile(np.eye(len(examples.label_names))[1], (2, 1))
+    )
+    found.write_predictions(str(tmp_path), examples, predictions)
     rows = read_predictions(str(tmp_path / found.predictions))
     assert [row["index"] for row in rows] == ["0", "17"]
     assert [row["label"] for row in rows] == ["", ""]
@@ -133,15 +153,25 @@ def test_mnli_has_two_of_each_and_the_diagnostic_set(tmp_path: Path) -> None:
     folder = write(tmp_path, "mnli")
     for split in ("dev", "test"):
         matched = folder / f"{split}_matched.tsv"
-        (folder / f"{split}_mismatched.tsv").write_text(matched.read_text().replace("rains", "snows"))
+        (folder / f"{split}_mismatched.tsv").write_text(
+            matched.read_text().replace("rains", "snows")
+        )
     task = load_task("mnli")
-    for split, word in (("dev", "rains"), ("dev_matched", "rains"), ("dev_mismatched", "snows"), ("test_mismatched", "snows")):
+    for split, word in (
+        ("dev", "rains"),
+        ("dev_matched", "rains"),
+        ("dev_mismatched", "snows"),
+        ("test_mismatched", "snows"),
+    ):
         assert task.read(str(tmp_path), split, None).texts == [f"It {word}."]
-    (folder / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\tThe cat sat.\tIt sat.\n")
+    (folder / "diagnostic.tsv").write_text(
+        "index\tsentence1\tsentence2\n0\tThe cat sat.\tIt sat.\n"
+    )
     ax = task.read(str(folder), "ax", None)
     assert (ax.texts, ax.labels, ax.ids) == (["The cat sat."], None, ["0"])
     (folder / "diagnostic-full.tsv").write_text(
-        "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel\n"
+        "Lexical Semantics\tPredicate-Argument "
+        "Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel\n"
         "\t\tNegation\t\tArtificial\tThe cat sat.\tIt sat.\tcontradiction\n"
     )
     assert task.read(str(folder), "ax_full", None).class_counts()["contradiction"] == 1
@@ -155,7 +185,9 @@ def test_examples_that_the_annotators_did_not_agree_on_are_counted(tmp_path: Pat
     assert (len(examples), examples.dropped) == (1, {"without_a_label": 1})
 
 
-def test_questions_that_are_broken_over_lines_are_counted_in_train_and_kept_out(tmp_path: Path) -> None:
+def test_questions_that_are_broken_over_lines_are_counted_in_train_and_kept_out(
+    tmp_path: Path,
+) -> None:
     folder = write(tmp_path, "qqp")
     with open(folder / "train.tsv", "a") as handle:
         handle.write("201\t1\t2\tWas there\n\tone?\t0\n202\t3\t4\tHow?\t\t0\n")
@@ -167,7 +199,9 @@ def test_questions_that_are_broken_over_lines_are_counted_in_train_and_kept_out(
 def test_mrpc_reads_microsofts_own_test_file_with_its_labels(tmp_path: Path) -> None:
     folder = write(tmp_path, "mrpc")
     (folder / "test.tsv").unlink()
-    (folder / "msr_paraphrase_test.txt").write_bytes(("\r\n".join(FILES["mrpc"][:2]) + "\r\n").encode())
+    (folder / "msr_paraphrase_test.txt").write_bytes(
+        ("\r\n".join(FILES["mrpc"][:2]) + "\r\n").encode()
+    )
     examples = load_task("mrpc").read(str(tmp_path), "test", None)
     assert (examples.labels, examples.text_pairs) == ([1], ["He denied ."])
 
@@ -177,7 +211,11 @@ def test_mrpc_reads_microsofts_own_test_file_with_its_labels(tmp_path: Path) -> 
     [
         ("cola", "gj04\t2\t\tx", "line 1: label '2' is not one of 0, 1"),
         ("cola", "gj04\t1\t\tx\ngj04\t1\tx", "line 2: 3 columns where the first line has 4"),
-        ("rte", "0\tx\ty\tneutral", "line 2: label 'neutral' is not one of entailment, not_entailment"),
+        (
+            "rte",
+            "0\tx\ty\tneutral",
+            "line 2: label 'neutral' is not one of entailment, not_entailment",
+        ),
         ("rte", "0\tx\t \tentailment", "line 2: the sentence2 is empty"),
         ("wnli", "0\tx\ty", "line 2: 3 columns where the header has 4"),
         ("stsb", "0\t\t\t\t\t\t\tx\ty\tfive", "line 2: score 'five' is no number"),
@@ -187,7 +225,9 @@ def test_mrpc_reads_microsofts_own_test_file_with_its_labels(tmp_path: Path) -> 
 )
 def test_a_fault_names_file_and_line(tmp_path: Path, task: str, line: str, said: str) -> None:
     folder = write(tmp_path, task)
-    (folder / "dev.tsv").write_text("\n".join([*([FILES[task][0]] if FILES[task][0] else []), line, ""]))
+    (folder / "dev.tsv").write_text(
+        "\n".join([*([FILES[task][0]] if FILES[task][0] else []), line, ""])
+    )
     with pytest.raises(DataError) as fault:
         load_task(task).read(str(tmp_path), "dev", None)
     assert said in str(fault.value)
@@ -196,7 +236,12 @@ def test_a_fault_names_file_and_line(tmp_path: Path, task: str, line: str, said:
 
 @pytest.mark.parametrize(
     ("task", "train", "dev", "ones"),
-    [("cola", 8551, 1043, 721), ("mrpc", 3667, 408, 279), ("rte", 2490, 277, 131), ("stsb", 5749, 1500, None)],
+    [
+        ("cola", 8551, 1043, 721),
+        ("mrpc", 3667, 408, 279),
+        ("rte", 2490, 277, 131),
+        ("stsb", 5749, 1500, None),
+    ],
 )
 def test_the_real_archive_is_read_to_its_last_line(
     shared_data: Path, task: str, train: int, dev: int, ones: int | None
@@ -209,7 +254,13 @@ def test_the_real_archive_is_read_to_its_last_line(
 
 def test_the_real_scicite_is_read(shared_data: Path) -> None:
     task = load_task("scicite")
-    counts = {split: task.read(str(shared_data / "tasks" / "scicite"), split, None).class_counts() for split in ("dev", "test")}
-    assert {split: sum(found.values()) for split, found in counts.items()} == {"dev": 916, "test": 1861}
+    counts = {
+        split: task.read(str(shared_data / "tasks" / "scicite"), split, None).class_counts()
+        for split in ("dev", "test")
+    }
+    assert {split: sum(found.values()) for split, found in counts.items()} == {
+        "dev": 916,
+        "test": 1861,
+    }
     assert counts["test"].keys() == {"background", "method", "result"}
     assert task.metrics[0] == "macro_f1"

@@ -7,21 +7,25 @@ from typing import Any
 import pytest
 import torch
 
-from model.families.models import new_backbone
-from model.families.table import FAMILIES
-from model.layers.encoder import Encoder
-from model.tasks.heads import SequenceClassifier
+from cloze.model.families.models import new_backbone
+from cloze.model.families.table import FAMILIES
+from cloze.model.layers.encoder import Encoder
+from cloze.model.tasks.heads import SequenceClassifier
 from tests.tiny_models import tiny_batch, tiny_config
 
 CASES = [*((family, {}) for family in FAMILIES), ("ltr", {"bilstm": True})]
 
 
 @pytest.mark.parametrize(("family", "changes"), CASES)
-def test_logits_are_those_of_all_positions(family: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_are_those_of_all_positions(
+    family: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tiny_config(family=family, **changes)
     torch.manual_seed(1)
     backbone = new_backbone(config)
-    network = SequenceClassifier(backbone.encoder, backbone.pooler, config.hidden_size, 3, 0.0).eval()
+    network = SequenceClassifier(
+        backbone.encoder, backbone.pooler, config.hidden_size, 3, 0.0
+    ).eval()
     batch = tiny_batch(rows=5, length=16)
     segments = batch["token_type_ids"].clamp(max=config.type_vocab_size - 1)
     batch = {**batch, "token_type_ids": segments}
@@ -38,6 +42,8 @@ def test_logits_are_those_of_all_positions(family: str, changes: dict[str, Any],
     torch.testing.assert_close(network(batch), found, atol=1e-6, rtol=1e-5)
     assert asked == [getattr(backbone.pooler, "reads_first", False)]
     with torch.no_grad():  # the first state alone is looked at where the pooler says so
-        states = network.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        states = network.encoder(
+            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
+        )
         read = backbone.pooler(states, batch["attention_mask"])
         torch.testing.assert_close(network.classifier(read), found, atol=1e-6, rtol=1e-5)

@@ -1,4 +1,6 @@
-"""JSON that is none, or that nothing can be done with, is told with its place in every form that tasks come in."""
+"""JSON that is none, or that nothing can be done with, is told with its place in every form that
+tasks come in.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from model.tasks.formats.json_text import load_json
-from model.tasks.table import load_task
-from pipeline.core.errors import DataError
+from cloze.core.errors import DataError
+from cloze.model.tasks.formats.files import load_json
+from cloze.model.tasks.table import load_task
 
 HALF = '"\\ud83d"'
 
 
-@pytest.mark.parametrize("text", ['{"a": [1, null, "\\ud83d\\ude00 \\\\ud83d"]}', '"\\u00e9"', "7", '"\\\\ud83d"'])
+@pytest.mark.parametrize(
+    "text", ['{"a": [1, null, "\\ud83d\\ude00 \\\\ud83d"]}', '"\\u00e9"', "7", '"\\\\ud83d"']
+)
 def test_json_is_what_it_says(text: str) -> None:
     assert load_json(text) == json.loads(text)
 
@@ -39,7 +43,9 @@ def test_every_form_of_task_tells_the_file(tmp_path: Path) -> None:
     (tmp_path / "RACE" / "dev" / "1.txt").write_text(f'{{"article": {HALF}}}')
     (tmp_path / "squad").mkdir()
     (tmp_path / "squad" / "dev-v1.1.json").write_text(f'{{"data":\n{"[" * 100_000}')
-    (tmp_path / "dev.jsonl").write_text(f'{{"text": "a", "label": "0"}}\n{{"text": {HALF}, "label": "0"}}\n')
+    (tmp_path / "dev.jsonl").write_text(
+        f'{{"text": "a", "label": "0"}}\n{{"text": {HALF}, "label": "0"}}\n'
+    )
     for task, said in (
         ("race", r"1\.txt is no JSON"),
         ("squad", r"dev-v1\.1\.json"),

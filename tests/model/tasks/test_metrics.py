@@ -1,4 +1,6 @@
-"""The metrics by their definitions, at the edges too, and the bootstrap interval against its normal approximation."""
+"""The metrics by their definitions, at the edges too, and the bootstrap interval against its normal
+approximation.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tasks.metrics import classification as metrics
-from model.tasks.metrics import regression
-from model.tasks.metrics.bootstrap import interval
+from cloze.model.tasks.metrics import classification as metrics
+from cloze.model.tasks.metrics import regression
+from cloze.model.tasks.metrics.bootstrap import interval
 
 pairs = st.integers(1, 40).flatmap(
-    lambda n: st.tuples(*[st.lists(st.integers(0, 3), min_size=n, max_size=n).map(lambda v: np.array(v, dtype=np.int64))] * 2)
+    lambda n: st.tuples(
+        *[
+            st.lists(st.integers(0, 3), min_size=n, max_size=n).map(
+                lambda v: np.array(v, dtype=np.int64)
+            )
+        ]
+        * 2
+    )
 )
 
 
@@ -32,31 +41,55 @@ def test_metrics_are_what_the_papers_define(drawn):
     )
     assert metrics.f1(labels, found) == pytest.approx(_f1(labels == 1, found == 1))
     classes = sorted({*labels.tolist(), *found.tolist()})
-    assert metrics.macro_f1(labels, found) == pytest.approx(np.mean([_f1(labels == c, found == c) for c in classes]))
+    assert metrics.macro_f1(labels, found) == pytest.approx(
+        np.mean([_f1(labels == c, found == c) for c in classes])
+    )
     matrix = metrics.confusion_matrix(labels, found, 4)
-    assert all(matrix[a, b] == ((labels == a) & (found == b)).sum() for a in range(4) for b in range(4))
+    assert all(
+        matrix[a, b] == ((labels == a) & (found == b)).sum() for a in range(4) for b in range(4)
+    )
 
 
 @given(pairs)
 @settings(max_examples=60, deadline=None)
 def test_matthews_is_the_correlation_of_one_hot_vectors(drawn):
     labels, found = (np.eye(4)[values] for values in drawn)
-    covariance = [((a - a.mean(0)) * (b - b.mean(0))).sum() for a, b in ((labels, found), (labels, labels), (found, found))]
-    expected = covariance[0] / math.sqrt(covariance[1] * covariance[2]) if covariance[1] * covariance[2] > 1e-9 else 0.0
+    covariance = [
+        ((a - a.mean(0)) * (b - b.mean(0))).sum()
+        for a, b in ((labels, found), (labels, labels), (found, found))
+    ]
+    expected = (
+        covariance[0] / math.sqrt(covariance[1] * covariance[2])
+        if covariance[1] * covariance[2] > 1e-9
+        else 0.0
+    )
     assert metrics.matthews(*drawn) == pytest.approx(expected)
 
 
 def test_one_class_and_unseen_classes_are_scored_without_a_warning():
     ones, twos = np.ones(5, dtype=np.int64), np.full(5, 2)
-    assert metrics.score(tuple(metrics.METRICS), ones, ones) == {"accuracy": 1, "f1": 1, "macro_f1": 1, "matthews": 0}
-    assert metrics.score(tuple(metrics.METRICS), ones, twos) == {"accuracy": 0, "f1": 0, "macro_f1": 0, "matthews": 0}
+    assert metrics.score(tuple(metrics.METRICS), ones, ones) == {
+        "accuracy": 1,
+        "f1": 1,
+        "macro_f1": 1,
+        "matthews": 0,
+    }
+    assert metrics.score(tuple(metrics.METRICS), ones, twos) == {
+        "accuracy": 0,
+        "f1": 0,
+        "macro_f1": 0,
+        "matthews": 0,
+    }
     assert metrics.f1(twos, twos) == 0.0
 
 
 def test_metrics_of_nothing_are_zero():
     nothing = np.zeros(0, dtype=np.int64)
     assert set(metrics.score(tuple(metrics.METRICS), nothing, nothing).values()) == {0.0}
-    assert metrics.intervals(("accuracy", "f1"), nothing, nothing, seed=1) == {"accuracy": (0.0, 0.0), "f1": (0.0, 0.0)}
+    assert metrics.intervals(("accuracy", "f1"), nothing, nothing, seed=1) == {
+        "accuracy": (0.0, 0.0),
+        "f1": (0.0, 0.0),
+    }
     assert metrics.confusion_matrix(nothing, nothing, 2).tolist() == [[0, 0], [0, 0]]
     empty = np.zeros(0)
     assert set(regression.score(("pearson", "spearman"), empty, empty).values()) == {0.0}
@@ -76,18 +109,28 @@ def test_interval_is_that_of_a_binomial_and_depends_on_the_seed_alone():
 
 def test_interval_of_a_perfect_score_is_a_point():
     labels = np.arange(20) % 2
-    assert metrics.intervals(("accuracy", "f1"), labels, labels, seed=1) == {"accuracy": (1.0, 1.0), "f1": (1.0, 1.0)}
+    assert metrics.intervals(("accuracy", "f1"), labels, labels, seed=1) == {
+        "accuracy": (1.0, 1.0),
+        "f1": (1.0, 1.0),
+    }
 
 
 def test_intervals_are_those_of_resampled_pairs():
-    """Metrics of a resample's confusion matrix are those of the resample, and no label is torn from its prediction."""
+    """Metrics of a resample's confusion matrix are those of the resample, and no label is torn from
+    its prediction.
+    """
     draw = np.random.default_rng(1)
     labels = draw.integers(0, 3, 60)
     found = np.where(draw.random(60) < 0.6, labels, draw.integers(0, 3, 60))
     names = tuple(metrics.METRICS)
     by_matrix = metrics.intervals(names, labels, found, seed=2, resamples=40)
     for name, metric in metrics.METRICS.items():
-        plain = interval(lambda chosen, metric=metric: metric(labels[chosen], found[chosen]), 60, seed=2, resamples=40)
+        plain = interval(
+            lambda chosen, metric=metric: metric(labels[chosen], found[chosen]),
+            60,
+            seed=2,
+            resamples=40,
+        )
         assert by_matrix[name] == pytest.approx(plain)
 
 
@@ -104,8 +147,13 @@ def test_interval_of_a_correlation_is_fishers():
 def test_correlations_are_what_the_papers_define():
     scores, found = np.array([0.0, 1.0, 2.0, 4.0, 4.0]), np.array([0.5, 0.5, 3.0, 2.0, 9.0])
     centred, other = scores - scores.mean(), found - found.mean()
-    assert regression.pearson(scores, found) == pytest.approx(centred @ other / np.sqrt(centred @ centred * (other @ other)))
-    ranks, others = np.array([1, 2, 3, 4.5, 4.5]), np.array([1.5, 1.5, 4, 3, 5])  # ties at their mean rank
+    assert regression.pearson(scores, found) == pytest.approx(
+        centred @ other / np.sqrt(centred @ centred * (other @ other))
+    )
+    ranks, others = (
+        np.array([1, 2, 3, 4.5, 4.5]),
+        np.array([1.5, 1.5, 4, 3, 5]),
+    )  # ties at their mean rank
     assert regression.spearman(scores, found) == pytest.approx(regression.pearson(ranks, others))
     assert regression.spearman(scores, np.exp(scores)) == pytest.approx(1.0)
     assert regression.pearson(scores, -3 * scores + 7) == pytest.approx(-1.0)
@@ -114,5 +162,12 @@ def test_correlations_are_what_the_papers_define():
 @pytest.mark.parametrize("constant", [0.0, 2.7, 1e9, -1e-9])
 def test_a_constant_correlates_with_nothing_and_warns_of_nothing(constant):
     scores = np.array([0.0, 1.0, 5.0])
-    for wanted, found in ((scores, np.full(3, constant)), (np.full(3, constant), scores), (scores[:1], scores[:1])):
-        assert regression.score(("pearson", "spearman"), wanted, found) == {"pearson": 0.0, "spearman": 0.0}
+    for wanted, found in (
+        (scores, np.full(3, constant)),
+        (np.full(3, constant), scores),
+        (scores[:1], scores[:1]),
+    ):
+        assert regression.score(("pearson", "spearman"), wanted, found) == {
+            "pearson": 0.0,
+            "spearman": 0.0,
+        }

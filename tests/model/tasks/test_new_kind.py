@@ -1,17 +1,18 @@
-"""A task of a kind that nobody thought of is one file and one row: no labels by number, no classes, no largest score."""
+"""A task of a kind that nobody thought of is one file and one row: no labels by number, no classes,
+no largest score.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import warm
-from tests.conftest import REPOSITORY
+from tests.checkout import copy_packages, import_path
 from tests.model.tasks.stages import settings
 
 STARS = '''
@@ -22,10 +23,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import nn
 
-from model.tasks.encode import encode
-from model.tasks.predictions import write_rows
-from model.tasks.task import Loss, Task
-from model.tasks.formats.tsv import tsv_lines
+from cloze.model.tasks.encode import encode
+from cloze.model.tasks.predict import write_rows
+from cloze.model.tasks.task import Loss, Task
+from cloze.model.tasks.formats.tables import tsv_lines
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Stars(Task):
         rows = [values for number, values in tsv_lines(f"{path}/{split}.tsv") if number > 1]
         return Reviews([text for text, _ in rows], [4.0 * float(label) - 2.0 for _, label in rows], path)
 
-    def meaning(self, train):
+    def metadata(self, train):
         return {"lowest": min(train.stars), "highest": max(train.stars)}
 
     def heads(self, meaning):
@@ -76,7 +77,7 @@ class Stars(Task):
         wrong = outputs - batch["stars"]
         return Loss(total=wrong.square().sum(), correct=(wrong.abs() < 0.5).sum())
 
-    def answers(self, outputs, batch):
+    def select_outputs(self, outputs, batch):
         return outputs.tolist()
 
     def decode(self, answers, examples, samples):
@@ -85,7 +86,7 @@ class Stars(Task):
     def score(self, examples, predictions):
         return {"negative_error": -float(np.abs(np.subtract(examples.stars, predictions)).mean())}
 
-    def write(self, directory, examples, predictions):
+    def write_predictions(self, directory, examples, predictions):
         write_rows(f"{directory}/{self.predictions}", [{"text": text, "stars": f"{n:.2f}"} for text, n in zip(examples.texts, predictions)])
 '''
 
@@ -94,14 +95,16 @@ class Stars(Task):
 def program(tmp_path: Path) -> Path:
     """A copy of the program with a task more."""
     root = tmp_path / "program"
-    for package in ("pipeline", "model", "flows"):
-        shutil.copytree(REPOSITORY / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(root)
     (root / "model/tasks/kinds/stars.py").write_text(STARS)
     table = root / "model/tasks/table.py"
     text = table.read_text()
     for row, new in (
-        ("KINDS: dict[str, Kind] = {\n", '    "stars": Kind("model.tasks.kinds.stars:Stars", TaskOptions),\n'),
-        ("TASKS: dict[str, Row] = {\n", '    "stars": Row(kind="stars"),\n'),
+        (
+            "KINDS: dict[str, TaskKind] = {\n",
+            '    "stars": TaskKind("cloze.model.tasks.kinds.stars:Stars", TaskOptions),\n',
+        ),
+        ("TASKS: dict[str, TaskSpec] = {\n", '    "stars": TaskSpec(kind="stars"),\n'),
     ):
         assert row in text
         text = text.replace(row, row + new)
@@ -122,23 +125,47 @@ def test_a_kind_without_classes_is_trained_and_evaluated_by_the_command_line(
             *arguments,
             "--json",
         ]
-        environment = {**os.environ, "PYTHONPATH": str(program)}
-        done = subprocess.run(command, cwd=program, env=environment, capture_output=True, text=True, check=False)
+        environment = {**os.environ, "PYTHONPATH": import_path(program)}
+        done = subprocess.run(
+            command, cwd=program, env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     out = str(tmp_path / "stars")
-    given = settings(sentiment, epochs=12).model_dump(exclude={"data", "task"}, exclude_defaults=True)
+    given = settings(sentiment, epochs=12).model_dump(
+        exclude={"data", "task"}, exclude_defaults=True
+    )
     how = [f"--set={name}={value}" for name, value in given.items()]
-    train = ("finetune", "--checkpoint", pretrained, "--task", "stars", "--data", str(sentiment), "--out", out)
+    train = (
+        "finetune",
+        "--checkpoint",
+        pretrained,
+        "--task",
+        "stars",
+        "--data",
+        str(sentiment),
+        "--out",
+        out,
+    )
     tuned = json.loads(cloze(*train, *how).splitlines()[-1])
     assert tuned["metrics"].keys() == {"negative_error", "from_scratch"}
     assert tuned["metrics"]["negative_error"] > -1.0  # the mean of all stars is 1.9 off on average
     evaluated = json.loads(
         cloze(
-            *("evaluate", "--checkpoint", out, "--data", str(sentiment), "--out", str(tmp_path / "eval")),
+            *(
+                "evaluate",
+                "--checkpoint",
+                out,
+                "--data",
+                str(sentiment),
+                "--out",
+                str(tmp_path / "eval"),
+            ),
             "--set=precision=fp32",
         ).splitlines()[-1]
     )
     assert evaluated["metrics"] == {"negative_error": tuned["metrics"]["negative_error"]}
-    assert (tmp_path / "eval" / "predictions.tsv").read_bytes() == Path(out, "predictions.tsv").read_bytes()
+    assert (tmp_path / "eval" / "predictions.tsv").read_bytes() == Path(
+        out, "predictions.tsv"
+    ).read_bytes()

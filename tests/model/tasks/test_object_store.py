@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from model import checkpoint
-from pipeline.core import artifact, storage
-from pipeline.core.errors import UsageError
+from cloze.core import storage
+from cloze.core.artifacts import artifact
+from cloze.core.errors import UsageError
+from cloze.model import checkpoint
 from tests.model.tasks.stages import finetune, settings
 from tests.object_store import Store
 
 
-def test_it_is_the_fine_tuning_of_a_disk(store: Store, sentiment: Path, pretrained: str, tmp_path: Path) -> None:
+def test_it_is_the_fine_tuning_of_a_disk(
+    store: Store, sentiment: Path, pretrained: str, tmp_path: Path
+) -> None:
     out = store.path("tuned")
     config = settings(sentiment, epochs=1, baselines=False)
     finetune(config, pretrained, out, execution={"checkpoint_every": 3})
@@ -26,5 +29,7 @@ def test_it_is_the_fine_tuning_of_a_disk(store: Store, sentiment: Path, pretrain
 
 
 def test_frozen_features_need_a_disk(store: Store, sentiment: Path, pretrained: str) -> None:
-    with pytest.raises(UsageError, match="not on a local disk, where the features of a frozen encoder"):
+    with pytest.raises(
+        UsageError, match="not on a local disk, where the features of a frozen encoder"
+    ):
         finetune(settings(sentiment, frozen="last"), pretrained, store.path("tuned"))

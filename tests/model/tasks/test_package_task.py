@@ -1,16 +1,18 @@
-"""The task made from held-out docstrings: no name, no repeat, no shared document, nothing that pretraining read."""
+"""The task made from held-out docstrings: no name, no repeat, no shared document, nothing that
+pretraining read.
+"""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from model.tasks.kinds.package import label_of, named_packages
-from model.tasks.table import load_task
-from pipeline.core import random_keys
-from pipeline.core.errors import DataError
-from pipeline.core.shards import shard_name
-from pipeline.corpus.schema import CORPUS
+from cloze.core import random_keys
+from cloze.core.artifacts.artifact import shard_name
+from cloze.core.errors import DataError
+from cloze.model.tasks.kinds.package import label_of, named_packages
+from cloze.model.tasks.table import load_task
+from cloze.pipeline.corpus.read.intermediate import CORPUS
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
@@ -80,13 +82,17 @@ def test_labels_come_from_the_document_id():
     ],
 )
 def test_sentences_that_name_a_package_are_found(sentence, named):
-    pattern = named_packages(["numpy", "pandas", "apache_beam", "sklearn", "torch", "stdlib", "rich.table"])
+    pattern = named_packages(
+        ["numpy", "pandas", "apache_beam", "sklearn", "torch", "stdlib", "rich.table"]
+    )
     assert bool(pattern.search(sentence)) is named
 
 
 def test_splits_share_no_document_and_every_package_is_in_both(tmp_path):
     both = _both(_corpus(tmp_path / "c", _documents()))
-    modules = {split: {text.split()[3] for text in examples.texts} for split, examples in both.items()}
+    modules = {
+        split: {text.split()[3] for text in examples.texts} for split, examples in both.items()
+    }
     assert not modules["train"] & modules["dev"]
     for examples in both.values():
         assert examples.label_names == ("numpy", "stdlib", "torch")
@@ -97,7 +103,10 @@ def test_splits_share_no_document_and_every_package_is_in_both(tmp_path):
 
 def test_shards_and_order_of_the_corpus_change_nothing(tmp_path):
     documents = _documents()
-    one, four = _corpus(tmp_path / "one", documents), _corpus(tmp_path / "four", documents[::-1], shards=4)
+    one, four = (
+        _corpus(tmp_path / "one", documents),
+        _corpus(tmp_path / "four", documents[::-1], shards=4),
+    )
     for split, examples in _both(one).items():
         other = load_task("package").read(four, split, None)
         assert list(examples.texts) == list(other.texts)
@@ -105,20 +114,37 @@ def test_shards_and_order_of_the_corpus_change_nothing(tmp_path):
 
 
 def test_what_is_dropped_is_counted_by_reason(tmp_path):
-    shared, repeated, seen = (f"This {word} sentence has quite enough words in it." for word in ("shared", "repeated", "seen"))
+    shared, repeated, seen = (
+        f"This {word} sentence has quite enough words in it."
+        for word in ("shared", "repeated", "seen")
+    )
     documents = _documents(("numpy", "torch"), modules=4)
-    documents[0][2].extend(["Too short.", "word " * 61, "A numpy array comes back from this call.", shared, repeated])
+    documents[0][2].extend(
+        ["Too short.", "word " * 61, "A numpy array comes back from this call.", shared, repeated]
+    )
     documents[1][2].extend([repeated.upper(), seen])
     documents[4][2].extend([shared])
     documents.append(("docstrings/torch/torch.read", "train", [seen]))
-    documents.append(("wikipedia/dump/1", "heldout", ["This is a sentence of an encyclopedia, not of a docstring."]))
+    documents.append(
+        (
+            "wikipedia/dump/1",
+            "heldout",
+            ["This is a sentence of an encyclopedia, not of a docstring."],
+        )
+    )
     both = _both(_corpus(tmp_path / "c", documents))
     texts = [text for examples in both.values() for text in examples.texts]
     dropped = {}
     for examples in both.values():
         for reason, count in examples.dropped.items():
             dropped[reason] = dropped.get(reason, 0) + count
-    assert dropped == {"length": 2, "names_a_package": 1, "two_labels": 2, "duplicate": 1, "seen_in_pretraining": 1}
+    assert dropped == {
+        "length": 2,
+        "names_a_package": 1,
+        "two_labels": 2,
+        "duplicate": 1,
+        "seen_in_pretraining": 1,
+    }
     assert repeated in texts
     assert len({text.lower() for text in texts}) == len(texts) == 8 * 12 + 1
 

@@ -1,4 +1,6 @@
-"""Fine-tuning in real processes: `cloze finetune` killed between two checkpoints goes on, and two ranks learn what one learns."""
+"""Fine-tuning in real processes: `cloze finetune` killed between two checkpoints goes on, and two
+ranks learn what one learns.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from flows.graph.stages import stage
-from model import checkpoint
-from model.families.config import ModelConfig
-from model.families.models import new_model
-from pipeline.core import artifact, checkpoints
-from pipeline.core.execute import execute
-from pipeline.core.execution import Execution
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.stages.execute import execute
+from cloze.core.stages.execution import Execution
+from cloze.flows.graph.stages import stage
+from cloze.model import checkpoint
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import new_model
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests import warm
 from tests.model.tasks.stages import settings
 
@@ -32,7 +34,16 @@ def lines(out: Path) -> list[dict[str, Any]]:
 
 def command(pretrained: str, data: Path, out: Path) -> list[str]:
     return [
-        *(warm.python(), "-c", warm.ENTRY, "finetune", "--checkpoint", pretrained, "--data", str(data)),
+        *(
+            warm.python(),
+            "-c",
+            warm.ENTRY,
+            "finetune",
+            "--checkpoint",
+            pretrained,
+            "--data",
+            str(data),
+        ),
         *("--out", str(out), "--epochs", "7", "--batch-size", "16", "--learning-rate", "1e-3"),
         *("--device", "cpu", "--checkpoint-every", str(EVERY)),
         *("--set=max_length=32", "--set=precision=fp32", "--set=baselines=false"),
@@ -58,14 +69,24 @@ def test_killed_past_a_checkpoint_the_same_command_goes_on_to_the_same_bytes(
     assert EVERY <= saved.step < len(lines(killed)) < STEPS  # some lines are written anew
     assert saved.task is not None
 
-    done = subprocess.run(command(pretrained, sentiment, killed), check=True, capture_output=True, text=True)
-    assert f"going on from checkpoints/{checkpoints.step_name(saved.step)}" in (killed / "_logs" / "rank0.log").read_text()
+    done = subprocess.run(
+        command(pretrained, sentiment, killed), check=True, capture_output=True, text=True
+    )
+    assert (
+        f"going on from checkpoints/{checkpoints.step_name(saved.step)}"
+        in (killed / "_logs" / "rank0.log").read_text()
+    )
     assert done.returncode == 0
     one, other = (artifact.read_manifest(str(path)) for path in (straight, killed))
     assert other.content_sha256 == one.content_sha256
     assert [line["step"] for line in lines(killed)] == list(range(1, STEPS + 1))
-    told = [{k: v for k, v in line.items() if "loss" in k or "accuracy" in k} for line in lines(killed)]
-    assert told == [{k: v for k, v in line.items() if "loss" in k or "accuracy" in k} for line in lines(straight)]
+    told = [
+        {k: v for k, v in line.items() if "loss" in k or "accuracy" in k} for line in lines(killed)
+    ]
+    assert told == [
+        {k: v for k, v in line.items() if "loss" in k or "accuracy" in k}
+        for line in lines(straight)
+    ]
     weights = [checkpoint.load(str(path)).state for path in (straight, killed)]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -79,9 +100,13 @@ def still(tmp_path: Path, shape: ModelConfig, pieces: Tokenizer) -> str:
     torch.manual_seed(7)
     path = str(tmp_path / "still")
     checkpoint.save_weights(
-        path, model=config, state=new_model(config).state_dict(), tokenizer=str(tmp_path / "tokenizer"), heads=config.heads
+        path,
+        model=config,
+        state=new_model(config).state_dict(),
+        tokenizer=str(tmp_path / "tokenizer"),
+        heads=config.heads,
     )
-    checkpoint.complete(path)
+    checkpoint.finalize(path)
     return path
 
 
@@ -89,7 +114,9 @@ def still(tmp_path: Path, shape: ModelConfig, pieces: Tokenizer) -> str:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("warm")
 def test_two_ranks_learn_what_one_learns(still: str, sentiment: Path, tmp_path: Path) -> None:
-    """The last batch of an epoch holds one sample, so that one rank gets a blank micro-batch; others are cut in three."""
+    """The last batch of an epoch holds one sample, so that one rank gets a blank micro-batch;
+    others are cut in three.
+    """
     data = tmp_path / "data"
     data.mkdir()
     for split, count in (("train", 100), ("dev", 70)):
@@ -109,7 +136,9 @@ def test_two_ranks_learn_what_one_learns(still: str, sentiment: Path, tmp_path: 
     assert (one["world_size"], two["world_size"]) == (1, 2)
     assert one["steps"] == two["steps"] == 2 * 10
     assert [line["tokens"] for line in after] == [line["tokens"] for line in before]
-    assert [line["loss"] for line in after] == pytest.approx([line["loss"] for line in before], abs=2e-5)
+    assert [line["loss"] for line in after] == pytest.approx(
+        [line["loss"] for line in before], abs=2e-5
+    )
     for name, tensor in first.state.items():
         torch.testing.assert_close(second.state[name], tensor, atol=2e-5, rtol=1e-4, msg=name)
     assert two["metrics"] == one["metrics"]

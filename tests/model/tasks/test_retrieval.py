@@ -1,4 +1,6 @@
-"""Retrieval: the loss is the group's however the batch is split, metrics are scikit-learn's, and a tuned encoder finds passages."""
+"""Retrieval: the loss is the group's however the batch is split, metrics are scikit-learn's, and a
+tuned encoder finds passages.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,19 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
-from model.families.config import ModelConfig
-from model.families.models import new_backbone
-from model.tasks.contrastive import PairSamples, contrastive_loss
-from model.tasks.formats.pairs import QueryPassages
-from model.tasks.heads import new_network
-from model.tasks.kinds.retrieval import Embedded, Retrieval
-from model.tasks.metrics.ranking import ndcg, places, recall
-from model.tasks.options import RetrievalOptions
-from model.tasks.source import Epochs
-from model.tasks.table import load_task
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.shards import HELDOUT
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core.artifacts.artifact import HELDOUT
+from cloze.core.errors import DataError, UsageError
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import new_backbone
+from cloze.model.tasks.contrastive import PairSamples, contrastive_loss
+from cloze.model.tasks.formats.pairs import QueryPassages
+from cloze.model.tasks.heads import new_network
+from cloze.model.tasks.kinds.retrieval import Retrieval, SplitEmbeddings
+from cloze.model.tasks.metrics.ranking import ndcg, recall, relevant_ranks
+from cloze.model.tasks.options import RetrievalOptions
+from cloze.model.tasks.source import EpochSource
+from cloze.model.tasks.table import load_task
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings
 
@@ -38,17 +40,26 @@ WORDS = [*GOOD, *BAD]
 def examples(count: int, seed: int = 0) -> QueryPassages:
     """Queries with a word that stands in their passage; every third passage answers two."""
     draw = random.Random(seed)
-    texts = [f"{' '.join(draw.choices(NEUTRAL, k=5))} {word} {other}" for word in WORDS for other in WORDS][:count]
+    texts = [
+        f"{' '.join(draw.choices(NEUTRAL, k=5))} {word} {other}"
+        for word in WORDS
+        for other in WORDS
+    ][:count]
     pairs = [(number, number) for number in range(count)]
     queries = [
-        f"{text.split()[-2]} {' '.join(draw.choices(NEUTRAL, k=2))} {number % 7 * 's '}" for number, text in enumerate(texts)
+        f"{text.split()[-2]} {' '.join(draw.choices(NEUTRAL, k=2))} {number % 7 * 's '}"
+        for number, text in enumerate(texts)
     ]
     for number in range(0, count, 3):
         pairs.append((len(queries), number))
         queries.append(f"with {texts[number]}")
     names = [str(number) for number in range(len(queries))]
     return QueryPassages(
-        queries=queries, query_ids=names, passages=texts, passage_ids=names[:count], pairs=np.array(pairs, np.int64)
+        queries=queries,
+        query_ids=names,
+        passages=texts,
+        passage_ids=names[:count],
+        pairs=np.array(pairs, np.int64),
     )
 
 
@@ -65,14 +76,14 @@ def test_the_loss_and_its_gradient_do_not_depend_on_how_a_batch_is_split(
     kind = task(group=8, symmetric=symmetric)
     read = examples(30)
     samples = kind.encode(read, pieces, 24)
-    meaning = kind.meaning(read)
+    meaning = kind.metadata(read)
 
     def step(micro_batch: int, ranks: int) -> tuple[float, torch.Tensor]:
         network = new_network(kind, shape, None, meaning, 0.0, 3).eval()
-        source = Epochs(samples, batch_size=20, seed=5, micro_batch=micro_batch)
+        source = EpochSource(samples, batch_size=20, seed=5, micro_batch=micro_batch)
         total = 0.0
         for rank in range(ranks):
-            for part in source.work(0, rank, ranks).micro_batches:
+            for part in source.step_batches(0, rank, ranks).micro_batches:
                 if "blank" in part.batch:
                     continue
                 loss = kind.loss(network(part.batch), part.batch).total / 20
@@ -90,7 +101,11 @@ def test_the_loss_and_its_gradient_do_not_depend_on_how_a_batch_is_split(
 
 
 def plain_loss(
-    samples: PairSamples, queries: torch.Tensor, passages: torch.Tensor, chosen: list[int], symmetric: bool
+    samples: PairSamples,
+    queries: torch.Tensor,
+    passages: torch.Tensor,
+    chosen: list[int],
+    symmetric: bool,
 ) -> float:
     """The loss of one group, pair by pair."""
     pairs = [tuple(pair) for pair in samples.pairs[chosen].tolist()]
@@ -101,14 +116,23 @@ def plain_loss(
         ways = [[score, *(float(queries[query] @ passages[p]) / 0.5 for p in others)]]
         if symmetric:
             ways.append(
-                [score, *(float(queries[q] @ passages[passage]) / 0.5 for q, _ in pairs if passage not in samples.relevant[q])]
+                [
+                    score,
+                    *(
+                        float(queries[q] @ passages[passage]) / 0.5
+                        for q, _ in pairs
+                        if passage not in samples.relevant[q]
+                    ),
+                ]
             )
         total += sum(-(score - float(torch.tensor(way).logsumexp(0))) for way in ways) / len(ways)
     return total
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_a_passage_that_answers_a_query_is_never_a_negative(symmetric: bool, pieces: Tokenizer) -> None:
+def test_a_passage_that_answers_a_query_is_never_a_negative(
+    symmetric: bool, pieces: Tokenizer
+) -> None:
     read = examples(12)
     samples = task(group=64, symmetric=symmetric).encode(read, pieces, 24)
     chosen = np.arange(len(samples))[::-1].copy()
@@ -118,7 +142,9 @@ def test_a_passage_that_answers_a_query_is_never_a_negative(symmetric: bool, pie
     queries, passages = torch.randn(16, 4), torch.randn(12, 4)
     own_queries = queries[samples.pairs[chosen][:, 0]]
     total, _ = contrastive_loss((own_queries, passages), batch, 0.5)
-    assert float(total) == pytest.approx(plain_loss(samples, queries, passages, chosen.tolist(), symmetric), rel=1e-5)
+    assert float(total) == pytest.approx(
+        plain_loss(samples, queries, passages, chosen.tolist(), symmetric), rel=1e-5
+    )
 
 
 @trying(max_examples=40)
@@ -126,19 +152,26 @@ def test_a_passage_that_answers_a_query_is_never_a_negative(symmetric: bool, pie
 def test_metrics_are_those_of_scikit_learn_ties_included(data: st.DataObject) -> None:
     queries, passages = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 15))
     values = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])
-    scores = np.array(data.draw(st.lists(values, min_size=queries * passages, max_size=queries * passages)), np.float32)
+    scores = np.array(
+        data.draw(st.lists(values, min_size=queries * passages, max_size=queries * passages)),
+        np.float32,
+    )
     scores = scores.reshape(queries, passages)
     relevant = np.zeros((queries, passages), int)
     for row in relevant:
         row[list(data.draw(st.sets(st.integers(0, passages - 1), min_size=1, max_size=4)))] = 1
     query, passage = np.nonzero(relevant)
-    above, tied = places(scores[query], passage)
-    assert ndcg(above, tied, query, queries, 10).mean() == pytest.approx(ndcg_score(relevant, scores, k=10))
+    above, tied = relevant_ranks(scores[query], passage)
+    assert ndcg(above, tied, query, queries, 10).mean() == pytest.approx(
+        ndcg_score(relevant, scores, k=10)
+    )
     for depth in (1, 10):
         found = recall(above, tied, query, queries, depth)
         for number in range(
             queries
-        ):  # in the first places: all that score more than the last one of them, and a share of its equals
+            # in the first places: all that score more than the last one of them, and a share of its
+            # equals
+        ):
             last = np.sort(scores[number])[::-1][min(depth, passages) - 1]
             sure, maybe = scores[number] > last, scores[number] == last
             share = (min(depth, passages) - sure.sum()) / maybe.sum()
@@ -148,22 +181,33 @@ def test_metrics_are_those_of_scikit_learn_ties_included(data: st.DataObject) ->
 
 def test_vectors_that_say_nothing_are_worth_what_chance_is() -> None:
     read = examples(30)
-    constant = Embedded(np.ones((40, 3), np.float32), np.ones((30, 3), np.float32))
+    constant = SplitEmbeddings(np.ones((40, 3), np.float32), np.ones((30, 3), np.float32))
     found = task().score(read, constant)
     assert found["recall_at_1"] == pytest.approx(1 / 30)
     assert found["recall_at_10"] == pytest.approx(10 / 30)
 
 
 def write_rows(directory: Path, read: QueryPassages, name: str) -> None:
-    lines = ["query\tpassage", *(f"{read.queries[q]}\t{read.passages[p]}" for q, p in read.pairs.tolist())]
+    lines = [
+        "query\tpassage",
+        *(f"{read.queries[q]}\t{read.passages[p]}" for q, p in read.pairs.tolist()),
+    ]
     (directory / name).write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.slow
-def test_a_tuned_encoder_finds_passages_and_evaluates_as_it_was_tuned(pretrained: str, tmp_path: Path) -> None:
+def test_a_tuned_encoder_finds_passages_and_evaluates_as_it_was_tuned(
+    pretrained: str, tmp_path: Path
+) -> None:
     write_rows(tmp_path, examples(60), "train.tsv")
     write_rows(tmp_path, examples(60, seed=1), "dev.tsv")
-    config = settings(tmp_path, task="retrieval", epochs=6, batch_size=32, options={"pooling": "mean", "group": 16})
+    config = settings(
+        tmp_path,
+        task="retrieval",
+        epochs=6,
+        batch_size=32,
+        options={"pooling": "mean", "group": 16},
+    )
     result = finetune(config, pretrained, tmp_path / "out")
     metrics = result.manifest.summary["metrics"]
     assert metrics["recall_at_10"] > 0.6  # chance is 1/6
@@ -175,27 +219,43 @@ def test_a_tuned_encoder_finds_passages_and_evaluates_as_it_was_tuned(pretrained
     low, high = evaluated.manifest.summary["interval"]["ndcg_at_10"]
     assert low < metrics["ndcg_at_10"] < high
     assert (tmp_path / "eval/run.trec").read_bytes() == (tmp_path / "out/run.trec").read_bytes()
-    judged = {tuple(line.split()[::2]) for line in (tmp_path / "out/qrels.txt").read_text().splitlines()}
+    judged = {
+        tuple(line.split()[::2]) for line in (tmp_path / "out/qrels.txt").read_text().splitlines()
+    }
     first = [line.split() for line in (tmp_path / "out/run.trec").read_text().splitlines()]
     assert {len(row) for row in first} == {6}
     top = [(row[0], row[2]) for row in first if row[3] == "1"]
-    assert np.mean([pair in judged for pair in top]) == pytest.approx(metrics["recall_at_1"], abs=1e-6)
+    assert np.mean([pair in judged for pair in top]) == pytest.approx(
+        metrics["recall_at_1"], abs=1e-6
+    )
 
 
 def test_pairs_of_squad(samples: Path) -> None:
     found = load_task("squad-retrieval").read(str(samples / "tasks" / "squad"), "dev", None)
     content = json.loads((samples / "tasks/squad/dev-v1.1.json").read_text())
-    asked = [(q["question"], p["context"]) for a in content["data"] for p in a["paragraphs"] for q in p["qas"]]
-    assert [(found.queries[q], found.passages[p]) for q, p in found.pairs.tolist()] == list(dict.fromkeys(asked))
+    asked = [
+        (q["question"], p["context"])
+        for a in content["data"]
+        for p in a["paragraphs"]
+        for q in p["qas"]
+    ]
+    assert [(found.queries[q], found.passages[p]) for q, p in found.pairs.tolist()] == list(
+        dict.fromkeys(asked)
+    )
     assert len(found.passages) == len({context for _, context in asked})
 
 
 def test_titles_and_articles_of_a_corpus(tmp_path: Path) -> None:
     rows = [("a/1", "Cats", "train", ["The cat.", "It sat."]), ("a/2", "", "train", ["No title."])]
     rows += [("a/3", "Dogs", "train", ["The dog."]), ("a/4", "Held", HELDOUT, ["Out."])]
-    columns = dict(zip(("id", "title", "split", "sentences"), map(list, zip(*rows, strict=True)), strict=True))
+    columns = dict(
+        zip(("id", "title", "split", "sentences"), map(list, zip(*rows, strict=True)), strict=True)
+    )
     table = pa.table(columns)
-    with pa.OSFile(str(tmp_path / "corpus-00000-of-00001.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    with (
+        pa.OSFile(str(tmp_path / "corpus-00000-of-00001.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as writer,
+    ):
         writer.write_table(table)
     kind = load_task("title-retrieval")
     assert kind.source == "corpus"
@@ -234,19 +294,27 @@ def test_what_the_limit_leaves_is_whole(tmp_path: Path) -> None:
         ("train.tsv", b"query\tpassage\na\tb\nc\tb\n", "holds 1 passages"),
     ],
 )
-def test_bad_pairs_are_told_with_file_and_line(name: str, content: bytes, fault: str, tmp_path: Path) -> None:
+def test_bad_pairs_are_told_with_file_and_line(
+    name: str, content: bytes, fault: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=fault):
         task().read(str(tmp_path), "train", None)
 
 
 def test_bad_options() -> None:
-    for options, fault in (({"group": 1}, "group"), ({"temperature": 0}, "temperature"), ({"pooling": "max"}, "pooling")):
+    for options, fault in (
+        ({"group": 1}, "group"),
+        ({"temperature": 0}, "temperature"),
+        ({"pooling": "max"}, "pooling"),
+    ):
         with pytest.raises(UsageError, match=fault):
             load_task("retrieval", options)
     assert RetrievalOptions().group == 32
 
 
 def test_a_network_keeps_its_pooler(shape: ModelConfig) -> None:
-    network = task().network(new_backbone(shape), shape, {"pooling": "mean", "normalize": True}, 0.0)
+    network = task().network(
+        new_backbone(shape), shape, {"pooling": "mean", "normalize": True}, 0.0
+    )
     assert any(name.startswith("pooler.") for name in network.state_dict())

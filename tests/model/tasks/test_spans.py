@@ -1,4 +1,6 @@
-"""Windows on passages, and the answers found in them: nothing is lost that fits, and the best span is the best there is."""
+"""Windows on passages, and the answers found in them: nothing is lost that fits, and the best span
+is the best there is.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,31 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.tasks.formats.squad import Answer, Questions
-from model.tasks.kinds.spans.decode import Found, Span, WindowSpans, together, window_spans, write_official
-from model.tasks.kinds.spans.kind import Spans
-from model.tasks.kinds.spans.windows import ALL, BOUNDS, ENDS, INSIDE, LONG, STARTS, TORN, Windows, windows_on
-from model.tasks.table import load_task
-from pipeline import tokenizer
-from pipeline.core.errors import UsageError
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core.errors import UsageError
+from cloze.model.tasks.formats.squad import Answer, SquadExamples
+from cloze.model.tasks.kinds.span_windows import (
+    ALL,
+    BOUNDS,
+    ENDS,
+    INSIDE,
+    LONG,
+    STARTS,
+    TORN,
+    Windows,
+    windows_on,
+)
+from cloze.model.tasks.kinds.spans import (
+    QuestionPredictions,
+    Span,
+    Spans,
+    WindowSpans,
+    merge_windows,
+    window_spans,
+    write_official,
+)
+from cloze.model.tasks.table import load_task
+from cloze.pipeline import tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 PASSAGE = "the film is good , the plot is very lovely and the cast is warm ."
 
@@ -32,10 +51,12 @@ def spans(name: str = "squad", **options: object) -> Spans:
     return task
 
 
-def asked(passage: str, *answers: str | tuple[str, ...], question: str = "very good") -> Questions:
+def asked(
+    passage: str, *answers: str | tuple[str, ...], question: str = "very good"
+) -> SquadExamples:
     """A question for each of the answers, which are looked for from the front."""
     given = [(one,) if isinstance(one, str) else one for one in answers]
-    return Questions(
+    return SquadExamples(
         ids=[f"q{number}" for number in range(len(given))],
         questions=[question] * len(given),
         passages=[passage],
@@ -47,23 +68,31 @@ def asked(passage: str, *answers: str | tuple[str, ...], question: str = "very g
 def oracle(samples: Windows, *, strength: float = 9.0) -> list[torch.Tensor]:
     """What a network says that knows it all: [L, 2] a window."""
     found = []
-    for length, start, end in zip(samples.lengths, samples.targets[STARTS], samples.targets[ENDS], strict=True):
+    for length, start, end in zip(
+        samples.lengths, samples.targets[STARTS], samples.targets[ENDS], strict=True
+    ):
         logits = torch.zeros(int(length), 2)
         logits[start, 0] = logits[end, 1] = strength
         found.append(logits)
     return found
 
 
-def decoded(task: Spans, logits: list[torch.Tensor], examples: Questions, samples: Windows) -> list[Found]:
+def decoded(
+    task: Spans, logits: list[torch.Tensor], examples: SquadExamples, samples: Windows
+) -> list[QuestionPredictions]:
     answers = []
     for at in range(0, len(logits), 64):
         padded = torch.nn.utils.rnn.pad_sequence(logits[at : at + 64], batch_first=True)
-        answers += task.answers(padded, {BOUNDS: torch.from_numpy(samples.targets[BOUNDS][at : at + 64])})
+        answers += task.select_outputs(
+            padded, {BOUNDS: torch.from_numpy(samples.targets[BOUNDS][at : at + 64])}
+        )
     return list(task.decode(answers, examples, samples))
 
 
 @given(pieces=st.integers(0, 200), room=st.integers(1, 90), step=st.integers(1, 90))
-def test_windows_are_those_of_the_reference_and_every_piece_counts_once(pieces: int, room: int, step: int) -> None:
+def test_windows_are_those_of_the_reference_and_every_piece_counts_once(
+    pieces: int, room: int, step: int
+) -> None:
     found = windows_on(pieces, room, min(step, room))
     begins, begin = [], 0
     while True:  # as convert_examples_to_features in run_squad.py
@@ -76,9 +105,14 @@ def test_windows_are_those_of_the_reference_and_every_piece_counts_once(pieces: 
     for place in range(pieces):
         best, chosen = -1.0, -1
         for number, (low, high) in enumerate(begins):  # as _check_is_max_context
-            if low <= place < high and (score := min(place - low, high - 1 - place) + 0.01 * (high - low)) > best:
+            if (
+                low <= place < high
+                and (score := min(place - low, high - 1 - place) + 0.01 * (high - low)) > best
+            ):
                 best, chosen = score, number
-        assert [number for number, window in enumerate(found) if window.first <= place < window.last] == [chosen]
+        assert [
+            number for number, window in enumerate(found) if window.first <= place < window.last
+        ] == [chosen]
 
 
 def test_a_sample_is_question_and_passage_and_says_where_the_answer_is(pieces: Tokenizer) -> None:
@@ -92,15 +126,21 @@ def test_a_sample_is_question_and_passage_and_says_where_the_answer_is(pieces: T
     batch = samples.batch([1, 0])
     assert batch["token_type_ids"].tolist() == [[0] * 4 + [1] * 17] * 2
     assert batch[BOUNDS].tolist() == [[4, 20, 4, 20]] * 2
-    assert samples.lost == {}
+    assert samples.dropped_counts == {}
     assert samples.truncated == 0
 
 
-def test_a_long_passage_is_read_in_windows_and_those_without_the_answer_point_at_the_first_piece(pieces: Tokenizer) -> None:
+def test_a_long_passage_is_read_in_windows_and_those_without_the_answer_point_at_the_first_piece(
+    pieces: Tokenizer,
+) -> None:
     passage = " ".join(["the film is"] * 20 + ["good"] + ["and"] * 30)
     samples = spans(stride=8, answer_length=4).encode(asked(passage, "good"), pieces, 24)
     assert len(samples) > 5
-    held = [number for number, sequence in enumerate(samples.sequences) if pieces.vocab_size and 5 in sequence[4:]]
+    held = [
+        number
+        for number, sequence in enumerate(samples.sequences)
+        if pieces.vocab_size and 5 in sequence[4:]
+    ]
     assert held == [number for number, start in enumerate(samples.targets[STARTS]) if start]
     assert 1 < len(held) < len(samples)
     assert samples.lengths.max() <= 24
@@ -111,13 +151,23 @@ def test_a_long_passage_is_read_in_windows_and_those_without_the_answer_point_at
 
 def test_what_cannot_be_given_is_counted_with_its_reason(pieces: Tokenizer) -> None:
     task = spans(answer_length=3)
-    assert task.encode(asked("the films is good", "film"), pieces, 32).lost == {}  # film and ##s are pieces of their own
+    assert (
+        task.encode(asked("the films is good", "film"), pieces, 32).dropped_counts == {}
+    )  # film and ##s are pieces of their own
     samples = task.encode(asked("the theatre is good", ("atre", "good"), "atre"), pieces, 32)
-    assert samples.lost == {INSIDE: 2, ALL: 1}
-    assert samples.targets[STARTS].tolist() == [7, 5]  # trained on the answer that can be given, else on what holds it
-    assert task.encode(asked(PASSAGE, "the plot is very"), pieces, 32).lost == {LONG: 1, ALL: 1}
-    torn = spans(answer_length=30).encode(asked(PASSAGE, "film is good , the plot is very lovely and the"), pieces, 16)
-    assert torn.lost == {TORN: 1, ALL: 1}
+    assert samples.dropped_counts == {INSIDE: 2, ALL: 1}
+    assert samples.targets[STARTS].tolist() == [
+        7,
+        5,
+    ]  # trained on the answer that can be given, else on what holds it
+    assert task.encode(asked(PASSAGE, "the plot is very"), pieces, 32).dropped_counts == {
+        LONG: 1,
+        ALL: 1,
+    }
+    torn = spans(answer_length=30).encode(
+        asked(PASSAGE, "film is good , the plot is very lovely and the"), pieces, 16
+    )
+    assert torn.dropped_counts == {TORN: 1, ALL: 1}
 
 
 def test_a_long_question_is_cut_and_counted_and_leaves_room(pieces: Tokenizer) -> None:
@@ -127,12 +177,16 @@ def test_a_long_question_is_cut_and_counted_and_leaves_room(pieces: Tokenizer) -
         assert samples.targets[BOUNDS][0, 0] == kept + 2
         assert samples.truncated == (kept < 40)
     assert spans(question_length=7).encode(examples, pieces, 200).targets[BOUNDS][0, 0] == 9
-    with pytest.raises(UsageError, match=r"max_length \(8\) leaves no room for question and passage; use 16"):
+    with pytest.raises(
+        UsageError, match=r"max_length \(8\) leaves no room for question and passage; use 16"
+    ):
         spans().encode(examples, pieces, 8)
 
 
 def test_an_empty_passage_has_no_answer(pieces: Tokenizer) -> None:
-    examples = Questions(ids=["a"], questions=["good"], passages=[" "], passage_of=[0], answers=None)
+    examples = SquadExamples(
+        ids=["a"], questions=["good"], passages=[" "], passage_of=[0], answers=None
+    )
     for name in ("squad", "squad2"):
         task = spans(name)
         samples = task.encode(examples, pieces, 32)
@@ -151,8 +205,12 @@ def test_an_empty_passage_has_no_answer(pieces: Tokenizer) -> None:
         pytest.param("bert_base_cased_vocab.txt", 256, marks=pytest.mark.soak),
     ],
 )
-def test_every_answer_of_squad_that_fits_is_recovered_from_a_window(shared_data: Path, vocabulary: str, length: int) -> None:
-    """Of all 8,922 questions, each answer once: its very text at its very place, or a reason why not."""
+def test_every_answer_of_squad_that_fits_is_recovered_from_a_window(
+    shared_data: Path, vocabulary: str, length: int
+) -> None:
+    """Of all 8,922 questions, each answer once: its very text at its very place, or a reason why
+    not.
+    """
     wordpiece = tokenizer.load(str(shared_data / "vocab" / vocabulary))
     task, questions, answers, recovered = spans(), 0, 0, 0
     lost: Counter[str] = Counter()
@@ -165,31 +223,48 @@ def test_every_answer_of_squad_that_fits_is_recovered_from_a_window(shared_data:
         for number, (low, high) in enumerate(itertools.pairwise(windows.tolist())):
             passage = examples.passages[examples.passage_of[number]]
             offsets = samples.offsets[examples.passage_of[number]]
-            wanted = {(answer.start, answer.start + len(answer.text)): answer.text for answer in examples.answers[number]}
+            wanted = {
+                (answer.start, answer.start + len(answer.text)): answer.text
+                for answer in examples.answers[number]
+            }
             found = set()
             for window in range(low, high):
                 text_from, text_to, first, last = samples.targets[BOUNDS][window].tolist()
                 shift = int(samples.begin[window]) - text_from
                 starts = {
-                    begin: place for place, begin in enumerate(offsets[first + shift : last + shift, 0].tolist(), start=first)
+                    begin: place
+                    for place, begin in enumerate(
+                        offsets[first + shift : last + shift, 0].tolist(), start=first
+                    )
                 }
                 ends = {
                     end: place
-                    for place, end in enumerate(offsets[text_from + shift : text_to + shift, 1].tolist(), start=text_from)
+                    for place, end in enumerate(
+                        offsets[text_from + shift : text_to + shift, 1].tolist(), start=text_from
+                    )
                 }
                 for (begin, end), text in wanted.items():
-                    if begin in starts and end in ends and starts[begin] <= ends[end] < starts[begin] + 30:
+                    if (
+                        begin in starts
+                        and end in ends
+                        and starts[begin] <= ends[end] < starts[begin] + 30
+                    ):
                         span = offsets[[starts[begin] + shift, ends[end] + shift]]
                         assert passage[span[0, 0] : span[1, 1]] == text
                         found.add((begin, end))
             recovered += len(found)
             answers += len(wanted)
         questions += len(examples)
-        lost.update(samples.lost)
-        if split == "dev":  # and from logits that know the answer it comes back, by the decoding that scores use
+        lost.update(samples.dropped_counts)
+        if (
+            split == "dev"
+        ):  # and from logits that know the answer it comes back, by the decoding that scores use
             perfect = decoded(task, oracle(samples), examples, samples)
             pairs = zip(perfect, examples.answers, strict=True)
-            assert sum(one.text not in {answer.text for answer in given} for one, given in pairs) <= samples.lost[ALL]
+            assert (
+                sum(one.text not in {answer.text for answer in given} for one, given in pairs)
+                <= samples.dropped_counts[ALL]
+            )
     without = lost.pop(ALL)
     assert questions == 8922
     assert answers - recovered == lost.total() < 0.01 * answers
@@ -198,11 +273,17 @@ def test_every_answer_of_squad_that_fits_is_recovered_from_a_window(shared_data:
     assert lost[TORN] <= (length < 384)
 
 
-@given(data=st.data(), length=st.integers(4, 14), longest=st.integers(1, 6), n_best=st.integers(1, 30))
-def test_the_best_spans_are_the_best_of_all(data: st.DataObject, length: int, longest: int, n_best: int) -> None:
+@given(
+    data=st.data(), length=st.integers(4, 14), longest=st.integers(1, 6), n_best=st.integers(1, 30)
+)
+def test_the_best_spans_are_the_best_of_all(
+    data: st.DataObject, length: int, longest: int, n_best: int
+) -> None:
     numbers = st.lists(st.integers(-40, 40), min_size=2 * length, max_size=2 * length, unique=True)
     logits = torch.tensor(data.draw(numbers), dtype=torch.float32).reshape(1, length, 2) / 7
-    low, first, last, high = sorted(data.draw(st.lists(st.integers(1, length), min_size=4, max_size=4)))
+    low, first, last, high = sorted(
+        data.draw(st.lists(st.integers(1, length), min_size=4, max_size=4))
+    )
     (found,) = window_spans(logits, torch.tensor([[low, high, first, last]]), n_best, longest)
     every = sorted(
         (
@@ -212,7 +293,13 @@ def test_the_best_spans_are_the_best_of_all(data: st.DataObject, length: int, lo
         ),
     )
     assert len(found.starts) == min(n_best, len(every))
-    given = zip(found.starts.tolist(), found.ends.tolist(), found.start_logits, found.end_logits, strict=True)
+    given = zip(
+        found.starts.tolist(),
+        found.ends.tolist(),
+        found.start_logits,
+        found.end_logits,
+        strict=True,
+    )
     for (start, end, start_logit, end_logit), (score, *_) in zip(given, every, strict=False):
         assert first <= start < last
         assert start <= end < min(high, start + longest)
@@ -236,7 +323,7 @@ def test_windows_of_a_question_come_together(pieces: Tokenizer) -> None:
         return WindowSpans(starts, starts, logits, logits, (null, null))
 
     answers = [window(0, 3, 1, -1.0), window(2, 5, 4, -2.0), *[window(4, 0, 0, 7.0)] * (number - 2)]
-    (found,) = together(answers, examples, samples, n_best=2)
+    (found,) = merge_windows(answers, examples, samples, n_best=2)
     begin = samples.offsets[0][samples.begin[1] + 2, 0]
     assert found.spans[0] == Span("good", begin, begin + 4, 5.0, 5.0)
     assert [span.text for span in found.spans] == ["good", "film"]  # a text once, at its best place
@@ -245,7 +332,9 @@ def test_windows_of_a_question_come_together(pieces: Tokenizer) -> None:
 
 
 def test_no_answer_where_its_odds_are_above_the_threshold_and_ranks_agree() -> None:
-    found = Found(spans=(Span("good", 0, 4, 2.0, 1.0), Span("film", 5, 9, 0.0, 0.0)), null=(2.0, 2.0))
+    found = QuestionPredictions(
+        spans=(Span("good", 0, 4, 2.0, 1.0), Span("film", 5, 9, 0.0, 0.0)), null=(2.0, 2.0)
+    )
     assert found.null_odds == 1.0
     for threshold, first in ((None, None), (0.5, None), (1.0, "good"), (1.5, "good")):
         task = spans("squad2") if threshold is None else spans("squad2", null_threshold=threshold)
@@ -259,24 +348,42 @@ def test_no_answer_where_its_odds_are_above_the_threshold_and_ranks_agree() -> N
     assert best[1] / second[1] == pytest.approx(math.exp(3))
 
 
-def test_the_threshold_that_is_best_on_dev_is_settled_unless_it_was_given(pieces: Tokenizer) -> None:
+def test_the_threshold_that_is_best_on_dev_is_settled_unless_it_was_given(
+    pieces: Tokenizer,
+) -> None:
     found = [
-        Found(spans=(Span("good", 0, 4, 0.0, 0.0),), null=(odds / 2, odds / 2)) for odds in (-3.0, 0.5, 1.5, 4.0)
+        QuestionPredictions(spans=(Span("good", 0, 4, 0.0, 0.0),), null=(odds / 2, odds / 2))
+        for odds in (-3.0, 0.5, 1.5, 4.0)
     ]  # the second one has an answer that odds of 0 would withhold
     answers = [(Answer("good", 0),), (Answer("good", 0),), (), ()]
-    examples = Questions(ids=list("abcd"), questions=["is"] * 4, passages=["good"], passage_of=[0] * 4, answers=answers)
+    examples = SquadExamples(
+        ids=list("abcd"),
+        questions=["is"] * 4,
+        passages=["good"],
+        passage_of=[0] * 4,
+        answers=answers,
+    )
     task = spans("squad2")
-    assert task.settled(examples, found) == {"null_threshold": 0.5}
+    assert task.tuned_options(examples, found) == {"null_threshold": 0.5}
     figures = task.score(examples, found)
     assert (figures["f1"], figures["best_f1"], figures["best_f1_thresh"]) == (0.75, 1.0, 0.5)
     assert (figures["HasAns_f1"], figures["NoAns_f1"]) == (0.5, 1.0)
     assert spans("squad2", null_threshold=0.5).score(examples, found)["exact_match"] == 1.0
-    assert spans("squad2", null_threshold=2.0).settled(examples, found) == {}
-    assert task.facts(examples)["questions"] == {"answerable": 2, "unanswerable": 2, "mended_answers": 0}
-    assert set(task.details(examples, found, seed=1, resamples=9)["interval"]) == {"f1", "exact_match"}
+    assert spans("squad2", null_threshold=2.0).tuned_options(examples, found) == {}
+    assert task.dataset_statistics(examples)["questions"] == {
+        "answerable": 2,
+        "unanswerable": 2,
+        "mended_answers": 0,
+    }
+    assert set(task.detailed_metrics(examples, found, seed=1, resamples=9)["interval"]) == {
+        "f1",
+        "exact_match",
+    }
 
 
-def test_loss_is_the_mean_of_both_ends_over_the_sequence_and_padding_has_no_part(pieces: Tokenizer) -> None:
+def test_loss_is_the_mean_of_both_ends_over_the_sequence_and_padding_has_no_part(
+    pieces: Tokenizer,
+) -> None:
     task = spans()
     samples = task.encode(asked(PASSAGE, "lovely", question="very"), pieces, 32)
     more = task.encode(asked(PASSAGE, "good", question="very " * 9), pieces, 32)
@@ -285,8 +392,11 @@ def test_loss_is_the_mean_of_both_ends_over_the_sequence_and_padding_has_no_part
         second=np.concatenate([samples.second, more.second]),
         truncated=0,
         pad=samples.pad,
-        lost={},
-        targets={name: np.concatenate([samples.targets[name], more.targets[name]]) for name in samples.targets},
+        dropped_counts={},
+        targets={
+            name: np.concatenate([samples.targets[name], more.targets[name]])
+            for name in samples.targets
+        },
         question=np.arange(2),
         begin=np.zeros(2, dtype=np.int64),
         offsets=samples.offsets,
@@ -299,7 +409,9 @@ def test_loss_is_the_mean_of_both_ends_over_the_sequence_and_padding_has_no_part
     for row in range(2):
         real = int(batch["attention_mask"][row].sum())
         for column, name in enumerate((STARTS, ENDS)):
-            expected -= float(torch.log_softmax(logits[row, :real, column], dim=0)[batch[name][row]]) / 2
+            expected -= (
+                float(torch.log_softmax(logits[row, :real, column], dim=0)[batch[name][row]]) / 2
+            )
     assert float(loss.total) == pytest.approx(expected, rel=1e-6)
     assert task.count(batch) == 2
     logits[0, both.lengths[0] :] = 99.0
@@ -315,8 +427,10 @@ def test_loss_is_the_mean_of_both_ends_over_the_sequence_and_padding_has_no_part
 def test_the_files_are_those_of_the_reference(tmp_path: Path, pieces: Tokenizer) -> None:
     examples = asked("good — “film”", "good", "film")
     found = [
-        Found(spans=(Span("good", 0, 4, 2.0, 1.0), Span("“film", 7, 12, 0.0, 0.5)), null=(1.0, 0.0)),
-        Found(spans=(Span("film”", 8, 13, 1.0, 1.0),), null=(3.0, 3.0)),
+        QuestionPredictions(
+            spans=(Span("good", 0, 4, 2.0, 1.0), Span("“film", 7, 12, 0.0, 0.5)), null=(1.0, 0.0)
+        ),
+        QuestionPredictions(spans=(Span("film”", 8, 13, 1.0, 1.0),), null=(3.0, 3.0)),
     ]
 
     def written(name: str, *, null: bool) -> dict[str, object]:
@@ -330,6 +444,13 @@ def test_the_files_are_those_of_the_reference(tmp_path: Path, pieces: Tokenizer)
     assert written("null_odds.json", null=True) == {"q0": -2.0, "q1": 4.0}
     first, second = written("nbest_predictions.json", null=True).values()
     assert [entry["text"] for entry in first] == ["good", "", "“film"]  # type: ignore[attr-defined]
-    assert second[0] == {"text": "", "probability": pytest.approx(1 / (1 + math.exp(-4))), "start_logit": 3.0, "end_logit": 3.0}  # type: ignore[index]
-    assert [entry["text"] for entry in written("nbest_predictions.json", null=False)["q1"]] == ["film”"]  # type: ignore[attr-defined]
+    assert second[0] == {
+        "text": "",
+        "probability": pytest.approx(1 / (1 + math.exp(-4))),
+        "start_logit": 3.0,
+        "end_logit": 3.0,
+    }  # type: ignore[index]
+    assert [entry["text"] for entry in written("nbest_predictions.json", null=False)["q1"]] == [
+        "film”"
+    ]  # type: ignore[attr-defined]
     assert not (tmp_path / "False" / "null_odds.json").exists()

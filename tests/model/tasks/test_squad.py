@@ -1,4 +1,6 @@
-"""SQuAD's files and metrics: what is read, what is refused and how, and that scores are those of the official programs."""
+"""SQuAD's files and metrics: what is read, what is refused and how, and that scores are those of
+the official programs.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.tasks.formats.squad import Answer, counts, read_squad
-from model.tasks.metrics.squad import best_threshold, exact, f1, normalized, question_scores
-from model.tasks.table import load_task
-from pipeline.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, UsageError
+from cloze.model.tasks.formats.squad import Answer, counts, read_squad
+from cloze.model.tasks.metrics.squad import best_threshold, exact, f1, normalized, question_scores
+from cloze.model.tasks.table import load_task
 
 PASSAGE = "The tower was built in 1889 by Gustave Eiffel. The tower is 330 metres tall."
 OFFICIAL = json.loads((Path(__file__).parent / "squad_official.json").read_text(encoding="utf-8"))
@@ -33,13 +35,24 @@ def write(path: Path, *articles: Any) -> str:
 
 
 def test_both_versions_are_read(tmp_path: Path) -> None:
-    asked = [question("q1", ("1889", 23), ("in 1889", 20)), question("q2", is_impossible=True), question("q3")]
-    path = write(tmp_path / "dev.json", article(*asked), article(question("q4", ("red", 0)), context="red"))
+    asked = [
+        question("q1", ("1889", 23), ("in 1889", 20)),
+        question("q2", is_impossible=True),
+        question("q3"),
+    ]
+    path = write(
+        tmp_path / "dev.json", article(*asked), article(question("q4", ("red", 0)), context="red")
+    )
     found = read_squad(path, unanswerable=True)
     assert list(found.ids) == ["q1", "q2", "q3", "q4"]
     assert found.passages == [PASSAGE, "red"]
     assert found.passage_of == [0, 0, 0, 1]
-    assert found.answers == [(Answer("1889", 23), Answer("in 1889", 20)), (), (), (Answer("red", 0),)]
+    assert found.answers == [
+        (Answer("1889", 23), Answer("in 1889", 20)),
+        (),
+        (),
+        (Answer("red", 0),),
+    ]
     assert found.labelled
     assert counts(found) == {"answerable": 2, "unanswerable": 2}
     assert not found.dropped
@@ -51,38 +64,63 @@ def test_both_versions_are_read(tmp_path: Path) -> None:
 
 def test_the_form_of_tables_is_read_too(tmp_path: Path) -> None:
     rows = [
-        {"id": 7, "question": "When?", "context": PASSAGE, "answers": {"text": ["1889"], "answer_start": [23]}},
-        {"id": 8, "question": "Who?", "context": PASSAGE, "answers": {"text": [], "answer_start": []}},
+        {
+            "id": 7,
+            "question": "When?",
+            "context": PASSAGE,
+            "answers": {"text": ["1889"], "answer_start": [23]},
+        },
+        {
+            "id": 8,
+            "question": "Who?",
+            "context": PASSAGE,
+            "answers": {"text": [], "answer_start": []},
+        },
     ]
     found = read_squad(write(tmp_path / "a.json", *rows), unanswerable=True)
     assert (found.ids, found.passages, found.passage_of) == (["7", "8"], [PASSAGE], [0, 0])
     assert found.answers == [(Answer("1889", 23),), ()]
     rows[1]["answers"]["text"] = ["Eiffel"]
-    with pytest.raises(DataError, match=r"b\.json, question '8': 1 texts of answers and 0 of answer_start; mend"):
+    with pytest.raises(
+        DataError, match=r"b\.json, question '8': 1 texts of answers and 0 of answer_start; mend"
+    ):
         read_squad(write(tmp_path / "b.json", *rows), unanswerable=True)
 
 
 def test_a_bom_crlf_and_nuls_do_no_harm(tmp_path: Path) -> None:
-    text = json.dumps({"data": [article(question("q1", ("1889", 24)), context="\0" + PASSAGE)]}, indent=1)
+    text = json.dumps(
+        {"data": [article(question("q1", ("1889", 24)), context="\0" + PASSAGE)]}, indent=1
+    )
     (tmp_path / "a.json").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    assert read_squad(str(tmp_path / "a.json"), unanswerable=False).answers == [(Answer("1889", 24),)]
+    assert read_squad(str(tmp_path / "a.json"), unanswerable=False).answers == [
+        (Answer("1889", 24),)
+    ]
 
 
 def test_blanks_around_an_answer_are_no_part_of_it(tmp_path: Path) -> None:
-    found = read_squad(write(tmp_path / "a.json", article(question("q1", (" 1889 ", 22)))), unanswerable=False)
+    found = read_squad(
+        write(tmp_path / "a.json", article(question("q1", (" 1889 ", 22)))), unanswerable=False
+    )
     assert found.answers == [(Answer("1889", 23),)]
 
 
 @pytest.mark.parametrize(("start", "found"), [(22, 23), (0, 23), (100, 23), (-5, 23), (123, 23)])
-def test_an_answer_near_its_start_is_mended_and_counted(tmp_path: Path, start: int, found: int) -> None:
-    read = read_squad(write(tmp_path / "a.json", article(question("q1", ("1889", start)))), unanswerable=False)
+def test_an_answer_near_its_start_is_mended_and_counted(
+    tmp_path: Path, start: int, found: int
+) -> None:
+    read = read_squad(
+        write(tmp_path / "a.json", article(question("q1", ("1889", start)))), unanswerable=False
+    )
     assert read.answers == [(Answer("1889", found),)]
     assert read.mended == 1
 
 
 def test_of_several_places_the_nearest_is_taken(tmp_path: Path) -> None:
     for start, place in ((1, 0), (40, 47), (24, 47), (23, 0), (0, 0), (47, 47)):
-        read = read_squad(write(tmp_path / "a.json", article(question("q1", ("The tower", start)))), unanswerable=False)
+        read = read_squad(
+            write(tmp_path / "a.json", article(question("q1", ("The tower", start)))),
+            unanswerable=False,
+        )
         assert read.answers == [(Answer("The tower", place),)], start
         assert read.mended == (start != place)
 
@@ -90,12 +128,20 @@ def test_of_several_places_the_nearest_is_taken(tmp_path: Path) -> None:
 def test_an_answer_that_is_nowhere_near_is_told_with_its_question(tmp_path: Path) -> None:
     far = PASSAGE + " " * 200
     for asked, context in ((("1899", 23), PASSAGE), (("1889", 124), far)):
-        with pytest.raises(DataError, match=rf"a\.json, question 'q1', answer 1: '{asked[0]}' does not stand at answer_start"):
-            read_squad(write(tmp_path / "a.json", article(question("q1", asked), context=context)), unanswerable=False)
+        with pytest.raises(
+            DataError,
+            match=rf"a\.json, question 'q1', answer 1: '{asked[0]}' does not stand at answer_start",
+        ):
+            read_squad(
+                write(tmp_path / "a.json", article(question("q1", asked), context=context)),
+                unanswerable=False,
+            )
 
 
 def test_a_file_that_says_nothing_of_answers_is_one_to_predict(tmp_path: Path) -> None:
-    for number, asked in enumerate(({"id": "q1", "question": "When?"}, {"id": "q1", "question": "When?", "answers": []})):
+    for number, asked in enumerate(
+        ({"id": "q1", "question": "When?"}, {"id": "q1", "question": "When?", "answers": []})
+    ):
         found = read_squad(write(tmp_path / f"{number}.json", article(asked)), unanswerable=False)
         assert not found.labelled
         assert len(found) == 1
@@ -105,31 +151,67 @@ def test_a_file_that_says_nothing_of_answers_is_one_to_predict(tmp_path: Path) -
 BAD: dict[str, tuple[Any, str]] = {
     "empty": (b"", r"x\.json is empty"),
     "blank": (b" \r\n", r"x\.json is empty"),
-    "truncated": (b'{"data": [\n{"title": "A", "para', r"x\.json, line 2, column \d+ is no JSON: .*; name a whole file"),
-    "cut between values": (b'{"data": [{"title": "A"}\n', r"x\.json, line \d, column \d+ is no JSON: .*it ends too early"),
+    "truncated": (
+        b'{"data": [\n{"title": "A", "para',
+        r"x\.json, line 2, column \d+ is no JSON: .*; name a whole file",
+    ),
+    "cut between values": (
+        b'{"data": [{"title": "A"}\n',
+        r"x\.json, line \d, column \d+ is no JSON: .*it ends too early",
+    ),
     "NULs": (b"\0\0\0\0", r"x\.json, line 1, column 1 is no JSON"),
-    "latin-1": ('{"data": "é"}'.encode("latin-1"), r"x\.json: byte 11 is not UTF-8; convert the file"),
+    "latin-1": (
+        '{"data": "é"}'.encode("latin-1"),
+        r"x\.json: byte 11 is not UTF-8; convert the file",
+    ),
     "deep": (b"[" * 100_000, r"x\.json"),
     "a list": ([1], r"x\.json is list where SQuAD's form has an object"),
     "a table of another task": ({"rows": []}, r"x\.json has no 'data' \(it has rows\)"),
     "no articles": ({"data": []}, r"x\.json holds no questions"),
     "article": ({"data": ["A"]}, r"x\.json, article 1 is str"),
     "paragraphs": ({"data": [{"title": "A"}]}, r"x\.json, article 1 \('A'\) has no 'paragraphs'"),
-    "context": ({"data": [{"title": "A", "paragraphs": [{"qas": []}]}]}, r"article 1 \('A'\), paragraph 1 has no 'context'"),
-    "context's type": ({"data": [article(question(), context=["a"])]}, r"paragraph 1: context is list and must be str"),
+    "context": (
+        {"data": [{"title": "A", "paragraphs": [{"qas": []}]}]},
+        r"article 1 \('A'\), paragraph 1 has no 'context'",
+    ),
+    "context's type": (
+        {"data": [article(question(), context=["a"])]},
+        r"paragraph 1: context is list and must be str",
+    ),
     "id": ({"data": [article({"question": "When?"})]}, r"paragraph 1, question 1 has no 'id'"),
     "question": ({"data": [article({"id": "q1"})]}, r"x\.json, question 'q1' has no 'question'"),
-    "blank question": ({"data": [article(question() | {"question": " "})]}, r"question 'q1': the question is empty; remove it"),
+    "blank question": (
+        {"data": [article(question() | {"question": " "})]},
+        r"question 'q1': the question is empty; remove it",
+    ),
     "answers": (
         {"data": [article(question() | {"answers": "1889"})]},
         r"question 'q1': answers is str and must be list or dict",
     ),
-    "text": ({"data": [article(question() | {"answers": [{"answer_start": 1}]})]}, r"'q1', answer 1 has no 'text'"),
-    "start": ({"data": [article(question() | {"answers": [{"text": "1889"}]})]}, r"'q1', answer 1 has no 'answer_start'"),
-    "start's type": ({"data": [article(question("q1", ("1889", "23")))]}, r"answer 1: answer_start is str and must be int"),  # type: ignore[arg-type]
-    "blank answer": ({"data": [article(question("q1", (" ", 3)))]}, r"'q1', answer 1: the text is empty"),
-    "is_impossible": ({"data": [article(question(is_impossible="no"))]}, r"'q1': is_impossible \('no'\) must be true or false"),
-    "twice": ({"data": [article(question("q1", ("1889", 23)), question("q1"))]}, r"question 'q1' stands there twice"),
+    "text": (
+        {"data": [article(question() | {"answers": [{"answer_start": 1}]})]},
+        r"'q1', answer 1 has no 'text'",
+    ),
+    "start": (
+        {"data": [article(question() | {"answers": [{"text": "1889"}]})]},
+        r"'q1', answer 1 has no 'answer_start'",
+    ),
+    "start's type": (
+        {"data": [article(question("q1", ("1889", "23")))]},
+        r"answer 1: answer_start is str and must be int",
+    ),  # type: ignore[arg-type]
+    "blank answer": (
+        {"data": [article(question("q1", (" ", 3)))]},
+        r"'q1', answer 1: the text is empty",
+    ),
+    "is_impossible": (
+        {"data": [article(question(is_impossible="no"))]},
+        r"'q1': is_impossible \('no'\) must be true or false",
+    ),
+    "twice": (
+        {"data": [article(question("q1", ("1889", 23)), question("q1"))]},
+        r"question 'q1' stands there twice",
+    ),
     "some unknown": (
         {"data": [article(question("q1", ("1889", 23)), {"id": "q2", "question": "Who?"})]},
         r"question 'q2' has no answers, unlike others",
@@ -161,7 +243,12 @@ def test_the_task_finds_its_files(tmp_path: Path) -> None:
     named = load_task("squad", {"files": {"dev": "mine.json"}})
     write(tmp_path / "mine.json", article(question("mine", ("1889", 23))))
     assert named.read(str(tmp_path), "dev", None).ids == ["mine"]
-    with pytest.raises(DataError, match=r"train-v1\.1\.json does not exist; the task reads a directory with train-v1\.1\.json"):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"train-v1\.1\.json does not exist; the task reads a directory with train-v1\.1\.json"
+        ),
+    ):
         load_task("squad").read(str(tmp_path), "train", None)
     with pytest.raises(UsageError, match=r"limit_per_class \(3\) means nothing to task squad"):
         load_task("squad").read(str(tmp_path), "dev", 3)
@@ -169,11 +256,15 @@ def test_the_task_finds_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
 def test_scores_are_those_of_the_official_programs(version: str) -> None:
-    """`squad_official.json` holds random predictions and what evaluate-v1.1.py and evaluate-v2.0.py made of them, in percent."""
+    """`squad_official.json` holds random predictions and what evaluate-v1.1.py and evaluate-v2.0.py
+    made of them, in percent.
+    """
     official = OFFICIAL[version]
     asked = official["questions"]
     exacts, f1s = question_scores(
-        [one["prediction"] for one in asked], [one["answers"] for one in asked], unanswerable=version == "2.0"
+        [one["prediction"] for one in asked],
+        [one["answers"] for one in asked],
+        unanswerable=version == "2.0",
     )
     np.testing.assert_allclose(100 * exacts, [one["exact"] for one in asked], atol=1e-9)
     np.testing.assert_allclose(100 * f1s, [one["f1"] for one in asked], atol=1e-9)
@@ -184,7 +275,9 @@ def test_scores_are_those_of_the_official_programs(version: str) -> None:
     odds = np.array([one["odds"] for one in asked])
     has = np.array([bool(one["answers"]) for one in asked])
     never_empty = question_scores(
-        [one["prediction"] or "filler" for one in asked], [one["answers"] for one in asked], unanswerable=True
+        [one["prediction"] or "filler" for one in asked],
+        [one["answers"] for one in asked],
+        unanswerable=True,
     )
     for name, scores in zip(("exact", "f1"), never_empty, strict=True):
         best, threshold = best_threshold(scores, odds, has)
@@ -201,7 +294,10 @@ def test_rules_of_comparison() -> None:
     assert f1("", "", empty_matches=False) == f1("the", "a", empty_matches=False) == 0
     assert f1("", "cat") == f1("cat", "the") == 0
     assert [float(scores[0]) for scores in question_scores([""], [[]], unanswerable=True)] == [1, 1]
-    assert [float(scores[0]) for scores in question_scores(["cat"], [[]], unanswerable=True)] == [0, 0]
+    assert [float(scores[0]) for scores in question_scores(["cat"], [[]], unanswerable=True)] == [
+        0,
+        0,
+    ]
 
 
 def test_a_threshold_leaves_questions_of_equal_odds_together() -> None:

@@ -1,4 +1,6 @@
-"""Fine-tuning and evaluation as stages: what they write, that it repeats to the bit, and that they agree."""
+"""Fine-tuning and evaluation as stages: what they write, that it repeats to the bit, and that they
+agree.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ import sys
 import pytest
 import torch
 
-from model import checkpoint
-from model.tasks.finetune import run
-from model.tasks.finetune.config import FinetuneConfig
-from model.tasks.heads import new_network
-from model.tasks.predictions import read_predictions
-from model.tasks.table import load_task
-from pipeline.core import artifact
-from pipeline.core.errors import ClozeError, DataError, Stopped, UsageError
+from cloze.core.artifacts import artifact
+from cloze.core.errors import ClozeError, DataError, StoppedError, UsageError
+from cloze.model import checkpoint
+from cloze.model.tasks.finetune import run
+from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.heads import new_network
+from cloze.model.tasks.predict import read_predictions
+from cloze.model.tasks.table import load_task
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 
 STEPS = 8 * 15  # of `settings` on `sentiment`
@@ -48,10 +50,15 @@ def test_it_learns_and_says_so(tuned, sentiment):
 def test_its_log_lines_say_how_both_trainings_went(tuned):
     out, result, listener = tuned
     metrics = result.as_json()["metrics"]
-    for name, score in (("metrics.jsonl", metrics["accuracy"]), ("from_scratch.jsonl", metrics["from_scratch"])):
+    for name, score in (
+        ("metrics.jsonl", metrics["accuracy"]),
+        ("from_scratch.jsonl", metrics["from_scratch"]),
+    ):
         lines = _lines(out / name)
         assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-        assert [line["step"] for line in lines if "dev_accuracy" in line] == [15 * epoch for epoch in range(1, 9)]
+        assert [line["step"] for line in lines if "dev_accuracy" in line] == [
+            15 * epoch for epoch in range(1, 9)
+        ]
         assert lines[-1]["dev_accuracy"] == score
         assert lines[0]["loss"] == pytest.approx(math.log(2), rel=0.05)
     assert [line["step"] for line in listener.lines] == list(range(1, 2 * STEPS + 1))
@@ -83,11 +90,16 @@ def test_the_checkpoint_says_what_its_outputs_mean(tuned):
     assert not (out / "checkpoints").exists()
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not(tuned, pretrained, sentiment, tmp_path):
+def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not(
+    tuned, pretrained, sentiment, tmp_path
+):
     again = finetune(settings(sentiment), pretrained, tmp_path / "again")
     assert again.manifest.content_sha256 == tuned[1].manifest.content_sha256
     other = finetune(settings(sentiment, seed=4, baselines=False), pretrained, tmp_path / "other")
-    ours, theirs = (checkpoint.load(str(path)).state["classifier.weight"] for path in (tuned[0], tmp_path / "other"))
+    ours, theirs = (
+        checkpoint.load(str(path)).state["classifier.weight"]
+        for path in (tuned[0], tmp_path / "other")
+    )
     assert not torch.equal(ours, theirs)
     assert list(other.as_json()["metrics"]) == ["accuracy"]
 
@@ -97,11 +109,15 @@ def test_evaluation_repeats_the_dev_score_exactly(tuned, sentiment, tmp_path):
     result = evaluate(out, tmp_path / "eval", data=str(sentiment)).as_json()
     assert result["metrics"]["accuracy"] == finetuned.as_json()["metrics"]["accuracy"]
     assert result["examples"] == 70
-    assert (tmp_path / "eval" / "predictions.tsv").read_bytes() == (out / "predictions.tsv").read_bytes()
+    assert (tmp_path / "eval" / "predictions.tsv").read_bytes() == (
+        out / "predictions.tsv"
+    ).read_bytes()
     rows = read_predictions(str(tmp_path / "eval" / "predictions.tsv"))
     assert list(rows[0]) == ["index", "text", "label", "prediction", "score"]
     assert [int(row["index"]) for row in rows] == list(range(70))
-    assert sum(row["label"] == row["prediction"] for row in rows) / 70 == result["metrics"]["accuracy"]
+    assert (
+        sum(row["label"] == row["prediction"] for row in rows) / 70 == result["metrics"]["accuracy"]
+    )
     assert all(0.5 <= float(row["score"]) <= 1 for row in rows)
     content = json.loads((tmp_path / "eval" / "metrics.json").read_text())
     matrix = content["confusion"]["rows_true"]
@@ -112,7 +128,9 @@ def test_evaluation_repeats_the_dev_score_exactly(tuned, sentiment, tmp_path):
 
 
 def test_a_split_without_labels_gets_predictions_and_no_score(tuned, sentiment, tmp_path):
-    result = evaluate(tuned[0] / "checkpoint", tmp_path / "eval", data=str(sentiment), split="test").as_json()
+    result = evaluate(
+        tuned[0] / "checkpoint", tmp_path / "eval", data=str(sentiment), split="test"
+    ).as_json()
     assert result["metrics"] == {}
     assert result["examples"] == 9
     rows = read_predictions(str(tmp_path / "eval" / "predictions.tsv"))
@@ -121,12 +139,19 @@ def test_a_split_without_labels_gets_predictions_and_no_score(tuned, sentiment, 
 
 
 def test_truncation_is_counted(pretrained, sentiment, tmp_path):
-    result = finetune(settings(sentiment, max_length=6, epochs=1, baselines=False), pretrained, tmp_path / "out")
-    longer = sum(len(line.split("\t")[0].split()) > 4 for line in (sentiment / "train.tsv").read_text().splitlines()[1:])
+    result = finetune(
+        settings(sentiment, max_length=6, epochs=1, baselines=False), pretrained, tmp_path / "out"
+    )
+    longer = sum(
+        len(line.split("\t")[0].split()) > 4
+        for line in (sentiment / "train.tsv").read_text().splitlines()[1:]
+    )
     assert result.manifest.counters["truncated/train"] == longer > 0
 
 
-def test_from_scratch_takes_the_shape_and_not_the_weights(tuned, pretrained, sentiment, tmp_path, vocab_file):
+def test_from_scratch_takes_the_shape_and_not_the_weights(
+    tuned, pretrained, sentiment, tmp_path, vocab_file
+):
     result = finetune(settings(sentiment, from_scratch=True), pretrained, tmp_path / "same")
     assert list(result.as_json()["metrics"]) == ["accuracy", "majority"]
     assert result.as_json()["metrics"]["accuracy"] == tuned[1].as_json()["metrics"]["from_scratch"]
@@ -164,7 +189,10 @@ def test_mistakes_are_told_in_one_sentence(tuned, pretrained, sentiment, tmp_pat
     with pytest.raises(UsageError, match=r"was pretrained, not fine-tuned .* run `cloze finetune`"):
         evaluate(pretrained, tmp_path / "a", data=str(sentiment))
     with pytest.raises(
-        UsageError, match=r"max_length \(64\) exceeds the model's max_position_embeddings \(32\); use 32 or less"
+        UsageError,
+        match=(
+            r"max_length \(64\) exceeds the model's max_position_embeddings \(32\); use 32 or less"
+        ),
     ):
         finetune(settings(sentiment, max_length=64), pretrained, tmp_path / "b")
     with pytest.raises(UsageError, match="task sst2 needs data"):
@@ -181,18 +209,26 @@ def test_mistakes_are_told_in_one_sentence(tuned, pretrained, sentiment, tmp_pat
 
 
 @pytest.mark.parametrize("stop_at", [7, 15, STEPS, STEPS + 40])
-def test_stopped_anywhere_it_goes_on_to_the_same_bytes(tuned, pretrained, sentiment, tmp_path, stop_at):
+def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
+    tuned, pretrained, sentiment, tmp_path, stop_at
+):
     """Within an epoch, at a score on the way, after the last step, and in the baseline."""
     out, listener = tmp_path / "out", Listener(stop_at)
-    with pytest.raises(Stopped, match="run again to go on"):
-        finetune(settings(sentiment), pretrained, out, report=listener, execution={"checkpoint_every": 5})
+    with pytest.raises(StoppedError, match="run again to go on"):
+        finetune(
+            settings(sentiment), pretrained, out, report=listener, execution={"checkpoint_every": 5}
+        )
     assert not artifact.is_artifact(str(out))
-    assert checkpoint.load(str(out)).task["name"] == "sst2"  # an unfinished artifact's newest checkpoint is one to use
+    assert (
+        checkpoint.load(str(out)).task["name"] == "sst2"
+    )  # an unfinished artifact's newest checkpoint is one to use
     again = Listener()
     result = finetune(settings(sentiment), pretrained, out, report=again)
     assert result.manifest.content_sha256 == tuned[1].manifest.content_sha256
     assert result.manifest.counters == tuned[1].manifest.counters
-    assert sorted({line["step"] for line in listener.lines + again.lines}) == list(range(1, 2 * STEPS + 1))
+    assert sorted({line["step"] for line in listener.lines + again.lines}) == list(
+        range(1, 2 * STEPS + 1)
+    )
     assert [line["step"] for line in _lines(out / "metrics.jsonl")] == list(range(1, STEPS + 1))
 
 
@@ -223,7 +259,13 @@ def test_training_moves_every_part_and_leaves_the_checkpoint_alone(pretrained, s
 
 def test_the_command_line_can_import_the_stages_without_torch():
     program = (
-        "import sys, model.tasks.finetune.stage, model.tasks.evaluate.stage;"
-        "print([m for m in ('torch', 'numpy', 'pyarrow', 'tokenizers', 'apache_beam') if m in sys.modules])"
+        "import sys, cloze.model.tasks.finetune.stage, cloze.model.tasks.evaluate.stage;"
+        "print([m for m in ('torch', 'numpy', 'pyarrow', 'tokenizers', 'apache_beam') if m in "
+        "sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -1,4 +1,6 @@
-"""Tables of one's own: every format gives the same examples, and every fault is told with its place."""
+"""Tables of one's own: every format gives the same examples, and every fault is told with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from model.tasks.formats.labelled_texts import LabelledTexts
-from model.tasks.formats.tables_folds import in_fold
-from model.tasks.table import load_task
-from pipeline.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, UsageError
+from cloze.model.tasks.formats.files import fold_indices
+from cloze.model.tasks.formats.texts import LabelledTexts
+from cloze.model.tasks.table import load_task
 
 COLUMNS = {"text": "premise", "pair": "hypothesis", "label": "gold"}
 ROWS = [
@@ -31,7 +33,10 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
     names = list(rows[0])
     match path.suffix:
         case ".tsv":
-            lines = ["\t".join(names), *("\t".join(str(row[name]) for name in names) for row in rows)]
+            lines = [
+                "\t".join(names),
+                *("\t".join(str(row[name]) for name in names) for row in rows),
+            ]
             path.write_bytes("\r\n".join(lines).encode() + b"\r\n")
         case ".csv":
             out = io.StringIO(newline="")
@@ -45,12 +50,17 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
             parquet.write_table(pa.Table.from_pylist(rows), path)
         case ".arrow":
             table = pa.Table.from_pylist(rows)
-            with pa.OSFile(str(path), "wb") as handle, pa.ipc.new_file(handle, table.schema) as writer:
+            with (
+                pa.OSFile(str(path), "wb") as handle,
+                pa.ipc.new_file(handle, table.schema) as writer,
+            ):
                 writer.write_table(table)
 
 
 def read(path: Path, split: str = "dev", **options: Any) -> LabelledTexts:
-    found: LabelledTexts = load_task("classification", {"columns": COLUMNS, **options}).read(str(path), split, None)
+    found: LabelledTexts = load_task("classification", {"columns": COLUMNS, **options}).read(
+        str(path), split, None
+    )
     return found
 
 
@@ -70,14 +80,18 @@ def test_a_table_is_the_same_in_every_format(tmp_path: Path, suffix: str) -> Non
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".parquet"])
-def test_a_test_split_without_labels_is_read_and_one_of_dev_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_a_test_split_without_labels_is_read_and_one_of_dev_is_refused(
+    tmp_path: Path, suffix: str
+) -> None:
     bare = [{name: value for name, value in row.items() if name != "gold"} for row in ROWS]
     for split in ("test", "dev"):
         write(tmp_path / f"{split}{suffix}", bare)
     assert read(tmp_path, "test").labels is None
     with pytest.raises(DataError, match=r"no column 'gold'.*--split test"):
         read(tmp_path, "dev")
-    write(tmp_path / f"test{suffix}", [{**row, "gold": "-1"} for row in ROWS])  # as the tables of Hugging Face's hub say it
+    write(
+        tmp_path / f"test{suffix}", [{**row, "gold": "-1"} for row in ROWS]
+    )  # as the tables of Hugging Face's hub say it
     assert read(tmp_path, "test").labels is None
     write(tmp_path / f"test{suffix}", ROWS)
     assert read(tmp_path, "test").labels == [1, 0, 1]
@@ -109,16 +123,28 @@ def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path: Path)
         ("dev.tsv", b"\ntext\tlabel\nx\t1\n", "dev.tsv begins with an empty line"),
         ("dev.tsv", b"text\tlabel\n\n\n", "holds a header and no examples"),
         ("dev.tsv", b"text\ttext\tlabel\nx\ty\t1\n", "line 1: two columns are called 'text'"),
-        ("dev.tsv", b"text\tlabel\nx\0y\t1\n", "line 2: a NUL at character 2"),
+        ("dev.tsv", b"text\tlabel\nx\0y\t1\n", "line 2: a NUL at byte 2"),
         ("dev.tsv", b"text\tlabel\nx\t1\n\ny\t0\n", "line 3: 1 columns where the header has 2"),
         ("dev.tsv", b"text\tlabel\nx\t\n", "line 2: the label is empty"),
         ("dev.csv", b'text,label\n"x,1\n', "dev.csv, line 2: unexpected end of data"),
         ("dev.csv", b'text,label\n"x" y,1\n', "dev.csv, line 2: "),
         ("dev.jsonl", b'{"text": "x", "label": "a"}\n{"text": \n', "line 2, column 10: no JSON"),
         ("dev.jsonl", b'["x", "a"]\n', "line 1: list where an object belongs"),
-        ("dev.jsonl", b'{"text": ["x"], "label": "a"}\n', "line 1: the text is a list where a text belongs"),
-        ("dev.jsonl", b'{"text": "x", "label": "a"}\n{"label": "a"}\n', "line 2: the text is empty"),
-        ("dev.jsonl", b'{"text": "x", "label": "a"}\n{"text": "y"}\n', "line 2: the label is empty"),
+        (
+            "dev.jsonl",
+            b'{"text": ["x"], "label": "a"}\n',
+            "line 1: the text is a list where a text belongs",
+        ),
+        (
+            "dev.jsonl",
+            b'{"text": "x", "label": "a"}\n{"label": "a"}\n',
+            "line 2: the text is empty",
+        ),
+        (
+            "dev.jsonl",
+            b'{"text": "x", "label": "a"}\n{"text": "y"}\n',
+            "line 2: the label is empty",
+        ),
         ("dev.jsonl", b'{"text": "x\xff", "label": "a"}\n', "line 1: byte 12 is not UTF-8"),
     ],
 )
@@ -155,11 +181,15 @@ def test_a_label_that_train_does_not_have_is_told_with_its_line(tmp_path: Path) 
     write(tmp_path / "dev.csv", ROWS)
     examples = read(tmp_path)
     task = load_task("classification", {"columns": COLUMNS})
-    with pytest.raises(DataError, match=r"dev\.csv, line 3 holds the label 'no', the model knows yes, maybe"):
-        task.adopt(examples, {"labels": ["yes", "maybe"]})
+    with pytest.raises(
+        DataError, match=r"dev\.csv, line 3 holds the label 'no', the model knows yes, maybe"
+    ):
+        task.align_labels(examples, {"labels": ["yes", "maybe"]})
 
 
-def test_irregular_lines_are_left_out_on_demand_and_counted_but_never_of_a_test_file(tmp_path: Path) -> None:
+def test_irregular_lines_are_left_out_on_demand_and_counted_but_never_of_a_test_file(
+    tmp_path: Path,
+) -> None:
     for split in ("train", "test"):
         (tmp_path / f"{split}.tsv").write_text("text\tlabel\nx\ta\nbroken\ny\tb\tc\nz\tb\n")
     examples = read(tmp_path, "train", columns={}, irregular="drop")
@@ -171,23 +201,35 @@ def test_irregular_lines_are_left_out_on_demand_and_counted_but_never_of_a_test_
 @given(st.lists(st.text(max_size=3), min_size=1, max_size=25), st.integers(2, 5))
 @settings(max_examples=25)
 def test_folds_cut_a_file_into_parts_that_share_no_text(texts: list[str], folds: int) -> None:
-    dev = [in_fold(texts, "dev", folds, fold) for fold in range(folds)]
+    dev = [fold_indices(texts, "dev", folds, fold) for fold in range(folds)]
     assert sorted(number for part in dev for number in part) == list(range(len(texts)))
     for fold in range(folds):
-        train = in_fold(texts, "train", folds, fold)
+        train = fold_indices(texts, "train", folds, fold)
         assert sorted([*train, *dev[fold]]) == list(range(len(texts)))
         assert not {texts[i] for i in train} & {texts[i] for i in dev[fold]}
     different = [len({texts[i] for i in part}) for part in dev]
     assert max(different) - min(different) <= 1
-    turned = {texts[::-1][i] for i in in_fold(texts[::-1], "dev", folds, 0)}
+    turned = {texts[::-1][i] for i in fold_indices(texts[::-1], "dev", folds, 0)}
     assert turned == {texts[i] for i in dev[0]}
 
 
 def test_folds_of_a_table_of_texts(tmp_path: Path) -> None:
-    (tmp_path / "all.tsv").write_text("text\tlabel\n" + "".join(f"text {n}\t{n % 2}\n" for n in range(20)))
-    options = {"columns": {}, "files": {"train": "all.tsv", "dev": "all.tsv"}, "folds": 4, "fold": 3}
-    assert (len(read(tmp_path, "train", **options)), len(read(tmp_path, "dev", **options))) == (15, 5)
-    with pytest.raises(DataError, match=r"no split 'test': its one file is cut into 4 folds; use dev or train"):
+    (tmp_path / "all.tsv").write_text(
+        "text\tlabel\n" + "".join(f"text {n}\t{n % 2}\n" for n in range(20))
+    )
+    options = {
+        "columns": {},
+        "files": {"train": "all.tsv", "dev": "all.tsv"},
+        "folds": 4,
+        "fold": 3,
+    }
+    assert (len(read(tmp_path, "train", **options)), len(read(tmp_path, "dev", **options))) == (
+        15,
+        5,
+    )
+    with pytest.raises(
+        DataError, match=r"no split 'test': its one file is cut into 4 folds; use dev or train"
+    ):
         read(tmp_path, "test", **options)
     with pytest.raises(UsageError, match=r"fold \(4\) must be below folds \(4\)"):
         read(tmp_path, "dev", **{**options, "fold": 4})

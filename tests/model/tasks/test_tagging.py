@@ -1,4 +1,6 @@
-"""Tagging from files to predictions: windows lose no word, loss is taken at first pieces, and what is written can be scored again."""
+"""Tagging from files to predictions: windows lose no word, loss is taken at first pieces, and what
+is written can be scored again.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from model.layers.batch import IGNORE
-from model.tasks.formats.columns import TaggedWords
-from model.tasks.kinds.tagging import Tagging
-from model.tasks.table import load_task
-from model.tasks.words import FIRST, cut, encode_words
-from pipeline.core.errors import DataError, UsageError
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core.errors import DataError, UsageError
+from cloze.model.layers.batch import IGNORE_INDEX
+from cloze.model.tasks.encode import FIRST, cut, encode_words
+from cloze.model.tasks.formats.columns import TaggedWords
+from cloze.model.tasks.kinds.tagging import Tagging
+from cloze.model.tasks.table import load_task
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.columns import sentences, write_columns
 from tests.model.tasks.stages import evaluate, finetune, settings
 
@@ -61,7 +63,7 @@ def test_a_sentence_that_fits_is_one_window(pieces: Tokenizer):
         *("[CLS]", "good", "film", "##s", "the", "[SEP]")
     ]
     assert batch[FIRST][0].tolist() == [False, True, True, False, True, False]
-    assert batch["labels"][0].tolist() == [IGNORE, 1, 0, IGNORE, 0, IGNORE]
+    assert batch["labels"][0].tolist() == [IGNORE_INDEX, 1, 0, IGNORE_INDEX, 0, IGNORE_INDEX]
 
 
 def test_a_word_without_pieces_moves_no_tag(pieces: Tokenizer):
@@ -88,7 +90,7 @@ def test_loss_is_summed_over_first_pieces_alone(pieces: Tokenizer):
     task = load_task("tagging")
     assert isinstance(task, Tagging)
     examples = TaggedWords(words=[["good", "films"], ["the"]], tags=[["B-X", "I-X"], ["O"]])
-    adopted = task.adopt(examples, {"labels": ["O", "B-X", "I-X"]})
+    adopted = task.align_labels(examples, {"labels": ["O", "B-X", "I-X"]})
     batch = task.encode(adopted, pieces, 16).batch([0, 1], "rows")
     assert task.count(batch) == 3
     outputs = torch.randn(*batch["input_ids"].shape, 3, generator=torch.Generator().manual_seed(1))
@@ -103,12 +105,12 @@ def test_loss_is_summed_over_first_pieces_alone(pieces: Tokenizer):
 
 @pytest.mark.parametrize("layout", ["rows", "buckets"])
 def test_layouts_change_no_answer(layout, pieces: Tokenizer, shape, names: Path):
-    from model.families.models import new_backbone
+    from cloze.model.families.models import new_backbone
 
     task = load_task("tagging")
     train = task.read(str(names), "train", None)
-    meaning = task.meaning(train)
-    samples = task.encode(task.adopt(train, meaning), pieces, 24)
+    meaning = task.metadata(train)
+    samples = task.encode(task.align_labels(train, meaning), pieces, 24)
     torch.manual_seed(1)
     network = task.network(new_backbone(shape), shape, meaning, 0.0).eval()
     chosen = np.arange(12)
@@ -116,15 +118,19 @@ def test_layouts_change_no_answer(layout, pieces: Tokenizer, shape, names: Path)
         found = []
         for kind in ("rows", layout):
             batch = samples.batch(chosen, kind)
-            found.append([scores for _, scores in task.answers(network(batch), batch)])
+            found.append([scores for _, scores in task.select_outputs(network(batch), batch)])
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_trained_evaluated_and_its_predictions_score_as_they_did(pretrained: str, names: Path, tmp_path: Path):
+def test_a_checkpoint_is_trained_evaluated_and_its_predictions_score_as_they_did(
+    pretrained: str, names: Path, tmp_path: Path
+):
     out = tmp_path / "ner"
-    made = finetune(settings(names, task="tagging", epochs=12, max_length=24, baselines=False), pretrained, out)
+    made = finetune(
+        settings(names, task="tagging", epochs=12, max_length=24, baselines=False), pretrained, out
+    )
     metrics = made.manifest.summary["metrics"]
     assert list(metrics) == ["f1", "precision", "recall", "accuracy"]
     assert metrics["f1"] > 0.9  # windows of 22 words; two thirds of the sentences are longer
@@ -138,9 +144,11 @@ def test_a_checkpoint_is_trained_evaluated_and_its_predictions_score_as_they_did
     lines = (tmp_path / "eval" / "predictions.txt").read_text().split("\n")
     source = (names / "dev.txt").read_text().split("\n")
     assert [line.rsplit(" ", 1)[0] for line in lines] == source
-    again = load_task("tagging", {"columns": {"tag": 2}}).read(str(tmp_path / "eval" / "predictions.txt"), "dev", None)
+    again = load_task("tagging", {"columns": {"tag": 2}}).read(
+        str(tmp_path / "eval" / "predictions.txt"), "dev", None
+    )
     gold = load_task("tagging").read(str(names), "dev", None)
-    from model.tasks.metrics import tagging
+    from cloze.model.tasks.metrics import tagging
 
     assert tagging.score(gold.tags, again.tags)["f1"] == pytest.approx(metrics["f1"])
     # words alone: they are predicted and not scored
@@ -148,16 +156,23 @@ def test_a_checkpoint_is_trained_evaluated_and_its_predictions_score_as_they_did
     words.write_text("\n".join(line.split(" ")[0] for line in source), encoding="utf-8")
     bare = evaluate(out, tmp_path / "bare", data=str(words))
     assert bare.manifest.summary["metrics"] == {}
-    predicted = [line.split(" ") for line in (tmp_path / "bare" / "predictions.txt").read_text().split("\n")]
+    predicted = [
+        line.split(" ") for line in (tmp_path / "bare" / "predictions.txt").read_text().split("\n")
+    ]
     assert [row[-1] for row in predicted] == [line.rsplit(" ", 1)[-1] for line in lines]
 
 
 def test_types_that_were_not_trained_are_refused_with_file_and_line(names: Path, tmp_path: Path):
     task = load_task("tagging")
-    meaning = task.meaning(task.read(str(names), "train", None))
-    other = write_columns(tmp_path / "other.txt", [[("the", "O")], [("film", "O"), ("plot", "B-ORG")]])
-    with pytest.raises(DataError, match=r"other\.txt, line 6: the tag's type 'ORG' is none that was trained \(LOC, PER\)"):
-        task.adopt(task.read(str(other), "dev", None), meaning)
+    meaning = task.metadata(task.read(str(names), "train", None))
+    other = write_columns(
+        tmp_path / "other.txt", [[("the", "O")], [("film", "O"), ("plot", "B-ORG")]]
+    )
+    with pytest.raises(
+        DataError,
+        match=r"other\.txt, line 6: the tag's type 'ORG' is none that was trained \(LOC, PER\)",
+    ):
+        task.align_labels(task.read(str(other), "dev", None), meaning)
 
 
 def test_a_limit_per_class_is_refused(names: Path):

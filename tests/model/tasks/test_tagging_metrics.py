@@ -1,4 +1,6 @@
-"""Entity scores equal those of the program conlleval, illegal sequences and empty sides included."""
+"""Entity scores equal those of the program conlleval, illegal sequences and empty sides
+included.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +8,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tasks.formats.schemes import entities
-from model.tasks.metrics import tagging
+from cloze.model.tasks.formats.columns import entities
+from cloze.model.tasks.metrics import tagging
 
 TAGS = ["O", "O", "B-PER", "I-PER", "B-creative-work", "I-creative-work"]
 
 
 def _conlleval(gold, predicted):
-    """Correct, predicted and gold chunks, counted in one pass as conlleval does (Tjong Kim Sang and Buchholz 2000), for B, I and O.
+    """Correct, predicted and gold chunks, counted in one pass as conlleval does (Tjong Kim Sang and
+    Buchholz 2000), for B, I and O.
 
-    Unlike what is tested it never lists chunks: it looks at two neighbouring words at a time, sentences set apart by an O.
+    Unlike what is tested it never lists chunks: it looks at two neighbouring words at a time,
+    sentences set apart by an O.
     """
-    rows = [pair for a, b in zip(gold, predicted, strict=True) for pair in (*zip(a, b, strict=True), ("O", "O"))]
+    rows = [
+        pair
+        for a, b in zip(gold, predicted, strict=True)
+        for pair in (*zip(a, b, strict=True), ("O", "O"))
+    ]
     split = [[(tag[0], tag[2:]) for tag in pair] for pair in rows]
     before = [("O", ""), ("O", "")]
     correct = found_gold = found_predicted = 0
     inside = False
     for now in split:
-        ended = [was[0] in "BI" and (now[k][0] in "BO" or was[1] != now[k][1]) for k, was in enumerate(before)]
+        ended = [
+            was[0] in "BI" and (now[k][0] in "BO" or was[1] != now[k][1])
+            for k, was in enumerate(before)
+        ]
         started = [
-            now[k][0] == "B" or (now[k][0] == "I" and (was[0] == "O" or was[1] != now[k][1])) for k, was in enumerate(before)
+            now[k][0] == "B" or (now[k][0] == "I" and (was[0] == "O" or was[1] != now[k][1]))
+            for k, was in enumerate(before)
         ]
         if inside:
             if ended[0] and ended[1] and before[0][1] == before[1][1]:
@@ -50,7 +62,10 @@ def _figures(correct, predicted, gold):
 @st.composite
 def _sides(draw):
     lengths = draw(st.lists(st.integers(1, 8), min_size=1, max_size=5))
-    return tuple([[draw(st.sampled_from(TAGS)) for _ in range(length)] for length in lengths] for _ in range(2))
+    return tuple(
+        [[draw(st.sampled_from(TAGS)) for _ in range(length)] for length in lengths]
+        for _ in range(2)
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -61,7 +76,9 @@ def test_scores_are_those_of_conlleval(sides):
     assert {name: found[name] for name in ("f1", "precision", "recall")} == pytest.approx(
         _figures(*_conlleval(gold, predicted))
     )
-    words = [(a, b) for x, y in zip(gold, predicted, strict=True) for a, b in zip(x, y, strict=True)]
+    words = [
+        (a, b) for x, y in zip(gold, predicted, strict=True) for a, b in zip(x, y, strict=True)
+    ]
     assert found["accuracy"] == pytest.approx(sum(a == b for a, b in words) / len(words))
 
 
@@ -81,7 +98,9 @@ def test_scores_are_those_of_conlleval(sides):
 def test_edge_cases_are_counted_as_conlleval_counts_them(gold, predicted, counts):
     assert _conlleval([gold], [predicted]) == counts
     found = tagging.score([gold], [predicted])
-    assert {name: found[name] for name in ("f1", "precision", "recall")} == pytest.approx(_figures(*counts))
+    assert {name: found[name] for name in ("f1", "precision", "recall")} == pytest.approx(
+        _figures(*counts)
+    )
 
 
 def test_a_type_is_scored_alone_and_an_entity_does_not_cross_sentences():
@@ -89,7 +108,12 @@ def test_a_type_is_scored_alone_and_an_entity_does_not_cross_sentences():
     predicted = [["B-A"], ["I-A", "O", "B-A"]]
     assert [len(entities(tags)) for tags in gold] == [1, 2]
     assert tagging.by_type(gold, predicted) == {
-        "A": {"f1": pytest.approx(0.8), "precision": pytest.approx(2 / 3), "recall": 1.0, "entities": 2},
+        "A": {
+            "f1": pytest.approx(0.8),
+            "precision": pytest.approx(2 / 3),
+            "recall": 1.0,
+            "entities": 2,
+        },
         "B": {"f1": 0.0, "precision": 0.0, "recall": 0.0, "entities": 1},
     }
     assert tagging.score([], []) == dict.fromkeys(tagging.METRICS, 0.0)

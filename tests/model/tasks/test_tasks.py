@@ -7,12 +7,12 @@ import csv
 import numpy as np
 import pytest
 
-from model.tasks.finetune.config import FinetuneConfig
-from model.tasks.formats.labelled_texts import LabelledTexts
-from model.tasks.table import TASKS, load_task
-from model.tasks.task import task_source
-from pipeline.core.config import parse_config
-from pipeline.core.errors import DataError, UsageError
+from cloze.core.config import parse_config
+from cloze.core.errors import DataError, UsageError
+from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.formats.texts import LabelledTexts
+from cloze.model.tasks.table import TASKS, load_task
+from cloze.model.tasks.task import task_source
 
 
 def _write(directory, split, *lines, header="sentence\tlabel", end="\n"):
@@ -76,7 +76,10 @@ def test_the_test_split_has_no_labels(tmp_path):
         (b"sentence\tlabel\ngood\tpositive\n", "line 2: label 'positive' is not one of 0, 1"),
         (b"sentence\tlabel\n \t1\n", "line 2: the sentence is empty"),
         (b"sentence\tlabel\ng\xffod\t1\n", "line 2: byte 2 is not UTF-8"),
-        (b"good film\t1\nbad film\t0\n", "line 1: no column 'sentence' in the header (good film, 1)"),
+        (
+            b"good film\t1\nbad film\t0\n",
+            "line 1: no column 'sentence' in the header (good film, 1)",
+        ),
     ],
 )
 def test_a_fault_names_file_and_line(tmp_path, content, said):
@@ -88,7 +91,13 @@ def test_a_fault_names_file_and_line(tmp_path, content, said):
 
 
 def test_pairs_are_read_by_their_columns(tmp_path):
-    _write(tmp_path, "dev", "x\tgood film\tfine film\tyes", "x\tbad\tfine\tno", header="id\tone\ttwo\tsame")
+    _write(
+        tmp_path,
+        "dev",
+        "x\tgood film\tfine film\tyes",
+        "x\tbad\tfine\tno",
+        header="id\tone\ttwo\tsame",
+    )
     columns = {"text": "one", "pair": "two", "label": "same"}
     read = load_task("classification", {"columns": columns, "labels": ["no", "yes"]}).read
     examples = read(str(tmp_path), "dev", None)
@@ -104,7 +113,10 @@ def test_pairs_are_read_by_their_columns(tmp_path):
 def test_a_wrong_directory_is_named_with_what_belongs_there(tmp_path):
     with pytest.raises(
         DataError,
-        match=r"train\.tsv does not exist; the task reads a directory with train\.tsv and dev\.tsv \(columns: sentence, label\)",
+        match=(
+            r"train\.tsv does not exist; the task reads a directory with train\.tsv and dev\.tsv "
+            r"\(columns: sentence, label\)"
+        ),
     ):
         _read(tmp_path / "nowhere", "train")
 
@@ -112,7 +124,10 @@ def test_a_wrong_directory_is_named_with_what_belongs_there(tmp_path):
 def test_unknown_tasks_are_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match="did you mean 'sst2'"):
         load_task("sst-2")
-    with pytest.raises(UsageError, match=r"finetune\.task \(found 'packages'\): no such task; did you mean 'package'"):
+    with pytest.raises(
+        UsageError,
+        match=r"finetune\.task \(found 'packages'\): no such task; did you mean 'package'",
+    ):
         parse_config(FinetuneConfig, {"task": "packages"}, "finetune")
     with pytest.raises(UsageError, match="needs data"):
         task_source(load_task("sst2"), None, "corpus")
@@ -125,7 +140,7 @@ def test_the_data_path_is_no_part_of_the_fingerprint_but_its_content_is(tmp_path
         (tmp_path / name).mkdir()
         _write(tmp_path / name, "train", "good\t1")
     a, b = (FinetuneConfig(data=str(tmp_path / name)) for name in ("a", "b"))
-    assert a.identity() == b.identity()
+    assert a.fingerprint_fields() == b.fingerprint_fields()
     assert a.external_fingerprints() == b.external_fingerprints()
     _write(tmp_path / "b", "train", "good\t0")
     assert a.external_fingerprints() != b.external_fingerprints()
@@ -154,7 +169,10 @@ def test_balanced_classes_weigh_alike_and_one_on_average():
     examples = LabelledTexts(texts=["x"] * 9, labels=labels, label_names=("a", "b", "c", "d"))
     weights = examples.balanced().weights
     assert sum(weights) == pytest.approx(9)
-    totals = {label: sum(w for w, own in zip(weights, labels, strict=True) if own == label) for label in set(labels)}
+    totals = {
+        label: sum(w for w, own in zip(weights, labels, strict=True) if own == label)
+        for label in set(labels)
+    }
     assert totals == pytest.approx({0: 3.0, 1: 3.0, 3: 3.0})
 
 
@@ -162,13 +180,19 @@ def test_a_train_split_of_one_label_is_refused_and_a_dev_split_scored(tmp_path):
     for split in ("train", "dev"):
         _write(tmp_path, split, "good\t1", "fine\t1")
     task = load_task("sst2")
-    with pytest.raises(DataError, match=r"train\.tsv holds one label only \('1'\); training needs examples of two or more"):
-        task.meaning(_read(tmp_path, "train"))
+    with pytest.raises(
+        DataError,
+        match=r"train\.tsv holds one label only \('1'\); training needs examples of two or more",
+    ):
+        task.metadata(_read(tmp_path, "train"))
     dev = _read(tmp_path)
     right = np.array([[0.2, 0.8], [0.6, 0.4]], dtype=np.float32)
     assert task.score(dev, right) == {"accuracy": 0.5}
     assert task.baselines(dev) == {"majority": 1.0}
-    assert task.details(dev, right, seed=1, resamples=20)["confusion"]["rows_true"] == [[0, 0], [1, 1]]
+    assert task.detailed_metrics(dev, right, seed=1, resamples=20)["confusion"]["rows_true"] == [
+        [0, 0],
+        [1, 1],
+    ]
 
 
 def test_the_baseline_is_in_the_unit_of_the_score(tmp_path):
@@ -179,7 +203,9 @@ def test_the_baseline_is_in_the_unit_of_the_score(tmp_path):
 
 
 def test_relabelling_follows_names_and_refuses_unknown_ones():
-    examples = LabelledTexts(texts=["x", "y"], labels=[0, 1], label_names=("a", "b"), where="dev.tsv")
+    examples = LabelledTexts(
+        texts=["x", "y"], labels=[0, 1], label_names=("a", "b"), where="dev.tsv"
+    )
     assert list(examples.relabelled(["b", "c", "a"]).labels) == [2, 0]
     with pytest.raises(DataError, match=r"dev\.tsv holds the label 'b', the model knows a, c"):
         examples.relabelled(["a", "c"])
@@ -192,4 +218,7 @@ def test_the_real_sst2_reads_as_csv_without_quoting_does(shared_data):
         with open(directory / f"{split}.tsv", encoding="utf-8", newline="") as handle:
             rows = list(csv.reader(handle, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
         assert len(examples) == count
-        assert [[t, examples.label_names[n]] for t, n in zip(examples.texts, examples.labels, strict=True)] == rows
+        assert [
+            [t, examples.label_names[n]]
+            for t, n in zip(examples.texts, examples.labels, strict=True)
+        ] == rows

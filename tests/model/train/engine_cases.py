@@ -1,8 +1,10 @@
-"""Every engine over two ranks beside one process: a table of families, engines, precisions, accumulation and optimizers.
+"""Every engine over two ranks beside one process: a table of families, engines, precisions,
+accumulation and optimizers.
 
-The cases of a table run one after another in the same two processes. Each is compared with plain torch in one process on the very
-same micro-batches, so that nothing but the exchange of gradients and the order of sums differs: in bf16, too, and where a model
-draws random numbers. Clipping is on at every step, so a wrong norm shows in the weights. Half-way, the two ranks meet a gradient that is
+The cases of a table run one after another in the same two processes. Each is compared with plain
+torch in one process on the very same micro-batches, so that nothing but the exchange of gradients
+and the order of sums differs: in bf16, too, and where a model draws random numbers. Clipping is on
+at every step, so a wrong norm shows in the weights. Half-way, the two ranks meet a gradient that is
 not finite, and the one process does not: if that step left a trace, it would show, too.
 """
 
@@ -20,23 +22,29 @@ from typing import Any
 
 import torch
 
-from model.layers import logit_sizes
-from model.train.engines.protocol import Engine
-from model.train.interfaces import MicroBatch
+from cloze.model.layers import logit_sizes
+from cloze.model.train.engines.protocol import Engine
+from cloze.model.train.loop.interfaces import MicroBatch
 from tests.model.datasets import lines
 from tests.model.train.ranks import TINY, start
 
 STEPS, BATCH, RANKS = 20, 8, 2
 RATE, CLIP = 1e-2, 0.5
-EPSILON = 1e-3  # Adam would blow up the rounding of gradients that are zero by nature, such as those of key biases
+# Adam would blow up the rounding of gradients that are zero by nature, such as those of key biases
+EPSILON = 1e-3
 FLOOR = 1e-3  # of the learning rate: a tensor that moved less is measured against it
-# Of a tensor's movement. Gradient that is lost moves it by tens of per cent; in bf16 a last digit sometimes falls to the other side,
-# and what ELECTRA's generator draws with it.
+# Of a tensor's movement. Gradient that is lost moves it by tens of per cent; in bf16 a last digit
+# sometimes falls to the other side, and what ELECTRA's generator draws with it.
 TOLERANCE = {"fp32": 1e-3, "bf16": 6e-2, "fp16": 6e-2}
 CHANGES: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 16},
     "electra": {"embedding_size": 16, "generator_size": 0.5},
-    "deberta": {"pretraining": "rtd", "enhanced_mask_decoder": True, "conv_kernel_size": 3, "position_buckets": 8},
+    "deberta": {
+        "pretraining": "rtd",
+        "enhanced_mask_decoder": True,
+        "conv_kernel_size": 3,
+        "position_buckets": 8,
+    },
     "distilbert": {"type_vocab_size": 0},
     "longformer": {"attention_window": 8},
     "modern": {"local_attention": 8},
@@ -59,7 +67,9 @@ class Case:
     optimizer: str = "adamw"
     reduce: str = "fp32"
     offload: bool = False
-    chunks: bool = False  # logits are computed in chunks of three rows; the one process computes them whole
+    chunks: bool = (
+        False  # logits are computed in chunks of three rows; the one process computes them whole
+    )
 
     def __str__(self) -> str:
         engine = self.engine + (f"-{self.zero}" if self.zero else "")
@@ -76,7 +86,8 @@ class Row:
     """What came out of a case.
 
     Attributes:
-        difference: of the tensor that differs most, the norm of the difference beside that of its movement in training.
+        difference: of the tensor that differs most, the norm of the difference beside that of its
+            movement in training.
         where: that tensor.
         norms: the greatest relative difference of the gradients' norms.
     """
@@ -88,7 +99,10 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        return self.difference <= TOLERANCE[self.case.precision] and self.norms <= TOLERANCE[self.case.precision]
+        return (
+            self.difference <= TOLERANCE[self.case.precision]
+            and self.norms <= TOLERANCE[self.case.precision]
+        )
 
 
 def cases(
@@ -97,12 +111,15 @@ def cases(
     parts: Sequence[int] = (1, 2),
     optimizers: Sequence[str] = ("adamw",),
 ) -> list[Case]:
-    """All that there are. In bf16 a last digit of a gradient that falls to the other side moves Muon's whole update where a matrix has
-    singular values of that size, so there fp32 shows whether an engine that cuts matrices is right.
+    """All that there are. In bf16 a last digit of a gradient that falls to the other side moves
+    Muon's whole update where a matrix has singular values of that size, so there fp32 shows whether
+    an engine that cuts matrices is right.
     """
     return [
         Case(family, *engine, precision, part, optimizer)
-        for family, precision, part, optimizer, engine in itertools.product(families, precisions, parts, optimizers, ENGINES)
+        for family, precision, part, optimizer, engine in itertools.product(
+            families, precisions, parts, optimizers, ENGINES
+        )
         if precision == "fp32" or optimizer != "muon" or not engine[1]
     ]
 
@@ -111,7 +128,9 @@ def table(wanted: Sequence[Case], steps: int = STEPS, timeout: float = 600.0) ->
     """Run the cases in two new processes, each for so many steps."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        (directory / "cases.json").write_text(json.dumps([steps, [asdict(case) for case in wanted]]))
+        (directory / "cases.json").write_text(
+            json.dumps([steps, [asdict(case) for case in wanted]])
+        )
         processes = start(["-m", "tests.model.train.engine_cases", name], RANKS, directory / "log")
         codes = [process.wait(timeout=timeout) for process in processes]
         assert not any(codes), (directory / "log").read_text()[-4000:]
@@ -120,27 +139,29 @@ def table(wanted: Sequence[Case], steps: int = STEPS, timeout: float = 600.0) ->
 
 
 def _main(directory: Path) -> None:
-    from model.train.distributed import World, join
-    from pipeline.core.execution import Execution
+    from cloze.core.stages.execution import Execution
+    from cloze.model.train.distributed import World, init_distributed
     from tests.model.datasets import write_dataset
 
-    world = join(Execution(threads=1, device="cpu"))
+    world = init_distributed(Execution(threads=1, device="cpu"))
     alone = World(0, 1, world.device)
-    if world.first:
-        write_dataset(directory / "nsp", vocab_size=67)  # odd sizes, so that ZeRO has to pad its partitions
+    if world.is_rank_zero:
+        write_dataset(
+            directory / "nsp", vocab_size=67
+        )  # odd sizes, so that ZeRO has to pad its partitions
         write_dataset(directory / "sop", vocab_size=67, pair_task="sop")
         write_dataset(directory / "running", vocab_size=67, pair_task=None)
-    world.first_decides(lambda: 0)  # they are written
+    world.decide_on_rank_zero(lambda: 0)  # they are written
     known: dict[tuple[str, str, int, str], Trained] = {}
     steps, listed = json.loads((directory / "cases.json").read_text())
     for values in listed:
         case = Case(**values)
         key = (case.family, case.precision, case.accumulation, case.optimizer)
         dataset = str(directory / DATASETS.get(case.family, "nsp"))
-        if world.first and key not in known:
+        if world.is_rank_zero and key not in known:
             known = {key: _train(Case(case.family, "torch", 0, *key[1:]), dataset, alone, steps)}
         _, weights, found = _train(case, dataset, world, steps)
-        if world.first:
+        if world.is_rank_zero:
             first, reference, norms = known[key]
             row = _compare(case, first, reference, weights, norms, found)
             with (directory / "rows.jsonl").open("a") as stream:
@@ -148,36 +169,46 @@ def _main(directory: Path) -> None:
 
 
 def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
-    """The weights before and after, and the gradients' norms. One process runs the micro-batches of all ranks."""
-    from model.data.collate import blank
-    from model.data.sampler import Sampler
-    from model.data.shards import Shards
-    from model.families.config import for_dataset
-    from model.families.models import new_model
-    from model.families.presets import parse_model
-    from model.objectives import choose
-    from model.train.batches import Batches
-    from model.train.engines import EngineChoice
-    from model.train.engines.create import create
-    from model.train.interfaces import Recipe
-    from model.train.pace import StepPace
-    from model.train.parameters import freeze_unused
-    from model.train.schedules import Schedule
-    from model.train.scoring import Scoring
-    from model.train.source import DatasetSource
+    """The weights before and after, and the gradients' norms. One process runs the micro-batches of
+    all ranks.
+    """
+    from cloze.model.data.batch import empty_batch
+    from cloze.model.data.sampler import Sampler
+    from cloze.model.data.shards import ShardedRows
+    from cloze.model.families.config import for_dataset
+    from cloze.model.families.models import new_model
+    from cloze.model.families.table import parse_model
+    from cloze.model.objectives import choose
+    from cloze.model.train.engines import EngineConfig
+    from cloze.model.train.engines.create import create
+    from cloze.model.train.evaluate.scoring import PretrainModule
+    from cloze.model.train.loop.batch_source import DatasetSource
+    from cloze.model.train.loop.batches import BatchSizeSchedule
+    from cloze.model.train.loop.duration import StepDuration
+    from cloze.model.train.loop.interfaces import TrainingHyperparameters
+    from cloze.model.train.loop.schedules import Schedule
+    from cloze.model.train.optimizers.parameters import freeze_unused
 
-    shards = Shards(dataset)
+    shards = ShardedRows(dataset)
     assert shards.info is not None
-    logit_sizes.CHUNK["cpu"], logit_sizes.CHUNKS = (3 * 4 * shards.info.vocab_size, 1) if case.chunks else WHOLE
+    logit_sizes.CHUNK["cpu"], logit_sizes.CHUNKS = (
+        (3 * 4 * shards.info.vocab_size, 1) if case.chunks else WHOLE
+    )
     assert shards.info.copies is not None
-    model = for_dataset(parse_model({**TINY, "family": case.family, **CHANGES.get(case.family, {})}), shards.info)
+    model = for_dataset(
+        parse_model({**TINY, "family": case.family, **CHANGES.get(case.family, {})}), shards.info
+    )
     torch.manual_seed(5)
     network = new_model(model)
-    scoring = Scoring(network, choose(model, shards.info), case.precision, weights=model.loss_weights())  # type: ignore[arg-type]
-    freeze_unused(scoring, {**blank(pad=shards.info.special.pad), "mask_id": torch.tensor(-1)})
+    scoring = PretrainModule(
+        network, choose(model, shards.info), case.precision, weights=model.loss_weights()
+    )  # type: ignore[arg-type]
+    freeze_unused(
+        scoring, {**empty_batch(pad=shards.info.special.pad), "mask_id": torch.tensor(-1)}
+    )
     first = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    recipe = Recipe(
-        pace=StepPace(steps=steps, span=steps),
+    recipe = TrainingHyperparameters(
+        pace=StepDuration(steps=steps, span=steps),
         learning_rate=RATE,
         schedule=Schedule(),
         seed=1,
@@ -192,11 +223,11 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
         shards=shards,
         info=shards.info,
         sampler=Sampler(len(shards), shards.info.copies, 1),
-        batches=Batches(BATCH),
+        batches=BatchSizeSchedule(BATCH),
         micro_batch=math.ceil(BATCH / RANKS / case.accumulation),
     )
     engine = create(
-        EngineChoice(case.engine, case.zero, offload=case.offload),
+        EngineConfig(case.engine, case.zero, offload=case.offload),
         scoring,
         recipe,
         world,
@@ -205,9 +236,18 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     )
     norms = []
     for step in range(steps):
-        work = [source.work(step, rank, RANKS).micro_batches for rank in range(RANKS)]
-        counts = torch.tensor([scoring.targets(item.batch) for items in work for item in items]).sum(dim=0).clamp(min=1).float()
-        mine = [item for items in work for item in items] if world.size == 1 else list(work[world.rank])
+        work = [source.step_batches(step, rank, RANKS).micro_batches for rank in range(RANKS)]
+        counts = (
+            torch.tensor([scoring.count_targets(item.batch) for items in work for item in items])
+            .sum(dim=0)
+            .clamp(min=1)
+            .float()
+        )
+        mine = (
+            [item for items in work for item in items]
+            if world.size == 1
+            else list(work[world.rank])
+        )
         if step == steps // 2 and world.size > 1:
             assert not math.isfinite(_step(engine, mine, counts * math.nan, 1000 * step))
         norms.append(_step(engine, mine, counts, 1000 * step))
@@ -242,7 +282,9 @@ def _compare(
     assert reference.keys() == weights.keys()
     differences = {
         name: float((weights[name] - tensor).norm())
-        / max(float((tensor - first[name]).norm()), FLOOR * RATE * len(found) * tensor.numel() ** 0.5)
+        / max(
+            float((tensor - first[name]).norm()), FLOOR * RATE * len(found) * tensor.numel() ** 0.5
+        )
         for name, tensor in reference.items()
         if tensor.is_floating_point()
     }

@@ -1,4 +1,6 @@
-"""Run pretraining in real processes: one of them after another in the same ranks, or as the worker that `cloze` starts."""
+"""Run pretraining in real processes: one of them after another in the same ranks, or as the worker
+that `cloze` starts.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from model.train.config import PretrainConfig
-from pipeline.core.errors import Stopped
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Build, Outcome
-from pipeline.core.worker import Job
+from cloze.core.errors import StoppedError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext, Reporter, StageResult
+from cloze.core.stages.worker import Job
+from cloze.model.train.config import PretrainConfig
 from tests import warm
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -43,7 +44,7 @@ def config(**values: Any) -> PretrainConfig:
         "learning_rate": 3e-3,
         "precision": "fp32",
         "heldout_rows": 8,
-        "keep_last": 1,
+        "keep_for_merge": 1,
         "model": model,
     }
     return PretrainConfig.model_validate({**base, **values})
@@ -51,7 +52,11 @@ def config(**values: Any) -> PretrainConfig:
 
 def inputs_of(dataset: str | Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """A dataset, or several by name, and what else is read."""
-    named = {"dataset": dataset} if isinstance(dataset, str) else {f"dataset/{name}": path for name, path in dataset.items()}
+    named = (
+        {"dataset": dataset}
+        if isinstance(dataset, str)
+        else {f"dataset/{name}": path for name, path in dataset.items()}
+    )
     return {**named, **more}
 
 
@@ -65,7 +70,7 @@ def job(
 ) -> Job:
     return Job(
         stage="pretrain",
-        reference="model.train.stage:STAGE",
+        reference="cloze.model.train.stage:STAGE",
         config=config.model_dump(mode="json"),
         path=str(out),
         inputs=inputs_of(dataset, more),
@@ -90,12 +95,22 @@ def environments(world: int) -> list[dict[str, str]]:
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
 
 
-def start(command: Sequence[str], world: int, log: Path, **extra: str) -> list[subprocess.Popen[bytes]]:
-    """The ranks of a command, with their output in `log`: forks of a Python that has imported the libraries."""
+def start(
+    command: Sequence[str], world: int, log: Path, **extra: str
+) -> list[subprocess.Popen[bytes]]:
+    """The ranks of a command, with their output in `log`: forks of a Python that has imported the
+    libraries.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return [
-            subprocess.Popen([warm.python(), *command], cwd=REPOSITORY, env={**env, **extra}, stdout=output, stderr=output)
+            subprocess.Popen(
+                [warm.python(), *command],
+                cwd=REPOSITORY,
+                env={**env, **extra},
+                stdout=output,
+                stderr=output,
+            )
             for env in environments(world)
         ]
 
@@ -105,17 +120,19 @@ def worker(job: Job, world: int = 1, **extra: str) -> tuple[list[subprocess.Pope
     directory = Path(job.path).with_name(Path(job.path).name + ".job")
     directory.mkdir(parents=True, exist_ok=True)
     job.write(str(directory / "job.json"))
-    return start(["-m", "model.worker", str(directory / "job.json")], world, directory / "log", **extra), directory / "log"
+    return start(
+        ["-m", "cloze.model.worker", str(directory / "job.json")], world, directory / "log", **extra
+    ), directory / "log"
 
 
 @dataclass
 class Here:
     """A run in this process, and what it reported."""
 
-    build: Build
+    build: BuildContext
     reports: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
-    outcome: Outcome | None = None
+    outcome: StageResult | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -135,15 +152,18 @@ def here(
     more: Mapping[str, str] = NOTHING,
     **execution: Any,
 ) -> Here:
-    """Run the stage in this process; with `stop_at`, ask it to stop after that step, and expect that it does.
+    """Run the stage in this process; with `stop_at`, ask it to stop after that step, and expect
+    that it does.
 
     Args:
         more: inputs beside the dataset.
     """
-    from model.train.stage import run
+    from cloze.model.train.stage import run
 
     class Listener(Reporter):
-        def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        def progress(
+            self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+        ) -> None:
             result.reports.append((done, dict(figures)))
             if done == stop_at and "learning_rate" in figures:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -154,10 +174,18 @@ def here(
     out.mkdir(parents=True, exist_ok=True)
     options = Execution.model_validate({"threads": 1, "device": "cpu", **execution})
     inputs = inputs_of(dataset, more)
-    result = Here(Build(path=str(out), inputs=inputs, execution=options, fingerprint=fingerprint, report=Listener()))
+    result = Here(
+        BuildContext(
+            path=str(out),
+            inputs=inputs,
+            execution=options,
+            fingerprint=fingerprint,
+            report=Listener(),
+        )
+    )
     try:
         result.outcome = run(config, result.build)
-    except Stopped:
+    except StoppedError:
         if stop_at is None:
             raise
     else:
@@ -175,7 +203,9 @@ def run_all(jobs: Sequence[Job], world: int, stop_at: Sequence[int | None] | Non
     """Run the jobs one after another in the same `world` processes, which start only once."""
     with tempfile.TemporaryDirectory() as directory:
         file, log = Path(directory) / "jobs.json", Path(directory) / "log"
-        file.write_text(json.dumps(list(zip(stop_at or [None] * len(jobs), map(_as_json, jobs), strict=True))))
+        file.write_text(
+            json.dumps(list(zip(stop_at or [None] * len(jobs), map(_as_json, jobs), strict=True)))
+        )
         processes = start(["-m", "tests.model.train.ranks", str(file)], world, log)
         codes = [process.wait(timeout=900) for process in processes]
         assert not any(codes), log.read_text()[-4000:]

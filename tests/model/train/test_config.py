@@ -12,36 +12,54 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.families.bert.config import BertConfig
-from model.families.presets import model_config
-from model.train import precision, sizing
-from model.train.batches import Batches
-from model.train.config import PretrainConfig
-from model.train.distributed import World
-from model.train.heldout import EVALUATIONS, FEWEST_ROWS, FORWARD_COST, SHARE, HeldOut, HeldOutMeasure, Looks
-from model.train.pace import Moment
-from model.train.parameters import parameter_groups
-from model.train.recipe import recipe, step_pace
-from model.train.stage import STAGE
-from pipeline.core.config import parse_config
-from pipeline.core.errors import ClozeError, UsageError
+from cloze.core.config import parse_config
+from cloze.core.errors import ClozeError, UsageError
+from cloze.model.families.bert.config import BertConfig
+from cloze.model.families.table import model_config
+from cloze.model.train import precision
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.distributed import World
+from cloze.model.train.evaluate.heldout import (
+    EVALUATIONS,
+    FEWEST_ROWS,
+    FORWARD_COST,
+    SHARE,
+    EvaluationSchedule,
+    HeldoutEvaluator,
+    HeldoutSet,
+)
+from cloze.model.train.loop.batches import BatchSizeSchedule
+from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.train.optimizers.parameters import parameter_groups
+from cloze.model.train.plan import batch_plan
+from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.stage import STAGE
 
 CPU = torch.device("cpu")
 
 
 def _imported(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(' '.join(sys.modules))"
-    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
 
 
 def test_importing_the_trainer_leaves_beam_and_deepspeed_out() -> None:
-    found = _imported("import model.train.pretraining, model.train.engines.torch, model.tasks.finetune")
+    found = _imported(
+        "import cloze.model.train.pretraining, cloze.model.train.engines.torch, "
+        "cloze.model.tasks.finetune"
+    )
     assert "torch" in found
     assert not {"apache_beam", "prefect", "mlflow", "deepspeed"} & found
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:
-    assert not {"torch", "deepspeed", "transformers", "safetensors", "tokenizers"} & _imported("import model.train.stage")
+    assert not {"torch", "deepspeed", "transformers", "safetensors", "tokenizers"} & _imported(
+        "import cloze.model.train.stage"
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,9 +92,13 @@ def test_a_config_survives_json() -> None:
 def test_looking_more_often_is_the_same_artifact() -> None:
     config = PretrainConfig()
     for name, value in {"evaluate_every": 3, "log_every": 7, "max_skipped": 2}.items():
-        assert STAGE.fingerprint(config.model_copy(update={name: value}), {}) == STAGE.fingerprint(config, {})
+        assert STAGE.fingerprint(config.model_copy(update={name: value}), {}) == STAGE.fingerprint(
+            config, {}
+        )
     for name, value in {"seed": 3, "heldout_rows": 7, "clip": 2.0, "precision": "fp32"}.items():
-        assert STAGE.fingerprint(config.model_copy(update={name: value}), {}) != STAGE.fingerprint(config, {})
+        assert STAGE.fingerprint(config.model_copy(update={name: value}), {}) != STAGE.fingerprint(
+            config, {}
+        )
 
 
 BERTS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
@@ -90,14 +112,14 @@ def test_learning_rates_fall_with_the_width() -> None:
 
 
 def test_log_lines_are_a_hundred_of_a_short_run() -> None:
-    assert PretrainConfig(steps=1234).lines_every == 12
-    assert PretrainConfig(steps=1_000_000).lines_every == 100
-    assert PretrainConfig(steps=5).lines_every == 1
+    assert PretrainConfig(steps=1234).log_interval == 12
+    assert PretrainConfig(steps=1_000_000).log_interval == 100
+    assert PretrainConfig(steps=5).log_interval == 1
 
 
 @given(st.integers(1, 20_000), st.integers(1, 512), st.integers(1, 4096))
 def test_evaluations_take_a_twentieth_of_the_time(steps: int, batch: int, wanted: int) -> None:
-    looks = Looks.within(steps, steps * batch, wanted, None)
+    looks = EvaluationSchedule.within(steps, steps * batch, wanted, None)
     on_the_way = (steps - 1) // looks.every
     cost = (on_the_way * looks.rows + looks.last) * FORWARD_COST
     assert cost <= max(SHARE * steps * batch, FEWEST_ROWS * FORWARD_COST) * 1.001
@@ -106,38 +128,55 @@ def test_evaluations_take_a_twentieth_of_the_time(steps: int, batch: int, wanted
 
 
 @given(st.integers(1, 2000), st.integers(1, 128), st.integers(1, 1024), st.floats(0, 0.5))
-def test_evaluations_of_a_budget_take_a_twentieth_of_it_too(steps: int, batch: int, wanted: int, start: float) -> None:
-    """Of a training whose length follows from how far it is: steps take the same time each, after a start."""
-    rows = HeldOut(cast(Any, None), wanted, batch, 0, 0, 0)
-    measure = HeldOutMeasure(
-        scoring=cast(Any, None), heldout=rows, world=cast(Any, None), batches=Batches(batch), begun=0, steps=None
+def test_evaluations_of_a_budget_take_a_twentieth_of_it_too(
+    steps: int, batch: int, wanted: int, start: float
+) -> None:
+    """Of a training whose length follows from how far it is: steps take the same time each, after a
+    start.
+    """
+    rows = HeldoutSet(cast(Any, None), wanted, batch, 0, 0, 0)
+    measure = HeldoutEvaluator(
+        scoring=cast(Any, None),
+        heldout=rows,
+        world=cast(Any, None),
+        batches=BatchSizeSchedule(batch),
+        begun=0,
+        steps=None,
     )
     size = (1 - start) / steps
     taken = []
     for step in range(1, steps + 1):
         known = size if step > 1 else 0.0  # nobody knows yet what a step takes
-        moment = Moment(done=start + (step - 1) * size, size=known, whole=1.0, last=step == steps)
+        moment = ScheduleProgress(
+            done=start + (step - 1) * size, step_size=known, total=1.0, last=step == steps
+        )
         if moment.last or measure.due(step, moment):
             taken.append(measure.rows(step, moment))
-    assert sum(taken) * FORWARD_COST <= max(1.2 * SHARE * steps * batch, 2 * FEWEST_ROWS * FORWARD_COST)
+    assert sum(taken) * FORWARD_COST <= max(
+        1.2 * SHARE * steps * batch, 2 * FEWEST_ROWS * FORWARD_COST
+    )
     assert len(taken) <= EVALUATIONS + 1
     if steps * batch > 100 * FEWEST_ROWS and wanted > FEWEST_ROWS and steps > 4 * EVALUATIONS:
         assert len(taken) >= 3, "not one or two alone, where there is time for more"
 
 
 def test_an_interval_that_was_asked_for_is_kept() -> None:
-    assert Looks.within(5500, 5500 * 32, 2048, None) == Looks(550, 2048, 2048)
-    assert Looks.within(100, 3200, 2048, None) == Looks(25, 80, 240)
-    assert Looks.within(100, 3200, 2048, 10) == Looks(10, FEWEST_ROWS, 240)
-    assert Looks.within(1, 8, 24, None) == Looks(1, 24, 24)
+    assert EvaluationSchedule.within(5500, 5500 * 32, 2048, None) == EvaluationSchedule(
+        550, 2048, 2048
+    )
+    assert EvaluationSchedule.within(100, 3200, 2048, None) == EvaluationSchedule(25, 80, 240)
+    assert EvaluationSchedule.within(100, 3200, 2048, 10) == EvaluationSchedule(
+        10, FEWEST_ROWS, 240
+    )
+    assert EvaluationSchedule.within(1, 8, 24, None) == EvaluationSchedule(1, 24, 24)
 
 
 def test_decay_is_on_matrices_alone() -> None:
-    from model.families.models import new_model
+    from cloze.model.families.models import new_model
 
     model = new_model(model_config("bert-tiny", vocab_size=50))
     config = PretrainConfig()
-    decayed, others = parameter_groups(model, recipe(config, "fp32", step_pace(config)))
+    decayed, others = parameter_groups(model, recipe(config, "fp32", step_duration(config)))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
     assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in others["params"])
@@ -145,20 +184,36 @@ def test_decay_is_on_matrices_alone() -> None:
     assert len(decayed["params"]) + len(others["params"]) == len(names)
 
 
-@given(st.integers(1, 70), st.integers(1, 6), st.one_of(st.none(), st.integers(1, 40)), st.integers(0, 3))
+@given(
+    st.integers(1, 70),
+    st.integers(1, 6),
+    st.one_of(st.none(), st.integers(1, 40)),
+    st.integers(0, 3),
+)
 @settings(max_examples=80, deadline=None)
-def test_every_sample_of_a_step_is_in_one_micro_batch(batch: int, size: int, micro: int | None, step: int) -> None:
+def test_every_sample_of_a_step_is_in_one_micro_batch(
+    batch: int, size: int, micro: int | None, step: int
+) -> None:
     world = World(0, size, CPU)
     if size > batch:
         with pytest.raises(UsageError, match=r"processes \(\d+\) is more than the batch"):
-            sizing.plan(batch, micro, BertConfig(), 128, world)
+            batch_plan.plan(batch, micro, BertConfig(), 128, world)
         return
-    plan = sizing.plan(batch, micro, BertConfig(), 128, world)
-    pieces = [sizing.pieces(step * batch, (step + 1) * batch, rank, size, plan.accumulation) for rank in range(size)]
+    plan = batch_plan.plan(batch, micro, BertConfig(), 128, world)
+    pieces = [
+        batch_plan.micro_batch_ranges(
+            step * batch, (step + 1) * batch, rank, size, plan.accumulation
+        )
+        for rank in range(size)
+    ]
     assert {len(piece) for piece in pieces} == {plan.accumulation}
     samples = [sample for piece in pieces for low, high in piece for sample in range(low, high)]
     assert samples == list(range(step * batch, (step + 1) * batch))
-    assert max(high - low for piece in pieces for low, high in piece) <= plan.micro_batch <= (micro or 32)
+    assert (
+        max(high - low for piece in pieces for low, high in piece)
+        <= plan.micro_batch
+        <= (micro or 32)
+    )
 
 
 def test_precision_follows_the_hardware(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -173,10 +228,10 @@ def test_precision_follows_the_hardware(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_tf32_is_a_gpu_s_alone() -> None:
     before, gpu = torch.get_float32_matmul_precision(), torch.device("cuda")
     try:
-        precision.multiply_fp32(False, gpu)
-        precision.multiply_fp32(True, CPU)
+        precision.set_tf32(False, gpu)
+        precision.set_tf32(True, CPU)
         assert torch.get_float32_matmul_precision() == "highest"
-        precision.multiply_fp32(True, gpu)
+        precision.set_tf32(True, gpu)
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)
@@ -192,6 +247,6 @@ def test_an_absent_gpu_is_a_fault_of_usage() -> None:
 
 
 def test_a_full_disk_is_found_before_training(tmp_path: Path) -> None:
-    sizing.check_disk(str(tmp_path), 1000, 2)
-    with pytest.raises(ClozeError, match="GB free"):
-        sizing.check_disk(str(tmp_path), 1 << 50, 2)
+    batch_plan.check_disk(str(tmp_path), 1000, 2)
+    with pytest.raises(ClozeError, match=r"B free, 3 checkpoints take \S+TB; free some space"):
+        batch_plan.check_disk(str(tmp_path), 1 << 50, 2)

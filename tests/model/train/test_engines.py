@@ -1,4 +1,6 @@
-"""Engines: which one runs, and that all of them train every family alike, over two ranks and in one process."""
+"""Engines: which one runs, and that all of them train every family alike, over two ranks and in one
+process.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from model.families.table import FAMILIES
-from model.train.engines import EngineChoice, choose
-from model.train.engines.deepspeed import ds_config
-from model.train.interfaces import Recipe
-from model.train.optimizers import OPTIMIZERS
-from model.train.pace import StepPace
-from model.train.schedules import Schedule
-from pipeline.core.errors import UsageError
+from cloze.core.errors import UsageError
+from cloze.model.families.table import FAMILIES
+from cloze.model.train.engines import EngineConfig, choose
+from cloze.model.train.engines.deepspeed import ds_config
+from cloze.model.train.loop.duration import StepDuration
+from cloze.model.train.loop.interfaces import TrainingHyperparameters
+from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.optimizers import OPTIMIZERS
 from tests.model.train.engine_cases import ENGINES, Case, Row, cases, table
 from tests.model.train.ranks import REPOSITORY
 
@@ -38,7 +40,11 @@ FAST = [
     Case("bert", "deepspeed", 2, "fp16", 2),
 ]
 ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]
-ALL += [Case(family, *engine, "bf16", 1, reduce="bf16", chunks=True) for family in sorted(FAMILIES) for engine in ENGINES]
+ALL += [
+    Case(family, *engine, "bf16", 1, reduce="bf16", chunks=True)
+    for family in sorted(FAMILIES)
+    for engine in ENGINES
+]
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +72,32 @@ def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> Non
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
-        ({}, EngineChoice("torch", 0)),
-        ({"processes": 1}, EngineChoice("torch", 0)),
-        ({"zero": 0}, EngineChoice("torch", 0)),
-        ({"zero": 2}, EngineChoice("deepspeed", 2)),
-        ({"wanted": "deepspeed"}, EngineChoice("deepspeed", 1)),
-        ({"wanted": "deepspeed", "zero": 3, "processes": 1}, EngineChoice("deepspeed", 3)),
-        ({"zero": 1, "processes": 1}, EngineChoice("torch", 0, "one process has nothing to share out at ZeRO 1")),
-        ({"memory": 80 * 10**9}, EngineChoice("torch", 0)),
-        ({"memory": 2 * 10**9}, EngineChoice("deepspeed", 1, "weights and optimizer take 1.8 of 2.0 GB a device")),
+        ({}, EngineConfig("torch", 0)),
+        ({"processes": 1}, EngineConfig("torch", 0)),
+        ({"zero": 0}, EngineConfig("torch", 0)),
+        ({"zero": 2}, EngineConfig("deepspeed", 2)),
+        ({"wanted": "deepspeed"}, EngineConfig("deepspeed", 1)),
+        ({"wanted": "deepspeed", "zero": 3, "processes": 1}, EngineConfig("deepspeed", 3)),
+        (
+            {"zero": 1, "processes": 1},
+            EngineConfig("torch", 0, "one process has nothing to share out at ZeRO 1"),
+        ),
+        ({"memory": 80 * 10**9}, EngineConfig("torch", 0)),
+        (
+            {"memory": 2 * 10**9},
+            EngineConfig("deepspeed", 1, "weights and optimizer take 1.8 of 2.0 GB a device"),
+        ),
     ],
 )
-def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineChoice) -> None:
-    values = {"wanted": "auto", "zero": None, "processes": 2, "parameters": 110_000_000, "memory": None, **asked}
+def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineConfig) -> None:
+    values = {
+        "wanted": "auto",
+        "zero": None,
+        "processes": 2,
+        "parameters": 110_000_000,
+        "memory": None,
+        **asked,
+    }
     assert choose(**values) == found
 
 
@@ -91,18 +110,29 @@ def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineC
         ("deepspeed", 0, r"zero \(0\) with engine deepspeed"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(wanted: str, zero: int | None, sentence: str) -> None:
+def test_what_does_not_fit_together_is_refused(
+    wanted: str, zero: int | None, sentence: str
+) -> None:
     with pytest.raises(UsageError, match=sentence):
         choose(wanted, zero, 2, 1000, None)
 
 
-GPUS = {"wanted": "auto", "zero": None, "processes": 2, "parameters": 1000, "memory": 80 * 10**9, "offload": "cpu"}
+GPUS = {
+    "wanted": "auto",
+    "zero": None,
+    "processes": 2,
+    "parameters": 1000,
+    "memory": 80 * 10**9,
+    "offload": "cpu",
+}
 
 
 def test_the_optimizer_s_state_may_lie_in_the_machine_s_memory() -> None:
-    assert choose(**{**GPUS, "zero": 2}) == EngineChoice("deepspeed", 2, offload=True)
-    assert choose(**{**GPUS, "zero": 2, "offload": "none"}) == EngineChoice("deepspeed", 2)
-    with pytest.raises(UsageError, match=r"offload \(cpu\) needs DeepSpeed's ZeRO 1 to 3, this is engine torch"):
+    assert choose(**{**GPUS, "zero": 2}) == EngineConfig("deepspeed", 2, offload=True)
+    assert choose(**{**GPUS, "zero": 2, "offload": "none"}) == EngineConfig("deepspeed", 2)
+    with pytest.raises(
+        UsageError, match=r"offload \(cpu\) needs DeepSpeed's ZeRO 1 to 3, this is engine torch"
+    ):
         choose(**GPUS)
     with pytest.raises(UsageError, match=r"offload \(cpu\) is for GPUs, training is on the CPU"):
         choose(**{**GPUS, "zero": 2, "memory": None})
@@ -111,8 +141,8 @@ def test_the_optimizer_s_state_may_lie_in_the_machine_s_memory() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("reduce", ["fp32", "bf16"])
 def test_deepspeed_s_config_says_what_ours_says(device: str, reduce: Any) -> None:
-    recipe = Recipe(
-        pace=StepPace(steps=1, span=1),
+    recipe = TrainingHyperparameters(
+        pace=StepDuration(steps=1, span=1),
         learning_rate=1.0,
         schedule=Schedule(),
         seed=1,
@@ -120,14 +150,16 @@ def test_deepspeed_s_config_says_what_ours_says(device: str, reduce: Any) -> Non
         reduce=reduce,
         clip=0.5,
     )
-    found = ds_config(recipe, EngineChoice("deepspeed", 2, offload=device == "cuda"), 4, 3, device)
+    found = ds_config(recipe, EngineConfig("deepspeed", 2, offload=device == "cuda"), 4, 3, device)
     assert (found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]) == (4, 3)
     assert (found["gradient_clipping"], found["communication_data_type"]) == (0.5, reduce)
     assert found["data_types"] == {"grad_accum_dtype": "fp32"}
     zero = found["zero_optimization"]
     assert (zero["stage"], zero["overlap_comm"]) == (2, device == "cuda")
     assert (found["gradient_allreduce_op"], zero["reduce_scatter"]) == ("sum", False)
-    assert zero.get("offload_optimizer") == ({"device": "cpu", "pin_memory": True} if device == "cuda" else None)
+    assert zero.get("offload_optimizer") == (
+        {"device": "cpu", "pin_memory": True} if device == "cuda" else None
+    )
     assert not found["zero_force_ds_cpu_optimizer"]
     assert not {"fp16", "bf16"} & found.keys(), "the weights stay fp32"
 
@@ -136,7 +168,7 @@ def test_deepspeed_does_not_bring_torch_s_compiler() -> None:
     """In a Python of its own: those of other tests have imported it."""
     program = """
 import sys
-from model.train.engines.deepspeed import _import_deepspeed
+from cloze.model.train.engines.deepspeed import _import_deepspeed
 _import_deepspeed("cpu")
 from deepspeed.runtime import compiler
 from deepspeed.runtime.zero.muon import muon_optimizer, original_muon  # as the first optimizer does
@@ -144,5 +176,7 @@ import torch
 print(sorted({"torch._dynamo", "torch._inductor"} & set(sys.modules)), compiler.compile() is torch.compile)
 print(tuple(original_muon.zeropower_via_newtonschulz5(torch.eye(3), 2).shape), muon_optimizer.MuonWithAuxAdam.__name__)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
     assert done.stdout.splitlines() == ["[] True", "(3, 3) MuonWithAuxAdam"]

@@ -1,4 +1,6 @@
-"""`--precision fp16`: the loss is scaled; a gradient that overflows is skipped and told, and no alarm; all of it resumes exactly."""
+"""`--precision fp16`: the loss is scaled; a gradient that overflows is skipped and told, and no
+alarm; all of it resumes exactly.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from model.train.engines import loss_scale
-from model.train.engines.loss_scale import LossScale
-from pipeline.core.errors import ClozeError
+from cloze.core.errors import ClozeError
+from cloze.model.train.engines import loss_scale
+from cloze.model.train.engines.loss_scale import LossScale
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, run_all
 
@@ -23,7 +25,9 @@ def state(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
-def test_the_scale_halves_at_an_overflow_and_doubles_after_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scale_halves_at_an_overflow_and_doubles_after_many_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loss_scale, "GROWTH_STEPS", 3)
     scale, norms = LossScale(torch.device("cpu")), iter([1.0, torch.inf, 1.0, torch.nan, 1.0, 1.0])
     found = []
@@ -41,7 +45,9 @@ def test_the_scale_halves_at_an_overflow_and_doubles_after_many_steps(monkeypatc
     assert float(scale.value) == loss_scale.LEAST
 
 
-def test_overflows_are_skipped_told_and_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overflows_are_skipped_told_and_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = write_dataset(tmp_path / "data")
     monkeypatch.setattr(loss_scale, "FIRST", 2.0**20)
     settings = config(**{**SETTINGS, "steps": 12, "max_skipped": 1})
@@ -53,13 +59,20 @@ def test_overflows_are_skipped_told_and_no_alarm(tmp_path: Path, monkeypatch: py
     assert said["updates"] == 12 - said["overflows"]
     assert said["loss_scale"][0] == 2.0 ** (20 - said["overflows"])
     assert lines(tmp_path / "run" / "metrics.jsonl")[-1]["loss_scale"] == said["loss_scale"][0]
-    assert "step 1 was skipped: its gradient overflows fp16 at a loss scale of 1,048,576, which is halved" in found.said("note")
+    assert (
+        "step 1 was skipped: its gradient overflows fp16 at a loss scale of 1,048,576, which "
+        "is halved"
+    ) in found.said("note")
     assert not (tmp_path / "run" / "skipped.jsonl").exists()
     here(settings, dataset, tmp_path / "halves", micro_batch=4, stop_at=2)
-    assert digests(here(settings, dataset, tmp_path / "halves", micro_batch=4).checkpoint) == digests(found.checkpoint)
+    assert digests(
+        here(settings, dataset, tmp_path / "halves", micro_batch=4).checkpoint
+    ) == digests(found.checkpoint)
 
 
-def test_a_gradient_that_is_not_finite_at_the_least_scale_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_that_is_not_finite_at_the_least_scale_is_an_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = write_dataset(tmp_path / "data")
     monkeypatch.setattr(loss_scale, "FIRST", 1.0)
     wild = config(**{**SETTINGS, "steps": 30, "clip": 0, "warmup_steps": 0}, learning_rate=1e38)
@@ -71,11 +84,19 @@ def test_every_engine_scales_alike(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", vocab_size=67)
     settings = config(**SETTINGS)
     jobs = {
-        stage: job(settings, dataset, tmp_path / f"zero{stage}", zero=stage, micro_batch=2, threads=1) for stage in (0, 1, 3)
+        stage: job(
+            settings, dataset, tmp_path / f"zero{stage}", zero=stage, micro_batch=2, threads=1
+        )
+        for stage in (0, 1, 3)
     }
-    changing = [job(settings, dataset, tmp_path / "changing", zero=stage, micro_batch=2, threads=1) for stage in (2, 0)]
+    changing = [
+        job(settings, dataset, tmp_path / "changing", zero=stage, micro_batch=2, threads=1)
+        for stage in (2, 0)
+    ]
     run_all([*jobs.values(), *changing], 2, [None, None, None, 4, None])
-    wide = here(config(**{**SETTINGS, "precision": "fp32"}), dataset, tmp_path / "fp32", micro_batch=2)
+    wide = here(
+        config(**{**SETTINGS, "precision": "fp32"}), dataset, tmp_path / "fp32", micro_batch=2
+    )
     wanted = [line["loss"] for line in wide.metrics]
     for name in ("zero0", "zero1", "zero3", "changing"):
         found = lines(tmp_path / name / "metrics.jsonl")

@@ -1,4 +1,6 @@
-"""Gradients' norms and updates by part of the network: on one process, and the same from what each rank of ZeRO holds."""
+"""Gradients' norms and updates by part of the network: on one process, and the same from what each
+rank of ZeRO holds.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from model import checkpoint
-from model.data.collate import collate
-from model.data.shards import Shards
-from model.data.training import training_order
-from model.families.models import restore
-from model.train.layer_groups import GROUPS, groups_of
-from model.train.look import SAMPLED, sampled
-from model.train.scoring import Scoring
+from cloze.model import checkpoint
+from cloze.model.data.batch import collate
+from cloze.model.data.mixture import make_sampler
+from cloze.model.data.shards import ShardedRows
+from cloze.model.families.models import load_model
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.monitor.gradient_norms import GROUPS, SAMPLED, groups_of, sampled
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here, job, run_all
 
-ENGINES: tuple[dict[str, Any], ...] = ({"engine": "torch"}, *({"engine": "deepspeed", "zero": zero} for zero in (1, 2, 3)))
+ENGINES: tuple[dict[str, Any], ...] = (
+    {"engine": "torch"},
+    *({"engine": "deepspeed", "zero": zero} for zero in (1, 2, 3)),
+)
 SEEN = [f"{kind}_{group}" for kind in ("grad_norm", "update_ratio") for group in GROUPS]
 
 
@@ -33,15 +37,24 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_layers_lie_in_thirds() -> None:
     def thirds(layers: int) -> str:
         group = groups_of(f"encoder.layers.{n}.attention.weight" for n in range(layers))
-        return "".join(group(f"encoder.layers.{n}.output.bias").split("_")[1][0] for n in range(layers))
+        return "".join(
+            group(f"encoder.layers.{n}.output.bias").split("_")[1][0] for n in range(layers)
+        )
 
     assert [thirds(n) for n in (1, 2, 3, 4, 12)] == ["l", "lm", "lmu", "llmu", "llllmmmmuuuu"]
     group = groups_of(
-        ["encoder.layers.0.w", "generator.encoder.layers.0.w", "generator.encoder.layers.2.w", "encoder.groups.1.w"]
+        [
+            "encoder.layers.0.w",
+            "generator.encoder.layers.0.w",
+            "generator.encoder.layers.2.w",
+            "encoder.groups.1.w",
+        ]
     )
     assert group("encoder.embeddings.word.weight") == "embeddings"
     assert group("generator.encoder.layers.2.w") == "layers_upper"
-    assert {group(name) for name in ("masked_lm.dense.weight", "encoder.norm.weight", "pooler.bias")} == {"heads"}
+    assert {
+        group(name) for name in ("masked_lm.dense.weight", "encoder.norm.weight", "pooler.bias")
+    } == {"heads"}
 
 
 @pytest.mark.parametrize("width", [256, 768])
@@ -50,32 +63,62 @@ def test_a_sample_stands_for_all(width: int) -> None:
     sample = sampled(values)
     assert sample.data_ptr() == values.data_ptr(), "a view: it changes with the weights"
     assert SAMPLED // 2 < sample.numel() <= SAMPLED
-    assert float(sample.norm()) * (len(values) / sample.numel()) ** 0.5 == pytest.approx(float(values.norm()), rel=0.03)
+    assert float(sample.norm()) * (len(values) / sample.numel()) ** 0.5 == pytest.approx(
+        float(values.norm()), rel=0.03
+    )
     assert len((sampled(torch.arange(1000 * width)) % width).unique()) == width, "of every column"
     assert sampled(values[:SAMPLED]).numel() == SAMPLED
 
 
 def test_the_figures_are_those_of_the_step(dataset: str, tmp_path: Path) -> None:
-    """Of a training of one step, from the weights before and after it, and a gradient that is found anew."""
+    """Of a training of one step, from the weights before and after it, and a gradient that is found
+    anew.
+    """
     model = {**STILL, "num_hidden_layers": 3}
     settings = config(
-        steps=2, warmup_steps=0, schedule="constant", log_every=1, model=model, clip=0.05, heldout_rows=0, milestones=(1,)
+        steps=2,
+        warmup_steps=0,
+        schedule="constant",
+        log_every=1,
+        model=model,
+        clip=0.05,
+        heldout_rows=0,
+        milestones=(1,),
     )
     run = here(settings, dataset, tmp_path / "run", checkpoint_every=1)
     line = lines(tmp_path / "run" / "metrics.jsonl")[1]
-    before, after = (checkpoint.load(str(tmp_path / "run" / "checkpoints" / f"step-0000000{n}")) for n in (1, 2))
-    network = restore(before.model, before.state)
-    scoring = Scoring(network, ("mlm", "nsp"), "fp32").train()
-    shards = Shards(dataset)
-    order = training_order(shards, 1, False, 8, None)
+    before, after = (
+        checkpoint.load(str(tmp_path / "run" / "checkpoints" / f"step-0000000{n}")) for n in (1, 2)
+    )
+    network = load_model(before.model, before.state)
+    scoring = PretrainModule(network, ("mlm", "nsp"), "fp32").train()
+    shards = ShardedRows(dataset)
+    order = make_sampler(shards, 1, False, 8, None)
     batch = collate(shards.take(*order.locate(np.arange(8, 16))), pad=0, longest=32)
-    loss, _ = scoring(batch, torch.tensor([float(max(1, n)) for n in scoring.targets(batch)]))
+    loss, _ = scoring(batch, torch.tensor([float(max(1, n)) for n in scoring.count_targets(batch)]))
     loss.backward()
     group = groups_of(name for name, _ in network.named_parameters())
     for wanted in GROUPS:
-        of = [(name, parameter) for name, parameter in network.named_parameters() if group(name) == wanted]
-        gradient = sum(float(parameter.grad.square().sum()) for _, parameter in of if parameter.grad is not None) ** 0.5
-        moved = sum(float((after.state[name] - parameter.detach()).square().sum()) for name, parameter in of) ** 0.5
+        of = [
+            (name, parameter)
+            for name, parameter in network.named_parameters()
+            if group(name) == wanted
+        ]
+        gradient = (
+            sum(
+                float(parameter.grad.square().sum())
+                for _, parameter in of
+                if parameter.grad is not None
+            )
+            ** 0.5
+        )
+        moved = (
+            sum(
+                float((after.state[name] - parameter.detach()).square().sum())
+                for name, parameter in of
+            )
+            ** 0.5
+        )
         weights = sum(float(parameter.detach().square().sum()) for _, parameter in of) ** 0.5
         assert line[f"grad_norm_{wanted}"] == pytest.approx(gradient, rel=1e-3), wanted
         assert line[f"update_ratio_{wanted}"] == pytest.approx(moved / weights, rel=1e-3), wanted
@@ -87,7 +130,9 @@ def test_the_figures_are_those_of_the_step(dataset: str, tmp_path: Path) -> None
 
 def test_all_engines_see_the_same(dataset: str, tmp_path: Path) -> None:
     """Two ranks hold whole parameters, or pieces of flattened ones; a long step is clipped."""
-    settings = config(steps=4, log_every=2, model={**STILL, "num_hidden_layers": 3}, clip=0.1, heldout_rows=0)
+    settings = config(
+        steps=4, log_every=2, model={**STILL, "num_hidden_layers": 3}, clip=0.1, heldout_rows=0
+    )
     names = ["-".join(map(str, how.values())) for how in ENGINES]
     jobs = [
         job(settings, dataset, tmp_path / name, threads=1, device="cpu", processes=2, **how)
@@ -98,21 +143,32 @@ def test_all_engines_see_the_same(dataset: str, tmp_path: Path) -> None:
     alone = here(settings, dataset, tmp_path / "alone", micro_batch=4)
     for name, found in zip(names, told, strict=True):
         for line, other in zip(found, lines(Path(alone.build.path) / "metrics.jsonl"), strict=True):
-            assert {key for key in line if key.startswith(("grad_norm_", "update_ratio_"))} == set(SEEN), name
+            assert {key for key in line if key.startswith(("grad_norm_", "update_ratio_"))} == set(
+                SEEN
+            ), name
             for key in SEEN:
                 assert line[key] == pytest.approx(other[key], rel=5e-3), (name, line["step"], key)
 
 
-def test_a_step_without_an_update_has_no_figures(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from model.train.engines.torch import TorchEngine
+def test_a_step_without_an_update_has_no_figures(
+    dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cloze.model.train.engines.torch import TorchEngine
 
     steps = itertools.count(1)
     backward = TorchEngine.backward
 
-    def broken(engine: TorchEngine, batch: Any, counts: torch.Tensor, *, last: bool) -> torch.Tensor:
-        return backward(engine, batch, counts * (float("nan") if next(steps) == 2 else 1), last=last)
+    def broken(
+        engine: TorchEngine, batch: Any, counts: torch.Tensor, *, last: bool
+    ) -> torch.Tensor:
+        return backward(
+            engine, batch, counts * (float("nan") if next(steps) == 2 else 1), last=last
+        )
 
     monkeypatch.setattr(TorchEngine, "backward", broken)
     here(config(steps=3, log_every=1, heldout_rows=0), dataset, tmp_path / "run")
-    found = [[name for name in line if name.startswith("grad_norm_")] for line in lines(tmp_path / "run" / "metrics.jsonl")]
+    found = [
+        [name for name in line if name.startswith("grad_norm_")]
+        for line in lines(tmp_path / "run" / "metrics.jsonl")
+    ]
     assert [bool(names) for names in found] == [True, False, True]

@@ -1,4 +1,6 @@
-"""Training on several datasets: exact on resume and on any number of ranks, counted by dataset, and what cannot be mixed."""
+"""Training on several datasets: exact on resume and on any number of ranks, counted by dataset, and
+what cannot be mixed.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from model import checkpoint
-from model.hub.card import model_card
-from model.train.metrics import timeless
-from model.train.stage import STAGE
-from pipeline.core.errors import UsageError
-from pipeline.core.execute import execute
-from pipeline.core.execution import Execution
+from cloze.core.errors import UsageError
+from cloze.core.stages.execute import execute
+from cloze.core.stages.execution import Execution
+from cloze.model import checkpoint
+from cloze.model.hub.card import model_card
+from cloze.model.train.monitor.metrics import strip_timing
+from cloze.model.train.stage import STAGE
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here, inputs_of, job, run_all
 
@@ -25,8 +27,12 @@ MIXED = config(steps=9, log_every=1, mixture={"wiki": 2, "books": 1}, milestones
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     place = tmp_path_factory.mktemp("data")
     return {
-        "wiki": write_dataset(place / "wiki", rows=50, seed=1, masks={"rule": "token", "rate": 0.15}),
-        "books": write_dataset(place / "books", rows=30, copies=3, seed=2, masks={"rule": "token", "rate": 0.15}),
+        "wiki": write_dataset(
+            place / "wiki", rows=50, seed=1, masks={"rule": "token", "rate": 0.15}
+        ),
+        "books": write_dataset(
+            place / "books", rows=30, copies=3, seed=2, masks={"rule": "token", "rate": 0.15}
+        ),
         "alone": write_dataset(place / "alone", rows=40, seed=3),
         "long": write_dataset(place / "long", length=40, seed=4),
         "unpaired": write_dataset(place / "unpaired", pair_task=None, seed=5),
@@ -39,12 +45,15 @@ def some(data: dict[str, str], *names: str) -> dict[str, str]:
 
 
 def logged(run: Path) -> list[dict[str, Any]]:
-    return [timeless(line) for line in lines(run / "metrics.jsonl")]
+    return [strip_timing(line) for line in lines(run / "metrics.jsonl")]
 
 
 def last(run: Path) -> dict[str, str]:
     found = digests(max(run.glob("checkpoints/step-*")))
-    return {name: found[name] for name in ("model.safetensors", "training/optimizer.safetensors", "config.json")}
+    return {
+        name: found[name]
+        for name in ("model.safetensors", "training/optimizer.safetensors", "config.json")
+    }
 
 
 def newest(run: Path) -> dict[str, str]:
@@ -58,8 +67,12 @@ def straight(data: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     return out
 
 
-def test_stopped_and_resumed_it_is_the_same_training(data: dict[str, str], straight: Path, tmp_path: Path) -> None:
-    """Dropout is on. The datasets are named in another order: names, not places, tell them apart."""
+def test_stopped_and_resumed_it_is_the_same_training(
+    data: dict[str, str], straight: Path, tmp_path: Path
+) -> None:
+    """Dropout is on. The datasets are named in another order: names, not places, tell
+    them apart.
+    """
     both = some(data, "books", "wiki")
     here(MIXED, both, tmp_path / "halves", micro_batch=4, stop_at=3)
     here(MIXED, both, tmp_path / "halves", micro_batch=4, stop_at=7)
@@ -83,7 +96,7 @@ def test_rows_tokens_and_epochs_of_each_are_counted(data: dict[str, str], straig
         assert min(line["heldout_loss_wiki"], line["heldout_loss_books"]) < line["heldout_loss"]
         assert line["heldout_loss"] < max(line["heldout_loss_wiki"], line["heldout_loss_books"])
     path = str(max(straight.glob("checkpoints/step-*")))
-    told = {one["name"]: one for one in checkpoint.described(path).datasets}
+    told = {one["name"]: one for one in checkpoint.load_metadata(path).datasets}
     assert (told["wiki"]["rows"], told["books"]["rows"]) == rows[-1]
     assert told["wiki"]["share"] == pytest.approx(2 / 3, abs=1e-4)
     card = model_card(checkpoint.load(path), "BertForPreTraining")
@@ -91,38 +104,72 @@ def test_rows_tokens_and_epochs_of_each_are_counted(data: dict[str, str], straig
 
 
 def test_two_ranks_train_on_the_rows_of_one(data: dict[str, str], tmp_path: Path) -> None:
-    settings = config(steps=3, log_every=1, clip=100.0, model=STILL, mixture={"wiki": 2, "books": 1})
+    settings = config(
+        steps=3, log_every=1, clip=100.0, model=STILL, mixture={"wiki": 2, "books": 1}
+    )
     both = some(data, "wiki", "books")
     here(settings, both, tmp_path / "one", micro_batch=8)
-    run_all([job(settings, both, tmp_path / f"zero{zero}", micro_batch=2, zero=zero) for zero in (0, 2)], 2)
+    run_all(
+        [
+            job(settings, both, tmp_path / f"zero{zero}", micro_batch=2, zero=zero)
+            for zero in (0, 2)
+        ],
+        2,
+    )
     for run in ("zero0", "zero2"):
         for ours, theirs in zip(logged(tmp_path / run), logged(tmp_path / "one"), strict=True):
-            exact = ("tokens", "rows_wiki", "rows_books", "tokens_wiki", "tokens_books", "epochs_wiki", "epochs_books")
+            exact = (
+                "tokens",
+                "rows_wiki",
+                "rows_books",
+                "tokens_wiki",
+                "tokens_books",
+                "epochs_wiki",
+                "epochs_books",
+            )
             assert [ours[name] for name in exact] == [theirs[name] for name in exact]
             assert ours["loss"] == pytest.approx(theirs["loss"], abs=3e-6)
             if "heldout_loss_wiki" in theirs:
-                assert ours["heldout_loss_wiki"] == pytest.approx(theirs["heldout_loss_wiki"], abs=1e-5)
+                assert ours["heldout_loss_wiki"] == pytest.approx(
+                    theirs["heldout_loss_wiki"], abs=1e-5
+                )
 
 
 def test_a_growing_batch_takes_the_same_rows(data: dict[str, str], tmp_path: Path) -> None:
     """36 rows in a step of 4 and four of 8 are those of nine steps of 4."""
     both = some(data, "wiki", "books")
-    here(config(steps=5, log_every=1, initial_batch=4, ramp_steps=2), both, tmp_path / "grown")
+    here(
+        config(steps=5, log_every=1, initial_batch=4, batch_ramp_steps=2), both, tmp_path / "grown"
+    )
     here(config(steps=9, log_every=1, global_batch=4), both, tmp_path / "even")
     grown, even = logged(tmp_path / "grown"), logged(tmp_path / "even")
     assert grown[-1]["tokens"] == even[-1]["tokens"]
     assert grown[-1]["rows_books"] == even[-1]["rows_books"]
 
 
-def test_a_phase_over_another_mixture_goes_on_in_each_dataset(data: dict[str, str], straight: Path, tmp_path: Path) -> None:
-    before = {one["name"]: one["rows"] for one in checkpoint.described(newest(straight)["continue"]).datasets}
+def test_a_phase_over_another_mixture_goes_on_in_each_dataset(
+    data: dict[str, str], straight: Path, tmp_path: Path
+) -> None:
+    before = {
+        one["name"]: one["rows"]
+        for one in checkpoint.load_metadata(newest(straight)["continue"]).datasets
+    }
     second = config(steps=4, log_every=1, mixture={"wiki": 1, "books": 3})
     here(second, some(data, "wiki", "books"), tmp_path / "second", more=newest(straight))
     final = logged(tmp_path / "second")[-1]
     assert final["epochs_wiki"] == round((before["wiki"] + final["rows_wiki"]) / 50, 4)
     assert final["rows_wiki"] + final["rows_books"] == 32
-    here(config(steps=2, log_every=1), data["books"], tmp_path / "third", more=newest(tmp_path / "second"))
-    state = json.loads((max((tmp_path / "third").glob("checkpoints/step-*")) / "training" / "state.json").read_text())
+    here(
+        config(steps=2, log_every=1),
+        data["books"],
+        tmp_path / "third",
+        more=newest(tmp_path / "second"),
+    )
+    state = json.loads(
+        (
+            max((tmp_path / "third").glob("checkpoints/step-*")) / "training" / "state.json"
+        ).read_text()
+    )
     assert state["run"]["begun"]["sample"] == before["books"] + final["rows_books"]
     assert state["samples"] == before["books"] + final["rows_books"] + 16
 
@@ -131,7 +178,12 @@ def test_two_phases_over_one_mixture_are_one_training(data: dict[str, str], tmp_
     both = some(data, "wiki", "books")
     here(config(steps=6, schedule_steps=6, log_every=1), both, tmp_path / "whole")
     here(config(steps=3, schedule_steps=6, log_every=1), both, tmp_path / "first")
-    here(config(steps=3, schedule_steps=6, log_every=1), both, tmp_path / "second", more=newest(tmp_path / "first"))
+    here(
+        config(steps=3, schedule_steps=6, log_every=1),
+        both,
+        tmp_path / "second",
+        more=newest(tmp_path / "first"),
+    )
     found, whole = last(tmp_path / "second"), last(tmp_path / "whole")
     assert found["model.safetensors"] == whole["model.safetensors"]
 
@@ -139,7 +191,9 @@ def test_two_phases_over_one_mixture_are_one_training(data: dict[str, str], tmp_
 def test_by_size_temperature_and_tokens(data: dict[str, str], tmp_path: Path) -> None:
     def shares(**values: Any) -> dict[str, float]:
         name = str(len(list(tmp_path.iterdir())))
-        found = here(config(steps=1, **values), some(data, "wiki", "books"), tmp_path / name).outcome
+        found = here(
+            config(steps=1, **values), some(data, "wiki", "books"), tmp_path / name
+        ).outcome
         assert found is not None
         return {one["name"]: one["share"] for one in found.summary["datasets"]}
 
@@ -152,15 +206,27 @@ def test_by_size_temperature_and_tokens(data: dict[str, str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("names", "values", "sentence"),
     [
-        (("wiki", "books"), {"mixture": {"wiki": 1, "books": 1e-9}}, "less than 1 in 65,536 cannot be drawn"),
+        (
+            ("wiki", "books"),
+            {"mixture": {"wiki": 1, "books": 1e-9}},
+            "less than 1 in 65,536 cannot be drawn",
+        ),
         (("alone", "other"), {}, "differ in their vocabulary"),
-        (("alone", "long"), {}, "differ in their length .32 and 40. and cannot be mixed; make both with one --length"),
+        (
+            ("alone", "long"),
+            {},
+            "differ in their length .32 and 40. and cannot be mixed; make both with one --length",
+        ),
         (("alone", "unpaired"), {}, "differ in their pair task"),
         (("alone", "wiki"), {}, "differ in their masking"),
     ],
 )
 def test_what_cannot_be_mixed_is_said_in_a_sentence(
-    data: dict[str, str], tmp_path: Path, names: tuple[str, ...], values: dict[str, Any], sentence: str
+    data: dict[str, str],
+    tmp_path: Path,
+    names: tuple[str, ...],
+    values: dict[str, Any],
+    sentence: str,
 ) -> None:
     given: Any = some(data, *names) if len(names) > 1 else data[names[0]]
     with pytest.raises(UsageError, match=sentence):
@@ -195,11 +261,17 @@ def test_a_dataset_under_two_names_is_refused(data: dict[str, str], tmp_path: Pa
         here(config(), {"a": data["wiki"], "b": data["wiki"]}, tmp_path / "run")
 
 
-def test_the_fingerprint_is_of_all_datasets_and_their_weights(data: dict[str, str], tmp_path: Path) -> None:
+def test_the_fingerprint_is_of_all_datasets_and_their_weights(
+    data: dict[str, str], tmp_path: Path
+) -> None:
     def made(name: str, **values: Any) -> str:
         inputs = {f"dataset/{one}": data[one] for one in ("wiki", "books")}
         run = execute(
-            STAGE, config(steps=1, **values), inputs, str(tmp_path / name), execution=Execution(threads=1, device="cpu")
+            STAGE,
+            config(steps=1, **values),
+            inputs,
+            str(tmp_path / name),
+            execution=Execution(threads=1, device="cpu"),
         )
         assert set(run.manifest.parents) == {"dataset/wiki", "dataset/books"}
         return run.manifest.fingerprint
@@ -207,4 +279,4 @@ def test_the_fingerprint_is_of_all_datasets_and_their_weights(data: dict[str, st
     plain, weighed = made("plain"), made("weighed", mixture={"wiki": 2, "books": 1})
     assert plain != weighed
     alone = config(steps=1)
-    assert not {"mixture", "mixture_temperature", "mixture_by"} & alone.identity().keys()
+    assert not {"mixture", "mixture_temperature", "mixture_by"} & alone.fingerprint_fields().keys()

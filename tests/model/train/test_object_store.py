@@ -1,7 +1,10 @@
-"""A training whose artifact lies in an object store: saved, stopped, resumed, pruned and read there as on a disk."""
+"""A training whose artifact lies in an object store: saved, stopped, resumed, pruned and read there
+as on a disk.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Mapping
@@ -10,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from model import checkpoint
-from model.train.stage import run
-from pipeline.core import checkpoints, storage
-from pipeline.core.errors import DataError, Stopped
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Build
+from cloze.core import storage
+from cloze.core.artifacts import checkpoints
+from cloze.core.errors import DataError, StoppedError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.model import checkpoint
+from cloze.model.train.plan import micro_batch_finder
+from cloze.model.train.stage import run
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here
 from tests.object_store import Store
@@ -30,25 +34,33 @@ class Listener(Reporter):
     def __init__(self, stop_at: int | None) -> None:
         self.stop_at, self.notes = stop_at, list[str]()
 
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
         self.notes += [str(figures["note"])] if "note" in figures else []
         if done == self.stop_at and "learning_rate" in figures:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def train(dataset: str, path: str, stop_at: int | None = None) -> list[str]:
-    options = Execution(threads=1, device="cpu", checkpoint_every=1, keep_checkpoints=2)
-    build = Build(path=path, inputs={"dataset": dataset}, execution=options, fingerprint="f" * 64, report=Listener(stop_at))
+def train(dataset: str, path: str, stop_at: int | None = None, **more: Any) -> list[str]:
+    options = Execution(threads=1, device="cpu", checkpoint_every=1, keep_checkpoints=2, **more)
+    build = BuildContext(
+        path=path,
+        inputs={"dataset": dataset},
+        execution=options,
+        fingerprint="f" * 64,
+        report=Listener(stop_at),
+    )
     try:
         run(SETTINGS, build)
-    except Stopped:
+    except StoppedError:
         assert stop_at is not None
     assert isinstance(build.report, Listener)
     return build.report.notes
 
 
 def kept(path: str) -> list[int]:
-    return [checkpoints.step_of(directory) for directory in checkpoints.complete_steps(path)]
+    return [checkpoints.parse_step(directory) for directory in checkpoints.complete_steps(path)]
 
 
 def test_a_training_in_a_store_is_stopped_resumed_and_read(store: Store, tmp_path: Path) -> None:
@@ -58,18 +70,28 @@ def test_a_training_in_a_store_is_stopped_resumed_and_read(store: Store, tmp_pat
     assert kept(path) == [2, 3]
     part = storage.join(path, "checkpoints", "step-00000004", "model.safetensors")
     storage.write_bytes(part, b"what a kill has left")
-    with checkpoints.held(storage.join(path, "checkpoints", "step-00000002")):
-        assert any("going on from checkpoints/step-00000003" in note for note in train(dataset, path, stop_at=5))
+    with checkpoints.pinned(storage.join(path, "checkpoints", "step-00000002")):
+        assert any(
+            "going on from checkpoints/step-00000003" in note
+            for note in train(dataset, path, stop_at=5)
+        )
         assert kept(path) == [2, 4, 5]
     assert checkpoint.load(path).step == 5
     train(dataset, path)
     assert kept(path) == [6]
-    found = [name for name in storage.list_files(path) if "/" not in name or name.startswith("checkpoints/_")]
+    found = [
+        name
+        for name in storage.list_files(path)
+        if "/" not in name or name.startswith("checkpoints/_")
+    ]
     assert found == ["metrics.jsonl"]
     loaded = checkpoint.load(path)
     checkpoint.verify(loaded.path)
     expected = digests(straight.checkpoint)
-    assert storage.sha256(storage.join(loaded.path, "model.safetensors"))[0] == expected["model.safetensors"]
+    assert (
+        storage.sha256(storage.join(loaded.path, "model.safetensors"))[0]
+        == expected["model.safetensors"]
+    )
     optimizer = storage.join(loaded.path, "training", "optimizer.safetensors")
     assert storage.sha256(optimizer)[0] == expected["training/optimizer.safetensors"]
     metrics = tmp_path / "metrics.jsonl"
@@ -79,12 +101,14 @@ def test_a_training_in_a_store_is_stopped_resumed_and_read(store: Store, tmp_pat
     ]
 
 
-def test_a_reader_and_who_prunes_see_each_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_and_who_prunes_see_each_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = store.path("run", "checkpoints", "step-00000002")
     storage.write_bytes(storage.join(directory, "checkpoint.json"), b"{}")
-    with checkpoints.held(directory):
+    with checkpoints.pinned(directory):
         assert checkpoints.remove(directory) is False
-    assert storage.names_in(store.path("run", "checkpoints")) == ["step-00000002"]
+    assert storage.list_names(store.path("run", "checkpoints")) == ["step-00000002"]
     looks = checkpoints._is_read
 
     def late(path: str) -> bool:  # the reader comes between the first look and the second
@@ -93,7 +117,7 @@ def test_a_reader_and_who_prunes_see_each_other(store: Store, monkeypatch: pytes
         mark.__enter__()
         return found
 
-    mark = checkpoints.held(directory)
+    mark = checkpoints.pinned(directory)
     monkeypatch.setattr(checkpoints, "_is_read", late)
     assert checkpoints.remove(directory) is False
     assert checkpoints.is_checkpoint(directory)
@@ -103,5 +127,32 @@ def test_a_reader_and_who_prunes_see_each_other(store: Store, monkeypatch: pytes
     monkeypatch.setattr(checkpoints, "HELD_SECONDS", -1.0)
     assert checkpoints.remove(directory) is True
     assert storage.list_files(store.path("run")) == []
-    with pytest.raises(DataError, match="its training has removed it"), checkpoints.held(directory):
+    with (
+        pytest.raises(DataError, match="its training has removed it"),
+        checkpoints.pinned(directory),
+    ):
         pass
+
+
+def test_the_micro_batch_that_was_found_lies_in_the_store(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resume on another machine cuts batches as before; nothing is written below the working
+    directory.
+    """
+    dataset, path = write_dataset(tmp_path / "dataset"), store.path("run")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 2)
+    train(dataset, path, stop_at=2, micro_batch="auto")
+    assert (
+        json.loads(storage.read_text(storage.join(path, micro_batch_finder.FILE)))["micro_batch"]
+        == 2
+    )
+    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 4)
+    train(dataset, path, micro_batch="auto")
+    assert list((tmp_path / "here").iterdir()) == []
+    assert (
+        json.loads(storage.read_text(storage.join(path, micro_batch_finder.FILE)))["micro_batch"]
+        == 2
+    )

@@ -1,4 +1,6 @@
-"""`--activation-checkpointing` in a training: the same losses with every engine and ZeRO stage, and to the bit in one process."""
+"""`--activation-checkpointing` in a training: the same losses with every engine and ZeRO stage, and
+to the bit in one process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def test_one_process_trains_to_the_same_bits(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data")
     settings = config(model=DEEPER, steps=3)
     usual = here(settings, dataset, tmp_path / "usual", micro_batch=4)
-    again = here(settings, dataset, tmp_path / "again", micro_batch=4, activation_checkpointing=True)
+    again = here(
+        settings, dataset, tmp_path / "again", micro_batch=4, activation_checkpointing=True
+    )
     found, wanted = (run.checkpoint / "model.safetensors" for run in (again, usual))
     assert found.read_bytes() == wanted.read_bytes()
 
@@ -26,7 +30,13 @@ def test_every_zero_stage_trains_alike(tmp_path: Path) -> None:
     settings = config(model=DEEPER, steps=3)
     jobs = {
         stage: job(
-            settings, dataset, tmp_path / f"zero{stage}", zero=stage, micro_batch=2, threads=1, activation_checkpointing=True
+            settings,
+            dataset,
+            tmp_path / f"zero{stage}",
+            zero=stage,
+            micro_batch=2,
+            threads=1,
+            activation_checkpointing=True,
         )
         for stage in range(4)
     }

@@ -1,4 +1,6 @@
-"""Checkpoints that are written while training goes on, by all ranks, and read by any number of others."""
+"""Checkpoints that are written while training goes on, by all ranks, and read by any number of
+others.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from model import checkpoint
-from model.tensors import Tensors, write_tensors
-from model.train import saving
-from pipeline.core import checkpoints
+from cloze.core.artifacts import checkpoints
+from cloze.model import checkpoint
+from cloze.model.tensors import LazyTensors, write_tensors
+from cloze.model.train.resume import saving
 from tests import warm
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here, job, run_all, worker
@@ -57,19 +59,41 @@ def test_steps_go_on_while_a_checkpoint_is_written_and_leave_no_trace_in_it(
     assert digests(run / at) == digests(tmp_path / "stopped" / at)
 
 
-def test_a_rank_that_cannot_write_its_part_ends_all_with_its_sentence(dataset: str, tmp_path: Path) -> None:
-    """Its files may not grow beyond a size that is less than its part: like a full disk, on that rank alone."""
-    endless, run = config(steps=1_000_000, evaluate_every=1_000_000, log_every=1_000_000), tmp_path / "run"
-    processes, log = worker(job(endless, dataset, run, threads=1, device="cpu", checkpoint_every=20, keep_checkpoints=9), 2)
+def test_a_rank_that_cannot_write_its_part_ends_all_with_its_sentence(
+    dataset: str, tmp_path: Path
+) -> None:
+    """Its files may not grow beyond a size that is less than its part: like a full disk, on that
+    rank alone.
+    """
+    endless, run = (
+        config(steps=1_000_000, evaluate_every=1_000_000, log_every=1_000_000),
+        tmp_path / "run",
+    )
+    processes, log = worker(
+        job(
+            endless, dataset, run, threads=1, device="cpu", checkpoint_every=20, keep_checkpoints=9
+        ),
+        2,
+    )
     try:
-        wait_for(lambda: checkpoints.complete_steps(str(run)) or any(one.poll() for one in processes), "the first checkpoint")
-        size = max(path.stat().st_size for path in run.glob("checkpoints/*/training/*-of-00002.safetensors"))
+        wait_for(
+            lambda: checkpoints.complete_steps(str(run)) or any(one.poll() for one in processes),
+            "the first checkpoint",
+        )
+        size = max(
+            path.stat().st_size
+            for path in run.glob("checkpoints/*/training/*-of-00002.safetensors")
+        )
         resource.prlimit(warm.real(processes[1].pid), resource.RLIMIT_FSIZE, (size - 1, size - 1))
-        assert [process.wait(timeout=PATIENCE) for process in processes] == [1, 1], log.read_text()[-3000:]
+        assert [process.wait(timeout=PATIENCE) for process in processes] == [1, 1], log.read_text()[
+            -3000:
+        ]
     finally:
         for process in processes:
             warm.kill(process)
-    assert "could not be written by rank 1 (File too large); older ones are intact" in log.read_text()
+    assert (
+        "could not be written by rank 1 (File too large); older ones are intact" in log.read_text()
+    )
     left = checkpoints.step_directories(str(run))
     assert left == checkpoints.complete_steps(str(run)) != []
     for directory in left:
@@ -78,7 +102,10 @@ def test_a_rank_that_cannot_write_its_part_ends_all_with_its_sentence(dataset: s
 
 def whole(directory: Path) -> dict[str, torch.Tensor]:
     """Weights and optimizer state of a checkpoint, whoever wrote it."""
-    return {**checkpoint.weights(str(directory)), **Tensors.open(str(directory / "training"), "optimizer.safetensors")}
+    return {
+        **checkpoint.weights(str(directory)),
+        **LazyTensors.open(str(directory / "training"), "optimizer.safetensors"),
+    }
 
 
 @pytest.mark.soak
@@ -87,7 +114,10 @@ def whole(directory: Path) -> dict[str, torch.Tensor]:
 def test_eight_ranks_write_and_one_and_three_read(zero: int, dataset: str, tmp_path: Path) -> None:
     """The training goes on as if one process had run all of it."""
     settings = config(steps=6, log_every=1, evaluate_every=6, model=STILL)
-    written, at = tmp_path / "eight", "checkpoints/step-00000004"  # several ranks stop one step after they are asked to
+    written, at = (
+        tmp_path / "eight",
+        "checkpoints/step-00000004",
+    )  # several ranks stop one step after they are asked to
     run_all([job(settings, dataset, written, micro_batch=1, zero=zero)], 8, [3])
     assert len(list((written / at).glob("model-*-of-00008.safetensors"))) == 8
     expected = whole(written / at).keys()
@@ -101,12 +131,23 @@ def test_eight_ranks_write_and_one_and_three_read(zero: int, dataset: str, tmp_p
         if ranks == 1:
             here(settings, dataset, read, micro_batch=8, keep_checkpoints=9)
         else:
-            run_all([job(settings, dataset, read, micro_batch=1, zero=zero, keep_checkpoints=9)], ranks)
+            run_all(
+                [job(settings, dataset, read, micro_batch=1, zero=zero, keep_checkpoints=9)], ranks
+            )
         found = whole(read / "checkpoints" / "step-00000006")
         assert found.keys() == straight.keys() == expected
         for name, tensor in straight.items():
-            torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
-        losses = [[line["loss"] for line in lines(place / "metrics.jsonl")] for place in (read, tmp_path / "straight")]
+            torch.testing.assert_close(
+                found[name],
+                tensor,
+                rtol=1e-3,
+                atol=1e-6,
+                msg=lambda text, name=name: f"{name}: {text}",
+            )
+        losses = [
+            [line["loss"] for line in lines(place / "metrics.jsonl")]
+            for place in (read, tmp_path / "straight")
+        ]
         assert losses[0] == pytest.approx(losses[1], abs=2e-6)  # lines have six digits
 
 

@@ -1,4 +1,6 @@
-"""`--micro-batch auto`: what fits is found, all ranks take the same, and training comes to the same."""
+"""`--micro-batch auto`: what fits is found, all ranks take the same, and training comes to the
+same.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from model.train import trial
-from model.train.trial import FILE, grown
-from pipeline.core.errors import ClozeError
-from pipeline.core.execution import Execution
+from cloze.core.errors import ClozeError
+from cloze.core.stages.execution import Execution
+from cloze.model.train.plan import micro_batch_finder
+from cloze.model.train.plan.micro_batch_finder import FILE, extrapolate_rows
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here, job, run_all
 
@@ -42,7 +44,7 @@ def test_rows_are_doubled_until_memory_is_out_and_what_is_left_is_worked_out(
     room: float, fixed: float, most: int, wanted: int
 ) -> None:
     tried: list[int] = []
-    assert grown(memory(80 * GB, fixed * GB, GB, tried), room * GB, most) == wanted
+    assert extrapolate_rows(memory(80 * GB, fixed * GB, GB, tried), room * GB, most) == wanted
     assert tried == sorted(set(tried))
     assert len(tried) <= 11
 
@@ -57,8 +59,12 @@ def test_auto_is_found_written_down_and_comes_to_the_same_weights(tmp_path: Path
     assert "8 rows of 32 tokens fit at once" in auto.said("note")
     assert json.loads((tmp_path / "auto" / FILE).read_text())["micro_batch"] == 8
     found, wanted = (lines(Path(run.build.path) / "metrics.jsonl") for run in (auto, small))
-    assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in wanted], rel=1e-5)
-    assert [line["grad_norm"] for line in found] == pytest.approx([line["grad_norm"] for line in wanted], rel=1e-4)
+    assert [line["loss"] for line in found] == pytest.approx(
+        [line["loss"] for line in wanted], rel=1e-5
+    )
+    assert [line["grad_norm"] for line in found] == pytest.approx(
+        [line["grad_norm"] for line in wanted], rel=1e-4
+    )
 
 
 def test_trying_leaves_the_training_as_it_would_be_without(tmp_path: Path) -> None:
@@ -70,29 +76,39 @@ def test_trying_leaves_the_training_as_it_would_be_without(tmp_path: Path) -> No
     assert (auto.checkpoint / weights).read_bytes() == (fixed.checkpoint / weights).read_bytes()
 
 
-def test_one_that_is_resumed_cuts_its_batch_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_resumed_cuts_its_batch_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or its dropout would be drawn otherwise."""
     dataset = write_dataset(tmp_path / "data")
-    monkeypatch.setattr(trial, "_on_cpu", lambda *_: 4)
+    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 4)
     here(config(steps=4), dataset, tmp_path / "run", micro_batch="auto", stop_at=2)
-    monkeypatch.setattr(trial, "_on_cpu", lambda *_: 8)
+    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 8)
     resumed = here(config(steps=4), dataset, tmp_path / "run", micro_batch="auto")
     assert resumed.outcome is not None
     assert resumed.outcome.summary["micro_batch"] == 4
     straight = here(config(steps=4), dataset, tmp_path / "straight", micro_batch=4)
-    assert (resumed.checkpoint / "model.safetensors").read_bytes() == (straight.checkpoint / "model.safetensors").read_bytes()
+    assert (resumed.checkpoint / "model.safetensors").read_bytes() == (
+        straight.checkpoint / "model.safetensors"
+    ).read_bytes()
 
 
-def test_where_not_one_row_fits_it_says_what_would_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_not_one_row_fits_it_says_what_would_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = write_dataset(tmp_path / "data")
-    monkeypatch.setattr(trial, "_free_memory", lambda: 0.0)
-    with pytest.raises(ClozeError, match="not one row of 32 tokens fits .* --activation-checkpointing"):
+    monkeypatch.setattr(micro_batch_finder, "_free_memory", lambda: 0.0)
+    with pytest.raises(
+        ClozeError, match="not one row of 32 tokens fits .* --activation-checkpointing"
+    ):
         here(config(), dataset, tmp_path / "run", micro_batch="auto")
 
 
 def test_ranks_agree_on_what_fits(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data")
-    run_all([job(config(steps=2), dataset, tmp_path / "run", micro_batch="auto", zero=1, threads=1)], 2)
+    run_all(
+        [job(config(steps=2), dataset, tmp_path / "run", micro_batch="auto", zero=1, threads=1)], 2
+    )
     assert json.loads((tmp_path / "run" / FILE).read_text())["micro_batch"] == 4
     assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")][-1] == 2
 

@@ -1,4 +1,6 @@
-"""What ranks send each other in a training: bytes of the collectives that add gradients up, by type. Run as one of two ranks."""
+"""What ranks send each other in a training: bytes of the collectives that add gradients up, by
+type. Run as one of two ranks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-SUMS = ("allreduce_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_")
+SUMS = (
+    "allreduce_",
+    "reduce_",
+    "reduce_scatter_",
+    "_reduce_scatter_base_",
+    "reduce_scatter_tensor_coalesced_",
+)
 STEPS = 4
 CASES = [
     (engine, zero, reduce)
@@ -30,31 +38,44 @@ class Wire(TorchDispatchMode):
         self.bytes: Counter[str] = Counter()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         if func.namespace == "c10d" and func.overloadpacket.__name__ in SUMS:
-            sent = [item for item in tree_leaves(args) if isinstance(item, Tensor) and item.is_floating_point()]
+            sent = [
+                item
+                for item in tree_leaves(args)
+                if isinstance(item, Tensor) and item.is_floating_point()
+            ]
             for tensor in sent:
                 self.bytes[str(tensor.dtype)] += tensor.numel() * tensor.itemsize
         return func(*args, **(kwargs or {}))
 
 
 def _main(directory: Path) -> None:
-    from model.train.distributed import join
-    from pipeline.core.execution import Execution
+    from cloze.core.stages.execution import Execution
+    from cloze.model.train.distributed import init_distributed
     from tests.model.datasets import write_dataset
     from tests.model.train.engine_cases import Case, _train
 
-    world = join(Execution(threads=1, device="cpu"))
-    if world.first:
+    world = init_distributed(Execution(threads=1, device="cpu"))
+    if world.is_rank_zero:
         write_dataset(directory / "nsp", vocab_size=67)
-    world.first_decides(lambda: 0)
+    world.decide_on_rank_zero(lambda: 0)
     found = []
     for engine, zero, reduce in CASES:
         with Wire() as wire:
-            _train(Case("bert", engine, zero, "bf16", 2, reduce=reduce), str(directory / "nsp"), world, STEPS)
+            _train(
+                Case("bert", engine, zero, "bf16", 2, reduce=reduce),
+                str(directory / "nsp"),
+                world,
+                STEPS,
+            )
         found.append([[engine, zero, reduce], dict(wire.bytes)])
-    if world.first:
+    if world.is_rank_zero:
         (directory / "wire.json").write_text(json.dumps(found))
 
 

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from model import checkpoint
-from model.families.models import restore_backbone
-from model.use.embed import Embedder
-from model.use.embed_stage import STAGE, EmbedConfig
-from pipeline import tokenizer
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execution import Execution
-from pipeline.core.stage import Build
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.model import checkpoint
+from cloze.model.families.models import load_backbone
+from cloze.model.use.configs import EmbedConfig
+from cloze.model.use.embed import EmbeddingPipeline
+from cloze.model.use.verb import EMBED
+from cloze.pipeline import tokenizer
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint, write_tokenizer
 
 TEXTS = ["the cat sat on the mat.", "a", "walking dogs walked in paris", "the dog ran in the park"]
@@ -31,11 +32,22 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 def write_tuned(base: Path, **head: Any) -> str:
     """A checkpoint as tuning for retrieval leaves it."""
     pieces = write_tokenizer(base / "scratch")
-    state = {name: tensor for name, tensor in tiny_model().state_dict().items() if name.startswith(("encoder.", "pooler."))}
+    state = {
+        name: tensor
+        for name, tensor in tiny_model().state_dict().items()
+        if name.startswith(("encoder.", "pooler."))
+    }
     task = {"name": "retrieval", "max_length": 6, **head}
     path = str(base / "tuned")
-    checkpoint.save_weights(path, model=tiny_config(), state=state, tokenizer=pieces, heads={"embedding": head}, task=task)
-    checkpoint.complete(path)
+    checkpoint.save_weights(
+        path,
+        model=tiny_config(),
+        state=state,
+        tokenizer=pieces,
+        heads={"embedding": head},
+        task=task,
+    )
+    checkpoint.finalize(path)
     return path
 
 
@@ -44,7 +56,7 @@ def states(path: str, text: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Of one text alone: the last states [L, D], and the pooler's output [D]."""
     loaded = checkpoint.load(path)
     pieces = tokenizer.load(loaded.tokenizer)
-    encoder, pooler = restore_backbone(loaded.model, loaded.state)
+    encoder, pooler = load_backbone(loaded.model, loaded.state)
     ids = torch.tensor([[pieces.special.cls, *pieces.encode_batch([text])[0], pieces.special.sep]])
     hidden = encoder(ids, None, 0 * ids)
     return hidden[0], pooler(hidden)[0]
@@ -52,7 +64,7 @@ def states(path: str, text: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_vectors_are_pooled_states_in_the_order_of_the_texts(directory: str) -> None:
     for pooling in ("mean", "first", "pooler"):
-        found = Embedder(directory, pooling=pooling).embed(TEXTS)
+        found = EmbeddingPipeline(directory, pooling=pooling).embed(TEXTS)
         assert found.dtype == np.float32
         assert found.shape == (4, 16)
         for text, vector in zip(TEXTS, found, strict=True):
@@ -62,34 +74,48 @@ def test_vectors_are_pooled_states_in_the_order_of_the_texts(directory: str) -> 
 
 
 def test_a_tuned_checkpoint_says_how(directory: str, tmp_path: Path) -> None:
-    tuned = Embedder(write_tuned(tmp_path, pooling="first", normalize=True))
+    tuned = EmbeddingPipeline(write_tuned(tmp_path, pooling="first", normalize=True))
     found = tuned.embed(TEXTS)
     assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(4))
     assert tuned.truncated == 3  # to six pieces
     expected = states(directory, "a")[0][0].numpy()
     assert found[1] == pytest.approx(expected / np.linalg.norm(expected), abs=1e-5)
-    assert np.linalg.norm(Embedder(directory).embed(TEXTS), axis=1).min() > 1.1  # and another one is left as it is
+    assert (
+        np.linalg.norm(EmbeddingPipeline(directory).embed(TEXTS), axis=1).min() > 1.1
+    )  # and another one is left as it is
 
 
 def test_the_verb_writes_all_vectors_to_one_file(directory: str, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     config = EmbedConfig(file=str(tmp_path / "texts.txt"), npy=str(tmp_path / "vectors.npy"))
-    build = Build(path="", inputs={"checkpoint": directory}, execution=Execution(), fingerprint="")
-    summary = STAGE.run(config, build).summary
-    assert summary == {"answered": 4, "size": 16, "pooling": "mean", "normalize": False, "truncated": 0}
-    assert np.load(tmp_path / "vectors.npy") == pytest.approx(Embedder(directory).embed(TEXTS), abs=1e-6)
+    build = BuildContext(
+        path="", inputs={"checkpoint": directory}, execution=Execution(), fingerprint=""
+    )
+    summary = EMBED.run(config, build).summary
+    assert summary == {
+        "answered": 4,
+        "size": 16,
+        "pooling": "mean",
+        "normalize": False,
+        "truncated": 0,
+    }
+    assert np.load(tmp_path / "vectors.npy") == pytest.approx(
+        EmbeddingPipeline(directory).embed(TEXTS), abs=1e-6
+    )
 
 
 def test_what_cannot_be_embedded(directory: str, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_bytes(b"a cat\n\xff\n")
-    build = Build(path="", inputs={"checkpoint": directory}, execution=Execution(), fingerprint="")
+    build = BuildContext(
+        path="", inputs={"checkpoint": directory}, execution=Execution(), fingerprint=""
+    )
     with pytest.raises(DataError, match="line 2"):
-        STAGE.run(EmbedConfig(file=str(tmp_path / "texts.txt")), build)
+        EMBED.run(EmbedConfig(file=str(tmp_path / "texts.txt")), build)
     with pytest.raises(UsageError, match=r"max_length \(40\) is more than"):
-        Embedder(directory, max_length=40)
+        EmbeddingPipeline(directory, max_length=40)
     plain = write_checkpoint(tmp_path / "distil", tmp_path / "scratch", family="distilbert")
     with pytest.raises(UsageError, match="has no pooler"):
-        Embedder(plain, pooling="pooler")
+        EmbeddingPipeline(plain, pooling="pooler")
     with pytest.raises(DataError, match="text 2 is empty"):
-        Embedder(directory).embed(["a", " "])
-    assert Embedder(directory).embed([]).shape == (0, 16)
+        EmbeddingPipeline(directory).embed(["a", " "])
+    assert EmbeddingPipeline(directory).embed([]).shape == (0, 16)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from model import checkpoint
-from model.train.stage import STAGE as PRETRAIN
-from model.use.merge_stage import STAGE, MergeConfig
-from model.use.perplexity import STAGE as PERPLEXITY
-from model.use.perplexity import PerplexityConfig
-from pipeline.core import artifact
-from pipeline.core.config import parse_config
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execute import Result, execute
-from pipeline.core.execution import Execution
+from cloze.core.artifacts import artifact
+from cloze.core.config import parse_config
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.core.stages.execution import Execution
+from cloze.model import checkpoint
+from cloze.model.train.stage import STAGE as PRETRAIN
+from cloze.model.use.configs import MergeConfig, PerplexityConfig
+from cloze.model.use.stages import MERGE, PERPLEXITY
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config
 
@@ -31,12 +31,20 @@ def trained(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight steps, of which every second one is kept."""
     out = tmp_path_factory.mktemp("trained") / "pretrain"
     settings = config(steps=8, milestone_every=2)
-    execute(PRETRAIN, settings, {"dataset": dataset}, str(out), execution=Execution(threads=1, device="cpu"))
+    execute(
+        PRETRAIN,
+        settings,
+        {"dataset": dataset},
+        str(out),
+        execution=Execution(threads=1, device="cpu"),
+    )
     return out
 
 
-def merge(trained: Path, out: Path, **values: object) -> Result:
-    return execute(STAGE, parse_config(MergeConfig, values, "merge"), {"checkpoint": str(trained)}, str(out))
+def merge(trained: Path, out: Path, **values: object) -> BuildResult:
+    return execute(
+        MERGE, parse_config(MergeConfig, values, "merge"), {"checkpoint": str(trained)}, str(out)
+    )
 
 
 def weights(trained: Path, step: int) -> dict[str, torch.Tensor]:
@@ -52,7 +60,9 @@ def weights(trained: Path, step: int) -> dict[str, torch.Tensor]:
         ({"last": 3, "decay": 0.5}, {4: 1 / 7, 6: 2 / 7, 8: 4 / 7}),
     ],
 )
-def test_it_is_the_mean(trained: Path, tmp_path: Path, values: dict[str, object], counts: dict[int, float]) -> None:
+def test_it_is_the_mean(
+    trained: Path, tmp_path: Path, values: dict[str, object], counts: dict[int, float]
+) -> None:
     result = merge(trained, tmp_path / "merged", **values)
     assert result.manifest.summary["merged"] == list(counts)
     found = checkpoint.load(str(tmp_path / "merged"))
@@ -71,10 +81,21 @@ def test_it_is_the_mean(trained: Path, tmp_path: Path, values: dict[str, object]
 def test_what_reads_a_checkpoint_reads_it(trained: Path, dataset: str, tmp_path: Path) -> None:
     merge(trained, tmp_path / "merged")
     inputs = {"checkpoint": str(tmp_path / "merged"), "dataset": dataset}
-    scored = execute(PERPLEXITY, PerplexityConfig(rows=8, precision="fp32"), inputs, str(tmp_path / "scored"))
+    scored = execute(
+        PERPLEXITY, PerplexityConfig(rows=8, precision="fp32"), inputs, str(tmp_path / "scored")
+    )
     assert 0 < scored.manifest.summary["metrics"]["heldout_loss"] < 10
+    groups = json.loads(
+        (tmp_path / "scored" / "losses.json").read_text()
+    )  # by which two checkpoints are compared
+    assert len(groups["losses"]) == len(groups["predictions"]) == 8
+    mean = sum(groups["losses"]) / sum(groups["predictions"])
+    assert mean == pytest.approx(scored.manifest.summary["metrics"]["heldout_loss"], abs=1e-5)
     again = execute(
-        PRETRAIN, config(steps=2), {"dataset": dataset, "checkpoint": str(tmp_path / "merged")}, str(tmp_path / "again")
+        PRETRAIN,
+        config(steps=2),
+        {"dataset": dataset, "checkpoint": str(tmp_path / "merged")},
+        str(tmp_path / "again"),
     )
     assert again.manifest.summary["steps"] == 2
 
@@ -84,7 +105,8 @@ def test_what_reads_a_checkpoint_reads_it(trained: Path, dataset: str, tmp_path:
     [
         (
             {"last": 5},
-            r"keeps checkpoints of 4 steps \(2, 4, 6, 8\), last asks for 5; lower it, or train with keep_last or milestone_every",
+            r"keeps checkpoints of 4 steps \(2, 4, 6, 8\), last asks for 5; lower it, or train "
+            r"with keep_for_merge or milestone_every",
         ),
         ({"steps": [3, 4]}, r"keeps checkpoints of 4 steps \(2, 4, 6, 8\) and not of 3"),
         ({"steps": [4, 4]}, "is one checkpoint, whose mean is itself"),
@@ -92,7 +114,9 @@ def test_what_reads_a_checkpoint_reads_it(trained: Path, dataset: str, tmp_path:
         ({"last": 1}, "merge.last"),
     ],
 )
-def test_what_cannot_be_merged_is_one_sentence(trained: Path, tmp_path: Path, values: dict[str, object], sentence: str) -> None:
+def test_what_cannot_be_merged_is_one_sentence(
+    trained: Path, tmp_path: Path, values: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(UsageError, match=sentence):
         merge(trained, tmp_path / "merged", **values)
 

@@ -1,4 +1,6 @@
-"""Stages vectors and semdedup together: a corpus, a tiny checkpoint, and the corpus without near-paraphrases."""
+"""Stages vectors and semdedup together: a corpus, a tiny checkpoint, and the corpus without
+near-paraphrases.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.graph.stages import stage
-from model.use import vectors as vectors_stage
-from model.use.corpus_vectors import windows_of
-from model.use.embed import Embedder
-from pipeline.core import unit_vectors
-from pipeline.core.arrow import read_arrow
-from pipeline.core.config import parse_config
-from pipeline.core.execute import Result, execute
-from pipeline.core.execution import Execution
-from pipeline.corpus.semantic.config import SemDedupConfig
-from pipeline.corpus.semantic.stage import STAGE
+from cloze.core import arrow
+from cloze.core.arrow import read_arrow
+from cloze.core.config import parse_config
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.core.stages.execution import Execution
+from cloze.flows.graph.stages import stage
+from cloze.model.use.configs import VectorsConfig
+from cloze.model.use.embed import EmbeddingPipeline, windows_of
+from cloze.model.use.stages import VECTORS
+from cloze.pipeline.corpus.duplicates.semantic_stage import STAGE, SemDedupConfig
 from tests.pipeline.corpus.corpora import rows, write_corpus
 from tests.tiny_models import write_checkpoint
 
@@ -32,7 +33,7 @@ DOCUMENTS = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Result]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, BuildResult]:
     """A corpus, a checkpoint, and the vectors that it gives the corpus."""
     base = tmp_path_factory.mktemp("vectors")
     corpus = write_corpus(base / "corpus", DOCUMENTS, shards=2)
@@ -40,13 +41,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Result]:
     return corpus, checkpoint, make(corpus, checkpoint, base / "vectors")
 
 
-def make(corpus: str, checkpoint: str, out: Path, **settings: object) -> Result:
-    config = parse_config(vectors_stage.VectorsConfig, {"precision": "fp32", **settings}, "vectors")
+def make(corpus: str, checkpoint: str, out: Path, **settings: object) -> BuildResult:
+    config = parse_config(VectorsConfig, {"precision": "fp32", **settings}, "vectors")
     how = Execution(device="cpu")
-    return execute(vectors_stage.STAGE, config, {"corpus": corpus, "checkpoint": checkpoint}, str(out), execution=how)
+    return execute(
+        VECTORS, config, {"corpus": corpus, "checkpoint": checkpoint}, str(out), execution=how
+    )
 
 
-def test_a_vector_is_that_of_the_text(made: tuple[str, str, Result]) -> None:
+def test_a_vector_is_that_of_the_text(made: tuple[str, str, BuildResult]) -> None:
     corpus, checkpoint, result = made
     assert result.manifest.summary["documents"] == len(DOCUMENTS)
     texts = {
@@ -54,11 +57,14 @@ def test_a_vector_is_that_of_the_text(made: tuple[str, str, Result]) -> None:
         for path in Path(corpus).glob("corpus-*")
         for row in read_arrow(str(path)).to_pylist()
     }
-    embedder = Embedder(checkpoint, normalize=True)
+    embedder = EmbeddingPipeline(checkpoint, normalize=True)
     seen = 0
     for path in sorted(Path(result.artifact).glob("vectors-*.arrow")):
-        keys, vectors = unit_vectors.read(str(path))
-        assert keys.tolist() == read_arrow(f"{corpus}/{path.name.replace('vectors', 'corpus')}")["key"].to_pylist()
+        keys, vectors = arrow.read(str(path))
+        assert (
+            keys.tolist()
+            == read_arrow(f"{corpus}/{path.name.replace('vectors', 'corpus')}")["key"].to_pylist()
+        )
         for key, vector in zip(keys.tolist(), vectors, strict=True):
             text, seen = texts[key], seen + 1
             if not text:
@@ -67,34 +73,54 @@ def test_a_vector_is_that_of_the_text(made: tuple[str, str, Result]) -> None:
             windows = windows_of(text, 4 * embedder.max_length, 4)
             expected = embedder.embed(windows).sum(axis=0)
             expected /= np.linalg.norm(expected)
-            np.testing.assert_allclose(vector / unit_vectors.SCALE, expected, atol=1 / unit_vectors.SCALE)
+            np.testing.assert_allclose(vector / arrow.SCALE, expected, atol=1 / arrow.SCALE)
     assert seen == len(DOCUMENTS)
 
 
-def test_the_same_again(made: tuple[str, str, Result], tmp_path: Path) -> None:
+def test_the_same_again(made: tuple[str, str, BuildResult], tmp_path: Path) -> None:
     corpus, checkpoint, result = made
-    assert make(corpus, checkpoint, tmp_path / "again").manifest.content_sha256 == result.manifest.content_sha256
+    assert (
+        make(corpus, checkpoint, tmp_path / "again").manifest.content_sha256
+        == result.manifest.content_sha256
+    )
 
 
 @pytest.mark.usefixtures("warm")
-def test_ranks_share_the_shards_and_make_the_same_files(made: tuple[str, str, Result], tmp_path: Path) -> None:
+def test_ranks_share_the_shards_and_make_the_same_files(
+    made: tuple[str, str, BuildResult], tmp_path: Path
+) -> None:
     _, checkpoint, _ = made
-    corpus = write_corpus(tmp_path / "corpus", [*DOCUMENTS, *((f"f{n}", [LONG] * n) for n in range(30))], shards=3)
-    config = parse_config(vectors_stage.VectorsConfig, {"precision": "fp32"}, "vectors")
+    corpus = write_corpus(
+        tmp_path / "corpus", [*DOCUMENTS, *((f"f{n}", [LONG] * n) for n in range(30))], shards=3
+    )
+    config = parse_config(VectorsConfig, {"precision": "fp32"}, "vectors")
     found = []
     for processes in (1, 2):
         how = Execution(device="cpu", processes=processes, threads=1)
         inputs = {"corpus": corpus, "checkpoint": checkpoint}
-        found.append(execute(stage("vectors"), config, inputs, str(tmp_path / f"{processes}"), execution=how).manifest)
+        found.append(
+            execute(
+                stage("vectors"), config, inputs, str(tmp_path / f"{processes}"), execution=how
+            ).manifest
+        )
     assert found[0].content_sha256 == found[1].content_sha256
     assert found[0].summary == found[1].summary
-    assert (found[0].summary["documents"], len([one for one in found[0].files if one.path.startswith("vectors-")])) == (35, 3)
+    assert (
+        found[0].summary["documents"],
+        len([one for one in found[0].files if one.path.startswith("vectors-")]),
+    ) == (35, 3)
 
 
-def test_the_near_paraphrase_goes_and_the_longer_stays(made: tuple[str, str, Result], tmp_path: Path) -> None:
+def test_the_near_paraphrase_goes_and_the_longer_stays(
+    made: tuple[str, str, BuildResult], tmp_path: Path
+) -> None:
     corpus, _, result = made
     config = parse_config(SemDedupConfig, {"cosine": 0.98, "centred": False}, "semdedup")
-    kept = rows(execute(STAGE, config, {"corpus": corpus, "vectors": result.artifact}, str(tmp_path / "out")))
+    kept = rows(
+        execute(
+            STAGE, config, {"corpus": corpus, "vectors": result.artifact}, str(tmp_path / "out")
+        )
+    )
     assert "b" in {row["id"] for row in kept}
     assert "a" not in {row["id"] for row in kept}
     assert {"c", "d", "e"} <= {row["id"] for row in kept}
@@ -102,7 +128,8 @@ def test_the_near_paraphrase_goes_and_the_longer_stays(made: tuple[str, str, Res
 
 
 @pytest.mark.parametrize(
-    ("text", "length", "most"), [("", 8, 2), ("one two three four five six", 10, 4), ("a" * 50, 10, 4), ("x y " * 40, 12, 3)]
+    ("text", "length", "most"),
+    [("", 8, 2), ("one two three four five six", 10, 4), ("a" * 50, 10, 4), ("x y " * 40, 12, 3)],
 )
 def test_windows_hold_the_text_and_cut_no_word(text: str, length: int, most: int) -> None:
     windows = windows_of(text, length, most)

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from flows.cli import main
-from model.use import requests
-from model.use.requests import LONGEST, Request
-from model.use.serve import GROUP, Verb, serve
-from model.use.verb_config import VerbConfig
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Build
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.flows.cli import main
+from cloze.model.use import requests
+from cloze.model.use.configs import VerbConfig
+from cloze.model.use.requests import LONGEST, Request
+from cloze.model.use.verb import GROUP, Verb, serve
 from tests import warm
 from tests.tiny_models import write_checkpoint
 
@@ -47,12 +46,12 @@ class Listener(Reporter):
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
 
-    def records(self, values: Any) -> None:
+    def predictions(self, values: Any) -> None:
         self.found += values
 
 
 def answered(listener: Listener, verb: Verb[Any] | None = None, **asked: Any) -> dict[str, Any]:
-    build = Build(path="", inputs={}, execution=Execution(), fingerprint="", report=listener)
+    build = BuildContext(path="", inputs={}, execution=Execution(), fingerprint="", report=listener)
     return serve(verb or Shouting(), VerbConfig(**asked), "text", build).summary
 
 
@@ -65,7 +64,11 @@ def told(path: Path, **asked: Any) -> list[dict[str, Any]]:
 def test_a_line_is_a_text_whatever_its_end_and_blank_ones_only_count(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\n\r\n \ntwo\twords  \nlast")
-    assert told(path) == [{"index": 0, "loud": "ONE"}, {"index": 3, "loud": "TWO\tWORDS  "}, {"index": 4, "loud": "LAST"}]
+    assert told(path) == [
+        {"index": 0, "loud": "ONE"},
+        {"index": 3, "loud": "TWO\tWORDS  "},
+        {"index": 4, "loud": "LAST"},
+    ]
 
 
 def test_a_jsonl_line_is_the_fields_and_its_id_comes_back(tmp_path: Path) -> None:
@@ -105,7 +108,9 @@ def test_nothing_to_answer_is_told(tmp_path: Path, content: bytes | None) -> Non
     path = tmp_path / "texts"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match="holds no lines" if content is not None else "does not exist"):
+    with pytest.raises(
+        DataError, match="holds no lines" if content is not None else "does not exist"
+    ):
         told(path)
     with pytest.raises(DataError, match="is a directory"):
         told(tmp_path)
@@ -124,7 +129,9 @@ def test_a_long_file_is_neither_held_nor_one_batch(tmp_path: Path) -> None:
     assert (first.index, first.fields) == (0, {"text": "000000"})
     assert answered(listener, verb, file=str(path)) == {"answered": 100_000}
     assert verb.groups == [GROUP] * (100_000 // GROUP) + [100_000 % GROUP]
-    assert [found["loud"] for found in listener.found] == [f"{number:06}" for number in range(100_000)]
+    assert [found["loud"] for found in listener.found] == [
+        f"{number:06}" for number in range(100_000)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +143,11 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def running(pretrained: str) -> Iterator[subprocess.Popen[str]]:
     """`cloze fill-mask` with its standard input and output in our hands."""
-    command = [warm.python(), "-c", warm.ENTRY, "fill-mask", pretrained, "--top", "1"]
+    command = [warm.python(), "-c", warm.ENTRY, "fill-mask", pretrained, "--top-k", "1"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1) as process:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1
+    ) as process:
         yield process
         process.kill()
 
@@ -155,7 +164,9 @@ def test_a_pipe_is_answered_line_by_line_until_one_is_wrong(running: subprocess.
     running.stdin.close()
     assert [json.loads(line)["index"] for line in running.stdout] == [2]
     assert running.wait(60) == 3
-    assert running.stderr.read().startswith("cloze: standard input, line 4: the text 'no mask' has no [MASK]")
+    assert running.stderr.read().startswith(
+        "cloze: standard input, line 4: the text 'no mask' has no [MASK]"
+    )
 
 
 def test_an_interrupted_verb_ends_quietly(running: subprocess.Popen[str]) -> None:
@@ -169,19 +180,26 @@ def test_an_interrupted_verb_ends_quietly(running: subprocess.Popen[str]) -> Non
     assert (running.stdout.read(), running.stderr.read()) == ("", "")
 
 
-def test_json_of_what_was_typed_is_one_object(pretrained: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["a [MASK] sat on the [MASK]", "--text", "the [MASK]", "--top", "2", "--json"]
+def test_json_of_what_was_typed_is_one_object(
+    pretrained: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["a [MASK] sat on the [MASK]", "--text", "the [MASK]", "--top-k", "2", "--json"]
     assert main(["fill-mask", pretrained, *arguments]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert [len(mask) for mask in json.loads(line)["predictions"]] == [2, 2, 2]
 
 
 def test_answers_go_to_a_file(
-    pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pretrained: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the worker stands elsewhere
     Path("in.jsonl").write_text('{"id": "x", "text": "the [MASK]"}\n')
-    assert main(["fill-mask", pretrained, "--file", "in.jsonl", "--out", "out.jsonl", "--json"]) == 0
+    assert (
+        main(["fill-mask", pretrained, "--file", "in.jsonl", "--out", "out.jsonl", "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out) == {"out": "out.jsonl", "answered": 1}
     (answer,) = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert (answer["index"], answer["id"]) == (0, "x")
@@ -196,7 +214,11 @@ def test_answers_go_to_a_file(
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("texts").write_text("a [MASK]\n")

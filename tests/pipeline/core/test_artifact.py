@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import main
-from pipeline.core import artifact
-from pipeline.core.artifact import Manifest
-from pipeline.core.errors import DataError
+from cloze.core.artifacts import artifact
+from cloze.core.artifacts.artifact import Manifest
+from cloze.core.errors import DataError
+from cloze.flows.cli import main
 from tests.conftest import REPOSITORY
 
 
@@ -22,8 +22,12 @@ def make(path: Path) -> Manifest:
     (path / "metrics.jsonl").write_bytes(b"{}")
     (path / "_scratch").mkdir()
     (path / "_scratch" / "x").write_bytes(b"no part of it")
-    files = artifact.hash_files(str(path), artifact.data_files(str(path)), volatile=["metrics.jsonl"])
-    manifest = Manifest(stage="corpus", version=1, fingerprint="f", parents={}, config={"a": 1}, files=files)
+    files = artifact.hash_files(
+        str(path), artifact.data_files(str(path)), volatile=["metrics.jsonl"]
+    )
+    manifest = Manifest(
+        stage="corpus", version=1, fingerprint="f", parents={}, config={"a": 1}, files=files
+    )
     artifact.write_manifest(str(path), manifest)
     return manifest
 
@@ -66,7 +70,11 @@ def test_versions_of_the_libraries_that_shape_text_are_recorded() -> None:
     }
     assert text <= set(artifact.package_versions())
     declared = (REPOSITORY / "pyproject.toml").read_text()
-    misspelt = [name for name in artifact.RECORDED_PACKAGES if not re.search(rf'"{re.escape(name)}[">=<\[]', declared)]
+    misspelt = [
+        name
+        for name in artifact.RECORDED_PACKAGES
+        if not re.search(rf'"{re.escape(name)}[">=<\[]', declared)
+    ]
     assert misspelt == []
 
 
@@ -92,8 +100,12 @@ def test_unfinished_and_damaged_manifests_are_named(tmp_path: Path) -> None:
 def test_fingerprint_depends_on_everything_that_shapes_the_result() -> None:
     base = artifact.fingerprint("corpus", 1, {"a": 1, "b": 2}, {"x": "1"})
     assert artifact.fingerprint("corpus", 1, {"b": 2, "a": 1}, {"x": "1"}) == base
-    others = [("vocab", 1, {"a": 1, "b": 2}, {"x": "1"}), ("corpus", 2, {"a": 1, "b": 2}, {"x": "1"}),
-              ("corpus", 1, {"a": 1, "b": 3}, {"x": "1"}), ("corpus", 1, {"a": 1, "b": 2}, {"x": "2"})]  # fmt: skip
+    others = [
+        ("vocab", 1, {"a": 1, "b": 2}, {"x": "1"}),
+        ("corpus", 2, {"a": 1, "b": 2}, {"x": "1"}),
+        ("corpus", 1, {"a": 1, "b": 3}, {"x": "1"}),
+        ("corpus", 1, {"a": 1, "b": 2}, {"x": "2"}),
+    ]
     assert len({artifact.fingerprint(*other) for other in others} | {base}) == 5
 
 
@@ -101,7 +113,9 @@ def test_a_linked_file_is_the_same_file(tmp_path: Path) -> None:
     make(tmp_path / "x")
     artifact.link_file(str(tmp_path / "x" / "sub" / "b.txt"), str(tmp_path / "y" / "sub" / "b.txt"))
     assert (tmp_path / "y" / "sub" / "b.txt").samefile(tmp_path / "x" / "sub" / "b.txt")
-    artifact.link_file(str(tmp_path / "x" / "a.arrow"), str(tmp_path / "y" / "sub" / "b.txt"))  # in place of what is there
+    artifact.link_file(
+        str(tmp_path / "x" / "a.arrow"), str(tmp_path / "y" / "sub" / "b.txt")
+    )  # in place of what is there
     assert (tmp_path / "y" / "sub" / "b.txt").read_bytes() == b"rows"
     assert (tmp_path / "x" / "sub" / "b.txt").read_bytes() == b"words"
 
@@ -126,10 +140,15 @@ def test_verify_reports_every_byte_and_names_every_bad_file(tmp_path: Path) -> N
     assert found.files == 3
     (tmp_path / "x" / "a.arrow").write_bytes(b"rowz")
     (tmp_path / "x" / "sub" / "b.txt").write_bytes(b"wordz")
-    assert [error.split()[0] for error in artifact.verify(str(tmp_path / "x")).errors] == ["a.arrow", "sub/b.txt"]
+    assert [error.split()[0] for error in artifact.verify(str(tmp_path / "x")).errors] == [
+        "a.arrow",
+        "sub/b.txt",
+    ]
 
 
-def test_the_verb_reads_one_artifact_or_all_below(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_reads_one_artifact_or_all_below(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     for name in ("one", "two"):
         make(tmp_path / name)
     assert main(["verify", str(tmp_path / "one"), "--json"]) == 0

@@ -1,4 +1,6 @@
-"""Checkpoints that are read while their training goes on: what is held stays, a dead reader holds nothing, nobody reads a half."""
+"""Checkpoints that are read while their training goes on: what is held stays, a dead reader holds
+nothing, nobody reads a half.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core import checkpoints
-from pipeline.core.errors import DataError
+from cloze.core.artifacts import checkpoints
+from cloze.core.errors import DataError
 
 HOLD = """
 import sys
-from pipeline.core import checkpoints
-with checkpoints.held(sys.argv[1]):
+from cloze.core.artifacts import checkpoints
+with checkpoints.pinned(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -31,9 +33,11 @@ def made(run: Path, step: int) -> Path:
 
 
 def test_names_say_steps() -> None:
-    assert checkpoints.step_of(f"/runs/x/checkpoints/{checkpoints.step_name(8000)}/") == 8000
-    assert checkpoints.step_of("checkpoints/step-123456789") == 123456789
-    assert [checkpoints.step_of(name) for name in ("step-x", "step-", "_removed-step-00000001", "")] == [-1] * 4
+    assert checkpoints.parse_step(f"/runs/x/checkpoints/{checkpoints.step_name(8000)}/") == 8000
+    assert checkpoints.parse_step("checkpoints/step-123456789") == 123456789
+    assert [
+        checkpoints.parse_step(name) for name in ("step-x", "step-", "_removed-step-00000001", "")
+    ] == [-1] * 4
 
 
 def test_only_complete_ones_are_listed_oldest_first(tmp_path: Path) -> None:
@@ -48,11 +52,14 @@ def test_only_complete_ones_are_listed_oldest_first(tmp_path: Path) -> None:
 def test_what_a_process_holds_stays_until_it_dies(tmp_path: Path) -> None:
     directory = made(tmp_path / "run", 5)
     reader = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert reader.stdout is not None
     assert reader.stdout.readline() == "held\n"
-    with checkpoints.held(str(directory)):
+    with checkpoints.pinned(str(directory)):
         assert checkpoints.remove(str(directory)) is False
     assert checkpoints.remove(str(directory)) is False
     assert (directory / "tokenizer" / "vocab.txt").exists()
@@ -60,18 +67,25 @@ def test_what_a_process_holds_stays_until_it_dies(tmp_path: Path) -> None:
     reader.communicate(timeout=30)
     assert checkpoints.remove(str(directory)) is True
     assert list((tmp_path / "run" / checkpoints.STEPS).iterdir()) == []
-    with pytest.raises(DataError, match="or its training has removed it; name a newer one"), checkpoints.held(str(directory)):
+    with (
+        pytest.raises(DataError, match="or its training has removed it; name a newer one"),
+        checkpoints.pinned(str(directory)),
+    ):
         pass
 
 
-def test_who_comes_while_it_is_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader has the file open already, and waits for a lock on what has lost its name when it gets it."""
+def test_who_comes_while_it_is_removed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader has the file open already, and waits for a lock on what has lost its name when it
+    gets it.
+    """
     directory = made(tmp_path / "run", 5)
     told: list[str] = []
 
     def read() -> None:
         try:
-            with checkpoints.held(str(directory)):
+            with checkpoints.pinned(str(directory)):
                 told.append("held")
         except DataError as error:
             told.append(str(error))
@@ -98,7 +112,9 @@ def test_who_comes_while_it_is_removed_is_told(tmp_path: Path, monkeypatch: pyte
     assert "its training has removed it" in told[0]
 
 
-def test_a_kill_while_removing_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_removing_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = made(tmp_path / "run", 5)
 
     def killed(path: Path, ignore_errors: bool = False) -> None:
@@ -110,5 +126,5 @@ def test_a_kill_while_removing_leaves_no_half(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(KeyboardInterrupt):
             checkpoints.remove(str(directory))
     assert checkpoints.complete_steps(str(tmp_path / "run")) == []
-    checkpoints.sweep(str(tmp_path / "run"))
+    checkpoints.remove_leftovers(str(tmp_path / "run"))
     assert list((tmp_path / "run" / checkpoints.STEPS).iterdir()) == []

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import artifact, claim, storage
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import UsageError
-from pipeline.core.execute import execute
-from pipeline.core.stage import Build, Outcome, Stage
+from cloze.core import storage
+from cloze.core.artifacts import artifact, claim
+from cloze.core.config import StageConfig
+from cloze.core.errors import UsageError
+from cloze.core.stages.execute import execute
+from cloze.core.stages.stage import BuildContext, Stage, StageResult
 
 FORK = multiprocessing.get_context("fork")
 
@@ -23,16 +24,20 @@ class Config(StageConfig):
     size: int = 3
 
 
-def run(config: Config, build: Build) -> Outcome:
-    """Look again and again whether the directory is still claimed for this build, and holds nobody else's scratch."""
+def run(config: Config, build: BuildContext) -> StageResult:
+    """Look again and again whether the directory is still claimed for this build, and holds nobody
+    else's scratch.
+    """
     storage.write_bytes(storage.join(build.scratch, f"size-{config.size}"), b"")
     for _ in range(5):
         begun = json.loads(Path(build.path, claim.BUILDING).read_text())
         assert begun["fingerprint"] == build.fingerprint, "claimed by another while it is built"
-        assert sorted(path.name for path in Path(build.scratch).iterdir()) == [f"size-{config.size}"]
+        assert sorted(path.name for path in Path(build.scratch).iterdir()) == [
+            f"size-{config.size}"
+        ]
         time.sleep(0.002)
     storage.write_bytes(build.file("out.bin"), b"y" * config.size)
-    return Outcome(rows=config.size)
+    return StageResult(rows=config.size)
 
 
 STAGE = Stage(name="toy", version=1, config=Config, run=run)
@@ -45,13 +50,20 @@ def _start(out: str, size: int, barrier: Any, told: Any) -> None:
         told.put((size, "cached" if result.cached else "made"))
     except UsageError as error:
         told.put(
-            (size, "refused" if "is being built" in str(error) or "made from other settings" in str(error) else str(error))
+            (
+                size,
+                "refused"
+                if "is being built" in str(error) or "made from other settings" in str(error)
+                else str(error),
+            )
         )
     except BaseException as error:
         told.put((size, f"{type(error).__name__}: {error}"))
 
 
-def test_of_simultaneous_starts_one_builds_and_the_others_are_refused_or_find_it_made(tmp_path: Path) -> None:
+def test_of_simultaneous_starts_one_builds_and_the_others_are_refused_or_find_it_made(
+    tmp_path: Path,
+) -> None:
     for number in range(15):
         out, sizes = str(tmp_path / f"out-{number}"), (3, 3, 4, 4)
         barrier, told = FORK.Barrier(len(sizes)), FORK.Queue()
@@ -110,6 +122,6 @@ def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
 
 def test_tries_at_one_artifact_have_one_build_id(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    first = claim.take("toy", out, "f1", force=False)
-    assert claim.take("toy", out, "f1", force=False) == first
-    assert claim.take("toy", out, "f2", force=False) != first
+    first = claim.claim_directory("toy", out, "f1", force=False).build
+    assert claim.claim_directory("toy", out, "f1", force=False).build == first
+    assert claim.claim_directory("toy", out, "f2", force=False).build != first

@@ -1,4 +1,6 @@
-"""Configs: what names the result and what does not, which fields are paths, and what a mistake is told as."""
+"""Configs: what names the result and what does not, which fields are paths, and what a mistake is
+told as.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,21 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field, SerializeAsAny
 
-from pipeline.core.config import InputPath, StageConfig, Tag, Watching, parse_config, resolve_paths
-from pipeline.core.descriptions import descriptions
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Build, Outcome, Stage
+from cloze.core.config import (
+    InputPath,
+    NoFingerprint,
+    StageConfig,
+    UnionTag,
+    parse_config,
+    resolve_paths,
+)
+from cloze.core.errors import DataError, UsageError
+from cloze.core.options import field_docs
+from cloze.core.stages.stage import BuildContext, Stage, StageResult
 
 
 class Shape(BaseModel):
-    family: Tag[str] = "plain"
+    family: UnionTag[str] = "plain"
     width: int = 8
     dropout: float = 0.1
 
@@ -39,7 +48,7 @@ class Config(StageConfig):
     size: int = Field(default=3, gt=0)
     """How many bytes are written."""
 
-    log_every: Watching[int | None] = Field(default=None, ge=1)
+    log_every: NoFingerprint[int | None] = Field(default=None, ge=1)
     shape: SerializeAsAny[Shape] | None = None
     data: InputPath | None = None
     many: tuple[InputPath, ...] = ()
@@ -55,7 +64,7 @@ class NewerConfig(Config):
 
 
 def fingerprint(config: StageConfig) -> str:
-    def run(config: Any, build: Build) -> Outcome:
+    def run(config: Any, build: BuildContext) -> StageResult:
         raise AssertionError("never run")
 
     return Stage(name="toy", version=1, config=type(config), run=run).fingerprint(config, {})
@@ -75,14 +84,16 @@ def test_what_is_only_watched_changes_no_fingerprint() -> None:
 
 
 def test_a_default_that_is_given_is_no_difference() -> None:
-    assert Config(size=3, shape=None).identity() == Config().identity() == {}
-    assert Config(size=5, log_every=2).identity() == {"size": 5}
+    assert Config(size=3, shape=None).fingerprint_fields() == Config().fingerprint_fields() == {}
+    assert Config(size=5, log_every=2).fingerprint_fields() == {"size": 5}
 
 
 def test_nested_configs_are_compared_with_their_own_class_and_told_apart_by_their_tag() -> None:
-    assert Config(shape=Shape()).identity() == {"shape": {"family": "plain"}}
-    assert Config(shape=WideShape()).identity() == {"shape": {"family": "wide"}}
-    assert Config(shape=WideShape(width=8, dropout=0)).identity() == {"shape": {"family": "wide", "width": 8, "dropout": 0}}
+    assert Config(shape=Shape()).fingerprint_fields() == {"shape": {"family": "plain"}}
+    assert Config(shape=WideShape()).fingerprint_fields() == {"shape": {"family": "wide"}}
+    assert Config(shape=WideShape(width=8, dropout=0)).fingerprint_fields() == {
+        "shape": {"family": "wide", "width": 8, "dropout": 0}
+    }
 
 
 def test_path_fields_follow_from_the_types() -> None:
@@ -113,7 +124,13 @@ def test_the_content_behind_paths_counts_and_not_where_it_lies(tmp_path: Path) -
 def _replace(value: Any, old: str, new: str) -> Any:
     if isinstance(value, dict):
         return {key: _replace(item, old, new) for key, item in value.items()}
-    return [_replace(item, old, new) for item in value] if isinstance(value, (list, tuple)) else new if value == old else value
+    return (
+        [_replace(item, old, new) for item in value]
+        if isinstance(value, (list, tuple))
+        else new
+        if value == old
+        else value
+    )
 
 
 def test_relative_paths_begin_where_the_config_lies() -> None:
@@ -143,7 +160,7 @@ def test_relative_paths_begin_where_the_config_lies() -> None:
 
 
 def test_a_literal_below_a_field_describes_it() -> None:
-    assert descriptions(Config)["size"] == "How many bytes are written."
+    assert field_docs(Config)["size"] == "How many bytes are written."
 
 
 def test_a_class_that_changes_a_default_alone_keeps_the_description() -> None:
@@ -158,8 +175,8 @@ def test_a_class_that_changes_a_default_alone_keeps_the_description() -> None:
         """Other words,
         over two lines."""
 
-    assert descriptions(Larger) == {**descriptions(Config), "more": "What stands at the field itself."}
-    assert descriptions(Words)["size"] == "Other words,\nover two lines."
+    assert field_docs(Larger) == {**field_docs(Config), "more": "What stands at the field itself."}
+    assert field_docs(Words)["size"] == "Other words, over two lines."
 
 
 def test_config_errors_name_field_value_and_remedy() -> None:

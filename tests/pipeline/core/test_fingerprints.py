@@ -1,23 +1,34 @@
-"""Fingerprints of inputs: content counts, whatever its place; files are read once; a store's tag does where there is one."""
+"""Fingerprints of inputs: content counts, whatever its place; files are read once; a store's tag
+does where there is one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import sqlite3
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pipeline.core import artifact, claim, fingerprints, storage
-from pipeline.core.errors import DataError
+from cloze.core import storage
+from cloze.core.artifacts import artifact, claim, fingerprints
+from cloze.core.errors import DataError
 
 
 def test_a_files_fingerprint_is_the_sha256_of_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"text")
-    assert fingerprints.input_fingerprint(str(tmp_path / "a")) == hashlib.sha256(b"text").hexdigest()
+    assert (
+        fingerprints.input_fingerprint(str(tmp_path / "a")) == hashlib.sha256(b"text").hexdigest()
+    )
 
 
-def test_a_directory_counts_with_names_and_contents_and_without_the_builders_files(tmp_path: Path) -> None:
+def test_a_directory_counts_with_names_and_contents_and_without_the_builders_files(
+    tmp_path: Path,
+) -> None:
     for place in ("one", "two"):
         (tmp_path / place / "sub").mkdir(parents=True)
         (tmp_path / place / "sub" / "a").write_text("text")
@@ -32,7 +43,9 @@ def test_a_directory_counts_with_names_and_contents_and_without_the_builders_fil
         fingerprints.input_fingerprint(str(tmp_path / "empty"))
 
 
-def test_a_file_is_read_again_only_where_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_again_only_where_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a"
     path.write_text("text")
     first = fingerprints.file_hashes([str(path)])
@@ -44,10 +57,55 @@ def test_a_file_is_read_again_only_where_it_changed(tmp_path: Path, monkeypatch:
     assert fingerprints.file_hashes([str(path)]) != first
 
 
+def test_each_hash_is_remembered_before_the_next_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+
+    def asked() -> Iterator[str]:
+        """Look into the memory from outside, as another process does, whenever a file has been
+        hashed.
+        """
+        for count, name in enumerate(("a", "b", "c")):
+            time.sleep(1.5 * fingerprints.COMMIT_SECONDS)
+            if count:
+                database = tmp_path / "cache" / "cloze" / "file-hashes.sqlite"
+                with contextlib.closing(
+                    sqlite3.connect(database, timeout=0, isolation_level=None)
+                ) as other:
+                    assert other.execute("SELECT count(*) FROM hashes").fetchone() == (count,)
+                    other.execute(
+                        "DELETE FROM hashes WHERE path = 'nobody'"
+                    )  # nobody else holds the database
+            yield str(tmp_path / name)
+
+    assert len(fingerprints.file_hashes(asked())) == 3
+
+
+def test_a_memory_that_another_program_locks_costs_no_waiting_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    names = [tmp_path / f"{number}" for number in range(20)]
+    for name in names:
+        name.write_text(name.name)
+    monkeypatch.setattr(fingerprints, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(fingerprints, "WAIT_SECONDS", 0.3)
+    fingerprints.file_hashes(map(str, names[:1]))
+    database = tmp_path / "cache" / "cloze" / "file-hashes.sqlite"
+    began = time.monotonic()
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert len(fingerprints.file_hashes(map(str, names))) == len(names)
+    assert time.monotonic() - began < 10 * fingerprints.WAIT_SECONDS
+
+
 def test_a_store_without_tags_is_read() -> None:
     storage.write_bytes("memory://fingerprints/a", b"text")
     path = "memory://fingerprints/a"
-    assert storage.content_tag(path) is None
+    assert storage.etag(path) is None
     assert fingerprints.file_fingerprints([path]) == {path: hashlib.sha256(b"text").hexdigest()}
 
 
@@ -60,21 +118,29 @@ def test_a_store_without_tags_is_read() -> None:
         ({"size": 3, "ETag": None}, None),
     ],
 )
-def test_tags_of_stores(info: dict[str, object], tag: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tags_of_stores(
+    info: dict[str, object], tag: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As s3fs, gcsfs and fsspec's HTTP file system give them."""
     monkeypatch.setattr(storage, "stat", lambda path: info)
-    assert storage.content_tag("s3://bucket/a") == tag
+    assert storage.etag("s3://bucket/a") == tag
 
 
 def finished(path: Path, fingerprint: str) -> Path:
     path.mkdir(parents=True)
-    manifest = artifact.Manifest(stage="pretrain", version=1, fingerprint=fingerprint, parents={}, config={}, files=())
+    manifest = artifact.Manifest(
+        stage="pretrain", version=1, fingerprint=fingerprint, parents={}, config={}, files=()
+    )
     artifact.write_manifest(str(path), manifest)
     return path
 
 
-def test_a_part_of_an_artifact_goes_by_the_artifacts_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it is there or not: a plan knows it before, and a cached result after it was pruned. No byte is read."""
+def test_a_part_of_an_artifact_goes_by_the_artifacts_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is there or not: a plan knows it before, and a cached result after it was pruned.
+    No byte is read.
+    """
     run = finished(tmp_path / "runs" / "pretrain-ab", "ab12")
     part = run / "checkpoints" / "step-00008000"
     assert fingerprints.input_fingerprint(str(part)) == "ab12/checkpoints/step-00008000"
@@ -83,21 +149,34 @@ def test_a_part_of_an_artifact_goes_by_the_artifacts_name(tmp_path: Path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(storage, "sha256", lambda path: pytest.fail(f"{path} was read"))
         assert fingerprints.input_fingerprint(f"{part}/") == "ab12/checkpoints/step-00008000"
-        assert fingerprints.input_fingerprint(str(part / "tokenizer")) == "ab12/checkpoints/step-00008000/tokenizer"
+        assert (
+            fingerprints.input_fingerprint(str(part / "tokenizer"))
+            == "ab12/checkpoints/step-00008000/tokenizer"
+        )
         (tmp_path / "runs" / "pretrain").symlink_to("pretrain-ab")
         monkeypatch.chdir(tmp_path / "runs" / "pretrain" / "checkpoints")
         assert fingerprints.input_fingerprint("step-00008000") == "ab12/checkpoints/step-00008000"
-        assert fingerprints.input_fingerprint("../checkpoints/step-00008000") == "ab12/checkpoints/step-00008000"
+        assert (
+            fingerprints.input_fingerprint("../checkpoints/step-00008000")
+            == "ab12/checkpoints/step-00008000"
+        )
     assert fingerprints.input_fingerprint(str(run)) == "ab12"
-    assert fingerprints.owner_of("ab12/checkpoints/step-00008000") == "ab12" == fingerprints.owner_of("ab12")
-    assert fingerprints.part_of("ab12/checkpoints/step-00008000") == "checkpoints/step-00008000"
-    assert fingerprints.part_of("ab12") == ""
+    assert (
+        fingerprints.artifact_fingerprint_of("ab12/checkpoints/step-00008000")
+        == "ab12"
+        == fingerprints.artifact_fingerprint_of("ab12")
+    )
+    assert fingerprints.subpath_of("ab12/checkpoints/step-00008000") == "checkpoints/step-00008000"
+    assert fingerprints.subpath_of("ab12") == ""
 
 
 def test_a_part_of_an_unfinished_artifact_has_the_name_it_will_have(tmp_path: Path) -> None:
     run = tmp_path / "pretrain-cd"
-    claim.take("pretrain", str(run), "cd34", force=False)
-    assert fingerprints.input_fingerprint(str(run / "checkpoints" / "step-00000100")) == "cd34/checkpoints/step-00000100"
+    claim.claim_directory("pretrain", str(run), "cd34", force=False)
+    assert (
+        fingerprints.input_fingerprint(str(run / "checkpoints" / "step-00000100"))
+        == "cd34/checkpoints/step-00000100"
+    )
     finished(tmp_path / "other", "ef").joinpath(claim.BUILDING).write_text("{}")
     assert fingerprints.input_fingerprint(str(tmp_path / "other" / "a")) == "ef/a"
 
@@ -111,7 +190,10 @@ def test_what_lies_elsewhere_counts_by_its_bytes(tmp_path: Path) -> None:
     (run / "1" / "2" / "3").mkdir(parents=True)
     (run / "1" / "2" / "3" / "a").write_text("text")
     for path in ("copy/deep/a", "run/_scratch/a", "run/1/2/3/a"):
-        assert fingerprints.input_fingerprint(str(tmp_path / path)) == hashlib.sha256(b"text").hexdigest()
+        assert (
+            fingerprints.input_fingerprint(str(tmp_path / path))
+            == hashlib.sha256(b"text").hexdigest()
+        )
     with pytest.raises(DataError, match="does not exist"):
         fingerprints.input_fingerprint(str(tmp_path / "nowhere" / "checkpoints" / "step-00000001"))
     storage.write_bytes("memory://parts/a", b"text")

@@ -1,4 +1,6 @@
-"""The lock of a directory on a disk: one holder at a time, whoever comes and goes, and nothing left behind."""
+"""The lock of a directory on a disk: one holder at a time, whoever comes and goes, and nothing left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import UsageError
-from pipeline.core.lock import LOCK, is_held, locked
+from cloze.core.artifacts.lock import LOCK, is_held, locked
+from cloze.core.errors import UsageError
 
 FORK = multiprocessing.get_context("fork")
 
@@ -42,7 +44,9 @@ def _come_and_go(out: Path, seconds: float, told: multiprocessing.Queue) -> None
 
 def test_never_two_holders_although_the_lock_file_comes_and_goes(tmp_path: Path) -> None:
     told = FORK.Queue()
-    processes = [FORK.Process(target=_come_and_go, args=(tmp_path / "out", 1.5, told)) for _ in range(4)]
+    processes = [
+        FORK.Process(target=_come_and_go, args=(tmp_path / "out", 1.5, told)) for _ in range(4)
+    ]
     for process in processes:
         process.start()
     answers = [told.get(timeout=60) for _ in processes]
@@ -59,7 +63,10 @@ def test_who_holds_it_is_told_and_a_failure_leaves_no_file(tmp_path: Path) -> No
     with pytest.raises(ZeroDivisionError), locked(out):
         assert is_held(out)
         with (
-            pytest.raises(UsageError, match=f"is being built by process {os.getpid()} on .*; wait for it or stop it"),
+            pytest.raises(
+                UsageError,
+                match=f"is being built by process {os.getpid()} on .*; wait for it or stop it",
+            ),
             locked(out),
         ):
             pass

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from pipeline.core.config import StageConfig
-from pipeline.core.descriptions import descriptions
-from pipeline.core.options import Options, composed
+from cloze.core.config import StageConfig
+from cloze.core.options import Options, compose_config_class, field_docs
 
 
 class Shared(Options):
@@ -30,12 +29,16 @@ class Other(Options):
 
 
 def test_a_config_has_the_options_of_all_rows_with_what_they_say() -> None:
-    config = composed("Config", StageConfig, [f"{__name__}:First", None, f"{__name__}:Second", f"{__name__}:First"])
+    config = compose_config_class(
+        "Config",
+        StageConfig,
+        [f"{__name__}:First", None, f"{__name__}:Second", f"{__name__}:First"],
+    )
     found = config(second=5)
     assert found.model_dump() == {"rate": 0.5, "first": 1, "second": 5}
     assert isinstance(found, First)
     assert isinstance(found, Second)
-    assert descriptions(config) == {
+    assert field_docs(config) == {
         "rate": "How often.",
         "first": "Of the first.",
         "second": "Of the second.",
@@ -46,4 +49,4 @@ def test_a_config_has_the_options_of_all_rows_with_what_they_say() -> None:
 
 def test_two_rows_may_not_declare_the_same_option() -> None:
     with pytest.raises(TypeError, match="Other and Shared both declare rate; rename one"):
-        composed("Config", StageConfig, [f"{__name__}:First", f"{__name__}:Other"])
+        compose_config_class("Config", StageConfig, [f"{__name__}:First", f"{__name__}:Other"])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core import processors
+from cloze.core import processes
 
-ASK = [sys.executable, "-c", "from pipeline.core import processors; print(processors.usable())"]
+ASK = [sys.executable, "-c", "from cloze.core import processes; print(processes.available_cpus())"]
 CPU_GROUP = Path("/sys/fs/cgroup/cpu/cloze-test")
 
 
@@ -44,12 +44,14 @@ def test_a_pinned_process_has_the_cores_it_is_pinned_to() -> None:
         os.sched_setaffinity(0, cores)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a quota below one core cannot be told from one core")
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="a quota below one core cannot be told from one core"
+)
 def test_a_quota_of_a_real_control_group_counts(group: Path) -> None:
     (group / "cpu.cfs_quota_us").write_text("150000")
     assert len(asked(group)) == 1
     (group / "cpu.cfs_quota_us").write_text("-1")
-    assert asked(group) == processors.usable()
+    assert asked(group) == processes.available_cpus()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_the_smallest_quota_above_a_process_counts(
     for name, quota in quotas.items():
         (groups / name).mkdir(parents=True, exist_ok=True)
         (groups / name / "cpu.max").write_text(f"{quota}\n")
-    monkeypatch.setattr(processors, "GROUPS", groups)
-    monkeypatch.setattr(processors, "_OWN", own)
+    monkeypatch.setattr(processes, "GROUPS", groups)
+    monkeypatch.setattr(processes, "_OWN", own)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert processors.usable() == tuple(range(cores))
+    assert processes.available_cpus() == tuple(range(cores))

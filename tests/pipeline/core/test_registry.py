@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from pipeline.core.errors import UsageError
-from pipeline.core.registry import find, load
+from cloze.core.errors import UsageError
+from cloze.core.options import find_entry, import_object
 
 TABLE = {"dumps": "json:dumps", "module": "json"}
 
 
 def test_a_row_leads_to_its_object_or_module() -> None:
-    assert find(TABLE, "dumps", "function") is json.dumps
-    assert load("json") is json
+    assert find_entry(TABLE, "dumps", "function") is json.dumps
+    assert import_object("json") is json
 
 
 def test_an_unknown_row_is_told_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"function \('dump'\) is unknown; did you mean 'dumps'\?"):
-        find(TABLE, "dump", "function")
+        find_entry(TABLE, "dump", "function")

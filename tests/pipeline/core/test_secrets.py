@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.secrets import masked
+from cloze.core.secrets import redact
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from pipeline.core.secrets import masked
     ],
 )
 def test_a_secret_is_masked(value: Any) -> None:
-    shown = str(masked(value))
+    shown = str(redact(value))
     assert "hunter2" not in shown
     assert "***" in shown
 
@@ -38,7 +38,13 @@ def test_a_secret_is_masked(value: Any) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        {"tokens": 12, "tokenizer": "/data/tokenizer", "mask_token": "[MASK]", "email_token": "<email>", "author": "Jane Doe"},
+        {
+            "tokens": 12,
+            "tokenizer": "/data/tokenizer",
+            "mask_token": "[MASK]",
+            "email_token": "<email>",
+            "author": "Jane Doe",
+        },
         "abfs://container@account.dfs.core.windows.net/x",
         "s3://bucket/key/part-00000",
         ["--region=europe-west4", "--max_tokens", "512"],
@@ -47,10 +53,12 @@ def test_a_secret_is_masked(value: Any) -> None:
     ],
 )
 def test_the_rest_stays(value: Any) -> None:
-    assert masked(value) == value
+    assert redact(value) == value
 
 
 def test_what_the_environment_keeps_secret_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "correct-horse")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/home/me/key.json")
-    assert masked({"note": "it is correct-horse, see /home/me/key.json"}) == {"note": "it is ***, see /home/me/key.json"}
+    assert redact({"note": "it is correct-horse, see /home/me/key.json"}) == {
+        "note": "it is ***, see /home/me/key.json"
+    }

@@ -1,4 +1,6 @@
-"""`execute`: nothing to do, interrupted builds, directories that hold something else, two builders at once."""
+"""`execute`: nothing to do, interrupted builds, directories that hold something else, two builders
+at once.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from pipeline.core import artifact, storage
-from pipeline.core.config import InputPath, StageConfig
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execute import execute, join_execution
-from pipeline.core.execution import Execution
-from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Build, Outcome, Stage
+from cloze.core import storage
+from cloze.core.artifacts import artifact
+from cloze.core.config import InputPath, StageConfig
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execute import execute, join_execution
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext, Reporter, Stage, StageResult
 
 
 class ToyConfig(StageConfig):
@@ -24,13 +26,13 @@ class ToyConfig(StageConfig):
     data: InputPath | None = None
 
 
-def run(config: ToyConfig, build: Build) -> Outcome:
+def run(config: ToyConfig, build: BuildContext) -> StageResult:
     calls = Path(build.path).parent / "calls"
     calls.write_text(calls.read_text() + "x" if calls.exists() else "x")
     storage.write_bytes(build.file("out.bin"), b"y" * config.size)
     storage.write_bytes(storage.join(build.scratch, "part"), b"scratch")
     build.counters["dropped/short"] += 2
-    return Outcome(rows=config.size, summary={"size": config.size})
+    return StageResult(rows=config.size, summary={"size": config.size})
 
 
 TOY = Stage(name="toy", version=1, config=ToyConfig, run=run)
@@ -47,7 +49,10 @@ def test_second_run_does_no_work(tmp_path: Path) -> None:
     second = execute(TOY, ToyConfig(), {}, out, execution=Execution(workers=2))
     assert (first.cached, second.cached, calls(tmp_path)) == (False, True, 1)
     assert second.manifest.counters == {"dropped/short": 2}
-    assert sorted(path.name for path in Path(out).iterdir()) == ["manifest.json", "out.bin"]  # no scratch, lock or mark is left
+    assert sorted(path.name for path in Path(out).iterdir()) == [
+        "manifest.json",
+        "out.bin",
+    ]  # no scratch, lock or mark is left
     assert execute(TOY, ToyConfig(), {}, out, force=True).cached is False
 
 
@@ -65,7 +70,9 @@ def test_an_input_is_never_built_over(tmp_path: Path) -> None:
     execute(TOY, ToyConfig(), {}, out)
     (tmp_path / "link").symlink_to("toy")
     for path in (out, f"{out}/", f"{out}/part", str(tmp_path / "link")):
-        with pytest.raises(UsageError, match=r"toy holds the input before \(.*\), which making it would remove"):
+        with pytest.raises(
+            UsageError, match=r"toy holds the input before \(.*\), which making it would remove"
+        ):
             execute(TOY, ToyConfig(size=4), {"before": path}, out, force=True)
     assert Path(out, "out.bin").read_bytes() == b"yyy"
     assert execute(TOY, ToyConfig(), {"before": out}, str(tmp_path / "toys")).cached is False
@@ -75,10 +82,10 @@ def test_force_begins_with_an_empty_directory(tmp_path: Path) -> None:
     """An empty checkpoints/step-… that stayed made a forced pretraining refuse to begin."""
     seen = []
 
-    def nested(config: ToyConfig, build: Build) -> Outcome:
+    def nested(config: ToyConfig, build: BuildContext) -> StageResult:
         seen.append(sorted(path.name for path in Path(build.path).iterdir()))
         storage.write_bytes(build.file("checkpoints", "step-1", "weights"), b"w" * config.size)
-        return Outcome()
+        return StageResult()
 
     stage = Stage(name="nested", version=1, config=ToyConfig, run=nested)
     for size in (3, 3, 4):
@@ -113,13 +120,15 @@ def test_data_behind_a_path_counts_not_the_path(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def _fail(config: ToyConfig, build: Build) -> Outcome:
+def _fail(config: ToyConfig, build: BuildContext) -> StageResult:
     storage.write_bytes(build.file("half.bin"), b"half")
     storage.write_bytes(storage.join(build.scratch, "part-0"), b"done")
     raise DataError("the second half is missing")
 
 
-def test_an_interrupted_build_is_no_artifact_and_its_scratch_serves_the_next(tmp_path: Path) -> None:
+def test_an_interrupted_build_is_no_artifact_and_its_scratch_serves_the_next(
+    tmp_path: Path,
+) -> None:
     out = str(tmp_path / "toy")
     broken = Stage(name="toy", version=1, config=ToyConfig, run=_fail)
     with pytest.raises(DataError):
@@ -128,9 +137,9 @@ def test_an_interrupted_build_is_no_artifact_and_its_scratch_serves_the_next(tmp
     assert Path(out, "_scratch", "part-0").exists()
     seen = []
 
-    def look(config: ToyConfig, build: Build) -> Outcome:
+    def look(config: ToyConfig, build: BuildContext) -> StageResult:
         seen.append(storage.exists(storage.join(build.scratch, "part-0")))
-        return Outcome()
+        return StageResult()
 
     Path(out, "_tmp-half.bin-1-2").touch()  # a writer was killed here
     execute(Stage(name="toy", version=1, config=ToyConfig, run=look), ToyConfig(), {}, out)
@@ -138,15 +147,20 @@ def test_an_interrupted_build_is_no_artifact_and_its_scratch_serves_the_next(tmp
     assert not Path(out, "_tmp-half.bin-1-2").exists()
     with pytest.raises(DataError):
         execute(broken, ToyConfig(), {}, str(tmp_path / "t2"))
-    execute(Stage(name="toy", version=1, config=ToyConfig, run=look), ToyConfig(size=9), {}, str(tmp_path / "t2"))
+    execute(
+        Stage(name="toy", version=1, config=ToyConfig, run=look),
+        ToyConfig(size=9),
+        {},
+        str(tmp_path / "t2"),
+    )
     assert seen == [True, False]  # other settings start from nothing
     assert not (tmp_path / "t2" / "half.bin").exists()
 
 
-def _slow(config: ToyConfig, build: Build) -> Outcome:
+def _slow(config: ToyConfig, build: BuildContext) -> StageResult:
     Path(build.path, "begun").touch()
     time.sleep(20)
-    return Outcome()
+    return StageResult()
 
 
 def _build_slowly(out: str) -> None:
@@ -171,7 +185,7 @@ def test_all_tries_at_an_artifact_share_a_build_id(tmp_path: Path) -> None:
     begun: list[str] = []
 
     class Listener(Reporter):
-        def begin(self, build_id: str) -> None:
+        def build_started(self, build_id: str) -> None:
             begun.append(build_id)
 
     broken = Stage(name="toy", version=1, config=ToyConfig, run=_fail)
@@ -187,22 +201,24 @@ def test_all_tries_at_an_artifact_share_a_build_id(tmp_path: Path) -> None:
     assert begun[3] != begun[0]
 
 
-def test_a_machine_that_joins_waits_until_the_first_has_begun(tmp_path: Path) -> None:
-    """It must not write into the directory before, or the first one would find something else there."""
+def test_a_process_that_joins_waits_until_the_first_has_begun(tmp_path: Path) -> None:
+    """It must not write into the directory before, or the first one would find something else
+    there.
+    """
     out = str(tmp_path / "toy")
     joined: list[bool] = []
 
-    def take_part(config: ToyConfig, build: Build) -> Outcome:
+    def take_part(config: ToyConfig, build: BuildContext) -> StageResult:
         joined.append(Path(out, "_building.json").exists())
-        return Outcome()
+        return StageResult()
 
-    def hold(config: ToyConfig, build: Build) -> Outcome:
+    def hold(config: ToyConfig, build: BuildContext) -> StageResult:
         second.join(timeout=10)
         return run(config, build)
 
     other = Stage(name="toy", version=1, config=ToyConfig, run=take_part)
     second = threading.Thread(
-        target=join_execution, args=(other, ToyConfig(), {}, out), kwargs={"execution": Execution(nodes=2, node_rank=1)}
+        target=join_execution, args=(other, ToyConfig(), {}, out), kwargs={"execution": Execution()}
     )
     second.start()
     time.sleep(0.5)

@@ -1,4 +1,6 @@
-"""How much of each source is taken: budgets, weights, temperature, repetitions; whatever the workers and the order of files."""
+"""How much of each source is taken: budgets, weights, temperature, repetitions; whatever the
+workers and the order of files.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.core import random_keys
-from pipeline.core.config import parse_config
-from pipeline.core.errors import UsageError
-from pipeline.core.humanize import count_of
-from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.mix_options import MixOptions
-from pipeline.corpus.mixing import take
+from cloze.core import random_keys
+from cloze.core.config import parse_config
+from cloze.core.errors import UsageError
+from cloze.core.humanize import parse_count
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.options import MixtureOptions
+from cloze.pipeline.corpus.write.mixing import sample_mixture
 from tests.pipeline.corpus.corpora import make, rows
 
 LOOSE = {"minimum_letters": 0.0, "dedup": "exact", "shard_bytes": 4096, "heldout_fraction": 0.2}
@@ -29,7 +31,9 @@ def written(directory: Path, count: int, first: int) -> Path:
         random = np.random.default_rng(number)
         lines = random.integers(0, 8, (int(random.integers(20, 60)), 10))
         words = [" ".join("abcdefgh"[n] * 3 + str(n) for n in line) for line in lines]
-        (directory / f"b{number}.txt").write_text("\n\n".join(f"So {line} it was." for line in words))
+        (directory / f"b{number}.txt").write_text(
+            "\n\n".join(f"So {line} it was." for line in words)
+        )
     return directory
 
 
@@ -43,7 +47,9 @@ def words_of(found: Any, split: str = "train") -> dict[str, int]:
     counts: dict[str, int] = {}
     for document in rows(found):
         if document["split"] == split:
-            counts[document["source"]] = counts.get(document["source"], 0) + sum(len(s.split()) for s in document["sentences"])
+            counts[document["source"]] = counts.get(document["source"], 0) + sum(
+                len(s.split()) for s in document["sentences"]
+            )
     return counts
 
 
@@ -65,12 +71,16 @@ def test_a_budget_is_kept_and_the_rest_is_counted(sources: list[str], tmp_path: 
     card = json.loads((Path(some.artifact) / "card.json").read_text())
     assert {one["name"]: one["words"] for one in card["mixture"]} == taken
     for source in card["sources"]:
-        assert source["epochs"] == pytest.approx(taken[source["kind"]] / there[source["kind"]], abs=1e-4)
+        assert source["epochs"] == pytest.approx(
+            taken[source["kind"]] / there[source["kind"]], abs=1e-4
+        )
     assert sum(source["share"] for source in card["sources"]) == pytest.approx(1)
     assert "For training, as it was asked for" in (Path(some.artifact) / "card.html").read_text()
 
 
-def test_workers_order_and_places_of_files_do_not_matter(sources: list[str], tmp_path: Path) -> None:
+def test_workers_order_and_places_of_files_do_not_matter(
+    sources: list[str], tmp_path: Path
+) -> None:
     settings = {**LOOSE, "words": 5000, "mixture": {"books": 1, "text": 1}}
     one = make(tmp_path / "one", *sources, **settings)
     books = sorted(Path(sources[0].partition("=")[2]).iterdir())
@@ -78,7 +88,14 @@ def test_workers_order_and_places_of_files_do_not_matter(sources: list[str], tmp
         (tmp_path / name).mkdir()
         for file in part:
             (tmp_path / name / file.name).write_bytes(file.read_bytes())
-    other = make(tmp_path / "other", f"books={tmp_path}/q", sources[1], f"books={tmp_path}/p", workers=2, **settings)
+    other = make(
+        tmp_path / "other",
+        f"books={tmp_path}/q",
+        sources[1],
+        f"books={tmp_path}/p",
+        workers=2,
+        **settings,
+    )
     assert other.manifest.content_sha256 == one.manifest.content_sha256
     assert other.manifest.fingerprint == one.manifest.fingerprint
     taken = words_of(one)
@@ -86,17 +103,25 @@ def test_workers_order_and_places_of_files_do_not_matter(sources: list[str], tmp
     assert taken["text"] == pytest.approx(2500, abs=20 * WORDS)
 
 
-def test_what_is_repeated_has_ids_of_its_own_and_nothing_held_out_is(sources: list[str], tmp_path: Path) -> None:
+def test_what_is_repeated_has_ids_of_its_own_and_nothing_held_out_is(
+    sources: list[str], tmp_path: Path
+) -> None:
     """A third of the text is wanted four times as much: twice whole, and a part once more."""
     whole = words_of(make(tmp_path / "whole", *sources, **LOOSE))
     weights = {"books": whole["books"], "text": 2.5 * whole["text"]}
     asked = int(sum(weights.values()))
-    found = make(tmp_path / "more", *sources, **LOOSE, words=asked, mixture=weights, mixture_epochs=3)
+    found = make(
+        tmp_path / "more", *sources, **LOOSE, words=asked, mixture=weights, mixture_epochs=3
+    )
     taken = words_of(found)
     assert taken["books"] == pytest.approx(whole["books"], abs=60 * WORDS)
     assert taken["text"] == pytest.approx(2.5 * whole["text"], abs=60 * WORDS)
     documents = rows(found)
-    assert len({document["id"] for document in documents}) == len({document["key"] for document in documents}) == len(documents)
+    assert (
+        len({document["id"] for document in documents})
+        == len({document["key"] for document in documents})
+        == len(documents)
+    )
     again = [document for document in documents if "#" in document["id"]]
     assert {document["id"].partition("#")[2] for document in again} == {"2", "3"}
     by_id = {document["id"]: document for document in documents}
@@ -107,38 +132,57 @@ def test_what_is_repeated_has_ids_of_its_own_and_nothing_held_out_is(sources: li
         assert first["key"] == random_keys.document_key(first["id"])
     (text,) = (one for one in found.manifest.summary["mixture"] if one["name"] == "text")
     assert text["epochs"] == pytest.approx(2.5, abs=0.2)
-    assert words_of(found, "heldout") == words_of(make(tmp_path / "plain", *sources, **LOOSE), "heldout")
+    assert words_of(found, "heldout") == words_of(
+        make(tmp_path / "plain", *sources, **LOOSE), "heldout"
+    )
 
 
 def test_by_temperature_and_without_a_budget() -> None:
-    """Ten documents of 10 words, forty of 10: at 2 the shares are as roots, and the scarcer group is taken whole."""
-    keys = random_keys.derive(7, np.arange(50))
+    """Ten documents of 10 words, forty of 10: at 2 the shares are as roots, and the scarcer group
+    is taken whole.
+    """
+    keys = random_keys.fold_in(7, np.arange(50))
     words, groups = np.full(50, 10), np.repeat([0, 1], [10, 40])
-    options = MixOptions(mixture_temperature=2.0)
-    found = take(keys, words, np.zeros(50, bool), groups, ["a", "b"], options)
+    options = MixtureOptions(mixture_temperature=2.0)
+    found = sample_mixture(keys, words, np.zeros(50, bool), groups, ["a", "b"], options)
     assert {one["name"]: one["words"] for one in found.groups} == {"a": 100, "b": 200}
     assert found.dropped == {"over_budget": 20}
-    twice = take(keys, words, np.zeros(50, bool), groups, ["a", "b"], options.model_copy(update={"mixture_epochs": 2.0}))
+    twice = sample_mixture(
+        keys,
+        words,
+        np.zeros(50, bool),
+        groups,
+        ["a", "b"],
+        options.model_copy(update={"mixture_epochs": 2.0}),
+    )
     assert {one["name"]: one["words"] for one in twice.groups} == {"a": 200, "b": 400}
     assert sorted(twice.numbers.tolist()) == sorted([*range(10), *range(50)])
     order = np.random.default_rng(0).permutation(50)
-    other = take(keys[order], words, np.zeros(50, bool), groups[order], ["a", "b"], options)
+    other = sample_mixture(
+        keys[order], words, np.zeros(50, bool), groups[order], ["a", "b"], options
+    )
     assert sorted(keys[order][other.numbers].tolist()) == sorted(keys[found.numbers].tolist())
 
 
 def test_languages_are_weighed_and_others_are_dropped() -> None:
-    keys = random_keys.derive(9, np.arange(30))
-    options = MixOptions(mixture_by="language", language="auto", mixture={"de": 1, "fr": 1})
+    keys = random_keys.fold_in(9, np.arange(30))
+    options = MixtureOptions(mixture_by="language", language="auto", mixture={"de": 1, "fr": 1})
     groups = np.repeat([0, 1, 2], 10)
-    found = take(keys, np.full(30, 10), np.zeros(30, bool), groups, ["de", "en", "fr"], options)
+    found = sample_mixture(
+        keys, np.full(30, 10), np.zeros(30, bool), groups, ["de", "en", "fr"], options
+    )
     assert {one["name"]: one["documents"] for one in found.groups} == {"de": 10, "fr": 10}
     assert found.dropped == {"not_in_mixture": 10}
     with pytest.raises(UsageError, match="mixture weighs 'fr', of which no document is left"):
-        take(keys, np.full(30, 10), np.zeros(30, bool), groups, ["de", "en", "it"], options)
+        sample_mixture(
+            keys, np.full(30, 10), np.zeros(30, bool), groups, ["de", "en", "it"], options
+        )
 
 
 def test_more_than_there_is_is_refused(sources: list[str], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"source books has [\d,]+ words for training, and [\d,]+ are asked for"):
+    with pytest.raises(
+        UsageError, match=r"source books has [\d,]+ words for training, and [\d,]+ are asked for"
+    ):
         make(tmp_path / "out", *sources, **LOOSE, words="10M")
 
 
@@ -147,7 +191,10 @@ def test_more_than_there_is_is_refused(sources: list[str], tmp_path: Path) -> No
     [
         ({"words": "ten"}, "no such number; write it as 10M"),
         ({"words": 0}, "words"),
-        ({"mixture": {"book": 1, "text": 1}}, "weighs 'book', and no source is of that kind; did you mean 'books'"),
+        (
+            {"mixture": {"book": 1, "text": 1}},
+            "weighs 'book', and no source is of that kind; did you mean 'books'",
+        ),
         ({"mixture": {"books": 1}}, "no weight of 'text'"),
         ({"mixture": {"books": 1, "text": -1}}, "mixture"),
         ({"mixture": {"books": 1, "text": 1}, "mixture_temperature": 2}, "give one of them"),
@@ -163,12 +210,14 @@ def test_bad_values_are_a_sentence(values: dict[str, Any], sentence: str) -> Non
 
 def test_a_config_that_was_written_down_is_read_back() -> None:
     for values in ({}, {"words": "2k", "mixture": {"books": 1}}):
-        config = parse_config(CorpusConfig, {"sources": [{"kind": "books", "path": "a"}], **values}, "corpus")
+        config = parse_config(
+            CorpusConfig, {"sources": [{"kind": "books", "path": "a"}], **values}, "corpus"
+        )
         assert parse_config(CorpusConfig, config.model_dump(mode="json"), "corpus") == config
 
 
 def test_numbers_of_words_are_read_as_people_write_them() -> None:
-    assert [count_of(text) for text in ("10M", "2.5m", "800k", "10_000", "1G", "7")] == [
+    assert [parse_count(text) for text in ("10M", "2.5m", "800k", "10_000", "1G", "7")] == [
         10_000_000,
         2_500_000,
         800_000,
@@ -176,4 +225,4 @@ def test_numbers_of_words_are_read_as_people_write_them() -> None:
         1_000_000_000,
         7,
     ]
-    assert count_of("10 apples") is None
+    assert parse_count("10 apples") is None

@@ -13,23 +13,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core import random_keys
-from pipeline.core.arrow import write_arrow
-from pipeline.core.config import parse_config
-from pipeline.core.errors import UsageError
-from pipeline.corpus import bundles, by_shard
-from pipeline.corpus.bundles import bundled
-from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.dedup.columns import Columns
-from pipeline.corpus.dedup.options import MinHash
-from pipeline.corpus.dedup.plan import Wanted, find_duplicates, plan
-from pipeline.corpus.document import joined, mended
-from pipeline.corpus.part_writer import Runs
-from pipeline.corpus.parts import PartFile, compact_batch, place, references_schema, shard_of
-from pipeline.corpus.readers.wikipedia import multistream
-from pipeline.corpus.schema import CORPUS, PART
-from pipeline.corpus.sources import Source, list_sources, plan_reading
-from pipeline.corpus.stage import STAGE
+from cloze.core import random_keys
+from cloze.core.arrow import write_arrow
+from cloze.core.config import parse_config
+from cloze.core.errors import UsageError
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.document import join_sentences, replace_surrogates
+from cloze.pipeline.corpus.duplicates.plan import CorpusPlanRequest, find_duplicates, plan
+from cloze.pipeline.corpus.duplicates.search import SignatureColumns
+from cloze.pipeline.corpus.options import MinHash
+from cloze.pipeline.corpus.read import sources
+from cloze.pipeline.corpus.read.intermediate import (
+    CORPUS,
+    PART,
+    IntermediateFile,
+    compact_batch,
+    shard_of,
+    shard_position,
+    signatures_schema,
+)
+from cloze.pipeline.corpus.read.read_and_clean import SortedBatches
+from cloze.pipeline.corpus.read.sources import Source, group_slices, list_sources, plan_reading
+from cloze.pipeline.corpus.readers.encyclopedia import dump
+from cloze.pipeline.corpus.stage import STAGE
+from cloze.pipeline.corpus.write import shards
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 HEAD = "<mediawiki><siteinfo><namespaces><namespace key='0'/></namespaces></siteinfo>"
@@ -44,21 +51,26 @@ def _dump(path: Path, streams: int = 12) -> None:
             lines.append(f"{len(data)}:{number}:Page {number}")
             text = prose(number) + ("" if number % 5 else prose(7))
             pages += (
-                f"<page><title>Page {number}</title><ns>0</ns><id>{number}</id><revision><text>{text}</text></revision></page>"
+                f"<page><title>Page {number}</title><ns>0</ns><id>{number}</"
+                f"id><revision><text>{text}</text></revision></page>"
             )
         data += bz2.compress(pages.encode())
     (path / "x-multistream.xml.bz2").write_bytes(data + bz2.compress(b"</mediawiki>"))
-    (path / "x-multistream-index.txt.bz2").write_bytes(bz2.compress(("\n".join(lines) + "\n").encode()))
+    (path / "x-multistream-index.txt.bz2").write_bytes(
+        bz2.compress(("\n".join(lines) + "\n").encode())
+    )
 
 
 def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     _dump(tmp_path)
     source = f"wikipedia={tmp_path}/x-multistream.xml.bz2"
     whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_rejected=True)
-    monkeypatch.setattr(multistream, "SLICE_BYTES", 600)
-    monkeypatch.setattr(bundles, "BUNDLE_BYTES", 0)
-    monkeypatch.setattr(by_shard, "SHARDS", 3)  # the plan in pieces
-    slices, repeated = plan_reading(list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")]))
+    monkeypatch.setattr(dump, "SLICE_BYTES", 600)
+    monkeypatch.setattr(sources, "BUNDLE_BYTES", 0)
+    monkeypatch.setattr(shards, "SHARDS", 3)  # the plan in pieces
+    slices, repeated = plan_reading(
+        list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")])
+    )
     assert (len(slices) > 3, repeated) == (True, 0)
     assert len({one.part for one in slices}) == len(slices)
     cut = make(tmp_path / "cut", source, shard_bytes=2048, keep_rejected=True)
@@ -72,8 +84,10 @@ def test_a_file_that_is_there_whole_and_cut_is_read_once(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     _dump(tmp_path / "a")
-    (tmp_path / "b" / "x-multistream.xml.bz2").write_bytes((tmp_path / "a" / "x-multistream.xml.bz2").read_bytes())
-    monkeypatch.setattr(multistream, "SLICE_BYTES", 600)
+    (tmp_path / "b" / "x-multistream.xml.bz2").write_bytes(
+        (tmp_path / "a" / "x-multistream.xml.bz2").read_bytes()
+    )
+    monkeypatch.setattr(dump, "SLICE_BYTES", 600)
     sources = [Source(kind="wikipedia", path=str(tmp_path / name)) for name in "ab"]
     for order in (sources, sources[::-1]):
         slices, repeated = plan_reading(list_sources(order))
@@ -91,22 +105,29 @@ def test_small_files_share_a_part_and_their_number_shows_in_nothing(tmp_path, mo
     (tmp_path / "source" / "empty.txt").write_text("")
     (tmp_path / "source" / "short.txt").write_text("Too short.")
     write_jsonl(tmp_path / "a.jsonl", *(prose(n) for n in range(25, 45)))
-    sources = [f"text={tmp_path}/source", f"jsonl={tmp_path}/a.jsonl"]
-    listed = list_sources([Source(kind=kind, path=path) for kind, path in (one.split("=") for one in sources)])
+    given = [f"text={tmp_path}/source", f"jsonl={tmp_path}/a.jsonl"]
+    listed = list_sources(
+        [Source(kind=kind, path=path) for kind, path in (one.split("=") for one in given)]
+    )
     slices, _ = plan_reading(listed)
-    together = bundled(slices)
+    together = group_slices(slices)
     assert [one.kind for one in together] == ["jsonl", "text"]
-    assert sorted(one.slice.name for both in together for one in both.slices) == sorted(one.slice.name for one in slices)
-    shared = make(tmp_path / "shared", *sources, shard_bytes=2048, keep_rejected=True)
-    monkeypatch.setattr(bundles, "BUNDLE_BYTES", 3000)
-    cut = bundled(slices)
+    assert sorted(one.slice.name for both in together for one in both.slices) == sorted(
+        one.slice.name for one in slices
+    )
+    shared = make(tmp_path / "shared", *given, shard_bytes=2048, keep_rejected=True)
+    monkeypatch.setattr(sources, "BUNDLE_BYTES", 3000)
+    cut = group_slices(slices)
     assert 4 < len(cut) < len(slices)
     assert len({one.part for one in cut}) == len(cut)
-    some = make(tmp_path / "some", *sources, shard_bytes=2048, keep_rejected=True)
-    monkeypatch.setattr(bundles, "BUNDLE_BYTES", 0)
-    assert [one.slices for one in bundled(slices)] == [(one,) for one in slices]
-    alone = make(tmp_path / "alone", *sources, shard_bytes=2048, keep_rejected=True)
-    cards = [json.loads((tmp_path / name / "card.json").read_text()) for name in ("shared", "some", "alone")]
+    some = make(tmp_path / "some", *given, shard_bytes=2048, keep_rejected=True)
+    monkeypatch.setattr(sources, "BUNDLE_BYTES", 0)
+    assert [one.slices for one in group_slices(slices)] == [(one,) for one in slices]
+    alone = make(tmp_path / "alone", *given, shard_bytes=2048, keep_rejected=True)
+    cards = [
+        json.loads((tmp_path / name / "card.json").read_text())
+        for name in ("shared", "some", "alone")
+    ]
     assert cards[1:] == [cards[0], cards[0]]
     for made in (some, alone):
         assert made.manifest.content_sha256 == shared.manifest.content_sha256
@@ -121,19 +142,27 @@ def test_files_of_different_sources_stand_in_bundles_of_their_own(tmp_path):
         for number in range(3):
             (tmp_path / name / f"{name}{number}.txt").write_text(f"{name} {prose(number)}")
     listed = list_sources([Source(kind="text", path=str(tmp_path / name)) for name in "ab"])
-    assert [len(one.slices) for one in bundled(plan_reading(listed)[0])] == [3, 3]
+    assert [len(one.slices) for one in group_slices(plan_reading(listed)[0])] == [3, 3]
 
 
 def test_columns_are_part_of_a_source(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"body": prose(n), "other": prose(n + 50), "name": f"N{n}"}) + "\n" for n in range(3)))
+    path.write_text(
+        "".join(
+            json.dumps({"body": prose(n), "other": prose(n + 50), "name": f"N{n}"}) + "\n"
+            for n in range(3)
+        )
+    )
 
     def config(*fields):
         sources = [{"kind": "jsonl", "path": str(path), "fields": named} for named in fields]
         return parse_config(CorpusConfig, {"sources": sources}, "corpus")
 
     body, other = {"text": "body", "title": "name"}, {"text": "other", "title": "name"}
-    prints = [STAGE.fingerprint(config(*fields), {}) for fields in ((body,), (other,), (body, other), (other, body))]
+    prints = [
+        STAGE.fingerprint(config(*fields), {})
+        for fields in ((body,), (other,), (body, other), (other, body))
+    ]
     assert len(set(prints)) == 3
     assert prints[2] == prints[3]
     assert len(plan_reading(config(body, other).listed())[0]) == 2
@@ -142,11 +171,17 @@ def test_columns_are_part_of_a_source(tmp_path):
 
 
 def test_the_same_document_from_columns_of_other_names(tmp_path):
-    from pipeline.core.execute import execute
+    from cloze.core.stages.execute import execute
 
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"body": prose(n), "name": f"N{n}"}) + "\n" for n in range(3)))
-    values = {"sources": [{"kind": "jsonl", "path": str(path), "fields": {"text": "body", "title": "name"}}]}
+    path.write_text(
+        "".join(json.dumps({"body": prose(n), "name": f"N{n}"}) + "\n" for n in range(3))
+    )
+    values = {
+        "sources": [
+            {"kind": "jsonl", "path": str(path), "fields": {"text": "body", "title": "name"}}
+        ]
+    }
     result = execute(STAGE, parse_config(CorpusConfig, values, "corpus"), {}, str(tmp_path / "out"))
     assert sorted(row["title"] for row in rows(result)) == ["N0", "N1", "N2"]
 
@@ -154,21 +189,27 @@ def test_the_same_document_from_columns_of_other_names(tmp_path):
 def _row(number: int) -> dict:
     sentences = [f"s{number} {at}" * (number % 4) for at in range(number % 5)]
     return {
-        "key": int(random_keys.mix(number)), "id": f"d{number}", "source": "text", "title": "é" * (number % 3),
+        "key": int(random_keys.splitmix64(number)), "id": f"d{number}", "source": "text",
+        "title": "é" * (number % 3),
         "url": f"u{number}", "licence": "é" * (number % 2), "origin": f"o{number % 3}",
-        "infobox": [{"box": "é" * at, "name": f"n{at}", "value": f"v{number}"} for at in range(number % 3)],
+        "infobox": [{"box": "é" * at, "name": f"n{at}",
+        "value": f"v{number}"} for at in range(number % 3)],
         "split": "train", "sentences": sentences, "paragraphs": list(range(0, len(sentences), 2)),
     }  # fmt: skip
 
 
 @given(st.integers(0, 300), st.sampled_from([1, 500, 1 << 20]))
 def test_runs_hold_what_was_added_in_the_order_of_places(count, run_bytes):
-    runs = Runs(PART, run_bytes)
-    batches = [batch for number in range(count) for batch in runs.add(_row(number), 400)] + list(runs.close())
+    runs = SortedBatches(PART, run_bytes)
+    batches = [batch for number in range(count) for batch in runs.add(_row(number), 400)] + list(
+        runs.close()
+    )
     found = [row for batch in batches for row in batch.to_pylist()]
-    assert sorted(found, key=lambda row: row["id"]) == sorted((_row(n) for n in range(count)), key=lambda row: row["id"])
+    assert sorted(found, key=lambda row: row["id"]) == sorted(
+        (_row(n) for n in range(count)), key=lambda row: row["id"]
+    )
     if run_bytes == 1 << 20:
-        places = place(np.array([row["key"] for row in found], dtype=np.uint64))
+        places = shard_position(np.array([row["key"] for row in found], dtype=np.uint64))
         assert (places[1:] >= places[:-1]).all()
 
 
@@ -178,7 +219,9 @@ def test_bytes_follow_from_values_alone(numbers, cuts):
     straight = pa.Table.from_pylist([_row(number) for number in numbers], schema=PART)
     pieces, at = [], 0
     for cut in [*cuts, len(numbers)]:
-        noise = pa.Table.from_pylist([_row(99), *(_row(n) for n in numbers[at : at + cut]), _row(98)], schema=PART)
+        noise = pa.Table.from_pylist(
+            [_row(99), *(_row(n) for n in numbers[at : at + cut]), _row(98)], schema=PART
+        )
         pieces.append(noise.slice(1, len(numbers[at : at + cut])))
         at += cut
     sinks = []
@@ -192,10 +235,10 @@ def test_bytes_follow_from_values_alone(numbers, cuts):
 
 
 def test_text_of_a_stored_document():
-    assert joined(["A.", "B.", "C."], [0, 2]) == "A. B.\nC."
-    assert joined([], []) == ""
-    assert mended("a\ud800b") == "a\ufffdb"
-    assert mended("plain") == "plain"
+    assert join_sentences(["A.", "B.", "C."], [0, 2]) == "A. B.\nC."
+    assert join_sentences([], []) == ""
+    assert replace_surrogates("a\ud800b") == "a\ufffdb"
+    assert replace_surrogates("plain") == "plain"
 
 
 def _references(directory: Path, count: int, cuts: list[int], verified: bool) -> list[str]:
@@ -204,26 +247,32 @@ def _references(directory: Path, count: int, cuts: list[int], verified: bool) ->
     number = np.arange(count, dtype=np.uint64)
     group = np.where(number % 3 == 2, number // 2, number)
     columns = {
-        "key": random_keys.derive(1, np.where(number % 11 == 10, number - 1, number)),
-        "characters": (200 + random_keys.derive(2, number) % np.uint64(7)).astype(np.uint32),
+        "key": random_keys.fold_in(1, np.where(number % 11 == 10, number - 1, number)),
+        "characters": (200 + random_keys.fold_in(2, number) % np.uint64(7)).astype(np.uint32),
         "bytes": (300 + number % 5).astype(np.uint32),
         "heldout": number % 7 == 0,
-        "exact_high": random_keys.derive(3, np.where(number % 13 == 12, number - 5, number)),
-        "exact_low": random_keys.derive(4, np.where(number % 13 == 12, number - 5, number)),
+        "exact_high": random_keys.fold_in(3, np.where(number % 13 == 12, number - 5, number)),
+        "exact_low": random_keys.fold_in(4, np.where(number % 13 == 12, number - 5, number)),
         **{
-            f"band_{band:02d}": random_keys.derive(5, band, np.where((number + band) % 4 > 0, group, number + 10_000))
+            f"band_{band:02d}": random_keys.fold_in(
+                5, band, np.where((number + band) % 4 > 0, group, number + 10_000)
+            )
             for band in range(3)
         },
     }
-    arrow_schema = references_schema(minhash, verified)
+    arrow_schema = signatures_schema(minhash, verified)
     if verified:
-        sketch = (random_keys.derive(6, np.arange(12), group[:, None] // 2) % np.uint64(5)).astype(np.uint8)
+        sketch = (random_keys.fold_in(6, np.arange(12), group[:, None] // 2) % np.uint64(5)).astype(
+            np.uint8
+        )
         columns["sketch"] = [row.tobytes() for row in sketch]
     table = pa.table(columns, schema=arrow_schema)
     paths = []
     for begin, end in itertools.pairwise([0, *cuts, count]):
         paths.append(str(directory / f"{len(cuts)}-{begin}-{verified}.arrow"))
-        write_arrow(paths[-1], arrow_schema, table.slice(begin, end - begin).to_batches(max_chunksize=17))
+        write_arrow(
+            paths[-1], arrow_schema, table.slice(begin, end - begin).to_batches(max_chunksize=17)
+        )
     return paths
 
 
@@ -232,7 +281,7 @@ def test_cutting_does_not_change_who_stays(tmp_path, threshold):
     minhash = MinHash(bands=3, rows=4, ngram=5)
     found = []
     for cuts in ([], [50], [1, 2, 3, 170]):
-        columns = Columns(str(tmp_path))
+        columns = SignatureColumns(str(tmp_path))
         columns.gather(_references(tmp_path, 200, cuts, threshold > 0))
         copies = find_duplicates(columns, minhash, True, threshold)
         found.append((copies.reason.tolist(), copies.of.tolist()))
@@ -248,7 +297,7 @@ def test_cutting_does_not_change_who_stays(tmp_path, threshold):
 def test_the_plan_places_every_kept_document_once(tmp_path):
     paths = _references(tmp_path, 300, [40, 90], False)
     plan_file, duplicates_file = str(tmp_path / "plan.arrow"), str(tmp_path / "duplicates.arrow")
-    wanted = Wanted(
+    wanted = CorpusPlanRequest(
         shard_bytes=9000,
         plan_file=plan_file,
         duplicates_file=duplicates_file,
@@ -261,49 +310,66 @@ def test_the_plan_places_every_kept_document_once(tmp_path):
     found = plan(paths, wanted)
     tables = [pa.ipc.open_file(path).read_all() for path in paths]
     everything, places = [table["key"].to_pylist() for table in tables], set()
-    with PartFile(plan_file) as kept, PartFile(duplicates_file) as dropped:
+    with IntermediateFile(plan_file) as kept, IntermediateFile(duplicates_file) as dropped:
         assert kept.batches == dropped.batches == found.shards > 3
         for shard in range(found.shards):
             rows_ = kept.batch(shard).to_pylist()
-            starts = [list(itertools.accumulate((b.num_rows for b in table.to_batches()), initial=0)) for table in tables]
-            own = [everything[row["part"]][starts[row["part"]][row["batch"]] + row["row"]] for row in rows_]
+            starts = [
+                list(itertools.accumulate((b.num_rows for b in table.to_batches()), initial=0))
+                for table in tables
+            ]
+            own = [
+                everything[row["part"]][starts[row["part"]][row["batch"]] + row["row"]]
+                for row in rows_
+            ]
             assert own == sorted(own)
-            assert set(shard_of(place(np.array(own, dtype=np.uint64)), found.shards).tolist()) <= {shard}
+            assert set(
+                shard_of(shard_position(np.array(own, dtype=np.uint64)), found.shards).tolist()
+            ) <= {shard}
             places |= {(row["part"], row["batch"], row["row"]) for row in rows_}
-            places |= {(row["part"], row["batch"], row["row"]) for row in dropped.batch(shard).to_pylist()}
+            places |= {
+                (row["part"], row["batch"], row["row"]) for row in dropped.batch(shard).to_pylist()
+            }
     assert len(places) == 300
     assert int(found.documents) + sum(found.dropped.values()) == 300
     assert sum(found.pairs.values()) == sum(found.dropped.values())
     assert not list(tmp_path.glob("cloze-plan-*"))
 
 
-@pytest.mark.parametrize("shards", [0, 1, 5, 6, 7])
-def test_a_writer_of_a_shard_opens_the_piece_that_it_is_in(tmp_path, monkeypatch, shards):
-    monkeypatch.setattr(by_shard, "SHARDS", 3)
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 7])
+def test_a_writer_of_a_shard_opens_the_piece_that_it_is_in(tmp_path, monkeypatch, count):
+    monkeypatch.setattr(shards, "SHARDS", 3)
     path, arrow_schema = str(tmp_path / "plan.arrow"), pa.schema([("row", pa.int32())])
-    batches = (pa.RecordBatch.from_arrays([pa.array([n] * n, pa.int32())], schema=arrow_schema) for n in range(shards))
-    by_shard.write_by_shard(path, arrow_schema, batches)
-    assert len(list(tmp_path.iterdir())) == max(1, -(-shards // 3))
-    for shard in range(shards):
-        with PartFile(by_shard.piece_file(path, shard // 3)) as piece:
+    batches = (
+        pa.RecordBatch.from_arrays([pa.array([n] * n, pa.int32())], schema=arrow_schema)
+        for n in range(count)
+    )
+    shards.write_by_shard(path, arrow_schema, batches)
+    assert len(list(tmp_path.iterdir())) == max(1, -(-count // 3))
+    for shard in range(count):
+        with IntermediateFile(shards.piece_file(path, shard // 3)) as piece:
             assert piece.batches <= 3
-        assert by_shard.read_of_shard(path, shard)["row"].tolist() == [shard] * shard
+        assert shards.read_of_shard(path, shard)["row"].tolist() == [shard] * shard
 
 
 def test_shards_of_any_number_share_the_places():
     key = np.arange(20_000, dtype=np.uint64)
-    counts = np.bincount(shard_of(place(key), 7), minlength=7)
+    counts = np.bincount(shard_of(shard_position(key), 7), minlength=7)
     assert counts.sum() == 20_000
     assert counts.min() > 2500
-    heldout = random_keys.uniform(random_keys.mix(key)) < 0.02
-    assert np.bincount(shard_of(place(key[heldout]), 7), minlength=7).min() > 20  # held-out documents are in all shards
+    heldout = random_keys.uniform(random_keys.splitmix64(key)) < 0.02
+    assert (
+        np.bincount(shard_of(shard_position(key[heldout]), 7), minlength=7).min() > 20
+    )  # held-out documents are in all shards
 
 
 def test_an_object_store_gives_the_same_bytes(tmp_path):
     """Parts are read by ranges there, not mapped; `memory://` stands for a store."""
     import fsspec
 
-    source = write_jsonl(tmp_path / "a.jsonl", *(prose(n) for n in range(12)), prose(1) + "\n\nOne line more.")
+    source = write_jsonl(
+        tmp_path / "a.jsonl", *(prose(n) for n in range(12)), prose(1) + "\n\nOne line more."
+    )
     here = make(tmp_path / "here", f"jsonl={source}", shard_bytes=4096, keep_rejected=True)
     place_ = "memory://corpus-parts/there"
     there = make(place_, f"jsonl={source}", shard_bytes=4096, keep_rejected=True)

@@ -1,26 +1,30 @@
-"""What the corpus stage leaves out: counted, kept to be looked at, limited, and never of the held-out text's doubles."""
+"""What the corpus stage leaves out: counted, kept to be looked at, limited, and never of the
+held-out text's doubles.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from pipeline.core import artifact
-from pipeline.core.errors import DataError
-from pipeline.corpus import part_writer
-from pipeline.corpus.bundles import bundled
-from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.dedup import signatures
-from pipeline.corpus.document import Document, well_formed
-from pipeline.corpus.extract import ReadBundle
-from pipeline.corpus.parts import REJECTED, PartFile
-from pipeline.corpus.shards import CorpusShards
-from pipeline.corpus.sources import plan_reading
-from pipeline.corpus.stage import STAGE
-from pipeline.corpus.write import WriteRejected, index_rejected
+from cloze.core.arrow import read_arrow
+from cloze.core.artifacts import artifact
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.document import Document, sanitize_document
+from cloze.pipeline.corpus.duplicates import signatures
+from cloze.pipeline.corpus.read import read_and_clean
+from cloze.pipeline.corpus.read.intermediate import REJECTED, IntermediateFile, PartReader
+from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup
+from cloze.pipeline.corpus.read.sources import group_slices, plan_reading
+from cloze.pipeline.corpus.stage import STAGE
+from cloze.pipeline.corpus.write.shards import CorpusShards
+from cloze.pipeline.corpus.write.write import WriteRejected, index_rejected
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 
@@ -29,7 +33,10 @@ def mixed(samples, tmp_path_factory):
     """A corpus of several sources with everything dropped that can be, and kept to be looked at."""
     base = tmp_path_factory.mktemp("mixed")
     texts = [prose(n) for n in range(8)]
-    task = "Here stands the question of the task that nobody may read in the corpus before it is asked."
+    task = (
+        "Here stands the question of the task that nobody may read in the corpus before it is "
+        "asked."
+    )
     lines = [
         *texts,
         texts[0].upper(),
@@ -54,9 +61,14 @@ def test_read_is_kept_and_dropped(mixed):
         counters = result.manifest.counters
         dropped = {name: count for name, count in counters.items() if name.startswith("dropped/")}
         assert counters["read/documents"] == counters["kept/documents"] + sum(dropped.values())
-        assert {"exact_duplicate", "near_duplicate", "too_short", "not_prose", "contaminated", "redirect"} <= {
-            name.removeprefix("dropped/") for name in dropped
-        }
+        assert {
+            "exact_duplicate",
+            "near_duplicate",
+            "too_short",
+            "not_prose",
+            "contaminated",
+            "redirect",
+        } <= {name.removeprefix("dropped/") for name in dropped}
         assert result.manifest.summary["contaminated"] == {"task.txt": 1}
         assert result.manifest.summary["duplicates"] == {
             "exact": 2,
@@ -77,7 +89,10 @@ def test_rejected_text_is_kept_with_its_reason(mixed):
     assert lines["formula"] == counters["dropped_lines/formula"]
     texts = {row["reason"]: row for row in found if row["source"] == "jsonl"}
     assert texts["too_short"]["text"] == "Too short."
-    assert {texts["exact_duplicate"]["id"], texts["exact_duplicate"]["detail"]} == {"jsonl/a.jsonl/d0", "jsonl/a.jsonl/d8"}
+    assert {texts["exact_duplicate"]["id"], texts["exact_duplicate"]["detail"]} == {
+        "jsonl/a.jsonl/d0",
+        "jsonl/a.jsonl/d8",
+    }
     kept = {row["id"] for row in rows(result)}
     assert {texts["exact_duplicate"]["detail"], texts["near_duplicate"]["detail"]} <= kept
     assert {row["id"] for row in found if row["scope"] == "document"} & kept == set()
@@ -92,25 +107,32 @@ def test_rejected_text_is_in_the_manifest_and_nobody_reads_it(mixed):
     assert artifact.verify(result.artifact).ok
     assert all(name.startswith("corpus-") for name in CorpusShards.open(result.artifact).names)
     shards = {path.name: path.read_bytes() for path in Path(result.artifact).glob("corpus-*.arrow")}
-    assert shards == {path.name: path.read_bytes() for path in Path(mixed["plain"].artifact).glob("corpus-*.arrow")}
+    assert shards == {
+        path.name: path.read_bytes()
+        for path in Path(mixed["plain"].artifact).glob("corpus-*.arrow")
+    }
     assert not (Path(mixed["plain"].artifact) / "rejected").exists()
-    assert pa.ipc.open_file(next((Path(result.artifact) / "rejected").glob("*.arrow"))).schema.equals(
-        REJECTED, check_metadata=True
-    )
+    assert pa.ipc.open_file(
+        next((Path(result.artifact) / "rejected").glob("*.arrow"))
+    ).schema.equals(REJECTED, check_metadata=True)
 
 
 def test_rejected_text_is_the_same_bytes_in_any_order(mixed):
     assert mixed["two"].manifest.content_sha256 == mixed["kept"].manifest.content_sha256
     for name in ("card.html", "card.json"):
-        assert (Path(mixed["two"].artifact) / name).read_bytes() == (Path(mixed["kept"].artifact) / name).read_bytes()
+        assert (Path(mixed["two"].artifact) / name).read_bytes() == (
+            Path(mixed["kept"].artifact) / name
+        ).read_bytes()
 
 
 def test_a_shard_reads_its_own_batches_of_dropped_text_alone(tmp_path, monkeypatch):
     """Each batch is read about once over all shards, however many there are."""
-    monkeypatch.setattr(part_writer, "BATCH_BYTES", 4096)
-    source = write_jsonl(tmp_path / "a.jsonl", *(prose(n) for n in range(40)), *(f"{n} " * 400 for n in range(200)))
+    monkeypatch.setattr(read_and_clean, "BATCH_BYTES", 4096)
+    source = write_jsonl(
+        tmp_path / "a.jsonl", *(prose(n) for n in range(40)), *(f"{n} " * 400 for n in range(200))
+    )
     opened = Counter()
-    read = PartFile.batch
+    read = IntermediateFile.batch
 
     def batch(self, number):
         found = read(self, number)
@@ -119,32 +141,56 @@ def test_a_shard_reads_its_own_batches_of_dropped_text_alone(tmp_path, monkeypat
         return found
 
     made = make(tmp_path / "all", f"jsonl={source}", keep_rejected=True, shard_bytes=2048)
-    parts = tuple(sorted(str(path).removesuffix(".rejected.arrow") for path in tmp_path.rglob("*.rejected.arrow")))
+    parts = tuple(
+        sorted(
+            str(path).removesuffix(".rejected.arrow") for path in tmp_path.rglob("*.rejected.arrow")
+        )
+    )
     assert parts == ()  # the stage leaves no scratch behind
     shards = made.manifest.summary["shards"]
     config = CorpusConfig(sources=[{"kind": "jsonl", "path": str(source)}], keep_rejected=True)
-    (one,) = bundled(plan_reading(config.listed())[0])
-    ReadBundle(parts=str(tmp_path), config=config, prepared={})({**one.unit(), "name": "p"})
-    with PartFile(f"{tmp_path}/p.rejected.arrow") as file:
+    (one,) = group_slices(plan_reading(config.listed())[0])
+    ReadSliceGroup(parts=str(tmp_path), config=config, prepared={})({**one.unit(), "name": "p"})
+    with IntermediateFile(f"{tmp_path}/p.rejected.arrow") as file:
         batches = file.batches
     assert (shards > 8, batches > 8) == (True, True)
     index_rejected([f"{tmp_path}/p"], shards, str(tmp_path / "index.arrow"))
-    monkeypatch.setattr(PartFile, "batch", batch)
+    monkeypatch.setattr(IntermediateFile, "batch", batch)
     write = WriteRejected(
-        parts=(f"{tmp_path}/p",), index=str(tmp_path / "index.arrow"), duplicates="", directory="", shards=shards
+        parts=(f"{tmp_path}/p",),
+        index=str(tmp_path / "index.arrow"),
+        duplicates="",
+        directory="",
+        shards=shards,
     )
-    found = [row for shard in range(shards) for table in write._read(shard) for row in table.to_pylist()]
-    assert sum(opened.values()) < batches + shards
+    index, found = read_arrow(write.index), []
+    with PartReader([f"{tmp_path}/p.rejected.arrow"], shards) as dropped:
+        for shard in range(shards):
+            found += [
+                row for table in write._read(shard, index, dropped) for row in table.to_pylist()
+            ]
+            dropped.pass_shard(shard)
+    assert sum(opened.values()) == batches  # all in one range of shards: each once
     assert len(found) == 200
-    assert {row["id"] for row in found} == {row["id"] for row in rows(made, "rejected/*.arrow") if row["step"] != "dedup"}
+    assert {row["id"] for row in found} == {
+        row["id"] for row in rows(made, "rejected/*.arrow") if row["step"] != "dedup"
+    }
 
 
 def test_text_of_tasks_takes_paragraphs_where_that_is_wanted(tmp_path):
-    task = "Here stands the question of the task that nobody may read in the corpus before it is asked."
+    task = (
+        "Here stands the question of the task that nobody may read in the corpus before it is "
+        "asked."
+    )
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "dev.tsv").write_text(f"0\t{task}\t1\n")
     source = write_jsonl(tmp_path / "a.jsonl", f"{prose(1)}\n\n{task}", prose(2))
-    result = make(tmp_path / "out", f"jsonl={source}", decontaminate=[str(tmp_path / "tasks")], decontaminate_unit="paragraph")
+    result = make(
+        tmp_path / "out",
+        f"jsonl={source}",
+        decontaminate=[str(tmp_path / "tasks")],
+        decontaminate_unit="paragraph",
+    )
     assert result.manifest.counters["dropped_lines/contaminated"] == 1
     assert result.manifest.rows == 2
     assert not any("question" in sentence for row in rows(result) for sentence in row["sentences"])
@@ -160,7 +206,9 @@ def test_the_fingerprint_is_of_the_tasks_bytes(tmp_path):
         (tmp_path / name / "dev.tsv").write_text(text)
 
     def fingerprint(*tasks):
-        return STAGE.fingerprint(CorpusConfig(sources=[{"kind": "jsonl", "path": str(source)}], decontaminate=tasks), {})
+        return STAGE.fingerprint(
+            CorpusConfig(sources=[{"kind": "jsonl", "path": str(source)}], decontaminate=tasks), {}
+        )
 
     one, same, other = (fingerprint(str(tmp_path / name / "dev.tsv")) for name in "abc")
     assert one == same
@@ -169,11 +217,18 @@ def test_the_fingerprint_is_of_the_tasks_bytes(tmp_path):
 
 
 def test_a_double_of_held_out_text_is_not_trained_on(tmp_path):
-    """Every text stands in two sources; whichever stays, it stays once, so no text is on both sides."""
+    """Every text stands in two sources; whichever stays, it stays once, so no text is on both
+    sides.
+    """
     texts = [prose(n) for n in range(60)]
     for name, change in (("a", lambda t: t), ("b", lambda t: t + "\n\nAnd so it ends, they say.")):
         write_jsonl(tmp_path / f"{name}.jsonl", *map(change, texts))
-    result = make(tmp_path / "out", f"jsonl={tmp_path}/a.jsonl", f"jsonl={tmp_path}/b.jsonl", heldout_fraction=0.4)
+    result = make(
+        tmp_path / "out",
+        f"jsonl={tmp_path}/a.jsonl",
+        f"jsonl={tmp_path}/b.jsonl",
+        heldout_fraction=0.4,
+    )
     sides = defaultdict(set)
     for row in rows(result):
         sides[row["sentences"][0]].add(row["split"])
@@ -183,7 +238,9 @@ def test_a_double_of_held_out_text_is_not_trained_on(tmp_path):
     assert result.manifest.rows == 60
 
 
-@pytest.mark.parametrize(("limit", "stops"), [(0.0, True), (0.24, True), (0.25, False), (1.0, False)])
+@pytest.mark.parametrize(
+    ("limit", "stops"), [(0.0, True), (0.24, True), (0.25, False), (1.0, False)]
+)
 def test_a_limit_on_what_cannot_be_read(tmp_path, limit, stops):
     source = write_jsonl(tmp_path / "a.jsonl", *(prose(n) for n in range(6)), bad=2)
     arguments = {"on_error": "quarantine", "max_rejected_share": limit}
@@ -191,7 +248,9 @@ def test_a_limit_on_what_cannot_be_read(tmp_path, limit, stops):
         result = make(tmp_path / "out", f"jsonl={source}", **arguments)
         assert sum(result.manifest.summary["quarantined"].values()) == 2
         return
-    with pytest.raises(DataError, match=r"2 of 8 files, pages and lines could not be read .*max_rejected_share") as error:
+    with pytest.raises(
+        DataError, match=r"2 of 8 files, pages and lines could not be read .*max_rejected_share"
+    ) as error:
         make(tmp_path / "out", f"jsonl={source}", **arguments)
     assert error.value.exit_code == 3
     assert not artifact.is_artifact(str(tmp_path / "out"))
@@ -199,27 +258,43 @@ def test_a_limit_on_what_cannot_be_read(tmp_path, limit, stops):
 
 
 def test_what_is_no_unicode_is_written_all_the_same(tmp_path):
-    """Bytes of a file's name that are no UTF-8 become escapes, lone surrogates in text U+FFFD; Arrow would refuse both."""
+    """Bytes of a file's name that are no UTF-8 become escapes, lone surrogates in text U+FFFD;
+    Arrow would refuse both.
+    """
     (tmp_path / "a").mkdir()
     for name, text in (("b\udce9.txt", prose(1)), ("c\udce9.txt", "Too short.")):
         (tmp_path / "a" / name).write_text(text)
     result = make(tmp_path / "out", f"text={tmp_path / 'a'}", keep_rejected=True)
     assert [row["id"] for row in rows(result)] == ["text/b\\xe9.txt"]
     assert [row["id"] for row in rows(result, "rejected/*.arrow")] == ["text/c\\xe9.txt"]
-    document = Document(id="a\udce9", source="text", title="A\ud800", paragraphs=("It ended \udfff here.", "Well."))
-    told = well_formed(document)
-    assert (told.id, told.title, told.paragraphs) == ("a\ufffd", "A\ufffd", ("It ended \ufffd here.", "Well."))
-    assert well_formed(told) is told
+    document = Document(
+        id="a\udce9", source="text", title="A\ud800", paragraphs=("It ended \udfff here.", "Well.")
+    )
+    told = sanitize_document(document)
+    assert (told.id, told.title, told.paragraphs) == (
+        "a\ufffd",
+        "A\ufffd",
+        ("It ended \ufffd here.", "Well."),
+    )
+    assert sanitize_document(told) is told
 
 
 def test_two_dumps_of_one_wiki(shared_data, tmp_path):
-    """Most of the articles of 2014 and 2016 are kept once; against the Jaccard similarity of every pair of the same texts."""
+    """Most of the articles of 2014 and 2016 are kept once; against the Jaccard similarity of every
+    pair of the same texts.
+    """
     dumps = shared_data / "wikipedia" / "dumps"
     names = ("enwiki-2014-p10p10000", "enwiki-2016-p10p30302")
-    result = make(tmp_path / "out", *(f"wikipedia={dumps / f'{name}.xml.bz2'}" for name in names), keep_rejected=True)
+    result = make(
+        tmp_path / "out",
+        *(f"wikipedia={dumps / f'{name}.xml.bz2'}" for name in names),
+        keep_rejected=True,
+    )
     rejected = [row for row in rows(result, "rejected/*.arrow") if row["step"] == "dedup"]
     gone = {row["id"]: row["detail"] for row in rejected}
-    texts = {row["id"]: row["text"] for row in rejected} | {row["id"]: " ".join(row["sentences"]) for row in rows(result)}
+    texts = {row["id"]: row["text"] for row in rejected} | {
+        row["id"]: " ".join(row["sentences"]) for row in rows(result)
+    }
     articles = {row["id"]: row["title"] for row in [*rejected, *rows(result)]}
     old, new = ({title: id_ for id_, title in articles.items() if name in id_} for name in names)
     both = sorted(old.keys() & new.keys())
@@ -234,3 +309,116 @@ def test_two_dumps_of_one_wiki(shared_data, tmp_path):
     assert all(
         signatures.jaccard(texts[id_], texts[of]) > 0.5 for id_, of in gone.items()
     )  # nothing goes for what it does not resemble
+
+
+def test_bad_lines_are_named_up_to_a_limit_and_then_counted(tmp_path):
+    """300,000 bad lines of 4 MB were 300,000 entries of 330 bytes in the worker, in its result and
+    in the driver.
+    """
+    (tmp_path / "a.jsonl").write_text(
+        "".join(f"{{bad {n}\n" for n in range(300_000)) + json.dumps({"text": prose(1)})
+    )
+    result = make(tmp_path / "out", f"jsonl={tmp_path}/a.jsonl", on_error="quarantine")
+    assert result.manifest.counters["quarantined/bad_json"] == 300_000
+    entries = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "unreadable.jsonl").read_text().splitlines()
+    ]
+    assert len(entries) == 1001
+    (more,) = (entry for entry in entries if entry["reason"] == "more")
+    assert (more["file"], more["sentence"]) == (
+        "jsonl/a.jsonl",
+        "299,000 more pages or lines of this file could not be read",
+    )
+
+
+@pytest.mark.parametrize("good", [0, 700])
+def test_a_file_that_is_mostly_something_else_ends_the_stage_early(tmp_path, good):
+    lines = ["INFO 2024-05-01 the server has started"] * 3000
+    lines[: 2 * good : 2] = [json.dumps({"id": n, "text": prose(n % 5)}) for n in range(good)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    words = (
+        rf"a.jsonl: of its first {1000 + good:,} pages and lines 1,000 could not be read .the "
+        rf"first: the line at byte .* is no JSON"
+    )
+    with pytest.raises(DataError, match=words):
+        make(tmp_path / "out", f"jsonl={tmp_path}/a.jsonl")
+    assert (
+        make(
+            tmp_path / "more", f"jsonl={write_jsonl(tmp_path / 'b.jsonl', prose(1), prose(2))}"
+        ).manifest.rows
+        == 2
+    )
+    if good:  # who knows what the file is says so
+        assert (
+            make(
+                tmp_path / "all", f"jsonl={tmp_path}/a.jsonl", max_rejected_share=1.0
+            ).manifest.rows
+            == 5
+        )
+
+
+def test_more_bad_lines_than_good_ones_end_the_stage(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", prose(1), bad=2)
+    with pytest.raises(DataError, match=r"2 of 3 files, pages and lines could not be read"):
+        make(tmp_path / "out", f"jsonl={source}")
+    assert make(tmp_path / "on", f"jsonl={source}", on_error="quarantine").manifest.rows == 1
+    assert (
+        make(
+            tmp_path / "half", f"jsonl={write_jsonl(tmp_path / 'b.jsonl', prose(1), bad=1)}"
+        ).manifest.rows
+        == 1
+    )
+
+
+@pytest.mark.parametrize("value", [{"text": prose(1)}, {"data": [{"text": prose(1)}]}])
+def test_json_over_several_lines_is_called_so(tmp_path, value):
+    (tmp_path / "a.json").write_text(json.dumps(value, indent=1))
+    with pytest.raises(
+        DataError,
+        match=r"a.json: the file is JSON over several lines, .* write one object a line .jq -c",
+    ):
+        make(tmp_path / "out", f"jsonl={tmp_path}/a.json")
+
+
+def test_a_record_without_an_id_takes_nobody_elses(tmp_path):
+    records = [
+        {"id": "2", "text": prose(1)},
+        {"text": prose(2)},
+        {"id": "#4", "text": prose(3)},
+        {"text": prose(4)},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    found = rows(make(tmp_path / "out", f"jsonl={tmp_path}/a.jsonl"))
+    assert {row["id"] for row in found} == {
+        f"jsonl/a.jsonl/{name}" for name in ("2", "#2", "##4", "#4")
+    }
+
+
+def test_a_broken_link_is_told_and_the_rest_of_the_folder_is_read(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text(prose(1))
+    (folder / "b.txt").symlink_to(tmp_path / "nothing.txt")
+    (folder / "c.txt").symlink_to("c.txt")
+    (folder / "d.txt").symlink_to(folder)
+    (folder / "e.txt").symlink_to("a.txt")
+    (folder / "f.txt").write_text(prose(2))
+    (folder / "circle").symlink_to(folder)
+    os.mkfifo(folder / "g.txt")  # whoever opens it waits for ever
+    result = make(tmp_path / "out", f"text={folder}", on_error="quarantine")
+    assert {row["id"] for row in rows(result)} == {"text/a.txt", "text/f.txt"}
+    assert result.manifest.counters["quarantined/no_file"] == 4
+    entries = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "unreadable.jsonl").read_text().splitlines()
+    ]
+    assert [(entry["file"], entry["sentence"]) for entry in entries] == [
+        (f"text/{name}.txt", "it is a link that leads to no file, or a pipe") for name in "bcdg"
+    ]
+    assert (
+        make(tmp_path / "again", f"text={folder}/*.txt", on_error="quarantine").manifest.rows == 2
+    )
+    (folder / "b.txt").unlink()
+    with pytest.raises(DataError, match=r"b.txt does not exist"):
+        make(tmp_path / "none", f"text={folder}/b.txt")

@@ -1,4 +1,6 @@
-"""The corpus stage: golden bytes, bytes that nothing but the text decides, counts that add up, kills, bad input."""
+"""The corpus stage: golden bytes, bytes that nothing but the text decides, counts that add up,
+kills, bad input.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.core import artifact, random_keys
-from pipeline.core.config import parse_config
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.shards import shard_name
-from pipeline.corpus import bundles
-from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.parts import place, shard_of
-from pipeline.corpus.schema import CORPUS
-from pipeline.corpus.stage import STAGE
+from cloze.core import random_keys
+from cloze.core.artifacts import artifact
+from cloze.core.artifacts.artifact import shard_name
+from cloze.core.config import parse_config
+from cloze.core.errors import DataError, UsageError
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.read import sources
+from cloze.pipeline.corpus.read.intermediate import CORPUS, shard_of, shard_position
+from cloze.pipeline.corpus.stage import STAGE
 from tests import warm
 from tests.pipeline.corpus.corpora import make, rows
 
@@ -32,13 +34,22 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
 
 @pytest.fixture(scope="module")
 def sample_corpus(samples, tmp_path_factory):
-    return make(tmp_path_factory.mktemp("corpus") / "c", f"wikipedia={samples}/wikipedia", f"books={samples}/books")
+    return make(
+        tmp_path_factory.mktemp("corpus") / "c",
+        f"wikipedia={samples}/wikipedia",
+        f"books={samples}/books",
+    )
 
 
 def test_golden(sample_corpus):
-    """If this fails on purpose, raise `VERSION` in pipeline/corpus/stage.py and write the new hash to golden.json."""
+    """If this fails on purpose, raise `VERSION` in pipeline/corpus/stage.py and write the new hash
+    to golden.json.
+    """
     golden = json.loads(GOLDEN.read_text())["corpus"]
-    assert {"version": STAGE.version, "content_sha256": sample_corpus.manifest.content_sha256} == golden
+    assert {
+        "version": STAGE.version,
+        "content_sha256": sample_corpus.manifest.content_sha256,
+    } == golden
 
 
 def test_what_a_corpus_holds(sample_corpus):
@@ -61,7 +72,11 @@ def test_what_a_corpus_holds(sample_corpus):
 
 def test_nothing_disappears(sample_corpus):
     counters = sample_corpus.manifest.counters
-    dropped = {name.removeprefix("dropped/"): n for name, n in counters.items() if name.startswith("dropped/")}
+    dropped = {
+        name.removeprefix("dropped/"): n
+        for name, n in counters.items()
+        if name.startswith("dropped/")
+    }
     assert counters["read/documents"] == counters["kept/documents"] + sum(dropped.values())
     assert dropped == sample_corpus.manifest.summary["dropped"]
     assert {"redirect", "namespace", "disambiguation"} <= set(dropped)
@@ -90,8 +105,13 @@ def _books(directory: Path, count: int = 6, sentences: int = 40) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         random = np.random.default_rng(number)
-        words = [" ".join("abcdefgh"[n] * 3 + str(n) for n in line) for line in random.integers(0, 8, (sentences, 12))]
-        (directory / f"b{number}.txt").write_text("\n\n".join(f"So {line} it was." for line in words))
+        words = [
+            " ".join("abcdefgh"[n] * 3 + str(n) for n in line)
+            for line in random.integers(0, 8, (sentences, 12))
+        ]
+        (directory / f"b{number}.txt").write_text(
+            "\n\n".join(f"So {line} it was." for line in words)
+        )
     return directory
 
 
@@ -107,19 +127,21 @@ def test_shards_of_many_sizes_hold_the_same(tmp_path):
     assert sorted(rows(one), key=lambda d: d["key"]) == sorted(rows(many), key=lambda d: d["key"])
     count = many.manifest.summary["shards"]
     for number in range(count):
-        found = pa.ipc.open_file(Path(many.artifact) / shard_name("corpus", number, count)).read_all()
+        found = pa.ipc.open_file(
+            Path(many.artifact) / shard_name("corpus", number, count)
+        ).read_all()
         assert found.schema.equals(CORPUS, check_metadata=True)
-        assert set(shard_of(place(found["key"].to_numpy()), count).tolist()) <= {number}
+        assert set(shard_of(shard_position(found["key"].to_numpy()), count).tolist()) <= {number}
 
 
 DRIVER = """
 import os, signal, sys
-from pipeline.core import storage
-from pipeline.corpus import bundles
-from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.stage import STAGE
-from pipeline.core.execute import execute
-bundles.BUNDLE_BYTES = 0  # a part a file
+from cloze.core import storage
+from cloze.pipeline.corpus.read import sources
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.stage import STAGE
+from cloze.core.stages.execute import execute
+sources.BUNDLE_BYTES = 0  # a part a file
 left = int(sys.argv[3])
 replace = os.replace
 def dying(source, target):
@@ -136,24 +158,34 @@ execute(STAGE, config, {}, sys.argv[2])
 
 @pytest.mark.parametrize("writes", [0, 4, 9, 18, 25, 30])
 def test_killed_anywhere_it_ends_with_the_same_bytes(tmp_path, monkeypatch, writes):
-    """Killed before the given write is renamed: in a part, its references, a result, the plan, a shard, the card."""
+    """Killed before the given write is renamed: in a part, its references, a result, the plan, a
+    shard, the card.
+    """
     source = _books(tmp_path / "books")
     expected = make(tmp_path / "straight", f"books={source}", **LOOSE).manifest.content_sha256
     out = tmp_path / "killed"
-    ended = subprocess.run([warm.python(), "-c", DRIVER, str(source), str(out), str(writes)], capture_output=True, check=False)
+    ended = subprocess.run(
+        [warm.python(), "-c", DRIVER, str(source), str(out), str(writes)],
+        capture_output=True,
+        check=False,
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
     if writes == 18:
         assert not (out / "_scratch" / "plan.arrow").exists()
     if writes == 30:
         assert (out / "_scratch" / "plan.arrow").exists()
     assert not artifact.is_artifact(str(out))
-    finished = list((out / "_scratch" / "read").glob("*.json")) if (out / "_scratch" / "read").exists() else []
+    finished = (
+        list((out / "_scratch" / "read").glob("*.json"))
+        if (out / "_scratch" / "read").exists()
+        else []
+    )
     before = {
         path: path.stat().st_mtime_ns
         for path in (out / "_scratch" / "parts").glob("*")
         if finished and not path.name.startswith("_")
     }
-    monkeypatch.setattr(bundles, "BUNDLE_BYTES", 0)
+    monkeypatch.setattr(sources, "BUNDLE_BYTES", 0)
     seen = {}
     original = os.replace
 
@@ -170,7 +202,9 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(tmp_path, monkeypatch, writ
     assert artifact.verify(str(out)).ok
     assert not [name for name in artifact.data_files(str(out)) if "tmp" in name]
     done = {path.stem for path in finished}
-    assert not [path for path in before if path.name.split(".")[0] in done and path in seen]  # what was done is not done again
+    assert not [
+        path for path in before if path.name.split(".")[0] in done and path in seen
+    ]  # what was done is not done again
 
 
 def test_copies_across_sources(tmp_path):
@@ -182,12 +216,15 @@ def test_copies_across_sources(tmp_path):
     text = "\n\n".join(prose)
     for name, content in {
         "a/x.txt": text,
-        "a/z.txt": text.replace("The ", "THE ").replace(",", " -"),  # differs in case and punctuation alone
+        "a/z.txt": text.replace("The ", "THE ").replace(
+            ",", " -"
+        ),  # differs in case and punctuation alone
         "a/near.txt": text + "\n\nAnd one more sentence was added at the end of it.",
         "b/x.txt": text,  # the same file under the same name
         "b/y.txt": text,  # the same file under another name
         "c/x.txt": "\n\n".join(
-            p.replace("house", "castle").replace("people", "lords").replace("year", "time") for p in prose
+            p.replace("house", "castle").replace("people", "lords").replace("year", "time")
+            for p in prose
         ),  # another of one name
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -209,9 +246,15 @@ def test_copies_across_sources(tmp_path):
 
 
 def test_a_page_that_is_there_twice(tmp_path):
-    sentences = [f"There are {n} things to say about this, and each of them is quite another one." for n in range(40)]
+    sentences = [
+        f"There are {n} things to say about this, and each of them is quite another one."
+        for n in range(40)
+    ]
     pages = "".join(
-        f"<page><title>A</title><ns>0</ns><id>5</id><revision><text>{' '.join(sentences[:n])}</text></revision></page>"
+        (
+            f"<page><title>A</title><ns>0</ns><id>5</id><revision><text>{' '.join(sentences[:n])}</"
+            f"text></revision></page>"
+        )
         for n in (20, 40, 30)
     )
     (tmp_path / "d.xml").write_text(f"<mediawiki>{pages}</mediawiki>")
@@ -222,7 +265,10 @@ def test_a_page_that_is_there_twice(tmp_path):
 
 def test_heldout_is_decided_by_the_key(tmp_path):
     source = f"books={_books(tmp_path / 'books', count=60, sentences=12)}"
-    few, many = (make(tmp_path / name, source, heldout_fraction=f, **LOOSE) for name, f in (("few", 0.1), ("many", 0.4)))
+    few, many = (
+        make(tmp_path / name, source, heldout_fraction=f, **LOOSE)
+        for name, f in (("few", 0.1), ("many", 0.4))
+    )
     held = [{d["id"] for d in rows(result) if d["split"] == "heldout"} for result in (few, many)]
     assert held[0] < held[1]
     assert 0 < len(held[0]) < 15
@@ -242,7 +288,10 @@ def test_damage_is_quarantined_on_request(tmp_path, samples):
     (tmp_path / "wiki" / "whole.xml.bz2").write_bytes(dump)
     result = make(tmp_path / "other", *sources, on_error="quarantine", minimum_letters=0.0)
     assert result.manifest.summary["quarantined"] == {"empty_file": 1, "truncated": 1}
-    lines = [json.loads(line) for line in (Path(result.artifact) / "unreadable.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (Path(result.artifact) / "unreadable.jsonl").read_text().splitlines()
+    ]
     assert [(line["file"], line["reason"]) for line in lines] == [
         ("books/empty.txt", "empty_file"),
         ("wikipedia/cut.xml.bz2", "truncated"),
@@ -255,7 +304,10 @@ def test_damage_is_quarantined_on_request(tmp_path, samples):
     [
         ("wikipedia", {"a.xml": ""}, "holds no document .*the dump holds no page"),
         ("wikipedia", {"a.xml": "<mediawiki></mediawiki>"}, "holds no page"),
-        ("wikipedia", {"a.xml": "<mediawiki><page><title>A</title><id>1</id><text>#REDIRECT [[B]]</text></page></mediawiki>"}, "none is left .redirect 1"),
+        ("wikipedia", {"a.xml": (
+            "<mediawiki><page><title>A</title><id>1</id><text>#REDIRECT [[B]]</text></page></"
+            "mediawiki>"
+        )}, "none is left .redirect 1"),
         ("books", {"a.pdf": "x"}, "holds no file of source books"),
         ("books", {"a.txt": ""}, "the file is empty"),
         ("books", {"a.txt": "Too short."}, "none is left .too_short 1"),
@@ -278,11 +330,23 @@ def test_sources_with_nothing_to_read(tmp_path, kind, files, words):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"sources": [{"kind": "wikipdia", "path": "x"}]}, "unknown source kind; did you mean 'wikipedia'"),
-        ({"sources": [{"kind": "books", "path": "x", "pth": "y"}]}, r"corpus\.sources\.0\.pth; did you mean 'path'"),
+        (
+            {"sources": [{"kind": "wikipdia", "path": "x"}]},
+            "unknown source kind; did you mean 'wikipedia'",
+        ),
+        (
+            {"sources": [{"kind": "books", "path": "x", "pth": "y"}]},
+            r"corpus\.sources\.0\.pth; did you mean 'path'",
+        ),
         ({"sources": []}, "sources"),
-        ({"sources": [{"kind": "books", "path": "x"}], "minimum_char": 3}, "did you mean 'minimum_characters'"),
-        ({"sources": [{"kind": "books", "path": "x"}], "heldout_fraction": 1.5}, "heldout_fraction"),
+        (
+            {"sources": [{"kind": "books", "path": "x"}], "minimum_char": 3},
+            "did you mean 'minimum_characters'",
+        ),
+        (
+            {"sources": [{"kind": "books", "path": "x"}], "heldout_fraction": 1.5},
+            "heldout_fraction",
+        ),
         ({"sources": [{"kind": "books", "path": "x"}], "on_error": "ignore"}, "on_error"),
     ],
 )
@@ -293,7 +357,9 @@ def test_bad_config(values, words):
 
 def test_the_fingerprint_is_of_the_bytes(tmp_path):
     def fingerprint(path, **settings):
-        return STAGE.fingerprint(CorpusConfig(sources=[{"kind": "books", "path": str(path)}], **settings), {})
+        return STAGE.fingerprint(
+            CorpusConfig(sources=[{"kind": "books", "path": str(path)}], **settings), {}
+        )
 
     first = _books(tmp_path / "one", count=3)
     second = _books(tmp_path / "two", count=3)
@@ -309,5 +375,42 @@ def test_the_fingerprint_is_of_the_bytes(tmp_path):
 
 
 def test_the_command_line_imports_it_without_weight():
-    code = "import sys, pipeline.corpus.stage; print([m for m in ('numpy', 'pyarrow', 'apache_beam', 'lxml', 'sentencex') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "[]"
+    code = (
+        "import sys, cloze.pipeline.corpus.stage; print([m for m in ('numpy', 'pyarrow', "
+        "'apache_beam', 'lxml', 'sentencex') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        == "[]"
+    )
+
+
+GERMAN = (
+    "Die Mühle am Bach ist ein altes Bauwerk, das im 19. Jahrhundert errichtet wurde und noch "
+    "heute steht. "
+    "Am 3. Oktober wird sie von vielen Gästen besucht, die den Müller und seine Familie sehen "
+    "wollen. "
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_split_at_ordinals", "is_told"),
+    [({}, False, True), ({"language": "en"}, True, False), ({"language": "de"}, False, False)],
+)
+def test_the_language_of_the_text_is_found_where_none_is_given(
+    tmp_path, settings, is_split_at_ordinals, is_told
+):
+    texts = [
+        {"id": str(number), "text": f"{GERMAN} Es ist das {number}. Mal."} for number in range(5)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    result = make(
+        tmp_path / "out", f"jsonl={tmp_path / 'a.jsonl'}", dedup="none", minimum_words=5, **settings
+    )
+    sentences = [sentence for row in rows(result) for sentence in row["sentences"]]
+    assert any(sentence.startswith("Oktober") for sentence in sentences) is is_split_at_ordinals
+    summary = result.manifest.summary
+    assert summary.get("language") == ("de" if is_told else None)
+    assert ("give --language de" in STAGE.headline(summary)) is is_told

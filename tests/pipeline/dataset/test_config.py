@@ -6,14 +6,20 @@ import re
 
 import pytest
 
-from pipeline.core.config import parse_config
-from pipeline.core.errors import UsageError
-from pipeline.dataset.config import DatasetConfig, ExampleConfig
+from cloze.core.config import parse_config
+from cloze.core.errors import UsageError
+from cloze.pipeline.dataset.config import DatasetConfig, ExampleConfig
 
 
 def test_recipe_fills_the_config():
     config = DatasetConfig(length=128)
-    assert (config.pairing, config.masking, config.mask_rate, config.short_seq_prob, config.max_predictions) == (
+    assert (
+        config.pairing,
+        config.masking,
+        config.mask_rate,
+        config.short_seq_prob,
+        config.max_predictions,
+    ) == (
         "nsp",
         "token",
         0.15,
@@ -50,7 +56,8 @@ def test_bad_settings_of_the_stage(settings, says):
     [
         (
             {"max_predictions": 20, "length": 512},
-            r"max_predictions \(20\) cuts mask_rate: rows of 512 tokens have 3.9% masked, not 15.0%; leave it out, or set it to 78",
+            r"max_predictions \(20\) cuts mask_rate: rows of 512 tokens have 3.9% masked, not "
+            r"15.0%; leave it out, or set it to 78",
         ),
         (
             {"masking": "span", "mask_rate": 0.7},
@@ -86,6 +93,13 @@ def test_bad_settings(settings, says):
 
 
 def test_recipes_can_be_mixed():
-    config = ExampleConfig(recipe="spanbert", pairing="sop", mask_rate=0.4, random_from="vocabulary", length=64)
-    assert (config.pairing, config.masking, config.budget, config.max_predictions) == ("sop", "span", "ceil", 64)
+    config = ExampleConfig(
+        recipe="spanbert", pairing="sop", mask_rate=0.4, random_from="vocabulary", length=64
+    )
+    assert (config.pairing, config.masking, config.budget, config.max_predictions) == (
+        "sop",
+        "span",
+        "ceil",
+        64,
+    )
     assert ExampleConfig(**config.model_dump()) == config

@@ -1,4 +1,6 @@
-"""The recipes: the papers' values, an example of each that one can read, and every kind of tokenizer."""
+"""The recipes: the papers' values, an example of each that one can read, and every kind of
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,18 @@ import pyarrow as pa
 import pytest
 import tokenizers
 
-from pipeline.core.registry import load as load_function
-from pipeline.corpus.shards import read_shard
-from pipeline.dataset import schema
-from pipeline.dataset.config import ExampleConfig
-from pipeline.dataset.masking import Masks, TokenTable, draw_masks
-from pipeline.dataset.masking.candidates import Candidates
-from pipeline.dataset.pairs.table import PAIRINGS
-from pipeline.dataset.recipes.table import RECIPES
-from pipeline.dataset.row_parts import MakePart, from_part, part_path
-from pipeline.dataset.rows import RowBlock, assemble
-from pipeline.dataset.tokenized_documents import TokenizedDocuments, tokenize
-from pipeline.tokenizer import load
-from pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.core.options import import_object as load_function
+from cloze.pipeline.corpus.write.shards import read_shard
+from cloze.pipeline.dataset import schema
+from cloze.pipeline.dataset.config import ExampleConfig
+from cloze.pipeline.dataset.masking import Masks, TokenProperties, sample_masks
+from cloze.pipeline.dataset.masking.candidates import MaskCandidates
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS
+from cloze.pipeline.dataset.pairings.segments import TokenizedDocuments, tokenize
+from cloze.pipeline.dataset.recipes import RECIPES
+from cloze.pipeline.dataset.rows import BuildRows, RowBlock, assemble, from_part, part_path
+from cloze.pipeline.tokenizer import load
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
 # Two documents: of three sentences, and of two. `unhappy` is a word of two pieces.
@@ -29,7 +30,10 @@ STORY = [
     ["the cat sat on the mat .", "it was unhappy .", "then it slept ."],
     ["a dog ran home .", "it ate all the cake ."],
 ]
-PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] . a all ate cake cat dog home it mat on ran sat slept the then un ##happy was".split()
+PIECES = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] . a all ate cake cat dog home it mat on ran sat slept the then "
+    "un ##happy was"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -39,30 +43,52 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load(str(path))
 
 
-def examples(text: list[list[str]], tokenizer: Tokenizer, config: ExampleConfig) -> tuple[TokenizedDocuments, RowBlock, Masks]:
+def examples(
+    text: list[list[str]], tokenizer: Tokenizer, config: ExampleConfig
+) -> tuple[TokenizedDocuments, RowBlock, Masks]:
     """Documents, rows and masks, as the dataset stage makes them of one corpus shard."""
     counts = np.array([len(document) for document in text])
     keys = np.arange(11, 11 + 11 * len(text), 11, dtype=np.uint64)
     ids = schema.id_dtype(tokenizer.vocab_size)
-    documents = tokenize(keys, [sentence for document in text for sentence in document], counts, tokenizer, ids)
+    documents = tokenize(
+        keys, [sentence for document in text for sentence in document], counts, tokenizer, ids
+    )
     segments = load_function(PAIRINGS[config.pairing].function)(documents, config.pair_config())
     block = assemble(documents, segments, config.seed, tokenizer.special)
-    table = TokenTable.of(tokenizer, np.bincount(documents.tokens, minlength=tokenizer.vocab_size))
-    return documents, block, draw_masks(block.keyed(config.seed), config.mask_config(), table, range(config.copies))
+    table = TokenProperties.of(
+        tokenizer, np.bincount(documents.tokens, minlength=tokenizer.vocab_size)
+    )
+    return (
+        documents,
+        block,
+        sample_masks(
+            block.with_keys(config.seed), config.mask_config(), table, range(config.copies)
+        ),
+    )
 
 
 def shown(block: RowBlock, masks: Masks, copies: int, tokenizer: Tokenizer) -> list[str]:
-    """Each row of the first copy as text: (what was there→) before what the model sees instead, | where segment B begins."""
+    """Each row of the first copy as text: (what was there→) before what the model sees instead, |
+    where segment B begins.
+    """
     lines = []
     for row in range(len(block)):
         ids = block.input_ids[block.offsets[row] : block.offsets[row + 1]]
         pieces = [str(tokenizer.backend.id_to_token(int(token))) for token in ids]
         part = slice(masks.offsets[row * copies], masks.offsets[row * copies + 1])
-        for position, seen in zip(masks.positions[part].tolist(), masks.input_ids[part].tolist(), strict=True):
+        for position, seen in zip(
+            masks.positions[part].tolist(), masks.input_ids[part].tolist(), strict=True
+        ):
             pieces[position] = f"({pieces[position]}→{tokenizer.backend.id_to_token(seen)})"
-        pieces[block.segment_start[row] : block.segment_start[row]] = "|" if block.segment_start[row] < len(ids) else []
+        pieces[block.segment_start[row] : block.segment_start[row]] = (
+            "|" if block.segment_start[row] < len(ids) else []
+        )
         label = {0: "0 ", 1: "1 "}.get(int(block.pair_label[row]), "")
-        starts = "" if block.boundaries is None else f" {block.boundaries.take(np.array([row])).values.tolist()}"
+        starts = (
+            ""
+            if block.boundaries is None
+            else f" {block.boundaries.take(np.array([row])).values.tolist()}"
+        )
         lines.append(label + " ".join(pieces) + starts)
     return sorted(lines)
 
@@ -80,16 +106,20 @@ BY_HAND = {
     "bert-wwm": (
         20,
         [
-            "0 [CLS] (the→[MASK]) (cat→[MASK]) sat on the mat . it was un ##happy . [SEP] | (then→[MASK]) it slept . [SEP]",
-            "1 [CLS] (it→it) ate all the cake (.→[MASK]) [SEP] | the cat sat on the mat . (it→[MASK]) was un ##happy [SEP]",
-            "1 [CLS] a dog ran home . [SEP] | (the→the) (cat→[MASK]) sat on (the→[MASK]) mat . it was un ##happy . [SEP]",
+            "0 [CLS] (the→[MASK]) (cat→[MASK]) sat on the mat . it was un ##happy . [SEP] | "
+            "(then→[MASK]) it slept . [SEP]",
+            "1 [CLS] (it→it) ate all the cake (.→[MASK]) [SEP] | the cat sat on the mat . "
+            "(it→[MASK]) was un ##happy [SEP]",
+            "1 [CLS] a dog ran home . [SEP] | (the→the) (cat→[MASK]) sat on (the→[MASK]) mat . it "
+            "was un ##happy . [SEP]",
         ],
     ),
     "roberta": (
         24,
         [
             "[CLS] it ate all the cake (.→[MASK]) [SEP]",
-            "[CLS] the (cat→[MASK]) sat (on→[MASK]) the mat . it was un ##happy . then it (slept→[MASK]) . [SEP] a "
+            "[CLS] the (cat→[MASK]) sat (on→[MASK]) the mat . it was un ##happy . then it "
+            "(slept→[MASK]) . [SEP] a "
             "dog ran home . [SEP]",
         ],
     ),
@@ -97,13 +127,15 @@ BY_HAND = {
         24,
         [
             "[CLS] (a→[MASK]) dog ran home (.→[MASK]) it ate all the cake . [SEP]",
-            "[CLS] the (cat→[MASK]) (sat→sat) on the mat . it was un (##happy→[MASK]) . then it slept . [SEP]",
+            "[CLS] the (cat→[MASK]) (sat→sat) on the mat . it was un (##happy→[MASK]) . then it "
+            "slept . [SEP]",
         ],
     ),
     "albert": (
         16,
         [
-            "0 [CLS] (sat→[MASK]) on the mat . it was un ##happy [SEP] | then (it→[MASK]) slept . [SEP]",
+            "0 [CLS] (sat→[MASK]) on the mat . it was un ##happy [SEP] | then (it→[MASK]) slept . "
+            "[SEP]",
             "1 [CLS] it ate all the (cake→[MASK]) . [SEP] | (a→[MASK]) dog ran home . [SEP]",
         ],
     ),
@@ -111,28 +143,33 @@ BY_HAND = {
         20,
         [
             "[CLS] a dog ran home (.→[MASK]) (it→[MASK]) ate all the cake . [SEP]",
-            "[CLS] the cat sat on the mat . it was un ##happy . (then→[MASK]) (it→[MASK]) (slept→[MASK]) . [SEP]",
+            "[CLS] the cat sat on the mat . it was un ##happy . (then→[MASK]) (it→[MASK]) "
+            "(slept→[MASK]) . [SEP]",
         ],
     ),
     "electra": (
         16,
         [
             "[CLS] (a→[MASK]) dog ran home (.→[MASK]) it ate all the cake . [SEP]",
-            "[CLS] the (cat→[MASK]) sat on the mat . [SEP] | it was (un→[MASK]) ##happy . then [SEP]",
+            "[CLS] the (cat→[MASK]) sat on the mat . [SEP] | it was (un→[MASK]) ##happy . then "
+            "[SEP]",
         ],
     ),
     "lm": (
         24,
         [
             "[CLS] it ate all the cake . [SEP]",
-            "[CLS] the cat sat on the mat . it was un ##happy . then it slept . [SEP] a dog ran home . [SEP]",
+            "[CLS] the cat sat on the mat . it was un ##happy . then it slept . [SEP] a dog ran "
+            "home . [SEP]",
         ],
     ),
     "packed": (
         32,
         [
-            "[CLS] the (cat→[MASK]) sat (on→[MASK]) the (mat→[MASK]) . it (was→[MASK]) un (##happy→[MASK]) . then "
-            "(it→[MASK]) (slept→[MASK]) (.→[MASK]) [SEP] [CLS] a dog ran home . it ate (all→[MASK]) the cake . [SEP] [0, 18]",
+            "[CLS] the (cat→[MASK]) sat (on→[MASK]) the (mat→[MASK]) . it (was→[MASK]) un "
+            "(##happy→[MASK]) . then "
+            "(it→[MASK]) (slept→[MASK]) (.→[MASK]) [SEP] [CLS] a dog ran home . it ate "
+            "(all→[MASK]) the cake . [SEP] [0, 18]",
         ],
     ),
 }
@@ -140,7 +177,9 @@ BY_HAND = {
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_by_hand(small, recipe):
-    """Rows of each recipe, to be read. If one changes on purpose, the dataset stage's version is raised."""
+    """Rows of each recipe, to be read. If one changes on purpose, the dataset stage's version is
+    raised.
+    """
     length, expected = BY_HAND[recipe]
     config = ExampleConfig(recipe=recipe, length=length, seed=3, short_seq_prob=0, copies=1)
     _, block, masks = examples(STORY, small, config)
@@ -152,14 +191,28 @@ VALUES = {
     "bert": ("nsp", "token", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 10, 20, 78),
     "bert-wwm": ("nsp", "whole-word", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 10, 20, 78),
     "roberta": ("full", "token", 0.15, "probabilistic", 0.8, 0.1, "pieces", 0.0, 10, 128, 512),
-    "roberta-doc": ("document", "token", 0.15, "probabilistic", 0.8, 0.1, "pieces", 0.0, 10, 128, 512),
+    "roberta-doc": (
+        "document",
+        "token",
+        0.15,
+        "probabilistic",
+        0.8,
+        0.1,
+        "pieces",
+        0.0,
+        10,
+        128,
+        512,
+    ),
     "albert": ("sop", "n-gram", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 40, 20, 78),
     "spanbert": ("document", "span", 0.15, "ceil", 0.8, 0.1, "corpus", 0.1, 10, 128, 512),
     "electra": ("electra", "token", 0.15, "round", 0.85, 0.0, "vocabulary", 0.05, 10, 19, 79),
     "lm": ("full", "none", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.0, 1, 20, 78),
     "packed": ("packed", "token", 0.3, "bert", 0.8, 0.1, "pieces", 0.0, 10, 39, 155),
 }
-NAMES = "pairing masking mask_rate budget mask_share random_share random_from short_seq_prob copies".split()
+NAMES = (
+    "pairing masking mask_rate budget mask_share random_share random_from short_seq_prob copies"
+).split()
 
 
 def test_the_papers_values():
@@ -168,15 +221,21 @@ def test_the_papers_values():
         short, long = (ExampleConfig(recipe=recipe, length=length) for length in (128, 512))
         assert tuple(getattr(short, name) for name in NAMES) == values[:-2], recipe
         assert (short.max_predictions, long.max_predictions) == values[-2:], recipe
-        assert set(load_function(RECIPES[recipe])().values()) == set(NAMES)
-        assert (short.max_ngram, short.span_p, short.max_span, short.swap_prob, short.single_segment_prob) == (
+        assert set(RECIPES[recipe]()) <= set(NAMES)
+        assert (
+            short.max_ngram,
+            short.span_p,
+            short.max_span,
+            short.swap_prob,
+            short.single_segment_prob,
+        ) == (
             3,
             0.2,
             10,
             0.5,
             0.1,
         )
-        assert "al. 20" in load_function(RECIPES[recipe]).__doc__ or "google-research" in load_function(RECIPES[recipe]).__doc__
+        assert "al. 20" in RECIPES[recipe].__doc__ or "google-research" in RECIPES[recipe].__doc__
         assert not short.warnings()
         assert not long.warnings()
 
@@ -201,7 +260,9 @@ def unigram(sentences: list[str]) -> Tokenizer:
     backend = tokenizers.Tokenizer(tokenizers.models.Unigram())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = tokenizers.trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False)
+    trainer = tokenizers.trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
     backend.train_from_iterator(sentences, trainer)
     return Tokenizer.of(backend, "unigram")
 
@@ -223,33 +284,47 @@ def test_every_recipe_takes_every_tokenizer(make, recipe):
     chosen = block.offsets[:-1][row] + masks.positions
     assert not np.isin(block.input_ids[chosen], special.ids).any()
     if config.masking in ("whole-word", "n-gram", "span"):
-        table = TokenTable.of(tokenizer)
-        candidates = Candidates.of(block.keyed(0), table)
+        table = TokenProperties.of(tokenizer)
+        candidates = MaskCandidates.of(block.with_keys(0), table)
         opens = np.append(candidates.opens_word(), True)
         place = np.searchsorted(candidates.index, chosen)
-        same = np.append(np.diff(np.repeat(np.arange(len(block) * 2), np.diff(masks.offsets))) == 0, False)
+        same = np.append(
+            np.diff(np.repeat(np.arange(len(block) * 2), np.diff(masks.offsets))) == 0, False
+        )
         ends = ~np.append(same[:-1] & (np.diff(place) == 1), False)
         assert opens[place + 1][ends].all()  # whatever is chosen last of a run ends a word
 
 
 def test_a_sentence_behind_another_begins_with_a_space():
-    """To a byte-level BPE, which has other pieces there, and could else not tell where its first word begins."""
+    """To a byte-level BPE, which has other pieces there, and could else not tell where its first
+    word begins.
+    """
     tokenizer = byte_level(["yes yes no no, yes", "no yes"])
-    documents, block, _ = examples([["yes no", "yes no"], ["no"]], tokenizer, ExampleConfig(recipe="roberta-doc", length=16))
+    documents, block, _ = examples(
+        [["yes no", "yes no"], ["no"]], tokenizer, ExampleConfig(recipe="roberta-doc", length=16)
+    )
     pieces = [tokenizer.backend.id_to_token(int(token)) for token in documents.tokens]
     assert "".join(pieces) == "yesĠnoĠyesĠnono"
-    words = Candidates.of(block.keyed(0), TokenTable.of(tokenizer)).opens_word()
+    words = MaskCandidates.of(block.with_keys(0), TokenProperties.of(tokenizer)).opens_word()
     assert words.sum() == 5
 
 
 def test_nothing_of_a_part_disappears(small, tmp_path):
-    """`MakePart` says of every piece where it is, for every recipe, and its file holds the rows that it counts."""
-    corpus = Path(write_corpus(tmp_path / "corpus", [(str(n), text) for n, text in enumerate(STORY * 6)], heldout=["3", "7"]))
+    """`BuildRows` says of every piece where it is, for every recipe, and its file holds the rows
+    that it counts.
+    """
+    corpus = Path(
+        write_corpus(
+            tmp_path / "corpus",
+            [(str(n), text) for n, text in enumerate(STORY * 6)],
+            heldout=["3", "7"],
+        )
+    )
     small.save(str(tmp_path / "tokenizer"))
     fingerprint = load(str(tmp_path / "tokenizer")).fingerprint
     for recipe in RECIPES:
         config = ExampleConfig(recipe=recipe, length=24, max_predictions=2)
-        make = MakePart(
+        make = BuildRows(
             directory=str(tmp_path / recipe),
             tokenizer=str(tmp_path / "tokenizer"),
             tokenizer_fingerprint=fingerprint,
@@ -262,7 +337,9 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
         for split, documents in (("train", 10), ("heldout", 2)):
             counters = result[split]["counters"]
             assert counters["read/documents"] == documents
-            assert counters["tokens/read"] == counters["tokens/in_rows"] + counters["tokens/truncated"]
+            assert (
+                counters["tokens/read"] == counters["tokens/in_rows"] + counters["tokens/truncated"]
+            )
             table = pa.ipc.open_file(part_path(str(tmp_path / recipe), split, 0)).read_all()
             block = from_part(table.to_batches()[0])
             assert len(block) == result[split]["rows"] > 0

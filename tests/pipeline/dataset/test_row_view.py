@@ -1,4 +1,4 @@
-"""A row as a person reads it: what `cloze dataset --inspect` shows is what stands in the shard."""
+"""A row as a person reads it: what `cloze inspect` shows is what stands in the shard."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.cli import main
-from flows.views.row import STYLES, render
-from pipeline.core import random_keys
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execute import Result
-from pipeline.dataset.row_view import RowView, read_row
+from cloze.core import random_keys
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execute import BuildResult
+from cloze.flows.cli import main
+from cloze.flows.views.inspection import STYLES, render
+from cloze.pipeline.dataset.row_view import RowView, read_row
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.dataset.datasets import made_corpus, make, rows, write_vocab
 
@@ -28,7 +28,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def made(inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Result:
+def made(inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     return make(*inputs, tmp_path_factory.mktemp("made"))
 
 
@@ -40,40 +40,64 @@ def shown(view: RowView, width: int = 100) -> Console:
 
 @pytest.mark.parametrize("row", [0, 12, 57])
 @pytest.mark.parametrize("copy", [0, 2])
-def test_a_view_is_its_row(made: Result, row: int, copy: int) -> None:
+def test_a_view_is_its_row(made: BuildResult, row: int, copy: int) -> None:
     view, plain = read_row(made.artifact, row, copy=copy), rows(made)[row]
     vocabulary = (Path(made.artifact) / "tokenizer" / "vocab.txt").read_text().splitlines()
     assert list(view.pieces) == [vocabulary[token] for token in plain["input_ids"]]
     mask = plain["masks"][copy]
     assert [found.position for found in view.predictions] == mask["positions"]
-    assert [found.shown for found in view.predictions] == [vocabulary[token] for token in mask["input_ids"]]
-    assert [found.original for found in view.predictions] == [view.pieces[at] for at in mask["positions"]]
+    assert [found.shown for found in view.predictions] == [
+        vocabulary[token] for token in mask["input_ids"]
+    ]
+    assert [found.original for found in view.predictions] == [
+        view.pieces[at] for at in mask["positions"]
+    ]
     for found in view.predictions:
         kinds = {"[MASK]": "masked", found.original: "kept"}
         assert found.kind == kinds.get(found.shown, "random")
     assert view.pair_label == {0: "next", 1: "random", None: None}[plain["pair_label"]]
-    assert view.lengths["row"] == view.lengths["A"] + view.lengths["B"] + len(view.special) == len(plain["input_ids"])
+    assert (
+        view.lengths["row"]
+        == view.lengths["A"] + view.lengths["B"] + len(view.special)
+        == len(plain["input_ids"])
+    )
     assert (view.document, view.offset) == (plain["source"]["document"], plain["source"]["offset"])
 
 
-def test_the_text_is_the_documents_text(made: Result) -> None:
-    texts = {random_keys.document_key(name): " ".join(text).lower() for name, text in made_documents()}
+def test_the_text_is_the_documents_text(made: BuildResult) -> None:
+    texts = {
+        random_keys.document_key(name): " ".join(text).lower() for name, text in made_documents()
+    }
     found = 0
     for number in range(40):
         view = read_row(made.artifact, number)
-        first = "".join(view.texts[1 : view.segment_start - 1]).replace(" .", ".").replace(" ,", ",")
-        found += view.document in texts and " ".join(first.split()) in texts[view.document].replace(" .", ".")
+        first = (
+            "".join(view.texts[1 : view.segment_start - 1]).replace(" .", ".").replace(" ,", ",")
+        )
+        found += view.document in texts and " ".join(first.split()) in texts[view.document].replace(
+            " .", "."
+        )
     assert found > 20
 
 
-def test_each_kind_of_prediction_is_seen(made: Result) -> None:
+def test_each_kind_of_prediction_is_seen(made: BuildResult) -> None:
     view = next(
-        view for view in (read_row(made.artifact, n) for n in range(60)) if len({p.kind for p in view.predictions}) == 3
+        view
+        for view in (read_row(made.artifact, n) for n in range(60))
+        if len({p.kind for p in view.predictions}) == 3
     )
     console = shown(view)
     text = console.export_text(clear=False)
     styled = console.export_text(styles=True)
-    for name in ("segment A", "segment B", "NSP", f"{view.document:#018x}", "masked", "random", "kept"):
+    for name in (
+        "segment A",
+        "segment B",
+        "NSP",
+        f"{view.document:#018x}",
+        "masked",
+        "random",
+        "kept",
+    ):
         assert name in text
     drawn = next(found for found in view.predictions if found.kind == "random")
     assert f"→{drawn.shown}" in text.replace("\n", "")
@@ -95,15 +119,22 @@ def test_labels_of_sentence_order(inputs: tuple[str, str], tmp_path: Path) -> No
     assert labels - {None} == {"in order", "swapped"}
 
 
-def test_byte_level_pieces_are_text(shared_data: Path, inputs: tuple[str, str], tmp_path: Path) -> None:
+def test_byte_level_pieces_are_text(
+    shared_data: Path, inputs: tuple[str, str], tmp_path: Path
+) -> None:
     """GPT-2's pieces with RoBERTa's special tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     vocabulary = json.loads((shared_data / "vocab" / "gpt2_bpe_encoder.json").read_text())
-    merges = [tuple(line.split()) for line in (shared_data / "vocab" / "gpt2_bpe_vocab.bpe").read_text().splitlines()[1:]]
+    merges = [
+        tuple(line.split())
+        for line in (shared_data / "vocab" / "gpt2_bpe_vocab.bpe").read_text().splitlines()[1:]
+    ]
     for token in ("<s>", "<pad>", "</s>", "<unk>", "<mask>"):
         vocabulary[token] = len(vocabulary)
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[merge for merge in merges if len(merge) == 2]))
+    backend = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[merge for merge in merges if len(merge) == 2])
+    )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
@@ -116,20 +147,20 @@ def test_byte_level_pieces_are_text(shared_data: Path, inputs: tuple[str, str], 
     assert sum(word.strip(".,").isalpha() for word in words) > 0.8 * len(words)
 
 
-def test_the_command(made: Result, capfd) -> None:
-    assert main(["dataset", "--inspect", made.artifact, "--row", "12", "--copy", "1", "--json"]) == 0
+def test_the_command(made: BuildResult, capfd) -> None:
+    assert main(["inspect", made.artifact, "--row", "12", "--mask-copy", "1", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["pieces"] == list(read_row(made.artifact, 12).pieces)
     assert told["document"] == str(read_row(made.artifact, 12).document)
     assert told["predictions"][0].keys() == {"position", "original", "shown", "kind"}
     shard = str(sorted(Path(made.artifact).glob("train-*"))[1])
-    assert main(["dataset", "--inspect", shard, "--row", "0"]) == 0
+    assert main(["inspect", shard, "--row", "0"]) == 0
     assert "segment A" in capfd.readouterr().out
-    assert main(["dataset", "--inspect", made.artifact, "--split", "heldout"]) == 0
+    assert main(["inspect", made.artifact, "--split", "heldout"]) == 0
     assert "heldout" in capfd.readouterr().out
 
 
-def test_a_shard_alone_is_shown_by_numbers(made: Result, tmp_path: Path) -> None:
+def test_a_shard_alone_is_shown_by_numbers(made: BuildResult, tmp_path: Path) -> None:
     copy = tmp_path / "train-00000-of-00004.arrow"
     copy.write_bytes((Path(made.artifact) / copy.name).read_bytes())
     assert read_row(str(copy), 0).pieces[0] == "<2>"
@@ -138,12 +169,18 @@ def test_a_shard_alone_is_shown_by_numbers(made: Result, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"row": 10**6}, UsageError, r"row \(1000000\) is not one of the [\d,]+ rows of the split train; use 0 to"),
+        (
+            {"row": 10**6},
+            UsageError,
+            r"row \(1000000\) is not one of the [\d,]+ rows of the split train; use 0 to",
+        ),
         ({"row": 0, "copy": 3}, UsageError, r"copy \(3\) is not one of the 3 mask copies"),
         ({"row": 0, "split": "helddout"}, UsageError, "did you mean 'heldout'"),
     ],
 )
-def test_what_is_not_there(made: Result, arguments: dict[str, object], error: type[Exception], says: str) -> None:
+def test_what_is_not_there(
+    made: BuildResult, arguments: dict[str, object], error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         read_row(made.artifact, **arguments)  # type: ignore[arg-type]
 
@@ -160,10 +197,11 @@ def test_what_is_no_dataset(inputs: tuple[str, str], tmp_path: Path) -> None:
         read_row(str(tmp_path), 0)
 
 
-def test_looking_needs_neither_torch_nor_beam(made: Result) -> None:
+def test_looking_needs_neither_torch_nor_beam(made: BuildResult) -> None:
     code = (
-        "import sys; from flows.cli import main;"
-        f"main(['dataset', '--inspect', {made.artifact!r}]); print({{'torch', 'apache_beam'}} & set(sys.modules))"
+        "import sys; from cloze.flows.cli import main;"
+        f"main(['inspect', {made.artifact!r}]); print({{'torch', 'apache_beam'}} & "
+        f"set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.splitlines()[-1] == "set()"

@@ -1,4 +1,6 @@
-"""The dataset stage: shards that are equal to the byte however they were made, and hold what the schema says."""
+"""The dataset stage: shards that are equal to the byte however they were made, and hold what the
+schema says.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core import artifact, random_keys
-from pipeline.core.errors import DataError, UsageError
-from pipeline.dataset import ranks
-from pipeline.dataset.masking import MaskConfig, TokenTable, UnmaskedRows, draw_masks, row_keys
-from pipeline.dataset.schema import DatasetInfo
-from pipeline.dataset.stage import STAGE
-from pipeline.tokenizer import load
+from cloze.core import random_keys
+from cloze.core.artifacts import artifact
+from cloze.core.errors import DataError, UsageError
+from cloze.pipeline.dataset import merge
+from cloze.pipeline.dataset.masking import (
+    MaskConfig,
+    TokenProperties,
+    UnmaskedRows,
+    row_keys,
+    sample_masks,
+)
+from cloze.pipeline.dataset.schema import DatasetInfo
+from cloze.pipeline.dataset.stage import STAGE
+from cloze.pipeline.tokenizer import load
 from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import CONFIG, PIECES, made_corpus, make, tables, write_vocab
@@ -28,14 +37,14 @@ from tests.pipeline.dataset.datasets import CONFIG, PIECES, made_corpus, make, t
 GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
 DRIVER = """
 import json, sys
-from pipeline.dataset.config import DatasetConfig
-from pipeline.dataset.stage import STAGE
-from pipeline.core.execute import execute
-from pipeline.core.execution import Execution
-from pipeline.dataset import ranks
+from cloze.pipeline.dataset.config import DatasetConfig
+from cloze.pipeline.dataset.stage import STAGE
+from cloze.core.stages.execute import execute
+from cloze.core.stages.execution import Execution
+from cloze.pipeline.dataset import merge
 if __name__ == "__main__":
     corpus, vocab, out, workers, config = sys.argv[1:]
-    ranks.BUCKET_TOKENS = 4000
+    merge.BUCKET_TOKENS = 4000
     result = execute(STAGE, DatasetConfig(**json.loads(config)), {"corpus": corpus, "vocab": vocab}, out, execution=Execution(workers=int(workers)))
     print(result.manifest.content_sha256)
 """
@@ -57,7 +66,9 @@ def made(corpus: str, vocab: str, tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_golden(made):
-    """If this fails on purpose, raise `VERSION` in pipeline/dataset/stage.py and write the new hash to golden.json."""
+    """If this fails on purpose, raise `VERSION` in pipeline/dataset/stage.py and write the new hash
+    to golden.json.
+    """
     golden = json.loads(GOLDEN.read_text())["dataset"]
     assert {"version": STAGE.version, "content_sha256": made.manifest.content_sha256} == golden
 
@@ -71,7 +82,13 @@ def test_shards_are_balanced_and_typed(made):
     [heldout] = tables(made, "heldout")
     assert len(heldout) == made.manifest.summary["heldout_rows"] > 0
     info = DatasetInfo.from_schema(shards[0].schema, "shard")
-    assert (info.recipe, info.length, info.copies, info.pair_task, info.seed) == ("bert", 48, 3, "nsp", 7)
+    assert (info.recipe, info.length, info.copies, info.pair_task, info.seed) == (
+        "bert",
+        48,
+        3,
+        "nsp",
+        7,
+    )
     assert info.tokenizer == load(str(Path(made.artifact) / "tokenizer")).fingerprint
     assert shards[0].schema.field("input_ids").type == pa.list_(pa.uint16())
 
@@ -80,8 +97,12 @@ def test_rows_hold_the_text_and_masks_can_be_drawn_again(made, corpus, vocab):
     """From a shard alone: its rows and `source` give the keys, and these give the stored masks."""
     tokenizer = load(vocab)
     documents = {random_keys.document_key(name): text for name, text in made_documents()}
-    table = TokenTable(size=tokenizer.vocab_size, special=tokenizer.special, word_start=tokenizer.word_start)
-    first_pieces = {key: [tokenizer.encode_batch([s])[0] for s in text] for key, text in documents.items()}
+    table = TokenProperties(
+        size=tokenizer.vocab_size, special=tokenizer.special, word_start=tokenizer.word_start
+    )
+    first_pieces = {
+        key: [tokenizer.encode_batch([s])[0] for s in text] for key, text in documents.items()
+    }
     for shard in tables(made):
         for row in shard.to_pylist():
             ids, start = row["input_ids"], row["segment_start"]
@@ -90,15 +111,22 @@ def test_rows_hold_the_text_and_masks_can_be_drawn_again(made, corpus, vocab):
             assert len(row["masks"]) == 3
             key = row_keys(7, [row["source"]["document"]], [row["source"]["offset"]])
             rows = UnmaskedRows(
-                keys=key, input_ids=np.array(ids, np.uint16), offsets=np.array([0, len(ids)]), segment_start=np.array([start])
+                keys=key,
+                input_ids=np.array(ids, np.uint16),
+                offsets=np.array([0, len(ids)]),
+                segment_start=np.array([start]),
             )
-            again = draw_masks(rows, MaskConfig(max_predictions=8), table, range(3))
+            again = sample_masks(rows, MaskConfig(max_predictions=8), table, range(3))
             for copy, mask in enumerate(row["masks"]):
                 part = slice(again.offsets[copy], again.offsets[copy + 1])
                 assert mask["positions"] == again.positions[part].tolist()
                 assert mask["input_ids"] == again.input_ids[part].tolist()
             if row["source"]["document"] in documents:
-                text = [piece for s in first_pieces[row["source"]["document"]][row["source"]["offset"] :] for piece in s]
+                text = [
+                    piece
+                    for s in first_pieces[row["source"]["document"]][row["source"]["offset"] :]
+                    for piece in s
+                ]
                 a = ids[1 : start - 1]
                 assert any(text[i : i + len(a)] == a for i in range(len(text)))
 
@@ -106,15 +134,27 @@ def test_rows_hold_the_text_and_masks_can_be_drawn_again(made, corpus, vocab):
 def test_the_summary_adds_up(made):
     manifest, summary = made.manifest, made.manifest.summary
     counters = manifest.counters
-    assert sum(summary["pair_labels"].values()) == summary["rows"] == sum(summary["length_histogram"])
+    assert (
+        sum(summary["pair_labels"].values()) == summary["rows"] == sum(summary["length_histogram"])
+    )
     assert summary["pair_labels"]["none"] == 0
     assert len(summary["length_histogram"]) == 16
-    assert summary["tokens"] == counters["tokens/read"] == counters["tokens/in_rows"] + counters["tokens/truncated"]
+    assert (
+        summary["tokens"]
+        == counters["tokens/read"]
+        == counters["tokens/in_rows"] + counters["tokens/truncated"]
+    )
     everything = [
-        row for split in ("train", "heldout") for shard in tables(made, split) for row in shard["input_ids"].to_pylist()
+        row
+        for split in ("train", "heldout")
+        for shard in tables(made, split)
+        for row in shard["input_ids"].to_pylist()
     ]
     specials = sum(3 for _ in everything)
-    assert sum(map(len, everything)) == counters["tokens/in_rows"] + counters["tokens/random_next"] + specials
+    assert (
+        sum(map(len, everything))
+        == counters["tokens/in_rows"] + counters["tokens/random_next"] + specials
+    )
     train = [len(row) for shard in tables(made) for row in shard["input_ids"].to_pylist()]
     assert summary["row_tokens"] == sum(train)
     assert counters["dropped/empty_document"] == 1
@@ -125,7 +165,9 @@ def test_the_summary_adds_up(made):
 
 def test_heldout_text_stays_apart(made):
     train = {row["document"] for shard in tables(made) for row in shard["source"].to_pylist()}
-    held = {row["document"] for shard in tables(made, "heldout") for row in shard["source"].to_pylist()}
+    held = {
+        row["document"] for shard in tables(made, "heldout") for row in shard["source"].to_pylist()
+    }
     assert held == {random_keys.document_key(name) for name, _ in made_documents()[:6]}
     assert not train & held
 
@@ -133,16 +175,29 @@ def test_heldout_text_stays_apart(made):
 def test_other_programs_open_the_shards(made):
     datasets = pytest.importorskip("datasets")
     files = [str(path) for path in sorted(Path(made.artifact).glob("train-*.arrow"))]
-    loaded = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(Path(made.artifact).parent / "hf"))
+    loaded = datasets.load_dataset(
+        "arrow", data_files=files, split="train", cache_dir=str(Path(made.artifact).parent / "hf")
+    )
     expected = pa.concat_tables(tables(made))
     assert len(loaded) == len(expected)
     assert loaded[3] == expected.slice(3, 1).to_pylist()[0]
 
 
 def test_workers_buckets_and_order_in_shards_do_not_matter(made, vocab, corpus, tmp_path):
-    """Two worker processes, small buckets, and documents in another order within the corpus's shards: the same bytes."""
+    """Two worker processes, small buckets, and documents in another order within the corpus's
+    shards: the same bytes.
+    """
     scrambled = made_corpus(tmp_path / "scrambled", scrambled=True)
-    command = [warm.python(), "-c", DRIVER, scrambled, vocab, str(tmp_path / "out"), "2", json.dumps(CONFIG)]
+    command = [
+        warm.python(),
+        "-c",
+        DRIVER,
+        scrambled,
+        vocab,
+        str(tmp_path / "out"),
+        "2",
+        json.dumps(CONFIG),
+    ]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
     assert found == made.manifest.content_sha256
 
@@ -153,7 +208,11 @@ def test_killed_and_run_again(made, vocab, corpus, tmp_path, when):
     command = [warm.python(), "-c", DRIVER, corpus, vocab, str(out), "1", json.dumps(CONFIG)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list((out / "_scratch" / when).glob("*.json")) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not list((out / "_scratch" / when).glob("*.json"))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.002)
     warm.kill(process)
     if not artifact.is_artifact(str(out)):  # on a fast machine it may have ended before the kill
@@ -179,7 +238,9 @@ def test_wide_ids_and_many_shards(made, corpus, vocab, tmp_path):
     result = make(corpus, vocab, tmp_path, id_type="uint32", shards=7)
     wide = pa.concat_tables(tables(result))
     assert wide.schema.field("input_ids").type == pa.list_(pa.uint32())
-    assert wide["input_ids"].to_pylist() == pa.concat_tables(tables(made))["input_ids"].to_pylist()  # the same order of rows
+    assert (
+        wide["input_ids"].to_pylist() == pa.concat_tables(tables(made))["input_ids"].to_pylist()
+    )  # the same order of rows
 
 
 def test_one_document_has_no_random_pairs(vocab, tmp_path):
@@ -190,24 +251,34 @@ def test_one_document_has_no_random_pairs(vocab, tmp_path):
     assert labels["none"] >= 1
     assert result.manifest.counters["rows/single_segment"] == labels["none"]
     rows = [row for shard in tables(result) for row in shard.to_pylist()]
-    assert all(row["segment_start"] == len(row["input_ids"]) for row in rows if row["pair_label"] is None)
+    assert all(
+        row["segment_start"] == len(row["input_ids"]) for row in rows if row["pair_label"] is None
+    )
     assert [len(shard) for shard in tables(result, "heldout")] == [0]
 
 
 def test_more_shards_than_rows(vocab, tmp_path):
-    result = make(write_corpus(tmp_path / "c", [("d", ["bada.", "mona."])]), vocab, tmp_path / "out", shards=3)
+    result = make(
+        write_corpus(tmp_path / "c", [("d", ["bada.", "mona."])]), vocab, tmp_path / "out", shards=3
+    )
     assert sorted(len(shard) for shard in tables(result)) == [0, 0, 1]
 
 
 @settings(max_examples=60, deadline=None)
-@given(parts=st.lists(st.integers(0, 60), min_size=1, max_size=6), shards=st.integers(1, 9), buckets=st.integers(1, 12))
+@given(
+    parts=st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    shards=st.integers(1, 9),
+    buckets=st.integers(1, 12),
+)
 def test_slices_cover_all_ranks_once(parts, shards, buckets):
-    sorted_ranks = [np.sort(random_keys.derive(number, np.arange(size))) for number, size in enumerate(parts)]
-    counts = sum(np.diff(ranks.bucket_borders(part, buckets, 0, buckets)) for part in sorted_ranks)
+    sorted_ranks = [
+        np.sort(random_keys.fold_in(number, np.arange(size))) for number, size in enumerate(parts)
+    ]
+    counts = sum(np.diff(merge.bucket_borders(part, buckets, 0, buckets)) for part in sorted_ranks)
     merged = np.sort(np.concatenate(sorted_ranks))
     starts = np.concatenate([[0], np.cumsum(counts)])
     at = 0
-    for part in ranks.plan_ranges(counts, ranks.shard_rows([len(merged)], shards)[0]):
+    for part in merge.plan_ranges(counts, merge.shard_rows([len(merged)], shards)[0]):
         assert part.rows in (len(merged) // shards, -(-len(merged) // shards))
         if part.rows:
             assert starts[part.first] + part.skip == at
@@ -220,7 +291,7 @@ def test_slices_cover_all_ranks_once(parts, shards, buckets):
 @settings(max_examples=100, deadline=None)
 @given(bins=st.lists(st.integers(0, 50), min_size=1, max_size=6), shards=st.integers(1, 9))
 def test_shards_are_equal_in_all_and_in_each_bin(bins, shards):
-    sizes = ranks.shard_rows(bins, shards)
+    sizes = merge.shard_rows(bins, shards)
     assert sizes.sum(axis=1).tolist() == bins
     assert np.ptp(sizes.sum(axis=0)) <= 1
     assert (np.ptp(sizes, axis=1) <= 1).all()
@@ -229,7 +300,9 @@ def test_shards_are_equal_in_all_and_in_each_bin(bins, shards):
 def test_ids_too_small_for_the_vocabulary(corpus, tmp_path):
     big = tmp_path / "vocab.txt"
     big.write_text("".join(f"{piece}\n" for piece in [*PIECES, *(f"w{i}" for i in range(70_000))]))
-    with pytest.raises(UsageError, match=r"id_type \(uint16\) holds 65,536 ids, the vocabulary has 70,0"):
+    with pytest.raises(
+        UsageError, match=r"id_type \(uint16\) holds 65,536 ids, the vocabulary has 70,0"
+    ):
         make(corpus, str(big), tmp_path / "out", id_type="uint16")
 
 
@@ -251,5 +324,13 @@ def test_bad_inputs(corpus, vocab, tmp_path):
 def test_configs_are_light_to_import():
     """The command line reads them at every start."""
     heavy = {"numpy", "pyarrow", "tokenizers", "apache_beam"}
-    code = f"import sys, pipeline.dataset.stage, pipeline.vocab.stage; print({heavy} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "set()"
+    code = (
+        f"import sys, cloze.pipeline.dataset.stage, cloze.pipeline.vocab.stage; print({heavy} & "
+        f"set(sys.modules))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        == "set()"
+    )

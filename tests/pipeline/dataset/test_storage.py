@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core import random_keys
-from pipeline.core.config import parse_config
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execute import Result
-from pipeline.dataset import document_keys, ranks
-from pipeline.dataset.config import DatasetConfig
-from pipeline.dataset.ranks import bin_borders
-from pipeline.dataset.schema import ShardLayout
-from pipeline.dataset.shards import batch_rows
+from cloze.core import random_keys
+from cloze.core.config import parse_config
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execute import BuildResult
+from cloze.pipeline.dataset import append, merge
+from cloze.pipeline.dataset.config import DatasetConfig
+from cloze.pipeline.dataset.merge import bin_borders
+from cloze.pipeline.dataset.schema import ShardLayout
+from cloze.pipeline.dataset.shards import batch_rows
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.dataset.datasets import made_corpus, make, rows, tables, write_vocab
 
@@ -35,33 +35,46 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def made(corpus: str, vocab: str, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def made(corpus: str, vocab: str, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     return make(corpus, vocab, tmp_path_factory.mktemp("dataset"))
 
 
 @pytest.fixture(scope="module", params=["zstd", "lz4"])
-def packed(request: pytest.FixtureRequest, corpus: str, vocab: str, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return make(corpus, vocab, tmp_path_factory.mktemp(request.param), compression=request.param, copies=10)
+def packed(
+    request: pytest.FixtureRequest,
+    corpus: str,
+    vocab: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> BuildResult:
+    return make(
+        corpus, vocab, tmp_path_factory.mktemp(request.param), compression=request.param, copies=10
+    )
 
 
 @pytest.fixture(scope="module")
-def plain(corpus: str, vocab: str, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def plain(corpus: str, vocab: str, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     return make(corpus, vocab, tmp_path_factory.mktemp("plain"), copies=10)
 
 
-def files(result: Result) -> list[str]:
+def files(result: BuildResult) -> list[str]:
     return [str(path) for path in sorted(Path(result.artifact).glob("train-*.arrow"))]
 
 
-def test_compressed_shards_hold_the_same_rows_in_fewer_bytes(plain: Result, packed: Result) -> None:
-    assert [table.to_pylist() for table in tables(packed)] == [table.to_pylist() for table in tables(plain)]
+def test_compressed_shards_hold_the_same_rows_in_fewer_bytes(
+    plain: BuildResult, packed: BuildResult
+) -> None:
+    assert [table.to_pylist() for table in tables(packed)] == [
+        table.to_pylist() for table in tables(plain)
+    ]
     sizes = [sum(Path(file).stat().st_size for file in files(result)) for result in (packed, plain)]
     assert sizes[0] < 0.8 * sizes[1]
     assert packed.manifest.summary == plain.manifest.summary
 
 
-def test_rows_of_a_shard_stand_in_bins_of_length(corpus: str, vocab: str, made: Result, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(ranks, "BUCKET_TOKENS", 3000)
+def test_rows_of_a_shard_stand_in_bins_of_length(
+    corpus: str, vocab: str, made: BuildResult, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(merge, "BUCKET_TOKENS", 3000)
     result = make(corpus, vocab, tmp_path, length_bins=[16, 32])
     found = tables(result)
     assert max(map(len, found)) - min(map(len, found)) <= 1
@@ -69,23 +82,28 @@ def test_rows_of_a_shard_stand_in_bins_of_length(corpus: str, vocab: str, made: 
     for table in found:
         layout = ShardLayout.from_schema(table.schema, "shard")
         assert layout is not None
-        assert layout.borders == (16, 32, 48)
+        assert layout.bin_boundaries == (16, 32, 48)
         lengths = np.array([len(ids) for ids in table["input_ids"].to_pylist()])
-        bins = np.searchsorted(layout.borders, lengths)
+        bins = np.searchsorted(layout.bin_boundaries, lengths)
         assert (np.diff(bins) >= 0).all()
         assert np.bincount(bins, minlength=3).tolist() == list(layout.rows)
         sizes, of_bin = layout.batches()
         assert [len(chunk) for chunk in table["input_ids"].chunks] == sizes.tolist()
         for chunk, number in zip(table["input_ids"].chunks, of_bin.tolist(), strict=True):
-            assert {int(np.searchsorted(layout.borders, len(ids))) for ids in chunk.to_pylist()} == {number}
+            assert {
+                int(np.searchsorted(layout.bin_boundaries, len(ids))) for ids in chunk.to_pylist()
+            } == {number}
         per_bin.append(layout.rows)
     assert (np.ptp(np.array(per_bin), axis=0) <= 1).all()
 
-    def content(result: Result) -> list[str]:
+    def content(result: BuildResult) -> list[str]:
         return sorted(map(repr, rows(result)))
 
     assert content(result) == content(made)  # the same rows under the same masks, in another order
-    assert make(corpus, vocab, tmp_path / "one", length_bins=3).manifest.summary["rows"] == result.manifest.summary["rows"]
+    assert (
+        make(corpus, vocab, tmp_path / "one", length_bins=3).manifest.summary["rows"]
+        == result.manifest.summary["rows"]
+    )
 
 
 @given(length=st.integers(8, 65_535), copies=st.integers(1, 10_000))
@@ -99,7 +117,9 @@ def test_a_record_batch_is_never_too_large(length: int, copies: int) -> None:
 @settings(max_examples=60)
 @given(rows=st.lists(st.integers(0, 500), min_size=1, max_size=5), size=st.sampled_from([1, 8, 64]))
 def test_a_layout_counts_its_record_batches(rows: list[int], size: int) -> None:
-    layout = ShardLayout(borders=tuple(range(1, len(rows) + 1)), rows=tuple(rows), batch_rows=size)
+    layout = ShardLayout(
+        bin_boundaries=tuple(range(1, len(rows) + 1)), rows=tuple(rows), batch_rows=size
+    )
     sizes, bins = layout.batches()
     assert [sum(sizes[bins == number]) for number in range(len(rows))] == rows
     assert all(0 < found <= size for found in sizes.tolist())
@@ -132,38 +152,49 @@ def test_bins_that_cannot_be(bins: object) -> None:
         parse_config(DatasetConfig, {"length": 128, "length_bins": bins}, "dataset")
 
 
-def test_huggingface_datasets_reads_the_shards(plain: Result, packed: Result, tmp_path: Path) -> None:
+def test_huggingface_datasets_reads_the_shards(
+    plain: BuildResult, packed: BuildResult, tmp_path: Path
+) -> None:
     datasets = pytest.importorskip("datasets")
     for number, result in enumerate((plain, packed)):
-        loaded = datasets.load_dataset("arrow", data_files=files(result), split="train", cache_dir=str(tmp_path / str(number)))
+        loaded = datasets.load_dataset(
+            "arrow", data_files=files(result), split="train", cache_dir=str(tmp_path / str(number))
+        )
         assert loaded[:] == pa.concat_tables(tables(plain)).to_pydict()
     by_directory = datasets.load_dataset(plain.artifact, cache_dir=str(tmp_path / "whole"))
     assert len(by_directory["train"]) == plain.manifest.summary["rows"]
 
 
-def test_polars_reads_the_shards(plain: Result, packed: Result) -> None:
+def test_polars_reads_the_shards(plain: BuildResult, packed: BuildResult) -> None:
     polars = pytest.importorskip("polars")
     expected = rows(plain)
     for result in (plain, packed):
         frame = polars.concat([polars.read_ipc(file) for file in files(result)])
         assert frame.to_dicts() == expected
-        lazy = polars.scan_ipc(files(result)).select(polars.col("input_ids").list.len().sum(), polars.col("pair_label").mean())
+        lazy = polars.scan_ipc(files(result)).select(
+            polars.col("input_ids").list.len().sum(), polars.col("pair_label").mean()
+        )
         found = lazy.collect()
         assert found["input_ids"][0] == result.manifest.summary["row_tokens"]
         labels = [row["pair_label"] for row in expected if row["pair_label"] is not None]
         assert found["pair_label"][0] == pytest.approx(np.mean(labels))
 
 
-def test_duckdb_reads_the_shards(plain: Result, packed: Result) -> None:
+def test_duckdb_reads_the_shards(plain: BuildResult, packed: BuildResult) -> None:
     duckdb = pytest.importorskip("duckdb")
     expected = rows(plain)
     for result in (plain, packed):
         shards = pyarrow.dataset.dataset(files(result), format="ipc")
         with duckdb.connect() as connection:
             connection.register("shards", shards)
-            query = "select sum(len(input_ids)), count(*), count(pair_label), sum(len(masks[2].positions)) from shards"
+            query = (
+                "select sum(len(input_ids)), count(*), count(pair_label), "
+                "sum(len(masks[2].positions)) from shards"
+            )
             [(tokens, count, labelled, masked)] = connection.execute(query).fetchall()
-            found = connection.execute("select * from shards where source.document % 2 = 0").fetchall()
+            found = connection.execute(
+                "select * from shards where source.document % 2 = 0"
+            ).fetchall()
         assert (tokens, count) == (result.manifest.summary["row_tokens"], len(expected))
         assert labelled == sum(row["pair_label"] is not None for row in expected)
         assert masked == sum(len(row["masks"][1]["positions"]) for row in expected)
@@ -171,24 +202,40 @@ def test_duckdb_reads_the_shards(plain: Result, packed: Result) -> None:
         assert sorted(found, key=repr) == sorted(even, key=repr)
 
 
-def test_the_documents_are_listed(made: Result) -> None:
-    found = pa.ipc.open_file(str(Path(made.artifact) / "documents.arrow")).read_all()["key"].to_pylist()
-    names = [name for name, _ in made_documents()] + [f"books/odd.txt/{number}" for number in (1, 2, 3)]
+def test_the_documents_are_listed(made: BuildResult) -> None:
+    found = (
+        pa.ipc.open_file(str(Path(made.artifact) / "documents.arrow")).read_all()["key"].to_pylist()
+    )
+    names = [name for name, _ in made_documents()] + [
+        f"books/odd.txt/{number}" for number in (1, 2, 3)
+    ]
     assert found == sorted(random_keys.document_key(name) for name in names)
     assert made.manifest.summary["documents"] == 43
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(0, (1 << 64) - 1), max_size=60, unique=True), st.integers(1, 9), st.data())
-def test_known_documents_are_found(tmp_path_factory, there: list[int], ranges: int, data: st.DataObject) -> None:
+@given(
+    st.lists(st.integers(0, (1 << 64) - 1), max_size=60, unique=True), st.integers(1, 9), st.data()
+)
+def test_known_documents_are_found(
+    tmp_path_factory, there: list[int], ranges: int, data: st.DataObject
+) -> None:
     directory = tmp_path_factory.mktemp("keys")
     half = len(there) // 2
     for number, part in enumerate((there[:half], there[half:])):
-        batch = pa.RecordBatch.from_arrays([pa.array(sorted(part), pa.uint64())], schema=document_keys.SCHEMA)
-        document_keys.write_arrow(document_keys.keys_path(str(directory), number), document_keys.SCHEMA, [batch])
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(sorted(part), pa.uint64())], schema=append.SCHEMA
+        )
+        append.write_arrow(append.keys_path(str(directory), number), append.SCHEMA, [batch])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document_keys, "BATCH_KEYS", max(1, len(there) // ranges))
-        document_keys.write_documents(str(directory / "documents.arrow"), str(directory), 2, len(there))
-    asked = data.draw(st.lists(st.one_of(st.integers(0, (1 << 64) - 1), *([st.sampled_from(there)] if there else []))))
-    found = document_keys.known(np.array(asked, np.uint64), [str(directory / "documents.arrow")], str(directory))
+        patch.setattr(append, "BATCH_KEYS", max(1, len(there) // ranges))
+        append.write_documents(str(directory / "documents.arrow"), str(directory), 2, len(there))
+    asked = data.draw(
+        st.lists(
+            st.one_of(st.integers(0, (1 << 64) - 1), *([st.sampled_from(there)] if there else []))
+        )
+    )
+    found = append.known(
+        np.array(asked, np.uint64), [str(directory / "documents.arrow")], str(directory)
+    )
     assert found.tolist() == [key in there for key in asked]

@@ -1,4 +1,6 @@
-"""What the engines' tests need: Beam's Flink runner, a cluster on this machine, an object store on loopback, some text."""
+"""What the engines' tests need: Beam's Flink runner, a cluster on this machine, an object store on
+loopback, some text.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.processes import free_ports
-from pipeline.engines.flink import JAVA_OPTIONS
-from pipeline.engines.java import CLASSPATH
+from cloze.core.processes import free_ports
+from cloze.pipeline.runners.flink import CLASSPATH, JAVA_OPTIONS
 from tests.conftest import REPOSITORY
 from tests.pipeline.engines.jobs import run
 
@@ -34,7 +35,10 @@ def flink_classpath() -> str:
     beside = sorted(ENGINES.glob("beam-runner-flink-*"))
     found = os.environ.get(CLASSPATH) or (str(beside[-1]) if beside else None)
     if found is None:
-        pytest.skip(f"Beam's Flink runner is not here: set {CLASSPATH} to its jar, or to a directory of jars")
+        pytest.skip(
+            f"Beam's Flink runner is not here: set {CLASSPATH} to its jar, or to a directory of "
+            f"jars"
+        )
     return found
 
 
@@ -47,7 +51,9 @@ def flink(flink_classpath: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def flink_jar(flink_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The same as one jar: Flink's client sends every jar with every job, and one goes in a third of the time of 161."""
+    """The same as one jar: Flink's client sends every jar with every job, and one goes in a third
+    of the time of 161.
+    """
     if not Path(flink_classpath).is_dir():
         return flink_classpath
     merged = tmp_path_factory.mktemp("jar") / "job-server.jar"
@@ -57,12 +63,20 @@ def flink_jar(flink_classpath: str, tmp_path_factory: pytest.TempPathFactory) ->
         for jar in sorted(Path(flink_classpath).glob("*.jar")):
             with zipfile.ZipFile(jar) as opened:
                 for name in opened.namelist():
-                    signed = name.startswith("META-INF/") and name.endswith((".SF", ".RSA", ".DSA", ".EC"))
-                    if name.endswith("/") or signed or name in ("META-INF/MANIFEST.MF", "module-info.class"):
+                    signed = name.startswith("META-INF/") and name.endswith(
+                        (".SF", ".RSA", ".DSA", ".EC")
+                    )
+                    if (
+                        name.endswith("/")
+                        or signed
+                        or name in ("META-INF/MANIFEST.MF", "module-info.class")
+                    ):
                         continue
                     if name.startswith("META-INF/services/"):  # every jar's providers count
                         services.setdefault(name, []).append(opened.read(name))
-                    elif name not in seen:  # of two classes of one name the first is taken, as in a class path
+                    elif (
+                        name not in seen
+                    ):  # of two classes of one name the first is taken, as in a class path
                         seen.add(name)
                         made.writestr(name, opened.read(name))
         for name, providers in services.items():
@@ -82,7 +96,16 @@ class Cluster:
 
     @property
     def options(self) -> list[str]:
-        return ["--runner", "flink", "--flink-master", self.master, "--worker-pool", self.pool, "--workers", "2"]
+        return [
+            "--runner",
+            "flink",
+            "--flink-master",
+            self.master,
+            "--worker-pool",
+            self.pool,
+            "--workers",
+            "2",
+        ]
 
     def process(self, name: str) -> int:
         return int((self.directory / "pids" / name).read_text().split()[0])
@@ -90,18 +113,29 @@ class Cluster:
 
 @contextmanager
 def started(directory: Path, flink_jar: str, managers: int = 2) -> Iterator[Cluster]:
-    """Skips where neither PyPI's packages of Flink are (`FLINK_DIST`, `FLINK_DOWNLOADS`: infra/flink/cluster.sh) nor pip can fetch them."""
+    """Skips where neither PyPI's packages of Flink are (`FLINK_DIST`, `FLINK_DOWNLOADS`:
+    infra/flink/cluster.sh) nor pip can fetch them.
+    """
     rest, rpc, pool = free_ports(3)
     dist = Path(os.environ.get("FLINK_DIST") or Path.home() / ".cache" / "cloze" / "flink-1.19.3")
     environment = {
-        **os.environ, "PYTHON": sys.executable, "FLINK_DIST": str(dist), "JVM_ARGS": BRIEF, "MANAGERS": str(managers),
+        **os.environ, "PYTHON": sys.executable, "FLINK_DIST": str(dist), "JVM_ARGS": BRIEF,
+            "MANAGERS": str(managers),
         "REST_PORT": str(rest), "RPC_PORT": str(rpc), "POOL_PORT": str(pool),
     }  # fmt: skip
     begun = subprocess.run(
-        [str(CLUSTER), "start", str(directory)], env=environment, capture_output=True, text=True, timeout=280, cwd=REPOSITORY
+        [str(CLUSTER), "start", str(directory)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=REPOSITORY,
     )
     if "pip cannot fetch" in begun.stderr:
-        pytest.skip(f"apache-flink is not in {dist} and cannot be fetched from PyPI: this test runs a Flink cluster")
+        pytest.skip(
+            f"apache-flink is not in {dist} and cannot be fetched from PyPI: this test runs a "
+            f"Flink cluster"
+        )
     assert begun.returncode == 0, begun.stderr
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -109,7 +143,9 @@ def started(directory: Path, flink_jar: str, managers: int = 2) -> Iterator[Clus
             patch.setenv(JAVA_OPTIONS, f"{BRIEF} -XX:+UseSerialGC")
             yield Cluster(directory, f"localhost:{rest}", f"worker-pool:{pool}", managers)
     finally:
-        subprocess.run([str(CLUSTER), "stop", str(directory)], env=environment, check=True, timeout=60)
+        subprocess.run(
+            [str(CLUSTER), "stop", str(directory)], env=environment, check=True, timeout=60
+        )
 
 
 @pytest.fixture(scope="module")
@@ -139,13 +175,18 @@ def write_books(directory: Path, paragraphs: int) -> Path:
     for book in range(8):
         written = []
         for _ in range(paragraphs):
-            sentences = [" ".join(draw.choices(words, k=draw.randint(6, 18))).capitalize() + "." for _ in range(6)]
+            sentences = [
+                " ".join(draw.choices(words, k=draw.randint(6, 18))).capitalize() + "."
+                for _ in range(6)
+            ]
             written.append(" ".join(sentences))
         (directory / f"book-{book}.txt").write_text("\n\n".join(written) + "\n")
     return directory
 
 
 @pytest.fixture(scope="session")
-def local_run(shelf: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def local_run(
+    shelf: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """The bytes that every engine has to make of the shelf: those of one local worker."""
     return run(str(tmp_path_factory.mktemp("local")), [], str(shelf), samples)

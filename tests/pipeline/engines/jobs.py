@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.core import artifact, storage
+from cloze.core import storage
+from cloze.core.artifacts import artifact
 from tests.flows.test_cli import Done, cloze
 
 STAGES = ("corpus", "vocab", "dataset")
@@ -14,7 +15,13 @@ def stage(name: str, out: str, options: list[str], library: str, samples: Path) 
     """Run one stage with its inputs beside it."""
     wikipedia = samples / "wikipedia" / "samplewiki-pages-articles.xml.bz2"
     verbs = {
-        "corpus": ["--source", f"books={library}", "--source", f"wikipedia={wikipedia}", "--set=shard_bytes=60000"],
+        "corpus": [
+            "--source",
+            f"books={library}",
+            "--source",
+            f"wikipedia={wikipedia}",
+            "--set=shard_bytes=60000",
+        ],
         "vocab": ["--corpus", storage.join(out, "corpus"), "--size", "2000"],
         "dataset": [
             "--corpus",
@@ -28,11 +35,20 @@ def stage(name: str, out: str, options: list[str], library: str, samples: Path) 
         ],
     }
     return cloze(
-        name, *verbs[name], "--out", storage.join(out, name), "--json", *options, cwd=Path(samples).parent, timeout=280
+        name,
+        *verbs[name],
+        "--out",
+        storage.join(out, name),
+        "--json",
+        *options,
+        cwd=Path(samples).parent,
+        timeout=280,
     )
 
 
-def run(out: str, options: list[str], library: str, samples: Path, stages: tuple[str, ...] = STAGES) -> dict[str, str]:
+def run(
+    out: str, options: list[str], library: str, samples: Path, stages: tuple[str, ...] = STAGES
+) -> dict[str, str]:
     """The content hash of each stage's artifact, verified."""
     for name in stages:
         done = stage(name, out, options, library, samples)

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.core.errors import DataError
-from pipeline.core.execution import Execution
-from pipeline.core.stage import Build
-from pipeline.engines.fan_out import fan_out
+from cloze.core import storage
+from cloze.core.artifacts import claim
+from cloze.core.errors import ClozeError, DataError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.pipeline.runners.fan_out import fan_out
 
 
 def double(unit: dict[str, Any]) -> dict[str, Any]:
@@ -22,17 +25,28 @@ def double(unit: dict[str, Any]) -> dict[str, Any]:
     return {"twice": 2 * unit["number"]}
 
 
-def build(tmp_path: Path, workers: int = 1) -> Build:
-    return Build(path=str(tmp_path / "out"), inputs={}, execution=Execution(workers=workers), fingerprint="f")
+def build(tmp_path: Path, workers: int = 1) -> BuildContext:
+    return BuildContext(
+        path=str(tmp_path / "out"), inputs={}, execution=Execution(workers=workers), fingerprint="f"
+    )
 
 
 def units(tmp_path: Path, count: int) -> list[tuple[str, Any]]:
-    return [(f"unit-{n}", {"number": n, "trace": str(tmp_path / f"trace-{n}")}) for n in range(count)]
+    return [
+        (f"unit-{n}", {"number": n, "trace": str(tmp_path / f"trace-{n}")}) for n in range(count)
+    ]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_the_order_of_the_units(tmp_path: Path, workers: int) -> None:
-    made = fan_out(build(tmp_path, workers), "double", units(tmp_path, 5), double, unit_name="units", weights=[1, 9, 1, 1, 5])
+    made = fan_out(
+        build(tmp_path, workers),
+        "double",
+        units(tmp_path, 5),
+        double,
+        unit_name="units",
+        weights=[1, 9, 1, 1, 5],
+    )
     assert made == [{"twice": 2 * n} for n in range(5)]
 
 
@@ -55,13 +69,19 @@ def test_all_failed_units_are_told_at_once_and_one_mend_suffices(tmp_path: Path)
     with pytest.raises(DataError) as caught:
         fan_out(build(tmp_path), "double", todo, double, unit_name="units")
     told = str(caught.value)
-    assert told.startswith("5 of 7 units of step double failed: (1) number -1 is below zero; give a larger one; (2) number -2 ")
+    assert told.startswith(
+        "5 of 7 units of step double failed: (1) number -1 is below zero; give a larger one; (2) "
+        "number -2 "
+    )
     assert "number -4" not in told
     listed = Path(told.rpartition("the others are in ")[2]).read_text().splitlines()
     assert [line.partition(":")[0] for line in listed] == [name for name, _ in all_bad]
     mended = [(name, {"number": 9, "trace": str(tmp_path / name)}) for name, _ in all_bad]
     assert (
-        fan_out(build(tmp_path), "double", [*units(tmp_path, 2), *mended], double, unit_name="units")[2:] == [{"twice": 18}] * 5
+        fan_out(
+            build(tmp_path), "double", [*units(tmp_path, 2), *mended], double, unit_name="units"
+        )[2:]
+        == [{"twice": 18}] * 5
     )
     assert (tmp_path / "trace-0").read_text() == "x"  # what was done is not done again
 
@@ -78,3 +98,59 @@ def test_failures_of_a_try_that_was_killed_are_not_told_again(tmp_path: Path) ->
     results.mkdir(parents=True)
     (results / "unit-0.failed").write_text('{"error": "of yesterday", "exit_code": 3}')
     assert fan_out(begun, "double", units(tmp_path, 1), double, unit_name="units") == [{"twice": 0}]
+
+
+def overtaken(unit: dict[str, Any]) -> dict[str, Any]:
+    """Another build begins in the directory while the unit is at work; its file comes late."""
+    if unit["number"] == 1:
+        claim.claim_directory("toy", unit["out"], "other settings", force=False)
+    storage.write_bytes(storage.join(unit["out"], f"part-{unit['number']}"), b"late")
+    return {}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_unit_of_a_superseded_attempt_writes_nothing(tmp_path: Path, workers: int) -> None:
+    """Such as one that goes on on another machine when the driver has died, and its
+    lock with it.
+    """
+    out = str(tmp_path / "out")
+    begun = build(tmp_path, workers)
+    begun.token = claim.claim_directory("toy", out, "f", force=False).token
+    units = [(f"unit-{n}", {"number": 1, "out": out}) for n in range(2)]
+    with (
+        pytest.raises(
+            ClozeError,
+            match=r"out is being built by another attempt .*; this one writes nothing more",
+        ),
+        begun.cleanup,
+    ):
+        fan_out(begun, "late", units, overtaken, unit_name="units")
+    assert [name for name in storage.list_files(out) if "_logs/" not in name] == [claim.BUILDING]
+    again = build(tmp_path)
+    again.token = begun.token
+    with pytest.raises(ClozeError, match="another attempt"), again.cleanup:
+        fan_out(
+            again, "later", [("unit-2", {"number": 2, "out": out})], overtaken, unit_name="units"
+        )
+    assert not storage.exists(f"{out}/part-2")
+
+
+def test_looking_for_results_asks_nothing_of_each_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress looks twice a second, and a step may have tens of thousands of units."""
+    begun, todo = build(tmp_path), [(f"unit-{n}", {"number": n}) for n in range(500)]
+    results = Path(begun.scratch) / "double"
+    results.mkdir(parents=True)
+    for name, _ in todo:
+        (results / f"{name}.json").write_text("{}")
+    asked = list[str]()
+    info = LocalFileSystem.info
+    monkeypatch.setattr(
+        LocalFileSystem,
+        "info",
+        lambda self, path, **how: (asked.append(str(path)), info(self, path, **how))[1],
+    )
+    with begun.cleanup:
+        fan_out(begun, "double", todo, double, unit_name="units")
+    assert len([path for path in asked if "unit-" in path]) == 0

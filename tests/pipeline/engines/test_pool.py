@@ -17,8 +17,8 @@ import psutil
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
 
-from pipeline.core.processes import free_ports
-from pipeline.engines.pool import WorkerPool
+from cloze.core.processes import free_ports
+from cloze.pipeline.runners.pool import SECRET, WorkerPool, shared_secret
 
 
 def pipes() -> set[str]:
@@ -32,7 +32,9 @@ def pipes() -> set[str]:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc/self/fd is Linux's")
 def test_a_pool_that_is_left_holds_no_pipe():
-    """A process may start one pool after another: a pipe kept by each would end in `Too many open files`."""
+    """A process may start one pool after another: a pipe kept by each would end in `Too many open
+    files`.
+    """
     before = pipes()
     with WorkerPool() as pool:
         assert pipes() > before
@@ -63,7 +65,9 @@ def test_the_engine_hears_of_a_worker_that_died_before_it_called():
         before = set(psutil.Process().children(recursive=True))
         stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
         endpoint = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{port}")
-        request = beam_fn_api_pb2.StartWorkerRequest(worker_id="the first", control_endpoint=endpoint)
+        request = beam_fn_api_pb2.StartWorkerRequest(
+            worker_id="the first", control_endpoint=endpoint, params=pool.params
+        )
         assert not stub.StartWorker(request, wait_for_ready=True).error
         (worker,) = set(psutil.Process().children(recursive=True)) - before
         worker.send_signal(signal.SIGKILL)
@@ -79,3 +83,60 @@ def test_the_engine_hears_of_a_worker_that_died_before_it_called():
             server.stop(None).wait()
         assert len(pool.deaths) == 1
         assert "was killed" in pool.deaths[0]
+
+
+def test_only_who_knows_the_secret_gets_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A worker runs the functions that its caller sends it, as the user of the pool."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with (
+        WorkerPool() as pool,
+        WorkerPool() as other,
+        grpc.insecure_channel(pool.address) as channel,
+    ):
+        before = set(psutil.Process().children(recursive=True))
+        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
+        endpoint = endpoints_pb2.ApiServiceDescriptor(url="localhost:9")
+        for params in ({}, {"secret": ""}, {"secret": "guessed"}, other.params):
+            request = beam_fn_api_pb2.StartWorkerRequest(
+                worker_id="theirs", control_endpoint=endpoint, params=params
+            )
+            assert (
+                "does not know the secret of this pool"
+                in stub.StartWorker(request, wait_for_ready=True).error
+            )
+        assert set(psutil.Process().children(recursive=True)) == before
+
+
+def test_a_stranger_stops_no_worker():
+    (port,) = free_ports(1)
+    with WorkerPool() as pool, grpc.insecure_channel(pool.address) as channel:
+        before = set(psutil.Process().children(recursive=True))
+        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
+        endpoint = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{port}")
+        request = beam_fn_api_pb2.StartWorkerRequest(
+            worker_id="ours", control_endpoint=endpoint, params=pool.params
+        )
+        assert not stub.StartWorker(request, wait_for_ready=True).error
+        (worker,) = set(psutil.Process().children(recursive=True)) - before
+        stop = beam_fn_api_pb2.StopWorkerRequest(worker_id="ours")
+        with grpc.insecure_channel(
+            pool.address, options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as strange:
+            beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(strange).StopWorker(
+                stop, wait_for_ready=True
+            )
+        assert worker.is_running()
+        stub.StopWorker(stop)
+        assert not worker.is_running() or worker.wait(timeout=10) is not None
+
+
+def test_pools_of_a_cluster_share_a_secret_that_only_their_user_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = shared_secret()
+    assert shared_secret() == first
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert (file.stat().st_mode & 0o077, file.read_text().strip()) == (0, first)
+    monkeypatch.setenv(SECRET, "chosen")
+    assert shared_secret() == "chosen"

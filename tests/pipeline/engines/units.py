@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import DataError
-from pipeline.core.execution import Execution
-from pipeline.core.stage import Build
+from cloze.core.errors import DataError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
 
 
-def build(path: Path, **execution: Any) -> Build:
-    return Build(path=str(path), inputs={}, execution=Execution(**execution), fingerprint="f")
+def build(path: Path, **execution: Any) -> BuildContext:
+    return BuildContext(
+        path=str(path), inputs={}, execution=Execution(**execution), fingerprint="f"
+    )
 
 
 def within(seconds: float, what: Callable[[], bool]) -> bool:
@@ -47,11 +49,13 @@ def work(unit: dict[str, Any]) -> dict[str, Any]:
 def long_build(directory: Path, **execution: Any) -> str:
     """A program that is busy with four units for a minute, two at a time, below `directory`."""
     return (
-        "from pathlib import Path; from tests.pipeline.engines.units import *; from pipeline.engines.fan_out import fan_out\n"
+        "from pathlib import Path; from tests.pipeline.engines.units import *; from "
+        "cloze.pipeline.runners.fan_out import fan_out\n"
         f"place = Path({str(directory)!r})\n"
         f"begun = build(place / 'out', workers=2, **{execution!r})\n"
         "with begun.cleanup:\n"
-        "    fan_out(begun, 'work', numbered(place / 'notes', 4, seconds=60), work, unit_name='units')\n"
+        "    fan_out(begun, 'work', numbered(place / 'notes', 4, seconds=60), work, "
+        "unit_name='units')\n"
     )
 
 
@@ -73,7 +77,9 @@ def misbehave(unit: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Remainders:
-    """An exchange: how many blocks have the remainder of a block by 3. Number 1 fails in the step `fails`; `kill`: its worker dies once."""
+    """An exchange: how many blocks have the remainder of a block by 3. Number 1 fails in the step
+    `fails`; `kill`: its worker dies once.
+    """
 
     directory: str
     fails: str = ""
@@ -82,11 +88,11 @@ class Remainders:
         if number == 1 and self.fails == step:
             raise MemoryError("Unable to allocate 9.31 TiB")
 
-    def ask(self, block: int) -> Iterator[tuple[int, bytes]]:
+    def map_block(self, block: int) -> Iterator[tuple[int, bytes]]:
         self._fail("ask", block)
         yield block % 3, bytes([block])
 
-    def match(self, bucket: int, messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    def reduce_bucket(self, bucket: int, messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         self._fail("match", bucket)
         note = Path(self.directory) / "killed"
         if self.fails == "kill" and not note.exists():
@@ -96,6 +102,6 @@ class Remainders:
         for block in blocks:
             yield block, bytes([len(blocks)])
 
-    def settle(self, block: int, answers: Iterable[bytes]) -> dict[str, Any]:
+    def apply_replies(self, block: int, answers: Iterable[bytes]) -> dict[str, Any]:
         self._fail("settle", block)
         return {"block": block, "told": [answer[0] for answer in answers]}

@@ -1,4 +1,6 @@
-"""Byte-level BPE and Unigram: the shortcut changes nothing, words begin where white space ends, transformers agrees."""
+"""Byte-level BPE and Unigram: the shortcut changes nothing, words begin where white space ends,
+transformers agrees.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +13,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from pipeline.tokenizer import load
-from pipeline.tokenizer.special import text_of
-from pipeline.tokenizer.tokenizer import Tokenizer
-from pipeline.tokenizer.word_cache import Cuts
-from pipeline.vocab.trainers import bpe, unigram
+from cloze.pipeline.tokenizer import load
+from cloze.pipeline.tokenizer.special import decode_byte_piece
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.pipeline.tokenizer.word_cache import WordSplitRule
+from cloze.pipeline.vocab import bpe, unigram
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.tokenizer.texts import AWKWARD, BLANKS, MARKS, TRAINING, trained_spiece
 
 texts = st.lists(
     st.lists(
-        st.one_of(st.sampled_from(BLANKS), st.sampled_from(MARKS), st.sampled_from(["ba", "code", ".", "9", "It's"])),
+        st.one_of(
+            st.sampled_from(BLANKS),
+            st.sampled_from(MARKS),
+            st.sampled_from(["ba", "code", ".", "9", "It's"]),
+        ),
         max_size=9,
     ).map("".join),
     max_size=6,
-) | st.lists(st.one_of(st.sampled_from(AWKWARD), st.text(alphabet=st.characters(exclude_categories=["Cs"]))), max_size=6)
+) | st.lists(
+    st.one_of(st.sampled_from(AWKWARD), st.text(alphabet=st.characters(exclude_categories=["Cs"]))),
+    max_size=6,
+)
 
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     """Every way in which the shortcut cuts, and every kind."""
-    gpt = bpe.train(lambda: iter(TRAINING), bpe.BpeOptions(), size=400, lowercase=False, strip_accents=None)
+    gpt = bpe.train(
+        lambda: iter(TRAINING), bpe.BpeOptions(), size=400, lowercase=False, strip_accents=None
+    )
     sentencepiece = unigram.train(
-        lambda: iter(TRAINING), unigram.UnigramOptions(limit_alphabet=100), size=200, lowercase=True, strip_accents=None
+        lambda: iter(TRAINING),
+        unigram.UnigramOptions(limit_alphabet=100),
+        size=200,
+        lowercase=True,
+        strip_accents=None,
     )
     prefixed = tokenizers.Tokenizer.from_str(gpt.to_str())
     prefixed.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -41,7 +56,9 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     composed.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     directory = tmp_path_factory.mktemp("accents")
     trained_spiece(directory)
-    (directory / "tokenizer_config.json").write_text('{"do_lower_case": true, "keep_accents": true}')
+    (directory / "tokenizer_config.json").write_text(
+        '{"do_lower_case": true, "keep_accents": true}'
+    )
     return {
         "accents": load(str(directory)),
         "bpe": Tokenizer.of(gpt, "bpe"),
@@ -55,7 +72,10 @@ def agree(tokenizer: Tokenizer, given_texts: list[str], flags: np.ndarray | None
     memory = tokenizer._memory
     assert memory is not None
     for _ in range(2):  # the second time from memory
-        found, expected = memory.encode(given_texts, flags), tokenizer.encode_directly(given_texts, flags)
+        found, expected = (
+            memory.encode(given_texts, flags),
+            tokenizer.encode_uncached(given_texts, flags),
+        )
         for got, wanted in zip(found, expected, strict=True):
             assert got.tolist() == wanted.tolist()
 
@@ -74,7 +94,9 @@ def test_after_space_is_a_space_before(kinds):
         sentences = ["It stops.", "The code is known.", ""] * 40
         flags = np.array([False, True, True] * 40)
         got = tokenizer.encode_flat(sentences, flags)
-        wanted = tokenizer.encode_flat([" " * bool(flag) + text for text, flag in zip(sentences, flags, strict=True)])
+        wanted = tokenizer.encode_flat(
+            [" " * bool(flag) + text for text, flag in zip(sentences, flags, strict=True)]
+        )
         assert all(np.array_equal(*pair) for pair in zip(got, wanted, strict=True))
         whole = tokenizer.encode_batch([" ".join(sentences[:2])])[0]
         assert got[0][: got[1][2]].tolist() == whole  # sentences of a document are its text
@@ -88,14 +110,20 @@ def test_the_shortcut_equals_the_backend_on_real_text(kinds, shared_data, tmp_pa
     if kind == "spiece":  # with SentencePiece's own normalization, as ALBERT's release has it
         tokenizer = load(trained_spiece(tmp_path))
         assert tokenizer._memory is not None
-        assert tokenizer._memory._cuts == Cuts(False, "marks")
+        assert tokenizer._memory._cuts == WordSplitRule(False, "marks")
     books = sorted((shared_data / "books/gutenberg").glob("*.txt"))[:2]
     text = "".join(book.read_text(encoding="utf-8", errors="replace")[:120_000] for book in books)
     text += (shared_data / "wikipedia/extracted/wiki_01").read_text(encoding="utf-8")[:240_000]
-    for given_texts in (text.split("\n"), text.split("\n\n"), [" ".join(part.split()) for part in text.split("\n\n")]):
+    for given_texts in (
+        text.split("\n"),
+        text.split("\n\n"),
+        [" ".join(part.split()) for part in text.split("\n\n")],
+    ):
         flags = np.arange(len(given_texts)) % 3 > 0
         for got, wanted in zip(
-            tokenizer.encode_flat(given_texts, flags), tokenizer.encode_directly(given_texts, flags), strict=True
+            tokenizer.encode_flat(given_texts, flags),
+            tokenizer.encode_uncached(given_texts, flags),
+            strict=True,
         ):
             np.testing.assert_array_equal(got, wanted)
 
@@ -106,7 +134,9 @@ def test_no_shortcut_where_it_is_not_proven(kinds, change):
     if change == "dropout":
         description["model"]["dropout"] = 0.1
     elif change == "added":
-        description["added_tokens"].append({**description["added_tokens"][0], "id": 400, "content": "so on", "special": False})
+        description["added_tokens"].append(
+            {**description["added_tokens"][0], "id": 400, "content": "so on", "special": False}
+        )
     elif change == "regex":
         description["pre_tokenizer"]["use_regex"] = False
     elif change == "first":
@@ -121,12 +151,18 @@ def test_no_shortcut_where_it_is_not_proven(kinds, change):
 
 
 def test_words_begin_where_white_space_ends(kinds, shared_data):
-    """On real text, running pieces that open a word are as many as the words between spaces, text by text."""
+    """On real text, running pieces that open a word are as many as the words between spaces, text
+    by text.
+    """
     lines = (shared_data / "wikitext-2/valid.txt").read_text(encoding="utf-8").split("\n")
     lines = [line for line in (" ".join(line.split()) for line in lines) if line][:1500]
     wanted = [len(line.split()) for line in lines]
     uncased = load(str(shared_data / "vocab/bert_base_uncased_vocab.txt"))
-    for tokenizer in (load(str(shared_data / "vocab/gpt2_bpe_encoder.json")), kinds["bpe"], kinds["unigram"]):
+    for tokenizer in (
+        load(str(shared_data / "vocab/gpt2_bpe_encoder.json")),
+        kinds["bpe"],
+        kinds["unigram"],
+    ):
         ids, offsets = tokenizer.encode_flat(lines, np.ones(len(lines), np.bool_))
         starts = np.concatenate([[0], np.cumsum(tokenizer.word_start[ids])])
         assert (starts[offsets[1:]] - starts[offsets[:-1]]).tolist() == wanted
@@ -140,17 +176,32 @@ def test_words_begin_where_white_space_ends(kinds, shared_data):
 def test_word_starts_by_piece(kinds):
     tokenizer = kinds["bpe"]
     vocab = tokenizer.backend.get_vocab()
-    for piece, opens in {"Ġ": True, "Ċ": True, "ĉ": True, "a": False, ",": False, "<s>": True, "<mask>": True}.items():
+    for piece, opens in {
+        "Ġ": True,
+        "Ċ": True,
+        "ĉ": True,
+        "a": False,
+        ",": False,
+        "<s>": True,
+        "<mask>": True,
+    }.items():
         assert tokenizer.word_start[vocab[piece]] == opens, piece
-    assert text_of("ĠcafÃ©") == " café"
+    assert decode_byte_piece("ĠcafÃ©") == " café"
     unmarked = tokenizers.Tokenizer(
-        models.WordLevel({name: i for i, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])})
+        models.WordLevel(
+            {name: i for i, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}
+        )
     )
     assert Tokenizer.of(unmarked, "words").word_start.all()
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("bpe", "RobertaTokenizer"), ("unigram", "AlbertTokenizer"), ("composed", "TokenizersBackend")]
+    ("kind", "name"),
+    [
+        ("bpe", "RobertaTokenizer"),
+        ("unigram", "AlbertTokenizer"),
+        ("composed", "TokenizersBackend"),
+    ],
 )
 def test_transformers_opens_what_is_saved(kinds, tmp_path, kind, name):
     transformers = pytest.importorskip("transformers")
@@ -172,7 +223,9 @@ def test_transformers_opens_what_is_saved(kinds, tmp_path, kind, name):
     )
     if kind == "bpe":
         assert tokenizer.special.mask == tokenizer.vocab_size - 1
-        assert "Ġ" not in tokenizer.backend.encode(masked).tokens[:-2]  # the mask takes the space before it
+        assert (
+            "Ġ" not in tokenizer.backend.encode(masked).tokens[:-2]
+        )  # the mask takes the space before it
         assert pair["input_ids"].count(tokenizer.special.sep) == 3
 
 
@@ -186,15 +239,23 @@ def test_a_sentencepiece_model_is_read_as_transformers_reads_it(tmp_path):
     assert [tokenizer.backend.id_to_token(number) for number in range(len(original))] == [
         original.id_to_piece(number) for number in range(len(original))
     ]
-    sentences = [text.lower() for _, document in made_documents(5) for text in document] + ["(½ ① ﬁn)"]
+    sentences = [text.lower() for _, document in made_documents(5) for text in document] + [
+        "(½ ① ﬁn)"
+    ]
     assert tokenizer.encode_batch(sentences) == [original.encode(text) for text in sentences]
     tokenizer.save(str(tmp_path / "saved"))
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "saved"))
     assert type(theirs).__name__ == "AlbertTokenizer"
-    assert theirs(sentences, add_special_tokens=False)["input_ids"] == tokenizer.encode_batch(sentences)
-    assert load(str(tmp_path)).fingerprint == tokenizer.fingerprint  # the directory, by its spiece.model
+    assert theirs(sentences, add_special_tokens=False)["input_ids"] == tokenizer.encode_batch(
+        sentences
+    )
+    assert (
+        load(str(tmp_path)).fingerprint == tokenizer.fingerprint
+    )  # the directory, by its spiece.model
     assert not load(path, lowercase=False).lowercase
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "keep_accents": true}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"do_lower_case": false, "keep_accents": true}'
+    )
     assert not load(str(tmp_path)).lowercase
 
 

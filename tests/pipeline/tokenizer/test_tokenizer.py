@@ -1,4 +1,6 @@
-"""Loading tokenizers from all they come in, and encoding: text stays text, and the shortcut changes nothing."""
+"""Loading tokenizers from all they come in, and encoding: text stays text, and the shortcut changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
-from pipeline.core.errors import DataError, UsageError
-from pipeline.tokenizer import load
-from pipeline.tokenizer.special import SpecialTokens
-from pipeline.tokenizer.word_cache import WordMemory
+from cloze.core.errors import DataError, UsageError
+from cloze.pipeline.tokenizer import load
+from cloze.pipeline.tokenizer.special import SpecialTokens
+from cloze.pipeline.tokenizer.word_cache import WordCache
 from tests.pipeline.tokenizer.texts import AWKWARD
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##ing", "sing", "mask", "un", "##able", "cafe"),
+    *(
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "the",
+        "cat",
+        "##ing",
+        "sing",
+        "mask",
+        "un",
+        "##able",
+        "cafe",
+    ),
     *(".,!?'\"[]-#"),
     *LETTERS,
     *(f"##{letter}" for letter in LETTERS),
@@ -64,7 +80,9 @@ def test_text_never_makes_a_special_token(vocab_txt):
 @given(
     texts=st.lists(
         st.one_of(
-            st.sampled_from(AWKWARD), st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.text(LETTERS + " .,'É")
+            st.sampled_from(AWKWARD),
+            st.text(alphabet=st.characters(exclude_categories=["Cs"])),
+            st.text(LETTERS + " .,'É"),
         ),
         max_size=8,
     )
@@ -74,7 +92,7 @@ def test_the_shortcut_equals_the_backend(vocab_txt, texts):
         tokenizer = load(vocab_txt, lowercase)
         for _ in range(2):  # the second time from memory
             ids, offsets = tokenizer._memory.encode(texts)
-            expected_ids, expected_offsets = tokenizer.encode_directly(texts)
+            expected_ids, expected_offsets = tokenizer.encode_uncached(texts)
             assert ids.tolist() == expected_ids.tolist()
             assert offsets.tolist() == expected_offsets.tolist()
             assert tokenizer.encode_flat(texts * 20)[0].tolist() == expected_ids.tolist() * 20
@@ -88,16 +106,20 @@ def test_the_shortcut_equals_the_backend_on_real_text(shared_data):
     for name in ("uncased", "cased"):
         tokenizer = load(str(shared_data / f"vocab/bert_base_{name}_vocab.txt"))
         assert tokenizer.lowercase == (name == "uncased")
-        for got, expected in zip(tokenizer.encode_flat(lines), tokenizer.encode_directly(lines), strict=True):
+        for got, expected in zip(
+            tokenizer.encode_flat(lines), tokenizer.encode_uncached(lines), strict=True
+        ):
             np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("limits", [{"max_words": 3}, {"max_characters": 10}])
 def test_the_memory_forgets_and_stays_right(vocab_txt, limits):
     tokenizer = load(vocab_txt)
-    memory = WordMemory(tokenizer.encode_directly, **limits)
+    memory = WordCache(tokenizer.encode_uncached, **limits)
     for texts in (["the cat", "sing unable"], ["cat the", "singing"], ["the cats"] * 3):
-        for got, expected in zip(memory.encode(texts), tokenizer.encode_directly(texts), strict=True):
+        for got, expected in zip(
+            memory.encode(texts), tokenizer.encode_uncached(texts), strict=True
+        ):
             np.testing.assert_array_equal(got, expected)
 
 
@@ -108,12 +130,14 @@ def test_the_memory_survives_a_failure(vocab_txt):
     def encode(words):
         if next(broken):
             raise MemoryError
-        return tokenizer.encode_directly(words)
+        return tokenizer.encode_uncached(words)
 
-    memory = WordMemory(encode)
+    memory = WordCache(encode)
     with pytest.raises(MemoryError):
         memory.encode(["the cat"])
-    assert memory.encode(["the cat"])[0].tolist() == tokenizer.encode_directly(["the cat"])[0].tolist()
+    assert (
+        memory.encode(["the cat"])[0].tolist() == tokenizer.encode_uncached(["the cat"])[0].tolist()
+    )
 
 
 def test_saved_files_are_read_back_alike(vocab_txt, tmp_path):
@@ -139,7 +163,15 @@ def test_transformers_opens_what_is_saved(vocab_txt, tmp_path, lowercase):
     texts = [text for text in AWKWARD if "[" not in text]
     assert theirs(texts, add_special_tokens=False)["input_ids"] == tokenizer.encode_batch(texts)
     pair = theirs("the cat", "sings")
-    assert [PIECES[i] for i in pair["input_ids"]] == ["[CLS]", "the", "cat", "[SEP]", "sing", "##s", "[SEP]"]
+    assert [PIECES[i] for i in pair["input_ids"]] == [
+        "[CLS]",
+        "the",
+        "cat",
+        "[SEP]",
+        "sing",
+        "##s",
+        "[SEP]",
+    ]
     assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
     assert (theirs.mask_token_id, theirs.pad_token_id, len(theirs)) == (4, 0, len(PIECES))
 
@@ -162,13 +194,15 @@ def test_case(tmp_path):
     assert not load(str(tmp_path), lowercase=False).lowercase
     load(cased).save(str(tmp_path / "saved"))
     assert not load(str(tmp_path / "saved")).lowercase
-    assert load(str(tmp_path / "saved"), lowercase=True).encode_batch(["THE É"]) == load(cased, lowercase=True).encode_batch(
-        ["THE É"]
-    )
+    assert load(str(tmp_path / "saved"), lowercase=True).encode_batch(["THE É"]) == load(
+        cased, lowercase=True
+    ).encode_batch(["THE É"])
 
 
 def test_line_ends_and_blank_lines_keep_ids(tmp_path):
-    (tmp_path / "vocab.txt").write_bytes(b"\r\n".join([b"[PAD]", b"", b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]", b"the", b""]))
+    (tmp_path / "vocab.txt").write_bytes(
+        b"\r\n".join([b"[PAD]", b"", b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]", b"the", b""])
+    )
     tokenizer = load(str(tmp_path / "vocab.txt"))
     assert tokenizer.special == SpecialTokens(pad=0, unk=2, cls=3, sep=4, mask=5)
     assert tokenizer.encode_batch(["the"]) == [[6]]
@@ -180,7 +214,9 @@ def test_line_ends_and_blank_lines_keep_ids(tmp_path):
 def test_byte_level_bpe(tmp_path):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *alphabet, "Ġt"]
-    backend = tokenizers.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [("Ġ", "t")]))
+    backend = tokenizers.Tokenizer(
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, [("Ġ", "t")])
+    )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.save(str(tmp_path / "tokenizer.json"))
@@ -188,7 +224,19 @@ def test_byte_level_bpe(tmp_path):
     assert tokenizer.special == SpecialTokens(pad=1, unk=3, cls=0, sep=2, mask=4)
     [ids] = tokenizer.encode_batch(["a tin <mask>"])
     assert [pieces[i] for i in ids] == ["a", "Ġt", "i", "n", "Ġ", "<", "m", "a", "s", "k", ">"]
-    assert tokenizer.word_start[ids].tolist() == [False, True, False, False, True, False, False, False, False, False, False]
+    assert tokenizer.word_start[ids].tolist() == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+    ]
     tokenizer.save(str(tmp_path / "saved"))
     assert load(str(tmp_path / "saved")).fingerprint == tokenizer.fingerprint
     with pytest.raises(UsageError, match="lowercase"):

@@ -1,4 +1,6 @@
-"""Texts that tokenizers stumble over, text to train small ones on, and a model that SentencePiece trained."""
+"""Texts that tokenizers stumble over, text to train small ones on, and a model that SentencePiece
+trained.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ AWKWARD = [
     ),
     *("\ud7ff\ue000", "🙂the🙂", "the \u0301cat", "\u1100\u1161 \u11a8", "##ing ##s"),
 ]
-TRAINING = [" ".join(text) for _, text in made_documents(12)] + ["Don't stop the café, it's (well) known!"] * 5
-TRAINING += ["ba   ba\n\n ba \n  ba\t\t\tba     ba\u00a0\u00a0ba"] * 50  # runs of white space become pieces
+TRAINING = [" ".join(text) for _, text in made_documents(12)] + [
+    "Don't stop the café, it's (well) known!"
+] * 5
+TRAINING += [
+    "ba   ba\n\n ba \n  ba\t\t\tba     ba\u00a0\u00a0ba"
+] * 50  # runs of white space become pieces
 BLANKS = [
     " ",
     "  ",
@@ -75,7 +81,9 @@ def trained_spiece(directory: Path, **options) -> str:
     """A model that SentencePiece trained with ALBERT's options (google-research/albert, README)."""
     import sentencepiece
 
-    (directory / "text.txt").write_text("\n".join([*TRAINING, "9, 9, 19, ① ½ ﬁn"] * 2), encoding="utf-8")
+    (directory / "text.txt").write_text(
+        "\n".join([*TRAINING, "9, 9, 19, ① ½ ﬁn"] * 2), encoding="utf-8"
+    )
     settings = {
         "vocab_size": 150,
         "pad_id": 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.core.execute import Result
+from cloze.core.stages.execute import BuildResult
 from tests.pipeline.vocab.vocabularies import CONFIG, make, write_sample_corpus
 
 
@@ -14,5 +14,5 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     return make(corpus, tmp_path_factory.mktemp("vocab"), **CONFIG)

@@ -1,4 +1,6 @@
-"""Vocabularies extended by words: old ids stay, new pieces shorten the text, transformers reads them alike."""
+"""Vocabularies extended by words: old ids stay, new pieces shorten the text, transformers reads
+them alike.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.core.errors import UsageError
-from pipeline.tokenizer import load
+from cloze.core.errors import UsageError
+from cloze.pipeline.tokenizer import load
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.vocab.vocabularies import make
 
 
 @pytest.mark.parametrize(("kind", "size"), [("wordpiece", 80), ("bpe", 270), ("unigram", 60)])
 def test_extension(corpus, tmp_path, kind, size):
-    base = make(corpus, tmp_path / "base", kind=kind, size=size, sample_bytes=40_000, lowercase=True)
+    base = make(
+        corpus, tmp_path / "base", kind=kind, size=size, sample_bytes=40_000, lowercase=True
+    )
     listed = tmp_path / "words.txt"
     listed.write_text("Dehapu\n\nzatove\nzatove\n")
-    options = {"extend_path": base.artifact, "add": 12, "words_path": str(listed), "sample_bytes": 40_000}
+    options = {
+        "extend_path": base.artifact,
+        "add": 12,
+        "words_file": str(listed),
+        "sample_bytes": 40_000,
+    }
     result = make(corpus, tmp_path / "more", **options)
     old, new, summary = load(base.artifact), load(result.artifact), result.manifest.summary
     before, after = old.backend.get_vocab(), new.backend.get_vocab()
@@ -29,7 +38,10 @@ def test_extension(corpus, tmp_path, kind, size):
     assert summary["added"] == len(summary["added_words"]) == 14
     assert summary["added_pieces"] == new.vocab_size - old.vocab_size >= 14
     assert summary["fertility"] < summary["fertility_before"]
-    rows = [line.split("\t") for line in (Path(result.artifact) / "added_words.tsv").read_text().splitlines()][1:]
+    rows = [
+        line.split("\t")
+        for line in (Path(result.artifact) / "added_words.tsv").read_text().splitlines()
+    ][1:]
     scores = [int(row[4]) for row in rows[2:]]
     assert scores == sorted(scores, reverse=True)
     for word, number, count, pieces, score in rows:
@@ -45,10 +57,15 @@ def test_extension(corpus, tmp_path, kind, size):
 
 
 def test_extension_saves_what_it_promises(corpus, tmp_path):
-    """One WordPiece more shortens the text it was chosen from by its score, but for words that begin with it."""
+    """One WordPiece more shortens the text it was chosen from by its score, but for words that
+    begin with it.
+    """
     base = make(corpus, tmp_path / "base", size=60, sample_bytes=10**9)
     result = make(corpus, tmp_path / "more", extend_path=base.artifact, add=1, sample_bytes=10**9)
-    [row] = [line.split("\t") for line in (Path(result.artifact) / "added_words.tsv").read_text().splitlines()][1:]
+    [row] = [
+        line.split("\t")
+        for line in (Path(result.artifact) / "added_words.tsv").read_text().splitlines()
+    ][1:]
     held = {made_documents()[5][0], made_documents()[9][0]}
     texts = [" ".join(text) for name, text in made_documents() if name not in held]
     old, new = (len(load(path).encode_flat(texts)[0]) for path in (base.artifact, result.artifact))
@@ -60,4 +77,4 @@ def test_words_that_are_none(corpus, vocab, tmp_path):
     for line in ("two words", "covid-19", "x", "中文"):
         listed.write_text(f"fine\n{line}\n")
         with pytest.raises(UsageError, match=r"words.txt, line 2 .* is no single word of letters"):
-            make(corpus, tmp_path / "v", extend_path=vocab.artifact, words_path=str(listed))
+            make(corpus, tmp_path / "v", extend_path=vocab.artifact, words_file=str(listed))

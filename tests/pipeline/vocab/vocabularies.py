@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.core.config import parse_config
-from pipeline.core.execute import Result, execute
-from pipeline.vocab.config import VocabConfig
-from pipeline.vocab.stage import STAGE
+from cloze.core.config import parse_config
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.pipeline.vocab.config import VocabConfig
+from cloze.pipeline.vocab.stage import STAGE
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
 CONFIG = {"size": 300, "sample_bytes": 40_000}
 
 
-def make(corpus: str, out: Path, **settings: object) -> Result:
+def make(corpus: str, out: Path, **settings: object) -> BuildResult:
     """Run the stage on a corpus."""
     return make_with({"corpus": corpus}, out, **settings)
 
 
-def make_with(inputs: dict[str, str], out: Path, **settings: object) -> Result:
+def make_with(inputs: dict[str, str], out: Path, **settings: object) -> BuildResult:
     """Run the stage on what is given."""
     return execute(STAGE, parse_config(VocabConfig, settings, "vocab"), inputs, str(out))
 

@@ -1,1 +1,1 @@
-"""Books as plain text, EPUB and TEI; a document is a chapter."""
+"""Reader of books as plain text, Markdown, EPUB and TEI; a document is a chapter."""

@@ -1,7 +1,7 @@
-"""The layout of a book in plain text: what belongs to it, where its paragraphs and its chapters begin.
+"""Books in plain text: front and back matter, paragraphs and chapters.
 
-Three layouts are common, and told apart by the lengths of lines: hard-wrapped lines with blank lines between
-paragraphs (Project Gutenberg), hard-wrapped lines without blank lines, and one line a paragraph.
+Three layouts are told apart by line lengths: hard-wrapped lines with blank lines between paragraphs
+(Project Gutenberg), hard-wrapped lines without blank lines, and one line per paragraph.
 """
 
 from __future__ import annotations
@@ -11,42 +11,59 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.books import gutenberg
+from cloze.core.words import word_pattern
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.books import gutenberg
 
 _CREDIT = re.compile(
-    r"(?:this )?(?:e-?(?:text|book)|html|updated|digital|electronic)\b.{0,40}\b(?:prepared|produced|created|transcribed|editions?|version)\b|"
-    r"(?:produced|prepared|transcribed|scanned|proofread|digitized) (?:by|from)\b|credits: |project gutenberg",
+    r"(?:this )?(?:e-?(?:text|book)|html|updated|digital|electronic)\b.{0,40}\b(?:prepared|"
+    r"produced|created|transcribed|editions?|version)\b|"
+    r"(?:produced|prepared|transcribed|scanned|proofread|digitized) (?:by|from)\b|credits: |"
+    r"project gutenberg",
     re.IGNORECASE,
 )
 _BANNER = re.compile(
-    r"proje[ck]t[ -]gutenberg|plain vanilla electronic|should be (?:named|labell?ed)|corrected editions of (?:our|this)|\bvolunteers and donations|"
-    r"distributed proofread|pgdp\.net|gutenberg\.(?:org|net|ca)|gallica\.bnf|archive\.org/details|anniversary of project",
+    r"proje[ck]t[ -]gutenberg|plain vanilla electronic|should be (?:named|labell?ed)|corrected "
+    r"editions of (?:our|this)|\bvolunteers and donations|"
+    r"distributed proofread|pgdp\.net|gutenberg\.(?:org|net|ca)|gallica\.bnf|archive\.org/details|"
+    r"anniversary of project",
     re.IGNORECASE,
 )
 _LONGEST_BANNER = 1500  # characters
-_NOTE = re.compile(r"[\[(*_+| ]*transcriber(?:['’]?s['’]?)?(?: |-)?(?:note|comment|remark|endnote)", re.IGNORECASE)
+_NOTE = re.compile(
+    r"[\[(*_+| ]*transcriber(?:['’]?s['’]?)?(?: |-)?(?:note|comment|remark|endnote)", re.IGNORECASE
+)
 _CONTENTS = re.compile(
-    r"_?(?:table of )?contents(?: of .*)?[.:_]?|(?:list of )?(?:illustrations|plates|maps|figures)[.:]?|index[.:]?",
+    r"_?(?:table of )?contents(?: of .*)?[.:_]?|(?:list of )?(?:illustrations|plates|maps|"
+    r"figures)[.:]?|index[.:]?",
     re.IGNORECASE,
 )
-_THE_END = re.compile(r"[\W_]*(?:the end|finis|fin|end of (?:the )?(?:book|volume|part).{0,20})[\W_]*", re.IGNORECASE)
+_THE_END = re.compile(
+    r"[\W_]*(?:the end|finis|fin|end of (?:the )?(?:book|volume|part).{0,20})[\W_]*", re.IGNORECASE
+)
 
 _ROMAN = r"(?=[ivxlcm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
 _ORDINAL = (
-    r"(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|thirteenth|fourteenth|fifteenth|sixteenth|"
+    r"(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|"
+    r"thirteenth|fourteenth|fifteenth|sixteenth|"
     r"seventeenth|eighteenth|nineteenth|twentieth|last)"
 )
 _UNIT = r"(?:one|two|three|four|five|six|seven|eight|nine)"
 _CARDINAL = (
-    rf"(?:(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[- ]{_UNIT})?|{_UNIT}|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
+    rf"(?:(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[- ]{_UNIT})?|{_UNIT}|ten|"
+    rf"eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
     r"seventeen|eighteen|nineteen)"
 )
-_PART = r"(?:chapter|book|letter|part|volume|vol|canto|act|scene|section|stave|chap|phase|epoch|period|narrative|lecture|sermon|essay)"
+_PART = (
+    r"(?:chapter|book|letter|part|volume|vol|canto|act|scene|section|stave|chap|phase|epoch|period|"
+    r"narrative|lecture|sermon|essay)"
+)
 _HEADING = re.compile(
-    rf"_?(?:{_PART}\.? +(?:the +)?(?:{_ROMAN}|\d{{1,3}}|{_CARDINAL}|{_ORDINAL})\b(?:[.:,\]_ )—–-]*$|[.:,]?[ —–-]+.{{1,70}}$|\.?:.{{1,70}}$)|"
+    rf"_?(?:{_PART}\.? +(?:the +)?(?:{_ROMAN}|\d{{1,3}}|{_CARDINAL}|{_ORDINAL})\b(?:[.:,\]_ "
+    rf")—–-]*$|[.:,]?[ —–-]+.{{1,70}}$|\.?:.{{1,70}}$)|"
     rf"(?:the )?{_ORDINAL} {_PART}[.:_]*$|"
-    r"(?:author['’]s |editor['’]s |translator['’]s )?(?:preface|foreword|prologue|epilogue|introduction|introductory|afterword|appendix|conclusion|"
+    r"(?:author['’]s |editor['’]s |translator['’]s )?(?:preface|foreword|prologue|epilogue|"
+    r"introduction|introductory|afterword|appendix|conclusion|"
     r"advertisement|dedication|postscript)(?: to .{1,50})?[.:_]*$)",
     re.IGNORECASE,
 )
@@ -54,26 +71,29 @@ _NUMBER_ONLY = re.compile(rf"(?:{_ROMAN})\.?|\d{{1,2}}\.?", re.IGNORECASE)
 _NUMBER_TITLE = re.compile(rf"(?:(?:{_ROMAN})|\d{{1,2}})[.:]? *[—–-]* *(.{{2,60}})", re.IGNORECASE)
 
 _APPARATUS = re.compile(
-    r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Greek)\b[^\]]*\]|\{\d+\}|\[\d{1,3}\]|\[[*†‡]\]",
+    r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Greek)\b[^\]]*\]|"
+    r"\{\d+\}|\[\d{1,3}\]|\[[*†‡]\]",
     re.IGNORECASE,
 )
 _FOOTNOTE = re.compile(r"\[(?:Footnote|Note)\b|\[\d{1,3}\] ", re.IGNORECASE)
-_EMPHASIS = re.compile(r"(?<!\w)_([^_\n]+(?:\n[^_\n]+)?)_(?!\w)|(?<!\w)=([^=\n]{1,80})=(?!\w)|(?<=\d)_([a-z]{1,2})_")
+_EMPHASIS = re.compile(
+    r"(?<!\w)_([^_\n]+(?:\n[^_\n]+)?)_(?!\w)|(?<!\w)=([^=\n]{1,80})=(?!\w)|(?<=\d)_([a-z]{1,2})_"
+)
 _TAG = re.compile(r"</?(?:i|b|u|em|strong|sup|sub|small|br|center|p)\s*/?>", re.IGNORECASE)
 _SPACED_COMMA = re.compile(r"(?<=[^\W_]) +([,;])(?=\s)")
 _LETTER = re.compile(r"[^\W\d_]")
-# Of English books, whose paragraphs also end in a colon or a dash before verse and letters.
+# For English books, whose paragraphs also end in a colon or dash before verse and letters.
 _PROSE_END = re.compile(r"[.!?:;,—-][\"'”’)\]_]*$")
 _CLOSED = re.compile(r"[.!?][\"'”’)\]_]*$")
 
-_LONG_LINES = 120  # characters; where a tenth of the lines is longer, each is a paragraph
-_LONGEST_FRONT = 40  # blocks that may be title page, dedication and the like
-_EDGE = 12  # blocks at either end of the book that may be credits or notes
+_LONG_LINES = 120  # characters; if a tenth of the lines is longer, each line is a paragraph
+_LONGEST_FRONT = 40  # blocks that may be title page, dedication and other front matter
+_EDGE = 12  # blocks at either end that may be credits or notes
 
 
 @dataclass(slots=True)
 class Book:
-    """A book: its title, and its sections as (heading, paragraphs), headings and paragraphs each on one line."""
+    """A book: title and sections; a section is (heading, paragraphs), one line each."""
 
     title: str = ""
     sections: list[tuple[str, list[str]]] = field(default_factory=list)
@@ -81,10 +101,10 @@ class Book:
 
 @dataclass(frozen=True)
 class _Block:
-    """Lines between blank ones."""
+    """Lines between blank lines."""
 
     lines: tuple[str, ...]
-    gap: int  # blank lines before it
+    gap: int  # blank lines before the block
 
     @functools.cached_property
     def text(self) -> str:
@@ -92,26 +112,28 @@ class _Block:
 
     @property
     def is_prose(self) -> bool:
-        """Long enough and closed like a sentence: no title page, no contents."""
+        """Return True if long and closed like a sentence, unlike title pages and contents."""
         text = self.text
         return len(text) >= 200 and bool(_CLOSED.search(text)) and len(text) / len(self.lines) > 40
 
     @property
     def is_sentence(self) -> bool:
-        """Closed like a sentence, and its words mostly in small letters, as they are on no title page."""
+        """Return True if closed like a sentence and mostly in small letters, unlike title pages."""
         text = self.text
         words = text.split()
         return (
-            len(text) >= 40 and bool(_CLOSED.search(text)) and sum(word[0].islower() for word in words) * 10 >= len(words) * 6
+            len(text) >= 40
+            and bool(_CLOSED.search(text))
+            and sum(word[0].islower() for word in words) * 10 >= len(words) * 6
         )
 
 
-def read(text: str, tally: Tally) -> Book:
-    """The book in `text`, without its frame. What is left out is counted as `dropped_lines`."""
+def read(text: str, tally: ReadCounters) -> Book:
+    """Return the book in `text` without front and back matter, counted as `dropped_lines`."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n").replace("\xa0", " ")
     book = Book()
     title = gutenberg.title(text)
-    text = gutenberg.strip_frame(text, tally)
+    text = gutenberg.strip_boilerplate(text, tally)
     if "[" in text or "{" in text:
         text = _APPARATUS.sub("", text)
     blocks = _blocks(text)
@@ -125,7 +147,7 @@ def read(text: str, tally: Tally) -> Book:
 
 
 def _blocks(text: str) -> list[_Block]:
-    """The text in blocks of lines: paragraphs, headings, stanzas, in the layout that it has."""
+    """Divide the text into paragraphs, headings and stanzas, according to its layout."""
     lines = [line.rstrip() for line in text.split("\n")]
     lengths = sorted(len(line) for line in lines if line)
     if not lengths:
@@ -165,12 +187,19 @@ def _blank_line_blocks(lines: list[str]) -> Iterator[_Block]:
 
 
 def _unwrapped(block: _Block, width: int) -> Iterator[_Block]:
-    """Paragraphs that follow each other without a blank line: one ends where the next word would still have fitted."""
+    """Yield the paragraphs of a block without blank lines.
+
+    A paragraph ends at a sentence end if the next word would have fitted on the line.
+    """
     open_lines: list[str] = []
     gap = block.gap
     for line in block.lines:
         previous = open_lines[-1] if open_lines else ""
-        ended = bool(previous) and _CLOSED.search(previous) and len(previous) + 1 + len(line.split()[0]) < width - 1
+        ended = (
+            bool(previous)
+            and _CLOSED.search(previous)
+            and len(previous) + 1 + len(line.split()[0]) < width - 1
+        )
         if open_lines and (ended or _is_heading(line.strip()) or _is_heading(previous.strip())):
             yield _Block(tuple(open_lines), gap)
             open_lines, gap = [], 0
@@ -179,10 +208,10 @@ def _unwrapped(block: _Block, width: int) -> Iterator[_Block]:
         yield _Block(tuple(open_lines), gap)
 
 
-def _strip_edges(blocks: list[_Block], tally: Tally) -> list[_Block]:
-    """Without credits, transcriber's notes and `THE END` at either end, and without lists of contents."""
+def _strip_edges(blocks: list[_Block], tally: ReadCounters) -> list[_Block]:
+    """Remove credits, transcriber's notes and `THE END` at both ends, and lists of contents."""
     kept: list[_Block] = []
-    noted = False  # inside a transcriber's note that has a title of its own
+    noted = False  # inside a transcriber's note with its own title
     for position, block in enumerate(blocks):
         text = block.text
         head, tail = position < _EDGE, position >= len(blocks) - _EDGE
@@ -204,8 +233,8 @@ def _strip_edges(blocks: list[_Block], tally: Tally) -> list[_Block]:
     return _without_contents(kept, tally)
 
 
-def _without_contents(blocks: list[_Block], tally: Tally) -> list[_Block]:
-    """Drop each list of contents: from its title to the first prose, or to the first heading that was in the list."""
+def _without_contents(blocks: list[_Block], tally: ReadCounters) -> list[_Block]:
+    """Drop each list of contents, up to the first prose or the first heading from the list."""
     kept: list[_Block] = []
     listed: list[str] | None = None
     for position, block in enumerate(blocks):
@@ -228,24 +257,26 @@ def _without_contents(blocks: list[_Block], tally: Tally) -> list[_Block]:
 
 
 def _in_list(heading: str, listed: list[str]) -> bool:
-    """Whether a heading stands in the list already, whole, or as the beginning of an entry."""
-    return len(heading) >= 4 and any(entry == heading or entry.startswith(heading + " ") for entry in listed)
+    """Return True if the heading is in the list, whole or as the beginning of an entry."""
+    return len(heading) >= 4 and any(
+        entry == heading or entry.startswith(heading + " ") for entry in listed
+    )
 
 
 def _key(line: str) -> str:
-    """A heading for comparison: words in lower case, without the page number at the end."""
-    return re.sub(r"[\W_]+", " ", re.sub(r"[ .]+\d+\s*$", "", line.lower())).strip()
+    """Return a heading for comparison: words in lower case, without the page number."""
+    return " ".join(word_pattern().findall(re.sub(r"[ .]+\d+\s*$", "", line.lower())))
 
 
 def _is_heading(text: str) -> bool:
     return len(text) <= 100 and bool(_HEADING.match(text))
 
 
-def _sections(blocks: list[_Block], tally: Tally) -> list[tuple[str, list[str]]]:
-    """Cut at headings; headings themselves are no text, and what stands before the first prose or chapter is none."""
+def _sections(blocks: list[_Block], tally: ReadCounters) -> list[tuple[str, list[str]]]:
+    """Divide the blocks at headings; drop headings and what precedes the first prose or chapter."""
     spaced = sum(block.gap >= 2 for block in blocks) >= 3
     sections: list[tuple[str, list[str]]] = [("", [])]
-    begun = fresh = False  # past the title page; right after a heading, where its subtitle may stand
+    begun = fresh = False  # past the title page; right after a heading, where a subtitle may follow
     for position, block in enumerate(blocks):
         text = block.text
         chapter = _opens_chapter(block, text)
@@ -253,13 +284,21 @@ def _sections(blocks: list[_Block], tally: Tally) -> list[tuple[str, list[str]]]
         if chapter or (_is_capital_heading(block, text) and spaced):
             tally.drop_lines("heading", len(block.lines))
             if fresh or not sections[-1][1]:
-                sections[-1] = (f"{sections[-1][0]} {text}".strip() if fresh and begun else text, [])
+                sections[-1] = (
+                    f"{sections[-1][0]} {text}".strip() if fresh and begun else text,
+                    [],
+                )
             else:
                 sections.append((text, []))
             fresh = True
         elif not begun:
             tally.drop_lines("front_matter", len(block.lines))
-        elif fresh and len(block.lines) <= 2 and len(text) <= 90 and (not _PROSE_END.search(text) or text.isupper()):
+        elif (
+            fresh
+            and len(block.lines) <= 2
+            and len(text) <= 90
+            and (not _PROSE_END.search(text) or text.isupper())
+        ):
             tally.drop_lines("heading", len(block.lines))
         elif _FOOTNOTE.match(text):
             tally.drop_lines("footnote", len(block.lines))
@@ -269,13 +308,13 @@ def _sections(blocks: list[_Block], tally: Tally) -> list[tuple[str, list[str]]]
         else:
             sections[-1][1].append(_plain(text))
             fresh = False
-    if not any(paragraphs for _, paragraphs in sections):  # nothing but a title page: then that is the text
+    if not any(paragraphs for _, paragraphs in sections):  # only a title page: keep it as the text
         return [("", [_plain(block.text) for block in blocks])] if blocks else []
     return sections
 
 
 def _plain(text: str) -> str:
-    """A paragraph without the signs that stand for italics, and without blanks before commas."""
+    """Return a paragraph without markup for italics and without blanks before commas."""
     if "_" in text or "=" in text:
         text = _EMPHASIS.sub(lambda match: match[1] or match[2] or match[3], text)
     if "<" in text:
@@ -284,20 +323,30 @@ def _plain(text: str) -> str:
 
 
 def _opens_chapter(block: _Block, text: str) -> bool:
-    """Whether the block is the heading of a chapter by its words or its number."""
+    """Return True if the block is a chapter heading by its words or number."""
     if len(block.lines) > 3 or len(text) > 120:
         return False
     first = block.lines[0].strip()
-    if _is_heading(text) or (len(block.lines) > 1 and _is_heading(first) and not _CLOSED.search(text)):
+    if _is_heading(text) or (
+        len(block.lines) > 1 and _is_heading(first) and not _CLOSED.search(text)
+    ):
         return True
     if _NUMBER_ONLY.fullmatch(first):
         if len(block.lines) == 1:
-            return first[0].isupper() or (first[0].isdigit() and (first.endswith(".") or block.gap >= 1))
+            return first[0].isupper() or (
+                first[0].isdigit() and (first.endswith(".") or block.gap >= 1)
+            )
         return first[0].isupper() and not _PROSE_END.search(text)
     numbered = _NUMBER_TITLE.fullmatch(text)
     return bool(numbered and numbered[1].isupper()) and len(block.lines) <= 2
 
 
 def _is_capital_heading(block: _Block, text: str) -> bool:
-    """Whether the block is capitals alone, with more than the usual space before it."""
-    return len(block.lines) <= 2 and block.gap >= 2 and 4 <= len(text) <= 80 and text.isupper() and text[0] not in '"“'
+    """Return True if the block is all capitals after at least two blank lines."""
+    return (
+        len(block.lines) <= 2
+        and block.gap >= 2
+        and 4 <= len(text) <= 80
+        and text.isupper()
+        and text[0] not in '"“'
+    )

@@ -1,7 +1,8 @@
-"""A book in EPUB: the chapters of its spine, in reading order.
+"""Books in EPUB: the chapters of the spine, in reading order.
 
-An EPUB is a zip from somebody else: members are read one by one into memory, under limits that a real book stays far
-below, and nothing is ever unpacked to disk, so names with `../` lead nowhere. XML entities are not resolved.
+An EPUB is an untrusted zip archive. Members are read into memory one by one, under limits far above
+real books; nothing is extracted to disk, so names with `../` have no effect. XML entities are not
+resolved.
 """
 
 from __future__ import annotations
@@ -17,28 +18,34 @@ from typing import Any
 
 from lxml import etree, html
 
-from pipeline.core import storage
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.books.book_text import Book
+from cloze.core import storage
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.books.book_text import Book
 
-MOST_MEMBER_BYTES = 32 << 20  # of one chapter, unpacked
-MOST_BYTES = 256 << 20  # of all chapters, unpacked
+MOST_MEMBER_BYTES = 32 << 20  # of one chapter, decompressed
+MOST_BYTES = 256 << 20  # of all chapters, decompressed
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _BLOCKS = frozenset("p div li dd dt blockquote pre section article td figcaption body".split())
-_IGNORED = frozenset("script style nav head table figure img svg aside sup math audio video object form noscript".split())
+_IGNORED = frozenset(
+    (
+        "script style nav head table figure img svg aside sup math audio video object form noscript"
+    ).split()
+)
 _BOILERPLATE = re.compile(
-    r"\b(?:pg-boilerplate|pgheader|pg-header|pg-footer|pagenum|pageno|footnote|noteref|toc|titlepage|copyright)\b"
+    r"\b(?:pg-boilerplate|pgheader|pg-header|pg-footer|pagenum|pageno|footnote|noteref|toc|"
+    r"titlepage|copyright)\b"
 )
 _SKIPPED_DOCUMENTS = re.compile(
-    r"(?:nav|toc|contents|cover|title|title[-_ ]?page|copyright|colophon|landmarks|index|loi|footnotes|endnotes)\d*"
+    r"(?:nav|toc|contents|cover|title|title[-_ ]?page|copyright|colophon|landmarks|index|loi|"
+    r"footnotes|endnotes)\d*"
 )
 _CHAPTER_LEVELS = ("h1", "h2")
 _ENCODING = re.compile(rb"""encoding=["']([\w.-]{1,40})["']""")
 
 
 class _Broken(Exception):
-    """The file is no EPUB that can be read; the message says why."""
+    """The file is not a readable EPUB; the message says why."""
 
 
 _ERRORS = (
@@ -54,20 +61,22 @@ _ERRORS = (
 )
 
 
-def read(path: str, tally: Tally) -> Book | None:
-    """The book at `path`, or None after telling the tally why there is none."""
+def read(path: str, tally: ReadCounters) -> Book | None:
+    """Return the book at `path`, or None after recording the damage."""
     try:
         with storage.open_input(path) as handle, zipfile.ZipFile(handle) as archive:
             return _Epub(archive, tally).book()
     except _ERRORS as error:
-        tally.damaged("damaged_epub", f"the EPUB cannot be read ({error or type(error).__name__})")
+        tally.record_damage(
+            "damaged_epub", f"the EPUB cannot be read ({error or type(error).__name__})"
+        )
         return None
 
 
 class _Epub:
-    """One open archive."""
+    """An open archive."""
 
-    def __init__(self, archive: zipfile.ZipFile, tally: Tally) -> None:
+    def __init__(self, archive: zipfile.ZipFile, tally: ReadCounters) -> None:
         self._archive, self._tally, self._unpacked = archive, tally, 0
 
     def book(self) -> Book:
@@ -76,30 +85,41 @@ class _Epub:
         if not roots:
             raise _Broken("META-INF/container.xml names no package")
         package = self._xml(roots[0])
-        titles = [element.text or "" for element in package.iter("{http://purl.org/dc/elements/1.1/}title")]
+        titles = [
+            element.text or ""
+            for element in package.iter("{http://purl.org/dc/elements/1.1/}title")
+        ]
         book = Book(title=" ".join((titles or [""])[0].split()))
         for name in self._spine(package, posixpath.dirname(roots[0])):
             try:
                 book.sections += self._sections(name)
             except _ERRORS as error:
                 message = str(error).rstrip(".") or type(error).__name__
-                self._tally.damaged("damaged_epub", f"the EPUB cannot be read in full ({message})", inner=name)
+                self._tally.record_damage(
+                    "damaged_epub", f"the EPUB cannot be read in full ({message})", inner=name
+                )
             if self._unpacked > MOST_BYTES:
                 break
         book.sections = [section for section in book.sections if section[1]]
         return book
 
     def _spine(self, package: Any, base: str) -> Iterator[str]:
-        """Names of the documents in reading order, without navigation and covers."""
+        """Yield the names of the documents in reading order, without navigation and covers."""
         items = {}
         for item in package.iter("{*}item"):
             items[item.get("id")] = item
         for reference in package.iter("{*}itemref"):
             item = items.get(reference.get("idref"))
-            if item is None or reference.get("linear") == "no" or "html" not in str(item.get("media-type", "")):
+            if (
+                item is None
+                or reference.get("linear") == "no"
+                or "html" not in str(item.get("media-type", ""))
+            ):
                 continue
             name = urllib.parse.unquote(str(item.get("href", "")).partition("#")[0])
-            if "nav" in str(item.get("properties", "")).split() or _SKIPPED_DOCUMENTS.fullmatch(_stem(name)):
+            if "nav" in str(item.get("properties", "")).split() or _SKIPPED_DOCUMENTS.fullmatch(
+                _stem(name)
+            ):
                 continue
             yield posixpath.normpath(posixpath.join(base, name))
 
@@ -114,20 +134,27 @@ class _Epub:
             data = member.read(MOST_MEMBER_BYTES + 1)
         self._unpacked += len(data)
         if len(data) > MOST_MEMBER_BYTES or self._unpacked > MOST_BYTES:
-            raise _Broken(f"its file {name!r} unpacks to more than a book can hold ({len(data):,} bytes and no end)")
+            raise _Broken(
+                f"its file {name!r} unpacks to more than a book can hold ({len(data):,} bytes and "
+                f"no end)"
+            )
         return data
 
     def _xml(self, name: str) -> Any:
-        parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+        parser = etree.XMLParser(
+            resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False
+        )
         return etree.fromstring(self._member(name), parser)
 
     def _sections(self, name: str) -> list[tuple[str, list[str]]]:
-        """(heading, paragraphs) of one document, cut at its headings of the first two levels."""
+        """Return (heading, paragraphs) of one document, divided at headings of levels 1 and 2."""
         data = self._member(name)
         if not data.strip():
             return []
         declared = _ENCODING.search(data[:200])
-        parser = html.HTMLParser(encoding=declared[1].decode() if declared else "utf-8", no_network=True)
+        parser = html.HTMLParser(
+            encoding=declared[1].decode() if declared else "utf-8", no_network=True
+        )
         try:
             root = html.document_fromstring(data, parser=parser)
         except (etree.ParserError, LookupError, ValueError) as error:
@@ -152,7 +179,7 @@ def _stem(name: str) -> str:
 
 
 def _blocks(element: Any) -> Iterator[tuple[str, str]]:
-    """(tag, text on one line) of the paragraphs and headings below `element`, in order."""
+    """Yield (tag, text on one line) of the paragraphs and headings below `element`, in order."""
     pieces: list[str] = []
 
     def flush(tag: str) -> Iterator[tuple[str, str]]:
@@ -164,8 +191,14 @@ def _blocks(element: Any) -> Iterator[tuple[str, str]]:
     def walk(node: Any, tag: str) -> Iterator[tuple[str, str]]:
         pieces.append(node.text or "")
         for child in node:
-            name = child.tag if isinstance(child.tag, str) else ""  # comments have a function for a tag
-            marks = f"{child.get('class', '')} {child.get('id', '')} {child.get('epub:type', '')}" if name else ""
+            name = (
+                child.tag if isinstance(child.tag, str) else ""
+            )  # comments have a function as tag
+            marks = (
+                f"{child.get('class', '')} {child.get('id', '')} {child.get('epub:type', '')}"
+                if name
+                else ""
+            )
             if name == "br" or name == "hr":
                 pieces.append(" ")
             elif name in _IGNORED or _BOILERPLATE.search(marks):

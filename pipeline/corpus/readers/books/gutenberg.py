@@ -1,20 +1,27 @@
-"""What Project Gutenberg puts around a book: found and taken away, in the wordings that it has had since 1971.
+"""Removal of the text that Project Gutenberg puts around a book, in its wordings since 1971.
 
-Three kinds of line bound a book. Since about 2003 `*** START OF THE PROJECT GUTENBERG EBOOK` and its `END`; from 1992 on the "small print", a licence
-between `***START**THE SMALL PRINT!` and `*END*THE SMALL PRINT!`, usually before the book and sometimes after it; and at all times a last line
-such as `End of the Project Gutenberg Etext of`, in the language of the book. A file may hold several books, each in a frame of its own, and
-one that was posted again has a new frame around the old one.
+Three kinds of lines delimit a book. Since about 2003: `*** START OF THE PROJECT GUTENBERG EBOOK`
+and its `END`. From 1992 on: the "small print", a licence between `***START**THE SMALL PRINT!` and
+`*END*THE SMALL PRINT!`, usually before the book and sometimes after it. At all times: a last line
+such as `End of the Project Gutenberg Etext of`, in the language of the book. A file may have
+several books, each with these lines; a reposted book has new lines around the old ones.
 """
 
 from __future__ import annotations
 
 import re
 
-from pipeline.corpus.readers.base import Tally
+from cloze.pipeline.corpus.readers.base import ReadCounters
 
 _PROJECT = r"PROJE[CK]T[ -]?GUTENBERG"
-_OPENING = rf"(?:START|BEGIN|BEGINN|ANFANG|DÉBUT|DEBUT|INICIO|INÍCIO|COMIENZO|INIZIO|ALKU)\b[^*\n]{{0,40}}{_PROJECT}"
-_ENDING = r"(?:end|ende|fin|fine|fim|final|einde|slut|slutt|koniec|konec|kraj|vége|loppu|конец|кінець|τέλος)"
+_OPENING = (
+    rf"(?:START|BEGIN|BEGINN|ANFANG|DÉBUT|DEBUT|INICIO|INÍCIO|COMIENZO|INIZIO|ALKU)\b[^*\n]{{0,"
+    rf"40}}{_PROJECT}"
+)
+_ENDING = (
+    r"(?:end|ende|fin|fine|fim|final|einde|slut|slutt|koniec|konec|kraj|vége|loppu|конец|кінець|"
+    r"τέλος)"
+)
 _FLAGS = re.MULTILINE | re.IGNORECASE
 
 # A book begins after one of these.
@@ -29,8 +36,10 @@ _HEAD = re.compile(
 # A book ends before one of these.
 _TAIL = re.compile(
     rf"^.{{0,4}}\*{{2,3}} ?END OF (?:THE |THIS )?(?:COPYRIGHTED )?{_PROJECT}.*"
-    rf"|^[ \t]*\W{{0,6}}(?:(?:this is )?(?:the )?{_ENDING}|hier ende[nt]{{1,2}}|ici finit|aquí termina)\b[^\n]{{0,60}}\b{_PROJECT}.*"
-    r"|^\W{0,6}(?:end|ende|fin) (?:of |dieses |de |de cet )(?:this |the )?e-?(?:text|book)(?:es|s)?\b.{0,80}$"
+    rf"|^[ \t]*\W{{0,6}}(?:(?:this is )?(?:the )?{_ENDING}|hier ende[nt]{{1,2}}|ici finit|aquí "
+    rf"termina)\b[^\n]{{0,60}}\b{_PROJECT}.*"
+    r"|^\W{0,6}(?:end|ende|fin) (?:of |dieses |de |de cet )(?:this |the )?e-?(?:text|book)(?:es|"
+    r"s)?\b.{0,80}$"
     r"|^[ \t]*\W{0,6}end of this (?:is )?copyrighted.*"
     rf"|^ *\*{{2,3}} ?This is a COPYRIGHTED {_PROJECT}.*Details Above.*"
     r"|^ *\*{3} ?START: FULL LICENSE ?\*{3}.*"
@@ -40,38 +49,45 @@ _TAIL = re.compile(
     _FLAGS,
 )
 _SMALL_PRINT = re.compile(r".{0,10}START.{0,20}SMALL PRINT", re.IGNORECASE)
-# No such line is without one of these words.
+# Every such line contains one of these words.
 _WORDS = (
-    "utenberg UTENBERG etext Etext ETEXT eText e-text E-text E-Text E-TEXT ebook eBook EBook Ebook EBOOK e-book E-book E-Book E-BOOK COPYRIGHTED copyrighted "
-    "Copyrighted FULL_LICENSE mall_print mall_Print MALL_PRINT MALL_Print More_information_about_this_book"
+    "utenberg UTENBERG etext Etext ETEXT eText e-text E-text E-Text E-TEXT ebook eBook EBook Ebook "
+    "EBOOK e-book E-book E-Book E-BOOK COPYRIGHTED copyrighted "
+    "Copyrighted FULL_LICENSE mall_print mall_Print MALL_PRINT MALL_Print "
+    "More_information_about_this_book"
 ).split()
-# A notice that recurs between the plays of the Shakespeare of 1994.
+# A notice that recurs between the plays of the 1994 Shakespeare.
 _NOTICE = re.compile(r"<<\s*THIS ELECTRONIC VERSION OF.{0,2000}?>>", re.DOTALL | re.IGNORECASE)
 _TITLE = re.compile(
-    r"^(?:Title|Titel|Titre|Título|Titulo|Titolo|Nimeke): *(.+)$|^\W*The Project Gutenberg E-?(?:text|book) of (.{2,100}?)(?:,? by .{2,60})?\W*$",
+    r"^(?:Title|Titel|Titre|Título|Titulo|Titolo|Nimeke): *(.+)$|^\W*The Project Gutenberg "
+    r"E-?(?:text|book) of (.{2,100}?)(?:,? by .{2,60})?\W*$",
     _FLAGS,
 )
 _OLD_FRAME = 40_000  # characters; a head this soon after another one belongs to the same frame
 
 
-def strip_frame(text: str, tally: Tally) -> str:
-    """The books in `text` without what is around them; lines that go are counted as `licence`."""
+def strip_boilerplate(text: str, tally: ReadCounters) -> str:
+    """Return the books in `text` without the text around them; dropped lines count as `licence`."""
     heads, closes = _marks(text)
     if not heads and not closes and "<<" not in text:
         return text
     kept: list[str] = []
     begin: int | None = 0 if not heads else None
     first_tail = closes[0][0] if closes else len(text)
-    if heads and heads[0][0] > first_tail and first_tail > _OLD_FRAME:  # the book comes first, and its frame after it
+    if (
+        heads and heads[0][0] > first_tail and first_tail > _OLD_FRAME
+    ):  # the book comes first, its frame after it
         begin = 0
     for start, end, opens in sorted(heads + closes):
         if opens:
-            if begin is not None and start - begin > _OLD_FRAME:  # a frame that never closed: the next book follows
+            if (
+                begin is not None and start - begin > _OLD_FRAME
+            ):  # a frame without end: the next book follows
                 kept.append(text[begin:start])
             begin = end
         elif begin is not None:
             head = next((head for head in heads if head[0] > start), None)
-            # A small print that follows soon ends an older head, unless hardly anything follows it.
+            # A small print soon afterwards ends an older head, unless hardly any text follows it.
             old = (
                 head is not None
                 and start - begin < _OLD_FRAME
@@ -89,7 +105,7 @@ def strip_frame(text: str, tally: Tally) -> str:
 
 
 def _marks(text: str) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int, bool]]]:
-    """(begin, end, whether a book begins there) of the lines before which, and after which, there is a book."""
+    """Return the heads and the tails of frames as (begin, end, is a head)."""
     heads: list[tuple[int, int, bool]] = []
     closes: list[tuple[int, int, bool]] = []
     passed = -1
@@ -106,7 +122,7 @@ def _marks(text: str) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int,
 
 
 def _lines_with(text: str) -> set[int]:
-    """Where lines begin that hold one of the words."""
+    """Return the starts of the lines that contain one of the words."""
     found = set()
     for word in _WORDS:
         word = word.replace("_", " ")
@@ -118,6 +134,6 @@ def _lines_with(text: str) -> set[int]:
 
 
 def title(text: str) -> str:
-    """The title that a frame's head names, or nothing."""
+    """Return the title in the head of a frame, or ""."""
     found = _TITLE.search(text[:6000])
     return " ".join((found[1] or found[2]).split()) if found else ""

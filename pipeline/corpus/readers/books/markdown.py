@@ -1,52 +1,71 @@
-"""A book in Markdown, as markdown-it reads it (CommonMark): its headings of the first two levels open chapters.
+"""Books in Markdown, parsed by markdown-it (CommonMark); headings of levels 1 and 2 open chapters.
 
-Footnotes, images, tables, code and HTML are no running text. What stands before the first heading stays if it reads as prose.
+Footnotes, images, tables, code and HTML are dropped. Indented text, which is code in CommonMark, is
+kept if it reads as prose: many authors indent parts of a clause or nested lists. Text before the
+first heading is kept if it reads as prose.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.books.book_text import Book
-from pipeline.corpus.readers.prose import reads_as_prose
-from pipeline.corpus.readers.streams import FORMATS
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.books.book_text import Book
+from cloze.pipeline.corpus.readers.prose import reads_as_prose
+from cloze.pipeline.corpus.readers.streams import FORMATS
 
 if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
 NAMES = (".md", ".markdown")
 _HEADING = re.compile(r"^ {0,3}#{1,6} +\S[^\n]{0,200}$", re.MULTILINE)
-_FEWEST_HEADINGS = 2  # by which a text without the name is told: one alone may be a number sign
+_FEWEST_HEADINGS = 2  # to detect Markdown without its file ending; one alone may be a number sign
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-_FRONT_TITLE = re.compile(r"^title: *[\"']?(.+?)[\"']?[ \t]*$", re.MULTILINE)
-_FOOTNOTE = re.compile(r"^ {0,3}\[\^[^\]\n]+\]:[^\n]*(?:\n(?:[ \t]+[^\n]*|[ \t]*(?=\n[ \t])))*", re.MULTILINE)
-_FOOTNOTE_MARK = re.compile(r"\[\^[^\]\n]+\]")
-_ATTRIBUTES = re.compile(r" *\{[#.:][^{}\n]*\}")  # pandoc's: # Title {#name .class}
+_FRONT_TITLE = re.compile(r"^title:(.+)$", re.MULTILINE)
+_FOOTNOTE = re.compile(
+    r"^ {0,3}\[\^[^\]\n]+\]:[^\n]*(?:\n(?:[ \t]+[^\n]*|[ \t]*(?=\n[ \t])))*", re.MULTILINE
+)
+_FOOTNOTE_MARK = re.compile(r"\[\^[^\[\]\n]+\]")
+_ATTRIBUTES = re.compile(r" *\{[#.:][^{}\n]*\}")  # pandoc's:  # pandoc: # Title {#name .class}
 _DROPPED = {"fence": "code", "code_block": "code", "html_block": "html"}
+# Marks of code in an indented block: brackets, assignments, calls, prompts, options.
+_CODE = re.compile(
+    r"[{}<>=$_|`@]|\\\w|\w\(|\(\)|::|->|//|^[ \t]*(?:[#>%+-]{1,3} |(?:def|class|import|from|"
+    r"return|if|for|while|else)\b)|(?:^|\s)(?:--\w|-\w(?:\s|$))",
+    re.MULTILINE,
+)
+_WORD = re.compile(r"[(\"'„“‚‘«»]*[^\W\d_][^\W\d_'’.&/-]*[^\W_]?[.,:;!?)\"'“”‘’«»]*")
+_TEXT_MARKS = re.compile(
+    r"^[ \t]*(?:[*+-]|\w{1,4}[.)])[ \t]+\S|[^\W\d_][\"'”“’»)]*[.,:;!?](?:\s|$)|^[ \t]*[^\W\d_a-z]",
+    re.MULTILINE,
+)
+_FEWEST_WORDS, _WORDS_SHARE = 3, 0.6
+_DEEPEST = 12  # maximum nesting of indented blocks
 _CHAPTER_TAGS = ("h1", "h2")
 
 
 def is_markdown(name: str, text: str) -> bool:
-    """Whether the text is Markdown: by its file's name, or by its headings."""
+    """Return True if the text is Markdown, by its file name or its headings."""
     plain, packed = posixpath.splitext(name.lower())
     return (plain if packed in FORMATS else plain + packed).endswith(NAMES) or (
         "#" in text and len(_HEADING.findall(text)) >= _FEWEST_HEADINGS
     )
 
 
-def read(text: str, tally: Tally) -> Book:
-    """The book in `text`. What is left out is counted as `dropped_lines`."""
+def read(text: str, tally: ReadCounters) -> Book:
+    """Return the book in `text`; omitted lines are counted as `dropped_lines`."""
     from markdown_it import MarkdownIt
 
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     book = Book()
     if front := _FRONT_MATTER.match(text):
         found = _FRONT_TITLE.search(front[1])
-        book.title = found[1] if found else ""
+        book.title = found[1].strip().strip("\"'") if found else ""
         tally.drop_lines("front_matter", front[0].count("\n"))
         text = text[front.end() :]
     if "[^" in text:
@@ -54,7 +73,8 @@ def read(text: str, tally: Tally) -> Book:
         tally.drop_lines("footnote", notes)
         text = _FOOTNOTE_MARK.sub("", text)
     sections: list[tuple[str, list[str]]] = [("", [])]
-    for tag, line in _blocks(MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text), tally):
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    for tag, line in _blocks(parser, text, tally):
         if tag not in _CHAPTER_TAGS:
             if tag == "p":
                 sections[-1][1].append(line)
@@ -70,13 +90,17 @@ def read(text: str, tally: Tally) -> Book:
     return book
 
 
-def _blocks(tokens: list[Token], tally: Tally) -> Iterator[tuple[str, str]]:
-    """(h1 … h6, or p, text on one line) of what stays, in order."""
+def _blocks(
+    parser: MarkdownIt, text: str, tally: ReadCounters, depth: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Yield (h1 … h6, or p; text on one line) of the kept blocks, in order."""
     tag, table = "p", False
-    for token in tokens:
+    for token in parser.parse(text):
         if token.type in ("table_open", "table_close"):
             table = token.type == "table_open"
             tally.drop_lines("table", int(table))
+        elif token.type == "code_block" and depth < _DEEPEST and _reads_as_text(token.content):
+            yield from _blocks(parser, textwrap.dedent(token.content), tally, depth + 1)
         elif token.type in _DROPPED:
             tally.drop_lines(_DROPPED[token.type])
         elif token.type == "heading_open":
@@ -92,8 +116,17 @@ def _blocks(tokens: list[Token], tally: Tally) -> Iterator[tuple[str, str]]:
                 yield tag, text
 
 
+def _reads_as_text(content: str) -> bool:
+    """Return True if an indented block is prose and not code."""
+    if _CODE.search(content) or not _TEXT_MARKS.search(content):
+        return False
+    words = [piece for piece in content.split() if piece not in ("*", "-", "+")]
+    plain = sum(_WORD.fullmatch(word) is not None for word in words)
+    return plain >= max(_FEWEST_WORDS, _WORDS_SHARE * len(words))
+
+
 def _inline(tokens: list[Token]) -> str:
-    """The text of a paragraph: links by their words, code as it is, no images and no HTML."""
+    """Return the text of a paragraph: links by their words, code unchanged, no images, no HTML."""
     pieces = []
     for token in tokens:
         if token.type in ("text", "code_inline"):

@@ -1,9 +1,9 @@
-"""Source `books`: novels and other books as plain text, Markdown, EPUB or TEI XML. A document is a chapter.
+"""Source `books`: books as plain text, Markdown, EPUB or TEI XML. A document is a chapter.
 
-So that a random next passage comes from somewhere else and that chapters can be held out, a book is cut at its chapter
-headings, and a text without any at paragraph borders every 20,000 characters or so. What surrounds the book
-(licence, title page, table of contents, transcriber's notes) goes. The layout of a text is in
-pipeline/corpus/readers/books/book_text.py, the other formats are in files of their names.
+Books are divided at chapter headings, so that random next passages come from elsewhere and chapters
+can be held out. Text without chapters is divided at paragraphs about every 20,000 characters.
+Licence, title page, table of contents and transcriber's notes are dropped. The modules of this
+package read one format each.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from pipeline.corpus.document import Document
-from pipeline.corpus.readers.base import FileReader, Slice, Tally
-from pipeline.corpus.readers.books.beside import BesideOptions, without
-from pipeline.corpus.readers.lines import decode
-from pipeline.corpus.readers.plain_text import read_whole
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.lines import decode
+from cloze.pipeline.corpus.readers.plain_text import read_whole
 
-LONGEST_CHAPTER = 100_000  # characters; what is longer is cut like a text without chapters
-PIECE = 20_000  # characters of a piece
-SHORTEST_CHAPTER = 400  # characters; what is shorter (an epigraph, a part's title page) goes with the chapter after it
+LONGEST_CHAPTER = 100_000  # characters; longer chapters are divided like text without chapters
+PIECE = 20_000  # characters
+# characters; shorter sections (an epigraph, a part's title page) join the next chapter
+SHORTEST_CHAPTER = 400
 _XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml\b|!DOCTYPE\s+TEI|TEI(?:\.2|Corpus)?\b)")
 _HEAD_BYTES = 1024
 _BESIDE_BOOKS = frozenset("readme license licence copying notice changelog contributing".split())
 
 
 class BooksReader(FileReader):
-    """Documents `books/<relative file name>/<number>`, numbered from 1 in reading order."""
+    """Reader of documents `books/<relative file name>/<number from 1>`, in reading order."""
 
     kind = "books"
-    options = BesideOptions
     patterns = tuple(
         f"*{ending}{packed}"
         for ending in (".txt", ".xml", ".tei", ".md", ".markdown")
@@ -38,12 +38,17 @@ class BooksReader(FileReader):
     ) + ("*.epub",)
 
     def _wanted(self, name: str) -> bool:
-        """What lies beside books in many a folder, and is none, only where it is named itself."""
-        return super()._wanted(name) and posixpath.basename(name).lower().partition(".")[0] not in _BESIDE_BOOKS
+        """Return False also for readmes, licences and similar files next to books."""
+        return (
+            super()._wanted(name)
+            and posixpath.basename(name).lower().partition(".")[0] not in _BESIDE_BOOKS
+        )
 
-    def read(self, file_slice: Slice, options: BesideOptions, tally: Tally) -> Iterator[Document]:
-        """The chapters of one book."""
-        from pipeline.corpus.readers.books import book_text, epub, markdown, tei
+    def read(
+        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield the chapters of one book."""
+        from cloze.pipeline.corpus.readers.books import book_text, epub, markdown, tei
 
         if file_slice.path.lower().endswith(".epub"):
             book = epub.read(file_slice.path, tally)
@@ -62,11 +67,13 @@ class BooksReader(FileReader):
         if book is None:
             return
         name = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace("_", " ")
-        sections = merged(without(book.sections, options, tally))
+        sections = merged(book.sections)
         if not sections and not tally.unreadable:
             tally.quarantine("empty_file", "the book holds no text")
         for number, (heading, paragraphs) in enumerate(sections, 1):
-            tally.read(sum(len(paragraph.encode("utf-8", "surrogatepass")) for paragraph in paragraphs))
+            tally.read(
+                sum(len(paragraph.encode("utf-8", "surrogatepass")) for paragraph in paragraphs)
+            )
             title = book.title or name
             yield Document(
                 id=f"{self.kind}/{file_slice.name}/{number}",
@@ -77,7 +84,7 @@ class BooksReader(FileReader):
 
 
 def merged(sections: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
-    """Sections of a sensible length: short ones joined with the one after them, long ones cut at paragraph borders."""
+    """Join short sections with the next one, and divide long ones at paragraphs."""
     joined: list[tuple[str, list[str]]] = []
     heading, waiting = "", list[str]()
     for name, paragraphs in sections:
@@ -94,7 +101,7 @@ def merged(sections: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]
 
 
 def pieces(paragraphs: list[str]) -> list[list[str]]:
-    """A chapter as it is, or, if it is longer than LONGEST_CHAPTER, in equal pieces of whole paragraphs."""
+    """Return a chapter, or equal pieces of whole paragraphs if it exceeds LONGEST_CHAPTER."""
     length = sum(map(len, paragraphs))
     if length <= LONGEST_CHAPTER:
         return [paragraphs]

@@ -1,7 +1,8 @@
-"""A book in TEI XML, P5 (its namespace) or P4 (none): divisions are chapters, their heads the headings.
+"""Books in TEI XML, P5 (with namespace) or P4 (without): divisions are chapters.
 
-Notes, page breaks, running heads, figures, tables, speakers and stage directions are no running text. Verse stays, a stanza a paragraph. A word that a
-line or page break divides is one word again. Of editorial alternatives the corrected, regular, expanded one is read.
+Notes, page breaks, running heads, figures, tables, speakers and stage directions are dropped. Verse
+is kept, a stanza per paragraph. Words divided by line or page breaks are joined. Of editorial
+alternatives the corrected, regular, expanded one is read.
 """
 
 from __future__ import annotations
@@ -13,47 +14,62 @@ from typing import Any
 
 from lxml import etree
 
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.books.book_text import Book
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.books.book_text import Book
 
 _ROOTS = frozenset({"TEI", "TEI.2", "teiCorpus", "teiCorpus.2"})
 _DIVISION = re.compile(r"div\d?|group")
 _PROSE_OUTSIDE = re.compile(
-    r"preface|foreword|introduct|prolog|epilog|afterword|conclusion|postscript|appendix|argument|vorwort|einleitung|nachwort|préface|avant-propos|postface|prefacio"
+    r"preface|foreword|introduct|prolog|epilog|afterword|conclusion|postscript|appendix|argument|"
+    r"vorwort|einleitung|nachwort|préface|avant-propos|postface|prefacio"
 )
 _BLOCKS = frozenset(
-    "p ab lg sp quote cit argument epigraph opener closer salute signed dateline trailer postscript list item label castList".split()
+    (
+        "p ab lg sp quote cit argument epigraph opener closer salute signed dateline trailer "
+        "postscript list item label castList"
+    ).split()
 )
 _DROPPED = frozenset(
     """
-    note notes pb cb gb fw milestone figure table formula speaker stage teiHeader index anchor del gap bibl listBibl titlePage docTitle
-    castList castItem sic orig abbr am graphic media notatedMusic docAuthor docImprint docDate interp interpGrp head
+    note notes pb cb gb fw milestone figure table formula speaker stage teiHeader index anchor del
+    gap bibl listBibl titlePage docTitle
+    castList castItem sic orig abbr am graphic media notatedMusic docAuthor docImprint docDate
+    interp interpGrp head
     """.split()
 )
-_KEPT_ALONE = frozenset({"sic", "orig", "abbr"})  # read where no better form stands beside them in <choice>
+_KEPT_ALONE = frozenset({"sic", "orig", "abbr"})  # read unless <choice> has a better form
 _BREAKS = frozenset({"lb", "pb", "cb", "gb", "milestone"})
 _HYPHENS = "-\u00ad\u2010¬"
 _ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]{1,31});")
 _XML_ENTITIES = frozenset({b"amp", b"lt", b"gt", b"quot", b"apos"})
 _DEEPEST = 200
-_NOTE_MARK = re.compile(r"[\[(]?(?:\d{1,3}|[a-z]|[*†‡§]{1,3})[\])]?")  # what a <ref> to a note reads as
-_JOIN = "\ue0fe"  # private use: the word goes on after a break
+_NOTE_MARK = re.compile(r"[\[(]?(?:\d{1,3}|[a-z]|[*†‡§]{1,3})[\])]?")  # text of a <ref> to a note
+_JOIN = "\ue0fe"  # private use: the word continues after a break
 
 
-def read(data: bytes, tally: Tally) -> Book | None:
-    """The book in a TEI file, or None after telling the tally why there is none."""
+def read(data: bytes, tally: ReadCounters) -> Book | None:
+    """Return the book in a TEI file, or None after recording the damage."""
     parser = etree.XMLParser(
-        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, remove_comments=True, remove_pis=True
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        remove_comments=True,
+        remove_pis=True,
     )
     try:
         root = etree.fromstring(_ENTITY.sub(_character, data), parser)
     except (etree.XMLSyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 0
         offset = _line_offset(data, line)
-        tally.damaged("damaged_tei", f"the XML cannot be read ({str(error).rstrip('.')})", offset=offset)
+        tally.record_damage(
+            "damaged_tei", f"the XML cannot be read ({str(error).rstrip('.')})", offset=offset
+        )
         return None
     if _name(root) not in _ROOTS:
-        tally.quarantine("not_tei", f"the file is XML, but its first element is <{_name(root)}>, not <TEI>")
+        tally.quarantine(
+            "not_tei", f"the file is XML, but its first element is <{_name(root)}>, not <TEI>"
+        )
         return None
     titles = [title for title in root.iter("{*}title") if _name(title.getparent()) == "titleStmt"]
     reader = _Tei(tally)
@@ -67,26 +83,30 @@ def read(data: bytes, tally: Tally) -> Book | None:
 
 
 class _Tei:
-    """Collects the sections of a text."""
+    """Collector of the sections of a text."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: ReadCounters) -> None:
         self._tally = tally
         self.sections: list[tuple[str, list[str]]] = []
 
     def part(self, element: Any) -> None:
-        """`<front>`, `<body>` or `<back>`; of the outer two, prefaces, epilogues and their like."""
+        """Add `<front>`, `<body>` or `<back>`; of the outer two only prefaces and epilogues."""
         if _name(element) == "body":
             self._division(element, "", 0)
             return
         for child in element:
-            kind = f"{child.get('type', '')} {_flat(''.join(_heads(child)))}".lower() if isinstance(child.tag, str) else ""
+            kind = (
+                f"{child.get('type', '')} {_flat(''.join(_heads(child)))}".lower()
+                if isinstance(child.tag, str)
+                else ""
+            )
             if _DIVISION.fullmatch(_name(child)) and _PROSE_OUTSIDE.search(kind):
                 self._division(child, "", 0)
             elif _name(child):
                 self._tally.drop_lines("front_matter")
 
     def _division(self, element: Any, above: str, depth: int) -> None:
-        """A division and those inside it; text after an inner one goes on under this one's heading."""
+        """Add a division and nested ones; text after a nested one continues under this heading."""
         heading = _flat(" ".join(_heads(element)))
         if heading:
             self._tally.drop_lines("heading")
@@ -104,7 +124,7 @@ class _Tei:
                 self.sections[-1][1].extend(self._paragraphs(child))
 
     def _paragraphs(self, element: Any) -> Iterator[str]:
-        """The paragraphs in a block, in order."""
+        """Yield the paragraphs in a block, in order."""
         for text in _blocks(element, 0):
             plain = _flat(text)
             if re.search(r"[^\W\d_]", plain):
@@ -118,7 +138,8 @@ def _blocks(element: Any, depth: int) -> Iterator[str]:
     inner = [
         child
         for child in element
-        if _name(child) in _BLOCKS or (_name(child) == "q" and len(child) and _name(child[0]) in _BLOCKS)
+        if _name(child) in _BLOCKS
+        or (_name(child) == "q" and len(child) and _name(child[0]) in _BLOCKS)
     ]
     if not inner and not (name in ("lg", "sp", "list", "castList") and len(element)):
         yield _inline(element)
@@ -144,7 +165,7 @@ def _inline(element: Any, depth: int = 0) -> str:
 
 
 def _child(child: Any, depth: int) -> str:
-    """What an element adds to the text around it."""
+    """Return what an element contributes to the text around it."""
     name = _name(child)
     if isinstance(child, etree._Entity):
         return ""
@@ -152,7 +173,14 @@ def _child(child: Any, depth: int) -> str:
         return _JOIN if child.get("break") == "no" else f"{_JOIN}\n"
     if name == "choice":
         options = {_name(option): option for option in child}
-        best = next((options[kind] for kind in ("corr", "reg", "expan", "sic", "orig", "abbr") if kind in options), None)
+        best = next(
+            (
+                options[kind]
+                for kind in ("corr", "reg", "expan", "sic", "orig", "abbr")
+                if kind in options
+            ),
+            None,
+        )
         return "" if best is None or depth > _DEEPEST else _inline(best, depth + 1)
     if name == "space":
         return " "
@@ -172,14 +200,18 @@ def _heads(element: Any) -> Iterator[str]:
             yield _inline(child)
 
 
-_DIVIDED = re.compile(rf"(?<=[^\W\d_])(?:[{_HYPHENS}]\s*{_JOIN}[\s{_JOIN}]*(?=[a-zà-öø-ÿ])|[\u00ad¬]\s*(?=[^\W\d_]))")
+_DIVIDED = re.compile(
+    rf"(?<=[^\W\d_])(?:[{_HYPHENS}]\s*{_JOIN}[\s{_JOIN}]*(?=[a-zà-öø-ÿ])|[\u00ad¬]\s*(?=[^\W\d_]))"
+)
 
 
-_COMPOUND = re.compile(rf"(?<=[^\W\d_])[-\u2010]\s*{_JOIN}[\s{_JOIN}]*(?=[^\W\d_])")  # before a capital: New-York
+_COMPOUND = re.compile(
+    rf"(?<=[^\W\d_])[-\u2010]\s*{_JOIN}[\s{_JOIN}]*(?=[^\W\d_])"
+)  # before a capital: New-York
 
 
 def _flat(text: str) -> str:
-    """One line, divided words joined."""
+    """Return the text on one line with divided words joined."""
     if _JOIN in text or "\u00ad" in text or "¬" in text:
         text = _COMPOUND.sub("-", _DIVIDED.sub("", text))
         text = re.sub(rf"\s*{_JOIN}(?!\n)\s*", "", text).replace(_JOIN, "")
@@ -187,17 +219,21 @@ def _flat(text: str) -> str:
 
 
 def _name(element: Any) -> str:
-    """The local name; empty for what is no element."""
+    """Return the local name of an element; empty for comments and others."""
     tag = element.tag if element is not None else None
     return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
 def _character(match: re.Match[bytes]) -> bytes:
-    """The characters that old TEI names by HTML's entities; others are left for the parser, which leaves them out."""
+    """Resolve an HTML entity of old TEI; others are left to the parser, which drops them."""
     if match[1] in _XML_ENTITIES:
         return match[0]
     found = html.entities.html5.get(f"{match[1].decode()};")
-    return match[0] if found is None else "".join(f"&#{ord(character)};" for character in found).encode()
+    return (
+        match[0]
+        if found is None
+        else "".join(f"&#{ord(character)};" for character in found).encode()
+    )
 
 
 def _line_offset(data: bytes, line: int) -> int:

@@ -1,1 +1,1 @@
-"""Pages that MediaWiki has rendered, in Wikimedia Enterprise's dumps, and pages of any other site."""
+"""Reader of rendered HTML: Wikimedia Enterprise dumps, and pages of any site."""

@@ -1,34 +1,130 @@
-"""The members of a tar archive as they come, unpacked in flat memory, and only those that begin in a slice of the file.
+"""Archives (zip, tar) read by slice, and metadata of the articles in them.
 
-A packed archive has one stream, so whoever reads a part of it unpacks all that stands before; but to unpack is some ten times cheaper
-than to read what was unpacked, and nothing behind the slice is looked at.
+A zip has its directory at the end, and each member is compressed separately: a slice reads only its
+members, and damage costs one member. The file must support random access.
 """
 
 from __future__ import annotations
 
+import lzma
 import re
 import sys
 import tarfile
-from collections.abc import Iterator
-from dataclasses import replace
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import IO, Any, cast
 
-from pipeline.core import storage
-from pipeline.corpus.readers.base import Slice
-from pipeline.corpus.readers.byte_source import ByteSource, Damaged
-from pipeline.corpus.readers.unpack import unpacked
+from cloze.core import storage
+from cloze.pipeline.corpus.provenance import licence_name
+from cloze.pipeline.corpus.readers.base import Slice
+from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
+from cloze.pipeline.corpus.readers.lines import get_nested
+from cloze.pipeline.corpus.readers.streams import (
+    FREE_BYTES,
+    MAXIMUM_RATIO,
+    ByteSource,
+    CorruptStreamError,
+    unpacked,
+)
 
-SLICE_BYTES = 256 << 20  # of a file, about
-MOST_SLICES = 8  # of a file, since each unpacks it from its beginning
-_BLOCK = 1 << 16  # bytes read of an archive at once; so many are lost before damage, at most
+_ZIP_BLOCK = 1 << 16  # bytes decompressed at once
+# unknown compression methods raise NotImplementedError, encrypted files RuntimeError
+_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+)
+
+
+def is_zip(head: bytes) -> bool:
+    """Return True if a file that begins with these bytes is a non-empty zip archive."""
+    return head.startswith(b"PK\x03\x04")
+
+
+class _ZipMember:
+    """A file in a zip archive."""
+
+    def __init__(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+        self._archive, self._entry = archive, entry
+        self._handle: IO[bytes] | None = None
+        self._unpacked, self._ended = 0, False
+
+    def read(self, size: int, /) -> bytes:
+        if self._ended:
+            return b""
+        try:
+            if self._handle is None:
+                self._handle = self._archive.open(self._entry)
+            found = self._handle.read(min(size, _ZIP_BLOCK))
+        except _ERRORS as error:
+            raise self._torn("damaged", f"cannot be unpacked ({str(error).rstrip('.')})") from error
+        self._unpacked += len(found)
+        if (
+            self._unpacked > FREE_BYTES
+            and self._unpacked > MAXIMUM_RATIO * self._entry.compress_size
+        ):
+            raise self._torn(
+                "bomb", f"unpacks to more than {MAXIMUM_RATIO} times its size; no text does"
+            )
+        return found
+
+    def _torn(self, reason: str, sentence: str) -> CorruptStreamError:
+        self._ended = True
+        return CorruptStreamError(
+            reason,
+            f"the archive's file {self._entry.filename} {sentence}",
+            self._entry.header_offset,
+        )
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+
+
+def zip_members(handle: IO[bytes], begin: int, end: int) -> Iterator[tuple[str, int, ByteSource]]:
+    """Yield (name, bytes, content) of each file that begins in a byte range of a zip archive.
+
+    Raises:
+        CorruptStreamError: the directory cannot be read; raised only for the first range.
+    """
+    try:
+        archive = zipfile.ZipFile(handle)
+    except _ERRORS as error:
+        if begin:
+            return
+        raise CorruptStreamError(
+            "damaged",
+            f"the archive's directory, at its end, cannot be read ({str(error).rstrip('.')})",
+            0,
+        ) from error
+    with archive:
+        for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+            if begin <= entry.header_offset < end and not entry.is_dir():
+                content = _ZipMember(archive, entry)
+                yield entry.filename, entry.file_size, content
+                content.close()
+
+
+# Members of a tar archive in file order, in bounded memory, and only those of a slice.
+
+SLICE_BYTES = 256 << 20  # approximate, of a file
+MOST_SLICES = 8  # per file; each slice decompresses the file from its beginning
+_BLOCK = 1 << 16  # bytes read at once; the maximum lost before damage
 _IS_TAR = re.compile(rb".{257}ustar[\0 ]", re.DOTALL)
 
 
-class Packed:
-    """The unpacked bytes of a file, with the place in the file itself up to which it was read.
+class UnpackedStream:
+    """Decompressed bytes of a file, with the position in the compressed file.
 
     Args:
-        file_slice: with its span.
+        file_slice: slice with its span.
     """
 
     def __init__(self, file_slice: Slice) -> None:
@@ -41,12 +137,15 @@ class Packed:
 
     @property
     def place(self) -> int:
-        """-1 before the slice, 0 in it, 1 behind it: what was read last."""
+        """Return whether the last read was before the slice (-1), in it (0) or after it (1)."""
         position = self._handle.tell()
         return -1 if position < self._begin else int(position >= self._end)
 
     def file(self) -> tuple[IO[bytes], int, int]:
-        """The file as it lies there with the borders of the slice, for a format that is read by places; all that follows counts as in it."""
+        """Return the compressed file and the borders of the slice, for random access.
+
+        Afterwards `place` is always 0.
+        """
         borders = self._begin, self._end
         self._begin, self._end = 0, sys.maxsize
         return self._handle, *borders
@@ -56,12 +155,15 @@ class Packed:
 
 
 def cut(file_slice: Slice) -> list[Slice]:
-    """A large file in a few slices of bytes, packed as it is. The documents are the same however it is cut."""
+    """Divide a large file into a few byte ranges; the documents do not depend on the division."""
     count = min(MOST_SLICES, file_slice.size // SLICE_BYTES)
     if count < 2:
         return [file_slice]
     borders = [file_slice.size * number // count for number in range(count)]
-    ends = [*borders[1:], file_slice.size + 1]  # the last bytes are read where nothing stands behind them
+    ends = [
+        *borders[1:],
+        file_slice.size + 1,
+    ]  # the last range includes the end of the file
     return [
         replace(file_slice, span=(begin, end), size=min(end, file_slice.size) - begin)
         for begin, end in zip(borders, ends, strict=True)
@@ -69,12 +171,12 @@ def cut(file_slice: Slice) -> list[Slice]:
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether a file that begins with these bytes is a tar archive."""
+    """Return True if a file that begins with these bytes is a tar archive."""
     return _IS_TAR.match(head) is not None
 
 
 class _Member:
-    """A file in an archive. Attributes: torn: whether nothing can be read of the archive any more."""
+    """A file in a tar archive; `torn` means that the archive cannot be read further."""
 
     def __init__(self, name: str, handle: Any) -> None:
         self._name, self._handle, self.torn = name, handle, False
@@ -83,23 +185,27 @@ class _Member:
         if self.torn:
             return b""
         try:
-            found: bytes = self._handle.read1(min(size, _BLOCK))  # what is there, and not all before damage
+            found: bytes = self._handle.read1(
+                min(size, _BLOCK)
+            )  # available bytes, not all up to the damage
             return found
-        except (Damaged, tarfile.TarError) as error:
+        except (CorruptStreamError, tarfile.TarError) as error:
             self.torn = True
-            if isinstance(error, Damaged):
+            if isinstance(error, CorruptStreamError):
                 raise
-            raise Damaged("truncated", f"the archive ends inside its file {self._name}", 0) from error
+            raise CorruptStreamError(
+                "truncated", f"the archive ends inside its file {self._name}", 0
+            ) from error
 
     def close(self) -> None:
         self._handle.close()
 
 
 def members(source: ByteSource) -> Iterator[tuple[str, int, ByteSource]]:
-    """(name, bytes, content) of each file of an archive; the content is read before the next is asked for.
+    """Yield (name, bytes, content) of each file; read the content before the next iteration.
 
     Raises:
-        Damaged: the archive cannot be read further.
+        CorruptStreamError: the archive cannot be read further.
     """
     try:
         with tarfile.open(fileobj=cast(IO[bytes], source), mode="r|", bufsize=_BLOCK) as archive:
@@ -112,4 +218,156 @@ def members(source: ByteSource) -> Iterator[tuple[str, int, ByteSource]]:
                     if content.torn:
                         return
     except tarfile.TarError as error:
-        raise Damaged("damaged", f"the archive cannot be read ({str(error).rstrip('.')})", 0) from error
+        raise CorruptStreamError(
+            "damaged", f"the archive cannot be read ({str(error).rstrip('.')})", 0
+        ) from error
+
+
+# Metadata of pages: Wikimedia Enterprise records and HTML pages, and reasons to drop a page.
+
+_SITE = re.compile(
+    r"\s+[-–—|]\s+(?:Wikip|Вікіпедія|Википедия|ويكيبيديا|ویکی|위키백과|维基百科|維基百科|ウィキペディア).*\Z",
+    re.IGNORECASE,
+)
+_LANGUAGE = "//html/@lang|//body/@lang|//meta[@http-equiv='content-language']/@content"
+_MEANINGS = (
+    "//*[@id='disambigbox' or @id='disambig' or contains(concat(' ', @class, ' '), ' dmbox ')]|//"
+    "meta[@property='mw:PageProp/disambiguation']"
+)
+
+_MAY_MEAN = re.compile("""dmbox|mw:PageProp/disambiguation|id=["']?disambig""")
+
+
+class NotAnArticleError(Exception):
+    """A record lacks the fields of an article; `field` is missing or of the wrong type."""
+
+    def __init__(self, field: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Article:
+    """A page and its metadata; unknown fields are empty.
+
+    Attributes:
+        id: id of the page; empty for HTML files.
+        title: title of the page.
+        html: the page.
+        wikitext: source text of the page.
+        namespace: namespace key, 0 for articles.
+        language: ISO 639 code.
+        wiki: database name, such as `enwiki`.
+        url: address of the page.
+        licence: SPDX name; alternatives are joined by OR.
+        templates: names of templates used, without their namespace.
+    """
+
+    id: str = ""
+    title: str = ""
+    html: str
+    wikitext: str = ""
+    namespace: int = 0
+    language: str = ""
+    wiki: str = ""
+    url: str = ""
+    licence: str = ""
+    templates: tuple[str, ...] = ()
+
+
+def of_record(record: Mapping[str, Any]) -> Article:
+    """Return the article of a Wikimedia Enterprise record.
+
+    Raises:
+        NotAnArticleError: no HTML, or no name.
+    """
+    html = get_nested(record, "article_body.html")
+    name, number = record.get("name"), record.get("identifier")
+    if not isinstance(html, str):
+        raise NotAnArticleError("article_body.html", "has no HTML in its field article_body.html")
+    if not isinstance(name, str) or not isinstance(number, (int, str)):
+        raise NotAnArticleError("name", "has no name and identifier")
+    namespace, wikitext = (
+        get_nested(record, "namespace.identifier"),
+        get_nested(record, "article_body.wikitext"),
+    )
+    templates = record.get("templates")
+    return Article(
+        id=str(number),
+        title=name,
+        html=html,
+        wikitext=wikitext if isinstance(wikitext, str) else "",
+        namespace=namespace if isinstance(namespace, int) else 0,
+        language=mediawiki_names.language_code(str(get_nested(record,
+        "in_language.identifier") or "")),
+        wiki=str(get_nested(record, "is_part_of.identifier") or ""),
+        url=str(record.get("url") or ""),
+        licence=_licence(record.get("license")),
+        templates=tuple(
+            str(one.get("name", "")).partition(":")[2] for one in templates or () if isinstance(one,
+            dict)
+        ),
+    )  # fmt: skip
+
+
+def _licence(found: Any) -> str:
+    """Return the names of a list of licences, joined by OR."""
+    names = [
+        str(one.get("identifier") or one.get("url") or "")
+        for one in found or ()
+        if isinstance(one, dict)
+    ]
+    return " OR ".join(dict.fromkeys(licence_name(name) for name in names if name))
+
+
+def of_page(text: str, root: Any) -> Article:
+    """Return the article of an HTML page."""
+    heading = root.xpath("//*[@id='firstHeading']")
+    title = "".join(heading[0].itertext()) if heading else root.findtext(".//title") or ""
+    languages = [mediawiki_names.language_code(value.strip()) for value in root.xpath(_LANGUAGE)]
+    return Article(
+        title=" ".join(_SITE.sub("", title).split()),
+        html=text,
+        language=next(filter(None, languages), ""),
+        namespace=_namespace(root),
+    )
+
+
+def _namespace(root: Any) -> int:
+    """Return the namespace key, from `<meta>` (Parsoid) or the class of the body (skins)."""
+    for value in root.xpath("//meta[@property='mw:pageNamespace']/@content"):
+        if value.strip().lstrip("-").isdigit():
+            return int(value)
+    body = root.find("body")
+    found = (
+        re.search(r"(?:^|\s)ns-(\d{1,4})(?=\s|$)", body.get("class", ""))
+        if body is not None
+        else None
+    )
+    return int(found[1]) if found else 0
+
+
+def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
+    """Return why a page is not an article; None if it is one.
+
+    Args:
+        article: the page.
+        root: root of its HTML.
+        more: lower-case names of additional templates that mark disambiguation pages.
+    """
+    text = article.html  # searching its tree takes as long as parsing it
+    redirect = "mw:PageProp/redirect" in text and root.xpath(
+        "boolean(//link[@rel='mw:PageProp/redirect'])"
+    )
+    if redirect or mediawiki_names.is_redirect(article.wikitext):
+        return "redirect"
+    if article.namespace:
+        return "namespace"
+    written = "".join(f"{{{{{name}}}}}" for name in article.templates)
+    if (
+        mediawiki_names.names_meanings(article.title)
+        or mediawiki_names.lists_meanings(article.wikitext or written, more)
+        or (_MAY_MEAN.search(text) and root.xpath(f"boolean({_MEANINGS})"))
+    ):
+        return "disambiguation"
+    return None

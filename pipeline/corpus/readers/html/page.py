@@ -1,7 +1,8 @@
-"""A page in HTML to paragraphs, by the rules of the reader of wikitext (pipeline/corpus/readers/wikipedia/wikitext.py).
+"""HTML pages to paragraphs, by the rules of the wikitext reader (encyclopedia/wikitext.py).
 
-lxml parses; one walk over the elements, however deep, gives the blocks of the page in order to the same `Blocks` that put together those of
-wikitext: paragraphs, items of lists, headings, tables. What stands around the text is told by pipeline/corpus/readers/html/marks.py.
+lxml parses; one iterative walk yields the blocks in order to `Blocks`, which also assembles those
+of wikitext: paragraphs, list items, headings, tables. pipeline/corpus/readers/html/element_roles.py
+distinguishes text from other elements.
 """
 
 from __future__ import annotations
@@ -12,62 +13,74 @@ from typing import Any, Literal
 import orjson
 from lxml import etree
 
-from pipeline.corpus.document import HOLE_TEMPLATE
-from pipeline.corpus.readers.html import infobox
-from pipeline.corpus.readers.html.grid import cells
-from pipeline.corpus.readers.html.marks import BLOCKS, HEADINGS, role
-from pipeline.corpus.readers.slots import PHONES
-from pipeline.corpus.readers.wikipedia import tables
-from pipeline.corpus.readers.wikipedia.blocks import Blocks, Extracted, settle
-from pipeline.corpus.readers.wikipedia.elements import Formulas, formula, left_over, power
-from pipeline.corpus.readers.wikipedia.hidden import hide
-from pipeline.corpus.readers.wikipedia.sections import Sections
-from pipeline.corpus.readers.wikipedia.templates_silent import PHONETIC
+from cloze.pipeline.corpus.document import HOLE_TEMPLATE
+from cloze.pipeline.corpus.readers.encyclopedia import tables
+from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
+    ArticleRules,
+    Blocks,
+    ExtractedPage,
+    SectionFilter,
+    drop_marginal_templates,
+)
+from cloze.pipeline.corpus.readers.encyclopedia.elements import (
+    PHONES,
+    escape_literals,
+    formula,
+    left_over,
+    power,
+)
+from cloze.pipeline.corpus.readers.encyclopedia.templates import says_phones
+from cloze.pipeline.corpus.readers.html import element_roles
+from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, cells, role
 
 _EXPONENT = re.compile(r"[−–+-]?\d{1,3}")
 _BASE = re.compile(r"[\w)]")
 _TEMPLATE = re.compile(r'"target":\{"wt":"([^"\\]{1,80})')
 _STYLED = re.compile(r"\A\{\\(?:displaystyle|textstyle|scriptstyle)\s*(.*)\}\Z", re.DOTALL)
-_MARKUP = re.compile(r"[&\[\]{}|]|~~~")  # what the blocks of wikitext would take for remnants of it
-_BETWEEN = "\0"  # lines of a cell; `parse` leaves none in a page
+_MARKUP = re.compile(r"[&\[\]{}|]|~~~")  # `Blocks` would take these for wikitext
+_BETWEEN = "\0"  # between lines of a cell; `parse` removes NULs
 _LISTS = frozenset(("ul", "ol", "dl"))
 _ITEMS = frozenset(("li", "dd", "dt"))
 _Item = Literal["li", "dd", "dt"]
 
 
 class TooDeep(Exception):
-    """More elements of the page stand inside each other than the parser takes: about 2,000, and no page that people read has a tenth of it."""
+    """Nesting exceeds the parser's limit of about 2,000; real pages stay below 200."""
 
 
 def parse(text: str) -> Any:
-    """The page's root element, as lxml has it; None for a page without any.
+    """Parse a page with lxml; return the root element, or None if there is none.
 
     Raises:
-        TooDeep: elements of it would be lost.
+        TooDeep: elements would be lost.
     """
-    parser = etree.HTMLParser(encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True, huge_tree=True)
+    parser = etree.HTMLParser(
+        encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True, huge_tree=True
+    )
     try:
         root = etree.fromstring(text.replace("\0", "").encode("utf-8", "replace"), parser)
     except etree.XMLSyntaxError:
         return None
-    if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log.filter_from_fatals()):
+    if any(
+        entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log.filter_from_fatals()
+    ):
         raise TooDeep
     return root
 
 
 def content(root: Any) -> Any:
-    """The element that holds the text: of MediaWiki's pages the article, of others `<main>` or `<article>`, else all."""
+    """Return the element with the text: MediaWiki's article, `<main>`, `<article>`, or all."""
     body = root.find("body")
     if (
         body is not None and "mw-parser-output" in body.get("class", "").split()
-    ):  # Parsoid's; a search would take as long as the parser
+    ):  # Parsoid; an XPath search would take as long as parsing
         return body
     for expression in (
         "//*[@id='mw-content-text']//*[contains(concat(' ', @class, ' '), ' mw-parser-output ')]",
         "//*[contains(concat(' ', @class, ' '), ' mw-parser-output ')]",
         "//*[@id='mw-content-text' or @id='bodyContent']",
         "//main",
-        "//article[not(following::article) and not(preceding::article)]",
+        "(//article)[last() = 1]",
         "//body",
     ):
         found = root.xpath(expression)
@@ -76,66 +89,48 @@ def content(root: Any) -> Any:
     return root
 
 
-class Rendered:
-    """How pages of one language are read.
+class HtmlExtractor(ArticleRules):
+    """Extractor for rendered pages of one language."""
 
-    Args:
-        dropped_sections: headings in lower case whose sections are no text.
-        kept_sections: headings in lower case; where any are given, only their sections are text. "" is the text before the first.
-        language: of the pages (ISO 639).
-        formulas: what becomes of those that do not read as they stand.
-        kept_tables: what becomes of tables.
-        infoboxes: whether their fields are wanted.
-    """
-
-    def __init__(
-        self,
-        dropped_sections: frozenset[str] = frozenset(),
-        kept_sections: frozenset[str] = frozenset(),
-        *,
-        language: str = "en",
-        formulas: Formulas = "drop",
-        kept_tables: tables.Form = "drop",
-        infoboxes: bool = False,
-    ) -> None:
-        self.dropped_sections, self.kept_sections = dropped_sections, kept_sections
-        self.language, self.formulas, self.kept_tables, self.infoboxes = language, formulas, kept_tables, infoboxes
-
-    def extract(self, element: Any) -> Extracted:
-        """The text passages below an element."""
-        return _Walk(self).over(element)
+    def extract(self, element: Any) -> ExtractedPage:
+        """Return the text passages below an element."""
+        return _TreeWalk(self).over(element)
 
     def line(self, element: Any) -> str:
-        """What stands in an element, on one line, without the tables in it: a cell's text."""
+        """Return the text of an element, such as a cell, on one line, without tables."""
         return " ".join(self.lines(element))
 
     def lines(self, element: Any) -> list[str]:
-        """The same line by line, as elements and `<br>` divide it."""
-        walk = _Walk(self, flat=True)
+        """Return the text of an element by line, as elements and `<br>` divide it."""
+        walk = _TreeWalk(self, flat=True)
         walk.over(element)
-        return [line for piece in "".join(walk.pieces).split(_BETWEEN) if (line := " ".join(piece.split()))]
+        return [
+            line
+            for piece in "".join(walk.pieces).split(_BETWEEN)
+            if (line := " ".join(piece.split()))
+        ]
 
 
-class _Walk:
-    """One page on its way.
+class _TreeWalk:
+    """Conversion of one page.
 
     Args:
         how: the options.
-        flat: whether all goes to one line, as in a cell.
+        flat: collect everything on one line, as in a cell.
     """
 
-    def __init__(self, how: Rendered, flat: bool = False) -> None:
+    def __init__(self, how: HtmlExtractor, flat: bool = False) -> None:
         self._how, self._flat = how, flat
-        self._found = Extracted()
+        self._found = ExtractedPage()
         self._blocks = Blocks(self._found, how.language == "en")
-        self._sections = Sections(how.dropped_sections, how.kept_sections)
-        self.pieces: list[str] = []  # of what is open: a paragraph, an item, a heading
-        self._items: list[_Item] = []  # open ones, one in the other
-        self._term = ""  # of a definition that has not come yet
-        self._spoken: set[str] = set()  # names of templates' outputs that only say how a word is spoken
+        self._sections = SectionFilter(how.dropped_sections, how.kept_sections)
+        self.pieces: list[str] = []  # of the open paragraph, item or heading
+        self._items: list[_Item] = []  # open, nested
+        self._term = ""  # of a definition that has not followed yet
+        self._spoken: set[str] = set()  # ids of template outputs that only give a pronunciation
 
-    def over(self, top: Any) -> Extracted:
-        """Walk."""
+    def over(self, top: Any) -> ExtractedPage:
+        """Walk over the tree; return the page."""
         walker = etree.iterwalk(top, events=("start", "end"))
         skipped: Any = None
         for event, element in walker:
@@ -158,7 +153,7 @@ class _Walk:
         return self._blocks.finish()
 
     def _begin(self, element: Any, top: Any) -> bool:
-        """An element opens; whether what is in it is looked at."""
+        """Open an element; return True to visit its content."""
         tag = element.tag
         if element is not top and (found := self._role(element)) != "text":
             return self._no_text(element, found)
@@ -189,17 +184,17 @@ class _Walk:
             data = element.get("data-mw")
             if data is not None and '"template"' in data:
                 names = [name.strip().lower().replace("_", " ") for name in _TEMPLATE.findall(data)]
-                if names and all(PHONETIC.fullmatch(name) for name in names):
+                if names and all(says_phones(name) for name in names):
                     self._spoken.add(about)
                     return "phones"
                 if names == ["ipa"] and '"2":{' not in data:
-                    return "text"  # what the sentence speaks of
+                    return "text"  # what the sentence is about
         return role(element)
 
     def _no_text(self, element: Any, found: str) -> bool:
-        """An element that is no text; whether it is looked into all the same."""
+        """Handle an element that is not text; return False, so its content is not visited."""
         if self._how.infoboxes and not self._flat and found in ("box", "table"):
-            infobox.collect(element, self._how.lines, self._found)
+            element_roles.collect(element, self._how.lines, self._found)
         if found == "formula":
             self.pieces.append(formula(_tex(element), self._how.formulas))
         elif found == "phones":
@@ -221,18 +216,20 @@ class _Walk:
         elif found == "box" and not self._items:
             self._flush()
             if self._sections.is_read:
-                self._blocks.paragraph("")  # a list ends here
+                self._blocks.paragraph("")  # ends a list
         else:
             self.pieces.append(" ")
         return False
 
     def _raised(self, element: Any) -> bool:
-        """A raised number is a power; whether the element is looked into."""
+        """Convert a raised number to a power; return True to visit the element instead."""
         text = "".join(element.itertext()).strip()
         before = self._last()
         if not (_EXPONENT.fullmatch(text) and _BASE.match(before)):
             return True
-        place = next(number for number in range(len(self.pieces) - 1, -1, -1) if self.pieces[number])
+        place = next(
+            number for number in range(len(self.pieces) - 1, -1, -1) if self.pieces[number]
+        )
         self.pieces[place] = self.pieces[place][:-1] + power(before, text)
         return False
 
@@ -263,20 +260,20 @@ class _Walk:
             self._sections.heading(level, name)
 
     def _flush(self) -> None:
-        """What is open becomes a paragraph, an item or a term."""
+        """Finish the open paragraph, item or term."""
         if self._flat or not self.pieces:
             return
         text = "".join(self.pieces).strip().replace("⁄", "/")
         self.pieces.clear()
         if HOLE_TEMPLATE in text:
-            text = settle(text)
+            text = drop_marginal_templates(text)
         if not text:
             return
         if not self._sections.is_read:
             self._found.dropped["section"] += 1
             return
         if _MARKUP.search(text):
-            text = hide(text)
+            text = escape_literals(text)
         if not self._items:
             self._close_term()
             self._blocks.paragraph(text)
@@ -284,13 +281,16 @@ class _Walk:
             self._close_term()
             self._term = text
         elif self._term:
-            self._blocks.item(f"{self._term.rstrip(': ')}: {text}" if self._items[-1] == "dd" else text, indented=False)
+            self._blocks.item(
+                f"{self._term.rstrip(': ')}: {text}" if self._items[-1] == "dd" else text,
+                indented=False,
+            )
             self._term = ""
         else:
             self._blocks.item(text, indented=all(item == "dd" for item in self._items))
 
     def _close_term(self) -> None:
-        """A term without a definition is bold text that heads what follows."""
+        """Treat a term without a definition as a bold heading."""
         if self._term:
             self._found.dropped["heading"] += 1
             self._blocks.heading()
@@ -308,7 +308,7 @@ class _Walk:
         found: list[str] = []
         if self._how.kept_tables != "drop":
             caption, rows = cells(element, self._how.line)
-            found = tables.lines(hide(caption), rows, self._how.kept_tables)
+            found = tables.lines(escape_literals(caption), rows, self._how.kept_tables)
         self._close_term()
         for row in found:
             self._blocks.kept(row)
@@ -317,7 +317,7 @@ class _Walk:
 
 
 def _tex(element: Any) -> str:
-    """A formula as its author wrote it."""
+    """Return the TeX source of a formula."""
     data = element.get("data-mw")
     if data is not None:
         try:

@@ -1,8 +1,9 @@
-"""Source `html`: pages that are rendered already, in dumps of Wikimedia Enterprise, in archives and in folders.
+"""Source `html`: rendered pages in Wikimedia Enterprise dumps, archives and directories.
 
-A dump of Wikimedia Enterprise (`enwiki_namespace_0.tar.gz`, `…-ENTERPRISE-HTML.json.tar.gz`, `.ndjson`) has an article a line, as MediaWiki shows
-it, all its templates written out. Other archives hold a page a file. Pages of either kind are read by the rules of source `wikipedia`; of
-sites that are no wiki it takes `<main>` or `<article>`, and for crawled pages source `warc` has rules of their own.
+A Wikimedia Enterprise dump (`enwiki_namespace_0.tar.gz`, `…-ENTERPRISE-HTML.json.tar.gz`,
+`.ndjson`) has one article per line, as MediaWiki renders it, with templates expanded. Other
+archives have a page per file. Both are read by the rules of source `wikipedia`. For other sites the
+text is `<main>` or `<article>`; crawled pages are better read by source `warc`.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pipeline.corpus.document import Document, mended
-from pipeline.corpus.provenance import wiki
-from pipeline.corpus.readers.base import FileReader, Slice, Tally
-from pipeline.corpus.readers.byte_source import ByteSource, Damaged
-from pipeline.corpus.readers.html import archive, zipped
-from pipeline.corpus.readers.lines import Line, read_lines
-from pipeline.corpus.readers.recognized import HEAD_BYTES, is_for, kind_of
-from pipeline.corpus.readers.unpack import as_utf8, peek
-from pipeline.corpus.readers.web.characters import decoded
-from pipeline.corpus.readers.wikipedia.dump import WikipediaOptions, check_wiki
-from pipeline.corpus.readers.wikipedia.sections import lowered
+from cloze.pipeline.corpus.document import Document, replace_surrogates
+from cloze.pipeline.corpus.provenance import wiki
+from cloze.pipeline.corpus.readers.base import (
+    HEAD_BYTES,
+    FileReader,
+    ReadCounters,
+    Slice,
+    is_for,
+    kind_of,
+)
+from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
+from cloze.pipeline.corpus.readers.encyclopedia.dump import WikipediaOptions, check_wiki
+from cloze.pipeline.corpus.readers.html import archive
+from cloze.pipeline.corpus.readers.html.archive import is_zip, zip_members
+from cloze.pipeline.corpus.readers.lines import Line, read_lines
+from cloze.pipeline.corpus.readers.streams import ByteSource, CorruptStreamError, as_utf8, peek
+from cloze.pipeline.corpus.readers.web_text import decoded
 
 if TYPE_CHECKING:
-    from pipeline.corpus.readers.html.articles import Article
-    from pipeline.corpus.readers.html.page import Rendered
+    from cloze.pipeline.corpus.readers.html.archive import Article
+    from cloze.pipeline.corpus.readers.html.page import HtmlExtractor
 
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 _LINES = (".ndjson", ".jsonl", ".json")
@@ -36,12 +43,16 @@ _CHUNK = 1 << 20
 
 
 class HtmlReader(FileReader):
-    """Documents `html/<relative file name>[/<id of the article, or name in the archive>]`."""
+    """Reader of documents `html/<relative file name>[/<article id, or name in the archive>]`."""
 
     kind = "html"
     options = WikipediaOptions
     patterns = (
-        *(f"*{ending}{packed}" for ending in (".html", ".htm", ".xhtml", ".ndjson") for packed in PACKED),
+        *(
+            f"*{ending}{packed}"
+            for ending in (".html", ".htm", ".xhtml", ".ndjson")
+            for packed in PACKED
+        ),
         *(f"*.tar{packed}" for packed in PACKED),
         "*.tgz",
         "*.zip",
@@ -50,9 +61,11 @@ class HtmlReader(FileReader):
     def cut(self, file_slice: Slice) -> list[Slice]:
         return archive.cut(file_slice)
 
-    def read(self, file_slice: Slice, options: WikipediaOptions, tally: Tally) -> Iterator[Document]:
-        """The articles of a file, or of a slice of it; a line that cannot be read is told by its number."""
-        source = archive.Packed(file_slice)
+    def read(
+        self, file_slice: Slice, options: WikipediaOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield the articles of a file or slice; unreadable lines are recorded by number."""
+        source = archive.UnpackedStream(file_slice)
         try:
             reading = _Reading(file_slice, options, tally, source)
             yield from reading.documents()
@@ -63,14 +76,20 @@ class HtmlReader(FileReader):
 
 
 class _Reading:
-    """One slice being read. Attributes: found: whether it holds any page, read or not."""
+    """State of reading one slice; `found` tells whether it has any page."""
 
-    def __init__(self, file_slice: Slice, options: WikipediaOptions, tally: Tally, source: archive.Packed) -> None:
+    def __init__(
+        self,
+        file_slice: Slice,
+        options: WikipediaOptions,
+        tally: ReadCounters,
+        source: archive.UnpackedStream,
+    ) -> None:
         self._slice, self._options, self._tally, self._source = file_slice, options, tally, source
-        self._ways: dict[str, Rendered] = {}  # by language
+        self._ways: dict[str, HtmlExtractor] = {}  # by language
         self._disambiguation = lowered(options.disambiguation_templates)
-        self._known = False  # that the records are articles
-        self._told = False  # of which wiki it is a dump
+        self._known = False  # the records are known to be articles
+        self._told = False  # the wiki of the dump is recorded
         self.found = False
 
     def documents(self) -> Iterator[Document]:
@@ -78,7 +97,7 @@ class _Reading:
         try:
             if archive.is_tar(head):
                 yield from self._archive(whole)
-            elif zipped.is_zip(head):
+            elif is_zip(head):
                 yield from self._zip()
             elif not head.strip() or not is_for("html", head, self._tally):
                 self._empty(whole)
@@ -86,16 +105,16 @@ class _Reading:
                 yield from self._lines(whole, "")
             else:
                 yield from self._page(whole, "", self._slice.size)
-        except Damaged as error:
-            self.damaged(error.reason, str(error), offset=error.offset)
+        except CorruptStreamError as error:
+            self.record_damage(error.reason, str(error), offset=error.offset)
 
-    def damaged(self, reason: str, sentence: str, *, offset: int = 0) -> None:
-        """Damage outside of the slice is told by whoever reads it there."""
+    def record_damage(self, reason: str, sentence: str, *, offset: int = 0) -> None:
+        """Record damage inside the slice; other damage belongs to other slices."""
         if not self._source.place:
-            self._tally.damaged(reason, sentence, offset=offset)
+            self._tally.record_damage(reason, sentence, offset=offset)
 
     def _empty(self, source: ByteSource) -> None:
-        source.read(1)  # tells of damage
+        source.read(1)  # raises on damage
 
     def _archive(self, source: ByteSource) -> Iterator[Document]:
         for name, size, content in archive.members(source):
@@ -104,11 +123,11 @@ class _Reading:
             yield from self._member(name, size, content)
 
     def _zip(self) -> Iterator[Document]:
-        for name, size, content in zipped.members(*self._source.file()):
+        for name, size, content in zip_members(*self._source.file()):
             try:
                 yield from self._member(name, size, content)
-            except Damaged as error:  # of this member alone
-                self.damaged(error.reason, str(error), offset=error.offset)
+            except CorruptStreamError as error:  # of this member alone
+                self.record_damage(error.reason, str(error), offset=error.offset)
 
     def _member(self, name: str, size: int, content: ByteSource) -> Iterator[Document]:
         lower = name.lower()
@@ -120,8 +139,10 @@ class _Reading:
             yield from self._page(content, name, size)
 
     def _lines(self, source: ByteSource, name: str) -> Iterator[Document]:
-        """The articles of a file with one a line."""
-        for number, line in enumerate(read_lines(source, self, self._options.maximum_document_bytes), 1):
+        """Yield the articles of a file with one per line."""
+        for number, line in enumerate(
+            read_lines(source, self, self._options.maximum_document_bytes), 1
+        ):
             place = self._source.place
             if place > 0:
                 return
@@ -134,7 +155,7 @@ class _Reading:
                 return
 
     def _record(self, line: Line, number: int, name: str) -> Iterator[Document]:
-        from pipeline.corpus.readers.html import articles
+        from cloze.pipeline.corpus.readers.html import archive
 
         where = f"line {number:,}" + (f" of {name}" if name else "")
         if line.data is None:
@@ -148,25 +169,33 @@ class _Reading:
             if not isinstance(record, dict):
                 raise ValueError(f"a {type(record).__name__} and no object")
         except ValueError as error:
-            told = f"{where} is no JSON object ({str(error).rstrip('.')}); write an article a line (jq -c)"
+            told = (
+                f"{where} is no JSON object ({str(error).rstrip('.')}); write an article a line "
+                f"(jq -c)"
+            )
             self._tally.quarantine("bad_json", told, offset=line.offset, inner=name)
             return
         if not self._known and "article_body" not in record:
-            told = f"{where} has no article_body but {', '.join(list(record)[:12])}, so the file is no dump of Wikimedia Enterprise"
-            self._tally.damaged("not_html", told, inner=name, remedy="name it as source jsonl")
+            told = (
+                f"{where} has no article_body but {', '.join(list(record)[:12])}, so the file is "
+                f"no dump of Wikimedia Enterprise"
+            )
+            self._tally.record_damage(
+                "not_html", told, inner=name, remedy="name it as source jsonl"
+            )
             return
         self._known = True
         try:
-            article = articles.of_record(record)
-        except articles.NoArticle as error:
+            article = archive.of_record(record)
+        except archive.NotAnArticleError as error:
             self._tally.quarantine("no_html", f"{where} {error}", offset=line.offset, inner=name)
             return
         yield from self._article(article)
 
     def _page(self, source: ByteSource, name: str, size: int) -> Iterator[Document]:
-        """A file that is a page."""
+        """Yield the document of a file that is one page."""
         self.found = True
-        from pipeline.corpus.readers.html import articles
+        from cloze.pipeline.corpus.readers.html import archive
 
         limit = self._options.maximum_document_bytes
         data = bytearray()
@@ -183,22 +212,22 @@ class _Reading:
         self._tally.read(len(data))
         root = self._parsed(text)
         if root is not None:
-            yield from self._document(articles.of_page(text, root), name, root)
+            yield from self._document(archive.of_page(text, root), name, root)
 
     def _article(self, article: Article) -> Iterator[Document]:
-        """A record that is an article."""
+        """Yield the document of a Wikimedia Enterprise record."""
         check_wiki(self._slice.path, article.wiki, article.url, self._options)
         if article.wiki and not self._told:
-            self._tally.found(wiki(article.wiki, article.url, self._slice.name))
+            self._tally.set_origin(wiki(article.wiki, article.url, self._slice.name))
             self._told = True
         self._tally.read(len(article.html.encode("utf-8", "surrogatepass")))
-        root = self._parsed(mended(article.html))
+        root = self._parsed(replace_surrogates(article.html))
         if root is not None:
             yield from self._document(article, article.id, root)
 
     def _parsed(self, text: str) -> Any:
-        """The root of a page; None, with the page dropped, where there is none."""
-        from pipeline.corpus.readers.html.page import TooDeep, parse
+        """Return the root of a page; None, with the page dropped, if there is none."""
+        from cloze.pipeline.corpus.readers.html.page import TooDeep, parse
 
         try:
             root = parse(text)
@@ -210,9 +239,9 @@ class _Reading:
         return root
 
     def _document(self, article: Article, name: str, root: Any) -> Iterator[Document]:
-        from pipeline.corpus.readers.html import articles, page
+        from cloze.pipeline.corpus.readers.html import archive, page
 
-        reason = articles.reason(article, root, self._disambiguation)
+        reason = archive.reason(article, root, self._disambiguation)
         if reason is not None:
             self._tally.drop(reason)
             return
@@ -231,20 +260,12 @@ class _Reading:
             infobox=tuple(extracted.infobox),
         )
 
-    def _way(self, language: str) -> Rendered:
-        """How pages of this language are read."""
-        from pipeline.corpus.readers.html.page import Rendered
+    def _way(self, language: str) -> HtmlExtractor:
+        """Return the extractor for pages of this language."""
+        from cloze.pipeline.corpus.readers.html.page import HtmlExtractor
 
         if language not in self._ways:
-            options = self._options
-            self._ways[language] = Rendered(
-                options.sections_to_drop(language),
-                lowered(options.kept_sections),
-                language=language or options.fallback_language,
-                formulas=options.math,
-                kept_tables=options.tables,
-                infoboxes=options.infobox == "metadata",
-            )
+            self._ways[language] = HtmlExtractor(**self._options.rules(language))
         return self._ways[language]
 
 

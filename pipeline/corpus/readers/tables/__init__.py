@@ -1,1 +1,1 @@
-"""Records with fields: JSON lines, Parquet, Arrow."""
+"""Readers of records with fields: JSON lines, Parquet, Arrow."""

@@ -1,4 +1,4 @@
-"""Record batches of Parquet, Arrow IPC and Feather files, with the columns that are wanted, in flat memory."""
+"""Record batches of Parquet, Arrow IPC and Feather files: selected columns, bounded memory."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.corpus.readers.base import Slice
-from pipeline.corpus.readers.tables.records import FIELDS, Records
+from cloze.pipeline.corpus.readers.base import Slice
+from cloze.pipeline.corpus.readers.tables.records import FIELDS, RecordConverter
 
 _ROWS = 256  # decoded at once
 ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, NotImplementedError)
 
-Batches = Iterator[tuple[int, pa.RecordBatch]]  # (rows before it in the file, batch)
+Batches = Iterator[tuple[int, pa.RecordBatch]]  # (preceding rows in the file, batch)
 
 
-class Unfit(Exception):
-    """The file's columns are not those that are wanted."""
+class ColumnMismatchError(Exception):
+    """The file lacks a column; the arguments are the message and the remedy."""
 
 
-def parquet_batches(handle: IO[bytes], file_slice: Slice, records: Records) -> Batches:
-    """The row groups that begin in the slice."""
+def parquet_batches(handle: IO[bytes], file_slice: Slice, records: RecordConverter) -> Batches:
+    """Yield batches of the row groups that begin in the slice."""
     file = pq.ParquetFile(handle, pre_buffer=False)
     begin, end = file_slice.span or (0, file_slice.size + 1)
     wanted = _wanted(file.schema_arrow, records)
@@ -31,19 +31,21 @@ def parquet_batches(handle: IO[bytes], file_slice: Slice, records: Records) -> B
     for group, (start, rows) in enumerate(_row_groups(file.metadata)):
         if begin <= start < end:
             row = passed
-            for batch in file.iter_batches(_ROWS, row_groups=[group], columns=wanted, use_threads=False):
+            for batch in file.iter_batches(
+                _ROWS, row_groups=[group], columns=wanted, use_threads=False
+            ):
                 yield row, batch
                 row += batch.num_rows
         passed += rows
 
 
 def row_group_starts(handle: IO[bytes]) -> list[int]:
-    """The first byte of each row group of a Parquet file."""
+    """Return the first byte of each row group of a Parquet file."""
     return [begin for begin, _ in _row_groups(pq.ParquetFile(handle).metadata)]
 
 
-def arrow_batches(handle: IO[bytes], records: Records) -> Batches:
-    """The batches of an Arrow file or stream, or of Feather."""
+def arrow_batches(handle: IO[bytes], records: RecordConverter) -> Batches:
+    """Yield the batches of an Arrow file or stream, or of a Feather file."""
     magic = handle.read(6)
     handle.seek(0)
     passed = 0
@@ -69,7 +71,7 @@ def _ipc(handle: IO[bytes], magic: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _row_groups(metadata: Any) -> Iterator[tuple[int, int]]:
-    """(first byte, rows) of each row group."""
+    """Yield (first byte, rows) of each row group."""
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         column = group.column(0)
@@ -79,22 +81,27 @@ def _row_groups(metadata: Any) -> Iterator[tuple[int, int]]:
         yield begin, group.num_rows
 
 
-def _wanted(schema: pa.Schema, records: Records) -> list[str]:
-    """The columns to read. Raises `Unfit` if there is none with the text, or if one that was named is missing."""
+def _wanted(schema: pa.Schema, records: RecordConverter) -> list[str]:
+    """Return the columns to read.
+
+    Raises:
+        ColumnMismatchError: the text column, or a column named by the user, is missing.
+    """
     found = []
     for field in FIELDS:
         name = records.names[field]
         if name in schema.names or name.split(".")[0] in schema.names:
             found.append(name)
         elif field == "text" or field in records.given:
-            raise Unfit(
-                f"the table has no column {name!r} but {', '.join(schema.names)}; name the column by --field {field}=COLUMN"
+            raise ColumnMismatchError(
+                f"the table has no column {name!r} but {', '.join(schema.names)}",
+                f"name the column by --column {field}=COLUMN",
             )
     return list(dict.fromkeys(found))
 
 
 def column(batch: pa.RecordBatch, name: str) -> Any:
-    """A column, which may be a field of another; None if there is none."""
+    """Return a column, which may be a nested field; None if it is missing."""
     if name in batch.schema.names:
         return batch.column(name)
     first, *inner = name.split(".")

@@ -1,7 +1,7 @@
-"""Source `jsonl`: one JSON object a line, or one array of objects a file; plain or as .gz, .bz2, .xz, .zst.
+"""Source `jsonl`: one JSON object per line, or one array of objects per file, also compressed.
 
-A line, or an element, that is no object with a text is counted and told with its place, and the rest of the file is read. An array is held in
-memory whole.
+A line or element that is not an object with a text is counted and recorded; reading continues. An
+array is held in memory.
 """
 
 from __future__ import annotations
@@ -12,33 +12,42 @@ from typing import Any
 
 import orjson
 
-from pipeline.corpus.document import Document
-from pipeline.corpus.options import CorpusOptions
-from pipeline.corpus.readers.base import FileReader, Slice, Tally
-from pipeline.corpus.readers.byte_source import ByteSource, Damaged
-from pipeline.corpus.readers.lines import read_lines
-from pipeline.corpus.readers.paragraphs import at
-from pipeline.corpus.readers.recognized import is_for
-from pipeline.corpus.readers.tables.records import FIELDS, Records
-from pipeline.corpus.readers.unpack import as_utf8, open_source, peek
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice, is_for
+from cloze.pipeline.corpus.readers.lines import get_nested, read_lines
+from cloze.pipeline.corpus.readers.streams import (
+    ByteSource,
+    CorruptStreamError,
+    as_utf8,
+    open_source,
+    peek,
+)
+from cloze.pipeline.corpus.readers.tables.records import FIELDS, RecordConverter
 
 MOST_ARRAY_BYTES = 256 << 20
 _ARRAY = re.compile(rb"\s*\[\s*\{")
+_GOES_ON = (b"{", b"[", b",", b":")  # end of a line whose JSON continues on the next
+_ONE_A_LINE = "write one object a line (jq -c . FILE, or jq -c '.[]' FILE for an array)"
 _HEAD_BYTES = 4096
 _CHUNK = 1 << 20
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 
 
 class JsonlReader(FileReader):
-    """Documents `jsonl/<relative file name>/<id, or number of the line or element>`."""
+    """Reader of documents `jsonl/<relative file name>/<id or #line or #element>`."""
 
     kind = "jsonl"
     has_columns = True
-    patterns = tuple(f"*{ending}{packed}" for ending in (".jsonl", ".ndjson", ".json") for packed in PACKED)
+    patterns = tuple(
+        f"*{ending}{packed}" for ending in (".jsonl", ".ndjson", ".json") for packed in PACKED
+    )
 
-    def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
-        """The documents of one file."""
-        records = Records(file_slice, options, tally)
+    def read(
+        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield the documents of one file."""
+        records = RecordConverter(file_slice, options, tally)
         source = open_source(file_slice.path)
         number = 0
         try:
@@ -49,20 +58,30 @@ class JsonlReader(FileReader):
                 elements = _elements(unpacked, tally)
                 if elements is not None:
                     for number, record in enumerate(elements, 1):
-                        document = _document(record, records, tally, number, f"element {number:,} of the array", number)
+                        document = _document(
+                            record,
+                            records,
+                            tally,
+                            number,
+                            f"element {number:,} of the array",
+                            number,
+                        )
                         if document is not None:
                             yield document
                     return
                 source.close()
                 source = open_source(file_slice.path)
                 unpacked = as_utf8(source)
-            for number, line in enumerate(read_lines(unpacked, tally, options.maximum_document_bytes), 1):
+            for number, line in enumerate(
+                read_lines(unpacked, tally, options.maximum_document_bytes), 1
+            ):
                 if line.data is None:
                     tally.read(line.size)
                     tally.drop("too_long")
                     tally.quarantine(
                         "long_line",
-                        f"the line at byte {line.offset:,} has {line.size:,} bytes and was left out",
+                        f"the line at byte {line.offset:,} has {line.size:,} bytes and was left "
+                        f"out",
                         offset=line.offset,
                     )
                     continue
@@ -72,6 +91,12 @@ class JsonlReader(FileReader):
                 try:
                     record = orjson.loads(line.data)
                 except orjson.JSONDecodeError as error:
+                    if not tally.counters and line.data.rstrip().endswith(_GOES_ON):
+                        told = "the file is JSON over several lines, and not one object a line"
+                        tally.record_damage(
+                            "json_over_lines", told, offset=line.offset, remedy=_ONE_A_LINE
+                        )
+                        return
                     reason, told = _fault(line.data, str(error))
                     tally.quarantine(reason, f"{where} {told}", offset=line.offset)
                     continue
@@ -84,21 +109,22 @@ class JsonlReader(FileReader):
                 tally.quarantine("empty_file", "the file holds no line")
 
 
-def _elements(source: ByteSource, tally: Tally) -> list[Any] | None:
-    """What a file that begins as an array of objects holds; None: its first line alone is an array, so it is a file of lines.
+def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | None:
+    """Return the elements of a file that begins as an array of objects.
 
-    Where it is damaged or too long the tally is told, and it holds nothing.
+    None if only the first line is an array, so that the file is read by line. Empty, after
+    recording the damage, if the file is damaged or too long.
     """
     data = bytearray()
     try:
         while len(data) <= MOST_ARRAY_BYTES and (piece := source.read(_CHUNK)):
             data += piece
-    except Damaged as error:
-        tally.damaged(error.reason, str(error), offset=error.offset)
+    except CorruptStreamError as error:
+        tally.record_damage(error.reason, str(error), offset=error.offset)
         return []
     if len(data) > MOST_ARRAY_BYTES:
         told = f"the file is one JSON array of more than {MOST_ARRAY_BYTES >> 20} MiB"
-        tally.damaged("long_array", told, remedy="write one object a line (jq -c '.[]')")
+        tally.record_damage("long_array", told, remedy=_ONE_A_LINE)
         return []
     try:
         found: list[Any] = orjson.loads(data)
@@ -107,27 +133,39 @@ def _elements(source: ByteSource, tally: Tally) -> list[Any] | None:
         try:
             orjson.loads(first)
         except orjson.JSONDecodeError:
-            tally.damaged("bad_json", f"the file begins as a JSON array and is none ({error})", offset=error.pos)
+            tally.record_damage(
+                "bad_json",
+                f"the file begins as a JSON array and is none ({error})",
+                offset=error.pos,
+            )
             return []
         return None
     return found
 
 
-def _document(record: Any, records: Records, tally: Tally, number: int, where: str, offset: int) -> Document | None:
-    """The document of a line or element; None, with the tally told, where it is none."""
+def _document(
+    record: Any, records: RecordConverter, tally: ReadCounters, number: int, where: str, offset: int
+) -> Document | None:
+    """Return the document of a line or element; None after recording why there is none."""
     if not isinstance(record, dict):
-        tally.quarantine("bad_json", f"{where} is no JSON object but {_kind(record)}", offset=offset)
+        tally.quarantine(
+            "bad_json", f"{where} is no JSON object but {_kind(record)}", offset=offset
+        )
         return None
-    values = {field: at(record, records.names[field]) for field in FIELDS}
+    values = {field: get_nested(record, records.names[field]) for field in FIELDS}
     return records.document(values, number, where, offset, record)
 
 
 def _kind(value: object) -> str:
-    return "a list; write one object a line" if isinstance(value, list) else f"a {type(value).__name__}"
+    return (
+        "a list; write one object a line"
+        if isinstance(value, list)
+        else f"a {type(value).__name__}"
+    )
 
 
 def _fault(data: bytes, message: str) -> tuple[str, str]:
-    """(reason, words) for a line that does not parse."""
+    """Return (reason, message) for a line that does not parse."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,4 +1,6 @@
-"""References of invented documents, as the parts' writers leave them: clusters of many shapes, without any text."""
+"""References of invented documents, as the parts' writers leave them: clusters of many shapes,
+without any text.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.core import random_keys
-from pipeline.core.arrow import write_arrow
-from pipeline.corpus.dedup.options import MinHash
-from pipeline.corpus.parts import references_schema
+from cloze.core import random_keys
+from cloze.core.arrow import write_arrow
+from cloze.pipeline.corpus.options import MinHash
+from cloze.pipeline.corpus.read.intermediate import signatures_schema
 
 MINHASH = MinHash(bands=4, rows=4)
 
@@ -26,20 +28,32 @@ class References:
 
 
 def invented(
-    directory: Path, count: int, seed: int, *, parts: int = 5, hot: int = 0, minhash: MinHash = MINHASH, batch: int = 37
+    directory: Path,
+    count: int,
+    seed: int,
+    *,
+    parts: int = 5,
+    hot: int = 0,
+    minhash: MinHash = MINHASH,
+    batch: int = 37,
 ) -> References:
-    """Documents that share ids, exact hashes and bands in stars, chains and cliques, across parts and within them.
+    """Documents that share ids, exact hashes and bands in stars, chains and cliques, across parts
+    and within them.
 
     Args:
         hot: documents that share one band, of which every third is like the others.
     """
     draw = np.random.default_rng(seed)
-    key = random_keys.derive(seed, np.arange(count))
-    exact = random_keys.derive(seed, 1, np.arange(count)), random_keys.derive(seed, 2, np.arange(count))
-    bands = random_keys.derive(seed, 3, np.arange(count)[:, None], np.arange(minhash.bands))
-    sketch = (random_keys.derive(seed, 4, np.arange(count)[:, None], np.arange(minhash.minima)) % np.uint64(256)).astype(
-        np.uint8
+    key = random_keys.fold_in(seed, np.arange(count))
+    exact = (
+        random_keys.fold_in(seed, 1, np.arange(count)),
+        random_keys.fold_in(seed, 2, np.arange(count)),
     )
+    bands = random_keys.fold_in(seed, 3, np.arange(count)[:, None], np.arange(minhash.bands))
+    sketch = (
+        random_keys.fold_in(seed, 4, np.arange(count)[:, None], np.arange(minhash.minima))
+        % np.uint64(256)
+    ).astype(np.uint8)
     characters = draw.integers(40, 60, count).astype(np.uint32)  # many are equally long
     at = 0
     while at < count - 40:
@@ -76,10 +90,12 @@ def invented(
         bands[members, 1] = bands[members[0], 1]
         sketch[members[::3]] = sketch[members[0]]
     order = draw.permutation(count)
-    schema = references_schema(minhash, verified=True, mixed=True)
+    schema = signatures_schema(minhash, verified=True, mixed=True)
     columns = {
-        "key": key, "characters": characters, "bytes": characters * 2, "heldout": key % np.uint64(5) == 0,
-        "exact_high": exact[0], "exact_low": exact[1], "words": characters // 5, "language": (key % np.uint64(2)).astype(np.uint32) + 25,
+        "key": key, "characters": characters, "bytes": characters * 2,
+        "heldout": key % np.uint64(5) == 0,
+        "exact_high": exact[0], "exact_low": exact[1], "words": characters // 5,
+        "language": (key % np.uint64(2)).astype(np.uint32) + 25,
         **{f"band_{band:02d}": bands[:, band] for band in range(minhash.bands)},
     }  # fmt: skip
     edges = np.sort(draw.integers(0, count + 1, parts - 1))
@@ -90,7 +106,9 @@ def invented(
         for begin in range(0, own.size, batch):
             rows = own[begin : begin + batch]
             arrays = [pa.array(columns[name][rows]) for name in schema.names if name != "sketch"]
-            arrays.append(pa.array([row.tobytes() for row in sketch[rows]], schema.field("sketch").type))
+            arrays.append(
+                pa.array([row.tobytes() for row in sketch[rows]], schema.field("sketch").type)
+            )
             batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
         write_arrow(paths[-1], schema, batches)
     documents = [own.size for own in np.split(order, edges)]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core import random_keys
-from pipeline.corpus.dedup import duplicates, ngrams, signatures
-from pipeline.corpus.dedup.options import DEFAULT, MinHash
-from pipeline.corpus.dedup.signatures import signature
+from cloze.core import random_keys
+from cloze.core.words import IGNORABLE, UNSPACED_LETTER, is_mark
+from cloze.pipeline.corpus.duplicates import search, signatures
+from cloze.pipeline.corpus.duplicates.signatures import signature
+from cloze.pipeline.corpus.options import DEFAULT, MinHash
 
 
 def words(count, seed):
@@ -34,9 +37,11 @@ def test_any_text_has_a_signature(text):
 
 
 def test_a_long_text_is_hashed_as_its_shingles():
-    """The blocks and the tables of powers must not show: the minima over two halves are those over the whole."""
+    """The blocks and the tables of powers must not show: the minima over two halves are those over
+    the whole.
+    """
     text = words(40_000, seed=1)  # longer than the table of powers that is kept
-    data = ngrams.normal(" ".join(text))
+    data = signatures.normalize_words(" ".join(text))
     whole = signatures.shingles(data)
     assert whole.size == len(text) - DEFAULT.ngram + 1
     for at in (0, 17, 20_000, whole.size - 1):
@@ -50,8 +55,13 @@ def test_near_copies_are_found_as_often_as_minhash_says(changed):
     for seed in range(120):
         first = words(600, seed)
         chosen = np.random.default_rng(1000 + seed).random(600) < changed
-        second = [f"x{n}" if other else word for n, (word, other) in enumerate(zip(first, chosen, strict=True))]
-        one, two = (set(zip(*(text[k:] for k in range(5)), strict=False)) for text in (first, second))
+        second = [
+            f"x{n}" if other else word
+            for n, (word, other) in enumerate(zip(first, chosen, strict=True))
+        ]
+        one, two = (
+            set(zip(*(text[k:] for k in range(5)), strict=False)) for text in (first, second)
+        )
         similarity = len(one & two) / len(one | two)
         expected.append(1 - (1 - similarity**DEFAULT.rows) ** DEFAULT.bands)
         here, there = signature(" ".join(first)), signature(" ".join(second))
@@ -64,7 +74,9 @@ def test_near_copies_are_found_as_often_as_minhash_says(changed):
 
 
 def test_parameters_are_the_reference_ones():
-    """datatrove: 5-grams, 14 bands of 8 rows; half of the pairs are found near a similarity of .72 less a little."""
+    """datatrove: 5-grams, 14 bands of 8 rows; half of the pairs are found near a similarity of .72
+    less a little.
+    """
     minhash = MinHash()
     assert (minhash.ngram, minhash.bands, minhash.rows, minhash.minima) == (5, 14, 8, 112)
     assert minhash.probability(minhash.threshold) == pytest.approx(0.5)
@@ -74,36 +86,56 @@ def test_parameters_are_the_reference_ones():
     assert signature("one two", None).bands is None
 
 
-@given(st.text(max_size=80) | st.text(alphabet="aZ9_ .-–’é日ก\x85\u2028", max_size=80), st.sampled_from([0, 40]))
-def test_the_quick_ways_give_the_words_of_the_pattern(text, many):
-    slow = " ".join(ngrams._UNSPACED.sub(r" \1 ", ngrams._NO_WORD.sub(" ", text.lower())).split())
+@given(
+    st.text(max_size=80) | st.text(alphabet="aZ9_ .-–’é日กि́ั\u200d\x85\u2028", max_size=80),
+    st.sampled_from([0, 40]),
+)
+def test_the_quick_ways_give_the_words_of_the_definition(text, many):
+    lowered = [
+        letter for letter in unicodedata.normalize("NFC", text).lower() if letter not in IGNORABLE
+    ]
+    of_words = "".join(letter if letter.isalnum() or is_mark(letter) else " " for letter in lowered)
+    slow = " ".join(UNSPACED_LETTER.sub(r" \g<0> ", of_words).split())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "_MANY_SIGNS", many)
-        assert ngrams.normal(text) == slow.encode("utf-8", "surrogatepass")
+        patch.setattr(signatures, "_MANY_SIGNS", many)
+        assert signatures.normalize_words(text) == slow.encode("utf-8", "surrogatepass")
 
 
 def test_scripts_without_blanks_have_words():
-    assert ngrams.normal("日本語です。Tokyo 東京!").decode().split() == [*"日本語です", "tokyo", *"東京"]
-    same, other = signature("我们今天去公园看花看水看人" * 3), signature("他们昨天在学校读书写字听课" * 3)
+    assert signatures.normalize_words("日本語です。Tokyo 東京!").decode().split() == [
+        *"日本語です",
+        "tokyo",
+        *"東京",
+    ]
+    same, other = (
+        signature("我们今天去公园看花看水看人" * 3),
+        signature("他们昨天在学校读书写字听课" * 3),
+    )
     assert not (same.bands == other.bands).any()
 
 
 @given(st.text(alphabet="ab .", max_size=60), st.integers(1, 4))
 def test_ngrams_against_brute_force(text, length):
-    words = ngrams.normal(text).decode().split()
-    run = ngrams.Words(ngrams.normal(text))
+    words = signatures.normalize_words(text).decode().split()
+    run = signatures.WordSequence(signatures.normalize_words(text))
     hashes = run.ngrams(length).tolist()
     grams = [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]
     assert run.count == len(words)
     assert len(hashes) == len(grams)
     assert len(set(hashes)) == len(set(grams))
-    assert all((hashes[a] == hashes[b]) == (grams[a] == grams[b]) for a in range(len(grams)) for b in range(len(grams)))
+    assert all(
+        (hashes[a] == hashes[b]) == (grams[a] == grams[b])
+        for a in range(len(grams))
+        for b in range(len(grams))
+    )
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.data())
 def test_repeated_against_brute_force(values, data):
-    alive = np.array(data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))), dtype=bool)
-    later, first = duplicates.repeated(np.array(values, dtype=np.uint64), alive)
+    alive = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))), dtype=bool
+    )
+    later, first = search.later_occurrences(np.array(values, dtype=np.uint64), alive)
     expected = {}
     for at, value in enumerate(values):
         if alive[at]:
@@ -116,12 +148,14 @@ def test_repeated_against_brute_force(values, data):
 def test_both_halves_of_the_exact_hash_count():
     high = np.array([7, 7, 7, 8, 7], dtype=np.uint64)
     low = np.array([1, 2, 1, 1, 2], dtype=np.uint64)
-    later, first = duplicates.exact_duplicates(high, low, np.array([True] * 5))
+    later, first = search.exact_duplicates(high, low, np.array([True] * 5))
     assert dict(zip(later.tolist(), first.tolist(), strict=True)) == {2: 0, 4: 1}
 
 
 LINKS = st.integers(1, 30).flatmap(
-    lambda n: st.tuples(st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1))))
+    lambda n: st.tuples(
+        st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))
+    )
 )
 
 
@@ -134,22 +168,28 @@ def test_groups_against_brute_force(graph):
             label[a] = label[b] = min(label[a], label[b])
     left, right = np.array(links, dtype=np.int64).reshape(-1, 2).T
     found = np.arange(count, dtype=np.int32)
-    duplicates.unite(found, left, right)
+    search.union(found, left, right)
     assert found.tolist() == label
 
 
 BANDED = st.integers(1, 4).flatmap(
-    lambda bands: st.lists(st.lists(st.integers(0, 4), min_size=bands, max_size=bands), min_size=1, max_size=24)
+    lambda bands: st.lists(
+        st.lists(st.integers(0, 4), min_size=bands, max_size=bands), min_size=1, max_size=24
+    )
 )
 
 
 @given(BANDED, st.integers(0, 5), st.data())
 def test_who_goes_is_like_one_that_stays(rows, salt, data):
-    """Against the plain rule: in their order, each goes if an earlier one that stays shares a band and is similar enough."""
+    """Against the plain rule: in their order, each goes if an earlier one that stays shares a band
+    and is similar enough.
+    """
     table = np.array(rows, dtype=np.uint64)
     count, bands = table.shape
     alive = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=bool)
-    sketches = (random_keys.derive(salt, np.arange(count)[:, None] // 3, np.arange(8)) % np.uint64(2)).astype(np.uint8)
+    sketches = (
+        random_keys.fold_in(salt, np.arange(count)[:, None] // 3, np.arange(8)) % np.uint64(2)
+    ).astype(np.uint8)
     expected = list(range(count))
     for at in range(count):
         for before in range(at):
@@ -162,7 +202,9 @@ def test_who_goes_is_like_one_that_stays(rows, salt, data):
             ):
                 expected[at] = before
                 break
-    found = duplicates.similar_duplicates(lambda band: table[:, band].copy(), bands, alive, lambda which: sketches[which], 0.6)
+    found = search.verified_duplicates(
+        lambda band: table[:, band].copy(), bands, alive, lambda which: sketches[which], 0.6
+    )
     assert (found == np.arange(count)).tolist() == [of == at for at, of in enumerate(expected)]
     for at, of in enumerate(found.tolist()):
         if of != at:  # of several that stay, any may be named
@@ -174,11 +216,19 @@ def test_who_goes_is_like_one_that_stays(rows, salt, data):
 
 def test_similar_duplicates_without_holding_the_bands(monkeypatch):
     """What is done for corpora of many copies: columns are read again each round."""
-    table = random_keys.derive(3, np.arange(400)[:, None], np.arange(5)) % np.uint64(150)
-    sketches = (random_keys.derive(4, np.arange(400)[:, None] // 4, np.arange(16)) % np.uint64(3)).astype(np.uint8)
-    arguments = (lambda band: table[:, band].copy(), 5, np.ones(400, dtype=bool), lambda which: sketches[which], 0.5)
-    held = duplicates.similar_duplicates(*arguments)
-    monkeypatch.setattr(duplicates, "_HELD", 0)
-    monkeypatch.setattr(duplicates, "_PAIRS", 7)
-    assert duplicates.similar_duplicates(*arguments).tolist() == held.tolist()
+    table = random_keys.fold_in(3, np.arange(400)[:, None], np.arange(5)) % np.uint64(150)
+    sketches = (
+        random_keys.fold_in(4, np.arange(400)[:, None] // 4, np.arange(16)) % np.uint64(3)
+    ).astype(np.uint8)
+    arguments = (
+        lambda band: table[:, band].copy(),
+        5,
+        np.ones(400, dtype=bool),
+        lambda which: sketches[which],
+        0.5,
+    )
+    held = search.verified_duplicates(*arguments)
+    monkeypatch.setattr(search, "_HELD", 0)
+    monkeypatch.setattr(search, "_PAIRS", 7)
+    assert search.verified_duplicates(*arguments).tolist() == held.tolist()
     assert 0 < (held != np.arange(400)).sum() < 400

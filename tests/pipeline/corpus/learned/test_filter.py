@@ -1,4 +1,6 @@
-"""Learned filters: they tell unseen documents apart, do the same twice, and drop in a corpus what they were shown as bad."""
+"""Learned filters: they tell unseen documents apart, do the same twice, and drop in a corpus what
+they were shown as bad.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.core import artifact
-from pipeline.core.config import parse_config
-from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execute import execute
-from pipeline.corpus.learned.stage import STAGE, FilterConfig
-from pipeline.corpus.learned_filter import DESCRIPTION, WEIGHTS, Filter, thresholds
+from cloze.core.artifacts import artifact
+from cloze.core.config import parse_config
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execute import execute
+from cloze.pipeline.corpus.quality_filter import DESCRIPTION, WEIGHTS, Filter, thresholds
+from cloze.pipeline.corpus.quality_filter_stage import STAGE, FilterConfig
 from tests.pipeline.corpus.corpora import make, rows, write_jsonl
 
-GOOD = "river mountain forest valley stone castle village harvest winter summer bridge garden".split()
+GOOD = (
+    "river mountain forest valley stone castle village harvest winter summer bridge garden".split()
+)
 BAD = "discount casino bonus click cheap offer voucher spin jackpot deposit betting winner".split()
-SHARED = "the and of with was near old every people told about where before their house road".split()
+SHARED = (
+    "the and of with was near old every people told about where before their house road".split()
+)
 
 
 def document(words, number):
     chosen = random.Random(number)
     sentences = [
-        " ".join(chosen.choice(words if chosen.random() < 0.3 else SHARED) for _ in range(12)).capitalize() + "."
+        " ".join(
+            chosen.choice(words if chosen.random() < 0.3 else SHARED) for _ in range(12)
+        ).capitalize()
+        + "."
         for _ in range(12)
     ]
     return " ".join(sentences)
@@ -35,7 +44,9 @@ def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
     write_jsonl(folder / "good.jsonl", *(document(GOOD, n) for n in range(80)))
     write_jsonl(folder / "bad.jsonl", *(document(BAD, n + 1000) for n in range(80)))
-    write_jsonl(folder / "mixed.jsonl", *(document(GOOD if n % 3 else BAD, n + 2000) for n in range(60)))
+    write_jsonl(
+        folder / "mixed.jsonl", *(document(GOOD if n % 3 else BAD, n + 2000) for n in range(60))
+    )
     return folder
 
 
@@ -44,7 +55,9 @@ def train(texts, out, **values):
         "good": [{"kind": "jsonl", "path": f"{texts}/good.jsonl"}],
         "bad": [{"kind": "jsonl", "path": f"{texts}/bad.jsonl"}],
     }
-    return execute(STAGE, parse_config(FilterConfig, {"bits": 14, **sources, **values}, "filter"), {}, str(out))
+    return execute(
+        STAGE, parse_config(FilterConfig, {"bits": 14, **sources, **values}, "filter"), {}, str(out)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +73,12 @@ def test_unseen_documents_are_told_apart(linear):
     assert set(summary["bad_dropped"].values()) == {1.0}
     assert artifact.verify(linear.artifact).ok
     found = Filter.read(linear.artifact)
-    assert found.score(document(GOOD, 5000)) > found.threshold(0.05) > found.score(document(BAD, 5000))
-    assert found.score(document(GOOD, 5000).upper().replace(".", " !")) == found.score(document(GOOD, 5000))
+    assert (
+        found.score(document(GOOD, 5000)) > found.threshold(0.05) > found.score(document(BAD, 5000))
+    )
+    assert found.score(document(GOOD, 5000).upper().replace(".", " !")) == found.score(
+        document(GOOD, 5000)
+    )
     assert found.score("... !") is None
 
 
@@ -69,33 +86,65 @@ def test_the_same_examples_give_the_same_bytes(texts, linear, tmp_path):
     again = train(texts, tmp_path / "again")
     assert again.manifest.fingerprint == linear.manifest.fingerprint
     assert again.manifest.content_sha256 == linear.manifest.content_sha256
-    other = train(texts, tmp_path / "other", bad=[{"kind": "jsonl", "path": f"{texts}/mixed.jsonl"}])
+    other = train(
+        texts, tmp_path / "other", bad=[{"kind": "jsonl", "path": f"{texts}/mixed.jsonl"}]
+    )
     assert other.manifest.fingerprint != linear.manifest.fingerprint
 
 
 def test_a_corpus_without_what_is_unlike(texts, linear, tmp_path):
     source = f"jsonl={texts}/mixed.jsonl"
-    made = make(tmp_path / "filtered", source, filter=linear.artifact, keep_rejected=True, heldout_fraction=0)
+    made = make(
+        tmp_path / "filtered",
+        source,
+        filter=linear.artifact,
+        keep_rejected=True,
+        heldout_fraction=0,
+    )
     dropped = made.manifest.summary["dropped"]["unlike_good"]
     assert dropped in range(20, 26)  # all 20 bad ones, and of the good ones about a twentieth
     assert made.manifest.summary["documents"] == 60 - dropped
-    assert not any(word in text.lower() for row in rows(made) for text in row["sentences"] for word in BAD)
+    assert not any(
+        word in text.lower() for row in rows(made) for text in row["sentences"] for word in BAD
+    )
     whole = make(tmp_path / "whole", source, heldout_fraction=0)
     assert whole.manifest.summary["documents"] == 60
     assert len({whole.manifest.fingerprint, made.manifest.fingerprint}) == 2
-    others = make(tmp_path / "others", source, filter=linear.artifact, filter_sources=["warc"], heldout_fraction=0)
+    others = make(
+        tmp_path / "others",
+        source,
+        filter=linear.artifact,
+        quality_filter_sources=["warc"],
+        heldout_fraction=0,
+    )
     assert others.manifest.summary["documents"] == 60
-    stricter = make(tmp_path / "stricter", source, filter=linear.artifact, filter_loses=0.5, heldout_fraction=0)
+    stricter = make(
+        tmp_path / "stricter",
+        source,
+        filter=linear.artifact,
+        quality_filter_loss=0.5,
+        heldout_fraction=0,
+    )
     assert 5 < stricter.manifest.summary["documents"] < 35
 
 
 def test_an_n_gram_model_knows_order(texts, tmp_path):
     (tmp_path / "s.jsonl").write_text("")
-    ordered = [" ".join(f"{a} {b} {c}." for a, b, c in zip(GOOD, GOOD[1:], GOOD[2:], strict=False)) for _ in range(3)]
-    write_jsonl(tmp_path / "good.jsonl", *(f"{' '.join(ordered)} Number {n} is told here." for n in range(60)))
+    ordered = [
+        " ".join(f"{a} {b} {c}." for a, b, c in zip(GOOD, GOOD[1:], GOOD[2:], strict=False))
+        for _ in range(3)
+    ]
+    write_jsonl(
+        tmp_path / "good.jsonl",
+        *(f"{' '.join(ordered)} Number {n} is told here." for n in range(60)),
+    )
     made = execute(
         STAGE,
-        parse_config(FilterConfig, {"kind": "ngram", "good": [{"kind": "jsonl", "path": f"{tmp_path}/good.jsonl"}]}, "filter"),
+        parse_config(
+            FilterConfig,
+            {"kind": "ngram", "good": [{"kind": "jsonl", "path": f"{tmp_path}/good.jsonl"}]},
+            "filter",
+        ),
         {},
         str(tmp_path / "ngram"),
     )
@@ -103,7 +152,9 @@ def test_an_n_gram_model_knows_order(texts, tmp_path):
     found = Filter.read(made.artifact)
     words = " ".join(ordered).split()
     shuffled = random.Random(1).sample(words, len(words))
-    known, mixed, unknown = (found.score(text) for text in (" ".join(words), " ".join(shuffled), document(BAD, 1)))
+    known, mixed, unknown = (
+        found.score(text) for text in (" ".join(words), " ".join(shuffled), document(BAD, 1))
+    )
     assert known > mixed > unknown
     repeated = found.score("river " * 50)
     assert repeated is not None
@@ -111,17 +162,30 @@ def test_an_n_gram_model_knows_order(texts, tmp_path):
 
 
 def test_thresholds_are_quantiles():
-    found = Filter(kind="linear", bits=10, weights=np.zeros(1024, np.float32), bias=0.0, thresholds=thresholds(range(201)))
+    found = Filter(
+        kind="linear",
+        bits=10,
+        weights=np.zeros(1024, np.float32),
+        bias=0.0,
+        thresholds=thresholds(range(201)),
+    )
     assert [found.threshold(share) for share in (0, 0.05, 0.5, 0.995)] == [0, 10, 100, 199]
 
 
 def test_it_is_read_as_it_was_written(tmp_path):
     weights = np.random.default_rng(1).normal(size=1024).astype(np.float32)
-    written = Filter(kind="ngram", bits=10, weights=weights, bias=3.5, thresholds={0: -9.0, 100: -2.0})
+    written = Filter(
+        kind="ngram", bits=10, weights=weights, bias=3.5, thresholds={0: -9.0, 100: -2.0}
+    )
     written.write(str(tmp_path))
     found = Filter.read(str(tmp_path))
     assert found.weights.tobytes() == weights.tobytes()
-    assert (found.kind, found.bits, found.bias, found.thresholds) == ("ngram", 10, 3.5, {0: -9.0, 100: -2.0})
+    assert (found.kind, found.bits, found.bias, found.thresholds) == (
+        "ngram",
+        10,
+        3.5,
+        {0: -9.0, 100: -2.0},
+    )
 
 
 def test_bad_input(texts, linear, tmp_path):
@@ -130,8 +194,10 @@ def test_bad_input(texts, linear, tmp_path):
     write_jsonl(tmp_path / "few.jsonl", *(document(BAD, n) for n in range(5)))
     with pytest.raises(DataError, match="--bad has 5 documents"):
         train(texts, tmp_path / "b", bad=[{"kind": "jsonl", "path": f"{tmp_path}/few.jsonl"}])
-    with pytest.raises(UsageError, match="filter_loses and filter_sources need filter"):
-        make(tmp_path / "c", f"jsonl={texts}/mixed.jsonl", filter_loses=0.1)
+    with pytest.raises(
+        UsageError, match="quality_filter_loss and quality_filter_sources need filter"
+    ):
+        make(tmp_path / "c", f"jsonl={texts}/mixed.jsonl", quality_filter_loss=0.1)
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "x").write_text("x")
     with pytest.raises(DataError, match="holds no learned filter"):

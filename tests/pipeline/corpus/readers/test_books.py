@@ -6,14 +6,22 @@ import zipfile
 
 import pytest
 
-from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.books import epub
-from pipeline.corpus.readers.books.reader import LONGEST_CHAPTER, PIECE, SHORTEST_CHAPTER, merged, reader
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.books import epub
+from cloze.pipeline.corpus.readers.books.reader import (
+    LONGEST_CHAPTER,
+    PIECE,
+    SHORTEST_CHAPTER,
+    merged,
+    reader,
+)
 from tests.pipeline.corpus.readers.made import chapter, write_epub
 from tests.pipeline.corpus.reading import options_of
 
-SENTENCE = "It was the best of times and it was the worst of times, and nobody knew which of them it was. "
+SENTENCE = (
+    "It was the best of times and it was the worst of times, and nobody knew which of them it was. "
+)
 PARAGRAPH = (SENTENCE * 5).strip()
 
 
@@ -27,7 +35,7 @@ def read(tmp_path, content, name="a_book.txt", stop=True, **settings):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     file_slice = reader.slices(str(path))[0]
-    tally = Tally(slice=file_slice, stop=stop)
+    tally = ReadCounters(slice=file_slice, stop=stop)
     return list(reader.read(file_slice, options_of(reader, stop=stop, **settings), tally)), tally
 
 
@@ -36,14 +44,18 @@ def text_of(documents):
 
 
 HEADS = [
-    "The Project Gutenberg eBook of X\n\nTitle: The Book\n\n*** START OF THE PROJECT GUTENBERG EBOOK THE BOOK ***\n\nProduced by A. Nobody\n",
-    "Title: The Book\n\n***START OF THIS PROJECT GUTENBERG EBOOK THE BOOK***\n\nE-text prepared by A. Nobody\n",
-    "The Project Gutenberg Etext of The Book\n\nTitle: The Book\n\n*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
+    "The Project Gutenberg eBook of X\n\nTitle: The Book\n\n*** START OF THE PROJECT GUTENBERG "
+    "EBOOK THE BOOK ***\n\nProduced by A. Nobody\n",
+    "Title: The Book\n\n***START OF THIS PROJECT GUTENBERG EBOOK THE BOOK***\n\nE-text prepared "
+    "by A. Nobody\n",
+    "The Project Gutenberg Etext of The Book\n\nTitle: The Book\n\n*END*THE SMALL PRINT! FOR "
+    "PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
     "Title: The Book\n\n*** START OF THIS PROJECT GUTENBERG EBOOK A TITLE\nOVER TWO LINES ***\n",
 ]
 TAILS = [
     "*** END OF THE PROJECT GUTENBERG EBOOK THE BOOK ***\n\nlicence words\n",
-    "End of Project Gutenberg's The Book, by A. Nobody\n\n***END OF THIS PROJECT GUTENBERG EBOOK THE BOOK***\nlicence words\n",
+    "End of Project Gutenberg's The Book, by A. Nobody\n\n***END OF THIS PROJECT GUTENBERG EBOOK "
+    "THE BOOK***\nlicence words\n",
     "End of the Project Gutenberg EBook of The Book\nlicence words\n",
     "THE END\n\n\n*** END OF THIS PROJECT GUTENBERG EBOOK ***\nlicence words\n",
 ]
@@ -52,9 +64,15 @@ TAILS = [
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("tail", TAILS)
 def test_the_frame_goes(tmp_path, head, tail):
-    body = f"The Book\n\nby A. Nobody\n\n\nCHAPTER I\n\n{wrapped(PARAGRAPH)}\n\nSo it began.\n\n\nCHAPTER II\n\n{wrapped(PARAGRAPH)}\n\nSo it ended.\n"
+    body = (
+        f"The Book\n\nby A. Nobody\n\n\nCHAPTER I\n\n{wrapped(PARAGRAPH)}\n\nSo it began.\n\n\n"
+        f"CHAPTER II\n\n{wrapped(PARAGRAPH)}\n\nSo it ended.\n"
+    )
     documents, tally = read(tmp_path, f"{head}\n\n{body}\n\n{tail}")
-    assert [d.paragraphs for d in documents] == [(PARAGRAPH, "So it began."), (PARAGRAPH, "So it ended.")]
+    assert [d.paragraphs for d in documents] == [
+        (PARAGRAPH, "So it began."),
+        (PARAGRAPH, "So it ended."),
+    ]
     assert [d.title for d in documents] == ["The Book: CHAPTER I", "The Book: CHAPTER II"]
     assert [d.id for d in documents] == ["books/a_book.txt/1", "books/a_book.txt/2"]
     assert tally.counters["read/documents"] == 2
@@ -77,35 +95,49 @@ def test_the_frame_goes(tmp_path, head, tail):
     ],
 )
 def test_headings(tmp_path, first, second):
-    documents, _ = read(tmp_path, f"\n\n{first}\n\n{wrapped(PARAGRAPH)}\n\n\n\n{second}\n\n{wrapped(PARAGRAPH)}\n")
+    documents, _ = read(
+        tmp_path, f"\n\n{first}\n\n{wrapped(PARAGRAPH)}\n\n\n\n{second}\n\n{wrapped(PARAGRAPH)}\n"
+    )
     assert [d.paragraphs for d in documents] == [(PARAGRAPH,), (PARAGRAPH,)]
 
 
 def test_contents_notes_and_marks_go(tmp_path):
     text = (
-        "THE BOOK\n\n\nCONTENTS\n\n CHAPTER I. The One      1\n CHAPTER II. The Other      20\n\n\nCHAPTER I. The One\n\n"
-        f"{wrapped(PARAGRAPH)}\n\nShe said _very\nloudly_ that it[1] cost 12_s_. [Illustration: a cat]\n\n* * * * *\n\n{wrapped(PARAGRAPH)}\n\n"
+        "THE BOOK\n\n\nCONTENTS\n\n CHAPTER I. The One      1\n CHAPTER II. The Other      20\n\n\n"
+        "CHAPTER I. The One\n\n"
+        f"{wrapped(PARAGRAPH)}\n\nShe said _very\nloudly_ that it[1] cost 12_s_. [Illustration: a "
+        f"cat]\n\n* * * * *\n\n{wrapped(PARAGRAPH)}\n\n"
         "CHAPTER II. The Other\n\n"
         + f"{wrapped(PARAGRAPH)}\n\n" * 20
         + "TRANSCRIBER'S NOTES\n\nThe spelling was kept.\n\nSo was all else.\n"
     )
     documents, tally = read(tmp_path, text)
     assert len(documents) == 2
-    assert documents[0].paragraphs == (PARAGRAPH, "She said very loudly that it cost 12s.", PARAGRAPH)
+    assert documents[0].paragraphs == (
+        PARAGRAPH,
+        "She said very loudly that it cost 12s.",
+        PARAGRAPH,
+    )
     assert set(documents[1].paragraphs) == {PARAGRAPH}
     assert tally.counters["dropped_lines/contents"] == 3
     assert tally.counters["dropped_lines/transcriber_note"] == 3
 
 
 def test_three_layouts_give_one_text(tmp_path):
-    paragraphs = [f"Paragraph {n} begins here and goes on. {SENTENCE * (n % 4 + 1)}And so it ends." for n in range(60)]
+    paragraphs = [
+        f"Paragraph {n} begins here and goes on. {SENTENCE * (n % 4 + 1)}And so it ends."
+        for n in range(60)
+    ]
     layouts = {
         "blank.txt": "\n\n".join(wrapped(p) for p in paragraphs),
         "wrapped.txt": "\n".join(wrapped(p) for p in paragraphs),
         "lines.txt": "\n".join(paragraphs),
         "spaced.txt": "\r\n\r\n".join(wrapped(p).replace("\n", " \r\n") for p in paragraphs),
     }
-    texts = {name: [p for d in read(tmp_path, text, name)[0] for p in d.paragraphs] for name, text in layouts.items()}
+    texts = {
+        name: [p for d in read(tmp_path, text, name)[0] for p in d.paragraphs]
+        for name, text in layouts.items()
+    }
     assert texts["blank.txt"] == paragraphs
     assert texts["lines.txt"] == paragraphs
     assert texts["spaced.txt"] == paragraphs
@@ -114,14 +146,28 @@ def test_three_layouts_give_one_text(tmp_path):
 
 
 def test_verse_is_kept(tmp_path):
-    text = f"CHAPTER I\n\n{wrapped(PARAGRAPH)}\n\n  Sing, goddess, the anger,\n    of one who was angry;\n  and sing it to me.\n\n{wrapped(PARAGRAPH)}\n"
+    text = (
+        f"CHAPTER I\n\n{wrapped(PARAGRAPH)}\n\n  Sing, goddess, the anger,\n    of one who was "
+        f"angry;\n  and sing it to me.\n\n{wrapped(PARAGRAPH)}\n"
+    )
     documents, _ = read(tmp_path, text)
-    assert documents[0].paragraphs[1] == "Sing, goddess, the anger, of one who was angry; and sing it to me."
+    assert (
+        documents[0].paragraphs[1]
+        == "Sing, goddess, the anger, of one who was angry; and sing it to me."
+    )
 
 
 def test_sections_are_of_a_sensible_length():
     long = ["x" * 1000] * 250
-    found = merged([("Part", []), ("One", ["y" * 100]), ("Two", ["z" * SHORTEST_CHAPTER]), ("Long", long), ("End", ["w"])])
+    found = merged(
+        [
+            ("Part", []),
+            ("One", ["y" * 100]),
+            ("Two", ["z" * SHORTEST_CHAPTER]),
+            ("Long", long),
+            ("End", ["w"]),
+        ]
+    )
     assert found[0] == ("Two", ["y" * 100, "z" * SHORTEST_CHAPTER])
     lengths = [sum(map(len, paragraphs)) for _, paragraphs in found[1:]]
     assert sum(lengths) == 250_001
@@ -145,7 +191,13 @@ def test_encodings(tmp_path, data, words):
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"), [(b"", "empty_file"), (b" \n\n", "empty_file"), (b"abc\0def", "binary"), (b"\xff\xfea", "bad_encoding")]
+    ("data", "reason"),
+    [
+        (b"", "empty_file"),
+        (b" \n\n", "empty_file"),
+        (b"abc\0def", "binary"),
+        (b"\xff\xfea", "bad_encoding"),
+    ],
 )
 def test_files_that_are_no_text(tmp_path, data, reason):
     documents, tally = read(tmp_path, data)
@@ -155,7 +207,7 @@ def test_files_that_are_no_text(tmp_path, data, reason):
 
 def test_the_samples(samples):
     for file_slice in reader.slices(str(samples / "books")):
-        tally = Tally(slice=file_slice)
+        tally = ReadCounters(slice=file_slice)
         documents = list(reader.read(file_slice, options_of(reader), tally))
         assert len(documents) >= 4, file_slice.name
         text = text_of(documents)
@@ -168,17 +220,25 @@ def test_the_samples(samples):
 
 
 def test_an_epub_is_read_in_the_order_of_its_spine(tmp_path):
-    body = f"<p>{PARAGRAPH}</p><p>A&nbsp;<i>b</i> c&mdash;d.<br/>E<sup>1</sup>.</p><p class='footnote'>note</p>"
+    body = (
+        f"<p>{PARAGRAPH}</p><p>A&nbsp;<i>b</i> c&mdash;d.<br/>E<sup>1</sup>.</p><p "
+        f"class='footnote'>note</p>"
+    )
     chapters = {
         "b.xhtml": chapter("Two", body),
         "a.xhtml": chapter("One", body),
         "c%20d.xhtml": "",
         "cover.xhtml": chapter("Cover", body),
     }
-    chapters["c d.xhtml"] = chapter("Three", f"<div>{PARAGRAPH}<blockquote><p>Inner one.</p></blockquote>after</div>")
+    chapters["c d.xhtml"] = chapter(
+        "Three", f"<div>{PARAGRAPH}<blockquote><p>Inner one.</p></blockquote>after</div>"
+    )
     del chapters["c%20d.xhtml"]
     path = write_epub(
-        tmp_path / "x.epub", chapters, order=[1, 0, 3, 2], extra=[("nav.xhtml", "nav"), ("n.xhtml", "scripted nav")]
+        tmp_path / "x.epub",
+        chapters,
+        order=[1, 0, 3, 2],
+        extra=[("nav.xhtml", "nav"), ("n.xhtml", "scripted nav")],
     )
     documents, tally = read(tmp_path, path.read_bytes(), "y.epub")
     assert [d.title for d in documents] == ["A Book: One", "A Book: Two", "A Book: Three"]
@@ -188,12 +248,17 @@ def test_an_epub_is_read_in_the_order_of_its_spine(tmp_path):
 
 
 def test_names_that_climb_lead_nowhere(tmp_path):
-    path = write_epub(tmp_path / "x.epub", {"../../../../etc/passwd": chapter("One", f"<p>{PARAGRAPH}</p>")})
+    path = write_epub(
+        tmp_path / "x.epub", {"../../../../etc/passwd": chapter("One", f"<p>{PARAGRAPH}</p>")}
+    )
     with pytest.raises(DataError, match="missing"):
         read(tmp_path, path.read_bytes(), "y.epub")
     path = write_epub(
         tmp_path / "x.epub",
-        {"../EPUB/a.xhtml": chapter("One", f"<p>{PARAGRAPH}</p>"), "a.xhtml": chapter("One", f"<p>{PARAGRAPH}</p>")},
+        {
+            "../EPUB/a.xhtml": chapter("One", f"<p>{PARAGRAPH}</p>"),
+            "a.xhtml": chapter("One", f"<p>{PARAGRAPH}</p>"),
+        },
     )
     assert len(read(tmp_path, path.read_bytes(), "y.epub")[0]) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.epub", "y.epub"]
@@ -201,7 +266,9 @@ def test_names_that_climb_lead_nowhere(tmp_path):
 
 def test_a_bomb_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(epub, "MOST_MEMBER_BYTES", 100_000)
-    path = write_epub(tmp_path / "x.epub", {"a.xhtml": chapter("One", "<p>" + "a" * 10_000_000 + "</p>")})
+    path = write_epub(
+        tmp_path / "x.epub", {"a.xhtml": chapter("One", "<p>" + "a" * 10_000_000 + "</p>")}
+    )
     assert path.stat().st_size < 100_000
     with pytest.raises(DataError, match="unpacks to more than a book can hold"):
         read(tmp_path, path.read_bytes(), "y.epub")
@@ -212,7 +279,8 @@ def test_entities_are_not_resolved(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(
             "META-INF/container.xml",
-            '<!DOCTYPE c [<!ENTITY e SYSTEM "file:///etc/passwd">]><container><rootfile full-path="&e;"/></container>',
+            '<!DOCTYPE c [<!ENTITY e SYSTEM "file:///etc/passwd">]><container><rootfile '
+            'full-path="&e;"/></container>',
         )
     with pytest.raises(DataError):
         read(tmp_path, path.read_bytes(), "y.epub")
@@ -232,21 +300,9 @@ def test_a_directory_without_books(tmp_path):
 
 
 def test_a_huge_text_is_refused(tmp_path):
-    assert read(tmp_path, "word " * 1000, maximum_document_bytes=1000)[1].counters["quarantined/too_large"] == 1
-
-
-def test_dedications_and_advertisements_go_where_that_is_wished(tmp_path):
-    sections = {
-        "DEDICATION TO A FRIEND": "Dear friend, this book would not be without you. ",
-        "CHAPTER I": SENTENCE,
-        "CHAPTER II. THE ADVERTISEMENT THAT NOBODY READ": "It stood in the newspaper for a week and nobody read it at all. ",
-        "BOOKS BY THE SAME AUTHOR": "The Mill. Crown octavo, six shillings, and it is the best of his novels. ",
-    }
-    content = "\n\n\n".join(f"{heading}\n\n{wrapped((text * 8).strip())}" for heading, text in sections.items())
-    kept, tally = read(tmp_path, content)
-    assert all(text.strip() in text_of(kept) for text in sections.values())
-    assert not {"dropped_lines/dedication", "dropped_lines/advertisement"} & set(tally.counters)
-    left, tally = read(tmp_path, content, dedications="drop", advertisements="drop")
-    found = {heading: text.strip() in text_of(left) for heading, text in sections.items()}
-    assert list(found.values()) == [False, True, True, False]
-    assert (tally.counters["dropped_lines/dedication"], tally.counters["dropped_lines/advertisement"]) == (1, 1)
+    assert (
+        read(tmp_path, "word " * 1000, maximum_document_bytes=1000)[1].counters[
+            "quarantined/too_large"
+        ]
+        == 1
+    )

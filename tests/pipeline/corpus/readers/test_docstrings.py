@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.docstrings.docstring_text import prose
-from pipeline.corpus.readers.docstrings.reader import reader
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.docstring_text import prose
+from cloze.pipeline.corpus.readers.docstrings import reader
 from tests.pipeline.corpus.reading import options_of
 
 NUMPYDOC = """
@@ -138,12 +139,16 @@ def test_no_prose(text):
 def package(tmp_path):
     root = tmp_path / "pack"
     (root / "sub" / "tests").mkdir(parents=True)
-    (root / "__init__.py").write_text('"""The package does one thing and does it well."""\nraise RuntimeError("imported")\n')
+    (root / "__init__.py").write_text(
+        '"""The package does one thing and does it well."""\nraise RuntimeError("imported")\n'
+    )
     (root / "sub" / "__init__.py").write_text("x = 1\n")
     (root / "sub" / "mod.py").write_text(
-        'class A:\n    """A class of things that are alike in some way."""\n    def f(self):\n        """The package does one thing and does it well."""\n'
+        'class A:\n    """A class of things that are alike in some way."""\n    def f(self):\n     '
+        '   """The package does one thing and does it well."""\n'
         "        def inner():\n            '''An inner function has a docstring as well.'''\n"
-        'add_newdoc("a", "b", """\n    An array that C code made for us.\n    """)\n_x_docs["y"] = """\nText that is shared among many.\n"""\n'
+        'add_newdoc("a", "b", """\n    An array that C code made for us.\n    """)\n_x_docs["y"] = '
+        '"""\nText that is shared among many.\n"""\n'
         'z = """\nA string that documents nothing at all.\n"""\n'
     )
     (root / "sub" / "tests" / "test_x.py").write_text('"""Tests are not read by anybody here."""')
@@ -153,7 +158,7 @@ def package(tmp_path):
 
 def read(path):
     file_slice = reader.slices(str(path))[0]
-    tally = Tally(slice=file_slice)
+    tally = ReadCounters(slice=file_slice)
     return list(reader.read(file_slice, options_of(reader), tally)), tally
 
 
@@ -169,25 +174,36 @@ def test_a_package(package):
         ),
     }
     assert tally.counters["dropped_lines/repeated_paragraph"] == 1
-    assert [(r.file, r.reason) for r in tally.unreadable] == [("docstrings/pack/bad.py", "syntax_error")]
+    assert [(r.file, r.reason) for r in tally.unreadable] == [
+        ("docstrings/pack/bad.py", "syntax_error")
+    ]
 
 
 def test_installed_packages_are_found_without_import():
     names = "numpy,scikit-learn,apache-beam,stdlib,numpy.linalg,typing_extensions"
     before = set(sys.modules)
     slices = {file_slice.name: file_slice for file_slice in reader.slices(names)}
-    assert list(slices) == ["numpy", "sklearn", "apache_beam", "stdlib", "numpy.linalg", "typing_extensions"]
+    assert list(slices) == [
+        "numpy",
+        "sklearn",
+        "apache_beam",
+        "stdlib",
+        "numpy.linalg",
+        "typing_extensions",
+    ]
     assert not {"sklearn", "apache_beam"} & (set(sys.modules) - before)
     stdlib = [name for name, _ in reader.files(slices["stdlib"])]
     assert {"json/decoder.py", "argparse.py"} <= set(stdlib)
-    assert not [name for name in stdlib if "site-packages" in name or name.startswith(("test/", "idlelib/"))]
+    assert not [
+        name for name in stdlib if "site-packages" in name or name.startswith(("test/", "idlelib/"))
+    ]
     assert not [name for name, _ in reader.files(slices["numpy"]) if "/tests/" in name]
     assert slices["numpy"].size > slices["numpy.linalg"].size > 0
 
 
 def test_prose_of_a_real_package():
     file_slice = reader.slices("json")[0]
-    documents = list(reader.read(file_slice, options_of(reader), Tally(slice=file_slice)))
+    documents = list(reader.read(file_slice, options_of(reader), ReadCounters(slice=file_slice)))
     assert [d.id for d in documents] == [
         f"docstrings/json/json{name}" for name in ("", ".decoder", ".encoder", ".scanner", ".tool")
     ][: len(documents)]
@@ -207,3 +223,15 @@ def test_a_directory_that_is_none(tmp_path):
         reader.slices(str(tmp_path / "x"))
     with pytest.raises(DataError, match="holds no Python file"):
         reader.slices(str(tmp_path))
+
+
+def test_a_directory_in_a_store_is_refused() -> None:
+    storage.write_bytes("memory://packages/demo/a.py", b'"""Some words."""')
+    with pytest.raises(
+        DataError,
+        match=(
+            "memory://packages/demo is in a store; source docstrings reads directories of this "
+            "machine"
+        ),
+    ):
+        reader.slices("memory://packages/demo")

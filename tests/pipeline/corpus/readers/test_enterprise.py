@@ -1,4 +1,6 @@
-"""Wikimedia Enterprise's dumps: their archives and lines, what is no article, what is broken; and folders and archives of pages."""
+"""Wikimedia Enterprise's dumps: their archives and lines, what is no article, what is broken; and
+folders and archives of pages.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,31 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.html import archive
-from pipeline.corpus.readers.html.reader import reader
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.html import archive
+from cloze.pipeline.corpus.readers.html.reader import reader
 from tests.pipeline.corpus.corpora import make, prose
 from tests.pipeline.corpus.reading import options_of
 
 TEXT = "It is an article about the mill of the town, and it has a few words."
 
 
-def article(number, title="Mill", text=TEXT, *, namespace=0, language="en", wiki="enwiki", wikitext="", **more):
-    body = {"html": f"<html><head><title>{title}</title></head><body><p>{text}</p></body></html>", "wikitext": wikitext}
+def article(
+    number,
+    title="Mill",
+    text=TEXT,
+    *,
+    namespace=0,
+    language="en",
+    wiki="enwiki",
+    wikitext="",
+    **more,
+):
+    body = {
+        "html": f"<html><head><title>{title}</title></head><body><p>{text}</p></body></html>",
+        "wikitext": wikitext,
+    }
     return {
         "name": title,
         "identifier": number,
@@ -41,7 +56,8 @@ def article(number, title="Mill", text=TEXT, *, namespace=0, language="en", wiki
 
 def lines(*records):
     return "".join(
-        (record if isinstance(record, str) else json.dumps(record, ensure_ascii=False)) + "\n" for record in records
+        (record if isinstance(record, str) else json.dumps(record, ensure_ascii=False)) + "\n"
+        for record in records
     ).encode()
 
 
@@ -59,7 +75,7 @@ def read_all(path, slices=None, *, stop=True, **options):
     """(documents, tallies) of all slices of a path."""
     documents, tallies = [], []
     for one in slices or reader.slices(str(path)):
-        tally = Tally(slice=one, stop=stop)
+        tally = ReadCounters(slice=one, stop=stop)
         documents += reader.read(one, options_of(reader, stop=stop, **options), tally)
         tallies.append(tally)
     return documents, tallies
@@ -83,20 +99,36 @@ DUMP = {
 
 
 @pytest.mark.parametrize(
-    "name", ["enwiki_namespace_0.tar.gz", "enwiki-NS0-20240101-ENTERPRISE-HTML.json.tar.gz", "enwiki.tgz", "enwiki.tar"]
+    "name",
+    [
+        "enwiki_namespace_0.tar.gz",
+        "enwiki-NS0-20240101-ENTERPRISE-HTML.json.tar.gz",
+        "enwiki.tgz",
+        "enwiki.tar",
+    ],
 )
 def test_an_archive(tmp_path, name):
     data = tar_of(DUMP)
     (tmp_path / name).write_bytes(data if name.endswith(".tar") else gzip.compress(data))
     documents, (tally,) = read_all(tmp_path)
-    assert [document.id for document in documents] == [f"html/{name}/{number}" for number in (1, 5, 9)]
-    assert (documents[0].title, documents[0].paragraphs, documents[0].language, documents[0].source) == (
+    assert [document.id for document in documents] == [
+        f"html/{name}/{number}" for number in (1, 5, 9)
+    ]
+    assert (
+        documents[0].title,
+        documents[0].paragraphs,
+        documents[0].language,
+        documents[0].source,
+    ) == (
         "Mill",
         (TEXT,),
         "en",
         "html",
     )
-    assert (documents[0].url, documents[0].licence) == ("https://en.wikipedia.org/wiki/Mill", "CC-BY-SA-3.0")
+    assert (documents[0].url, documents[0].licence) == (
+        "https://en.wikipedia.org/wiki/Mill",
+        "CC-BY-SA-3.0",
+    )
     assert (tally.origin.name, tally.origin.url) == ("enwiki", "https://en.wikipedia.org/")
     assert {name: count for name, count in tally.counters.items() if "bytes" not in name} == {
         "read/documents": 7,
@@ -128,7 +160,10 @@ def test_a_truncated_archive_is_told_in_a_sentence(tmp_path, share):
         tar_of(
             {
                 "a.ndjson": lines(
-                    *(article(number, f"Mill {number}", f"{TEXT} {noise[number * 90 :][:90]}") for number in range(2000))
+                    *(
+                        article(number, f"Mill {number}", f"{TEXT} {noise[number * 90 :][:90]}")
+                        for number in range(2000)
+                    )
                 )
             }
         )
@@ -138,7 +173,8 @@ def test_a_truncated_archive_is_told_in_a_sentence(tmp_path, share):
     with pytest.raises(DataError) as told:
         read_all(path)
     assert str(told.value) == (
-        f"{path}: the file ends inside a compressed stream; get the file again, or set corpus.on_error to quarantine to go on without it"
+        f"{path}: the file ends inside a compressed stream; get the file again, or set "
+        f"corpus.on_error to quarantine to go on without it"
     )
     documents, (tally,) = read_all(path, stop=False)
     assert 0 < len(documents) < 2000
@@ -157,7 +193,9 @@ def test_a_file_gives_the_same_however_it_is_cut(tmp_path, monkeypatch, packed):
     members = {
         f"part_{part}.ndjson": lines(
             *(
-                article(f"{part}-{number}", text=f"{TEXT} {noise[(part * 80 + number) * 4000 :][:4000]}")
+                article(
+                    f"{part}-{number}", text=f"{TEXT} {noise[(part * 80 + number) * 4000 :][:4000]}"
+                )
                 for number in range(80)
             ),
             "{",
@@ -165,15 +203,21 @@ def test_a_file_gives_the_same_however_it_is_cut(tmp_path, monkeypatch, packed):
         for part in range(2)
     }
     data = tar_of(members | {"Page.html": f"<html><body><p>{TEXT}</p></body></html>".encode()})
-    (tmp_path / ("a.tar.gz" if packed else "a.tar")).write_bytes(gzip.compress(data) if packed else data)
+    (tmp_path / ("a.tar.gz" if packed else "a.tar")).write_bytes(
+        gzip.compress(data) if packed else data
+    )
     whole, (tally,) = read_all(tmp_path)
     monkeypatch.setattr(archive, "SLICE_BYTES", 50_000)
     monkeypatch.setattr(archive, "_BLOCK", 10_240)
-    whole_again, _ = read_all(tmp_path, [reader._slice(path.name, str(path)) for path in tmp_path.iterdir()])
+    whole_again, _ = read_all(
+        tmp_path, [reader._slice(path.name, str(path)) for path in tmp_path.iterdir()]
+    )
     assert whole_again == whole
     slices = reader.slices(str(tmp_path))
     assert len(slices) > 3
-    assert sum(one.size for one in slices) == sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert sum(one.size for one in slices) == sum(
+        path.stat().st_size for path in tmp_path.iterdir()
+    )
     cut, tallies = read_all(tmp_path, slices)
     assert len(whole) == 161
     assert cut == whole
@@ -184,7 +228,14 @@ def test_a_file_gives_the_same_however_it_is_cut(tmp_path, monkeypatch, packed):
 
 def test_damage_is_told_by_one_slice(tmp_path, monkeypatch):
     noise = "".join(random.Random(3).choices("abcdefghij ", k=400_000))
-    data = gzip.compress(lines(*(article(number, text=f"{TEXT} {noise[number * 4000 :][:4000]}") for number in range(100))))
+    data = gzip.compress(
+        lines(
+            *(
+                article(number, text=f"{TEXT} {noise[number * 4000 :][:4000]}")
+                for number in range(100)
+            )
+        )
+    )
     path = tmp_path / "a.ndjson.gz"
     path.write_bytes(data[: len(data) // 2])
     monkeypatch.setattr(archive, "SLICE_BYTES", 20_000)
@@ -195,9 +246,15 @@ def test_damage_is_told_by_one_slice(tmp_path, monkeypatch):
 
 
 def test_the_language_of_an_article_chooses_its_rules(tmp_path):
-    german = "</p><h2>Einzelnachweise</h2><p>Es ist ein Nachweis, den niemand liest.</p><h2>References</h2><p>Das ist ein ganzer Satz"
+    german = (
+        "</p><h2>Einzelnachweise</h2><p>Es ist ein Nachweis, den niemand liest.</p><h2>References</"
+        "h2><p>Das ist ein ganzer Satz"
+    )
     (tmp_path / "a.ndjson").write_bytes(
-        lines(article(1, text=TEXT + german + ".", language="de", wiki="dewiki"), article(2, text=TEXT + german + "."))
+        lines(
+            article(1, text=TEXT + german + ".", language="de", wiki="dewiki"),
+            article(2, text=TEXT + german + "."),
+        )
     )
     documents, _ = read_all(tmp_path)
     assert [document.language for document in documents] == ["de", "en"]
@@ -224,7 +281,11 @@ def test_lines_that_are_no_articles_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("data", "advice"),
-    [(b"<mediawiki xml:lang='en'>", "source wikipedia"), (b"%PDF-1.4", "take its text out"), (b"", "holds no page")],
+    [
+        (b"<mediawiki xml:lang='en'>", "source wikipedia"),
+        (b"%PDF-1.4", "take its text out"),
+        (b"", "holds no page"),
+    ],
 )
 def test_other_files_are_told_as_what_they_are(tmp_path, data, advice):
     (tmp_path / "a.html").write_bytes(data)
@@ -235,13 +296,18 @@ def test_other_files_are_told_as_what_they_are(tmp_path, data, advice):
         read_all(tmp_path)
 
 
-PAGE = f"<html lang='de'><head><title>Mühle – Wikipedia</title></head><body><p>{TEXT}</p></body></html>"
+PAGE = (
+    f"<html lang='de'><head><title>Mühle – Wikipedia</title></head><body><p>{TEXT}</p></body></"
+    f"html>"
+)
 
 
 def test_folders_and_archives_of_pages(tmp_path):
     (tmp_path / "pages" / "M").mkdir(parents=True)
     (tmp_path / "pages" / "M" / "Mühle.html").write_bytes(
-        PAGE.replace(" – Wikipedia", "").encode("latin-1").replace(b"<head>", b"<head><meta charset='iso-8859-1'>")
+        PAGE.replace(" – Wikipedia", "")
+        .encode("latin-1")
+        .replace(b"<head>", b"<head><meta charset='iso-8859-1'>")
     )
     (tmp_path / "pages" / "talk.html").write_text(
         '<html><body class="mediawiki ns-1"><p>It is talk.</p></body></html>', encoding="utf-8"
@@ -255,7 +321,10 @@ def test_folders_and_archives_of_pages(tmp_path):
     data = tar_of({"M/Mühle.html": PAGE.encode(), "img/a.png": b"\x89PNG", "B.htm": PAGE.encode()})
     (tmp_path / "pages.tar.gz").write_bytes(gzip.compress(data))
     documents, _ = read_all(tmp_path / "pages.tar.gz")
-    assert [one.id for one in documents] == ["html/pages.tar.gz/M/Mühle.html", "html/pages.tar.gz/B.htm"]
+    assert [one.id for one in documents] == [
+        "html/pages.tar.gz/M/Mühle.html",
+        "html/pages.tar.gz/B.htm",
+    ]
 
 
 def zip_of(members, method=zipfile.ZIP_DEFLATED):
@@ -269,7 +338,10 @@ def zip_of(members, method=zipfile.ZIP_DEFLATED):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
 def test_a_zip_archive(tmp_path, method, monkeypatch):
-    pages = {f"M/{number}.html": PAGE.replace(TEXT, f"{TEXT} Mill {number} is small.").encode() for number in range(9)}
+    pages = {
+        f"M/{number}.html": PAGE.replace(TEXT, f"{TEXT} Mill {number} is small.").encode()
+        for number in range(9)
+    }
     data = zip_of({**pages, "img/a.png": b"\x89PNG", "M/.hidden.html": PAGE, **DUMP}, method)
     (tmp_path / "pages.zip").write_bytes(data)
     documents, (tally,) = read_all(tmp_path, stop=False)
@@ -277,14 +349,19 @@ def test_a_zip_archive(tmp_path, method, monkeypatch):
     assert [one.id for one in documents] == [f"html/pages.zip/{name}" for name in names]
     assert documents[8].paragraphs == (f"{TEXT} Mill 8 is small.",)
     assert tally.counters["quarantined/bad_json"] == 1
-    monkeypatch.setattr("pipeline.corpus.readers.html.archive.SLICE_BYTES", len(data) // 4)
+    monkeypatch.setattr("cloze.pipeline.corpus.readers.html.archive.SLICE_BYTES", len(data) // 4)
     slices = reader.slices(str(tmp_path / "pages.zip"))
     assert len(slices) > 2
     assert read_all(tmp_path, slices, stop=False)[0] == documents
 
 
 def test_a_damaged_zip_archive(tmp_path):
-    data = zip_of({f"{number}.html": PAGE.encode() + random.Random(number).randbytes(99).hex().encode() for number in range(4)})
+    data = zip_of(
+        {
+            f"{number}.html": PAGE.encode() + random.Random(number).randbytes(99).hex().encode()
+            for number in range(4)
+        }
+    )
     at = [match.start() for match in re.finditer(rb"PK\x03\x04", data)][2]
     (tmp_path / "hole.zip").write_bytes(data[: at + 60] + bytes(40) + data[at + 100 :])
     documents, (tally,) = read_all(tmp_path / "hole.zip", stop=False)
@@ -294,12 +371,17 @@ def test_a_damaged_zip_archive(tmp_path):
     (tmp_path / "cut.zip").write_bytes(data[:-30])
     documents, (tally,) = read_all(tmp_path / "cut.zip", stop=False)
     assert documents == []
-    assert "the archive's directory, at its end, cannot be read (File is not a zip file)" in tally.unreadable[0].sentence
+    assert (
+        "the archive's directory, at its end, cannot be read (File is not a zip file)"
+        in tally.unreadable[0].sentence
+    )
 
 
 def test_a_bomb_in_a_zip_archive(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.corpus.readers.html.zipped.FREE_BYTES", 1 << 16)
-    (tmp_path / "a.zip").write_bytes(zip_of({"a.html": PAGE.encode() + b" " * (4 << 20), "b.html": PAGE.encode()}))
+    monkeypatch.setattr("cloze.pipeline.corpus.readers.html.archive.FREE_BYTES", 1 << 16)
+    (tmp_path / "a.zip").write_bytes(
+        zip_of({"a.html": PAGE.encode() + b" " * (4 << 20), "b.html": PAGE.encode()})
+    )
     documents, (tally,) = read_all(tmp_path, stop=False)
     assert [one.id for one in documents] == ["html/a.zip/b.html"]
     assert tally.counters["quarantined/bomb"] == 1
@@ -308,11 +390,19 @@ def test_a_bomb_in_a_zip_archive(tmp_path, monkeypatch):
 def test_the_shards_are_the_same_for_one_and_two_workers(tmp_path):
     (tmp_path / "in").mkdir()
     for part in range(3):
-        own = [article(part * 100 + number, text=prose(part * 100 + number, 6)) for number in range(20)]
-        (tmp_path / "in" / f"wiki_{part}.tar.gz").write_bytes(gzip.compress(tar_of({"a.ndjson": lines(*own)})))
+        own = [
+            article(part * 100 + number, text=prose(part * 100 + number, 6)) for number in range(20)
+        ]
+        (tmp_path / "in" / f"wiki_{part}.tar.gz").write_bytes(
+            gzip.compress(tar_of({"a.ndjson": lines(*own)}))
+        )
     shards = []
     for workers in (1, 2):
-        result = make(tmp_path / f"out{workers}", f"html={tmp_path / 'in'}", workers=workers, shard_bytes=8192)
-        shards.append({path.name: path.read_bytes() for path in Path(result.artifact).glob("*.arrow")})
+        result = make(
+            tmp_path / f"out{workers}", f"html={tmp_path / 'in'}", workers=workers, shard_bytes=8192
+        )
+        shards.append(
+            {path.name: path.read_bytes() for path in Path(result.artifact).glob("*.arrow")}
+        )
     assert len(shards[0]) > 2
     assert shards[0] == shards[1]

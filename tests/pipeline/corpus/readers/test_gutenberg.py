@@ -1,42 +1,68 @@
-# ruff: noqa: E501  (texts and markup stand as they are)
-"""Project Gutenberg's frames of all times, and several in one file. The wordings are those of its files; the books are invented."""
+"""Project Gutenberg's frames of all times, and several in one file. The wordings are those of its
+files; the books are invented.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from pipeline.corpus.readers.base import Slice, Tally
-from pipeline.corpus.readers.books.gutenberg import strip_frame, title
+from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
+from cloze.pipeline.corpus.readers.books.gutenberg import strip_boilerplate, title
 
 BOOK = (
-    "CHAPTER I\n\n" + "It was the best of times, and nobody knew which of them it was.\nThe end of the story was far.\n\n" * 30
+    "CHAPTER I\n\n"
+    + (
+        "It was the best of times, and nobody knew which of them it was.\nThe end of the story was "
+        "far.\n\n"
+    )
+    * 30
 )
 
 SMALL_PRINT = (
-    "***START**THE SMALL PRINT!**FOR PUBLIC DOMAIN ETEXTS**START***\nWhy is this \"Small Print!\" statement here? You know: lawyers.\n\n"
-    "*BEFORE!* YOU USE OR READ THIS ETEXT\nBy using or reading any part of this PROJECT GUTENBERG-tm\netext, you indicate that you agree.\n\n"
+    "***START**THE SMALL PRINT!**FOR PUBLIC DOMAIN ETEXTS**START***\nWhy is this \"Small Print!\" "
+    "statement here? You know: lawyers.\n\n"
+    "*BEFORE!* YOU USE OR READ THIS ETEXT\nBy using or reading any part of this PROJECT "
+    "GUTENBERG-tm\netext, you indicate that you agree.\n\n"
     "WHAT IF YOU *WANT* TO SEND MONEY EVEN IF YOU DON'T HAVE TO?\n\n"
 )  # fmt: skip
 OLD_HEAD = (
-    "**The Project Gutenberg Etext of The Towers, by A. Nobody**\n\nCopyright laws are changing all over the world, be sure to check.\n\n"
-    "**Welcome To The World of Free Plain Vanilla Electronic Texts**\n\n**Etexts Readable By Both Humans and By Computers, Since 1971**\n\n"
+    "**The Project Gutenberg Etext of The Towers, by A. Nobody**\n\nCopyright laws are changing "
+    "all over the world, be sure to check.\n\n"
+    "**Welcome To The World of Free Plain Vanilla Electronic Texts**\n\n**Etexts Readable By Both "
+    "Humans and By Computers, Since 1971**\n\n"
 )
 
 HEADS = {
     "none": "",
-    "2020": "The Project Gutenberg eBook of The Towers\n\nTitle: The Towers\n\n*** START OF THE PROJECT GUTENBERG EBOOK THE TOWERS ***\n",
+    "2020": (
+        "The Project Gutenberg eBook of The Towers\n\nTitle: The Towers\n\n*** START OF THE "
+        "PROJECT GUTENBERG EBOOK THE TOWERS ***\n"
+    ),
     "2005": "Title: The Towers\n\n*** START OF THIS PROJECT GUTENBERG EBOOK THE TOWERS ***\n",
     "2004": "Title: The Towers\n\n***START OF THE PROJECT GUTENBERG EBOOK THE TOWERS***\n",
-    "two lines": "Title: The Towers\n\n*** START OF THIS PROJECT GUTENBERG EBOOK THE TOWERS\nOF THE TOWN ***\n",
+    "two lines": (
+        "Title: The Towers\n\n*** START OF THIS PROJECT GUTENBERG EBOOK THE TOWERS\nOF THE TOWN "
+        "***\n"
+    ),
     "e-text": "Title: The Towers\n\n*** START OF THE PROJECT GUTENBERG E-TEXT THE TOWERS ***\n",
-    "copyrighted": "Title: The Towers\n\n*** START OF THE COPYRIGHTED PROJECT GUTENBERG EBOOK THE TOWERS ***\n",
-    "1993": OLD_HEAD + SMALL_PRINT + "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
-    "1992": OLD_HEAD + SMALL_PRINT + "*END THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.07.02.92*END*\n",
-    "1995": OLD_HEAD + SMALL_PRINT + "*END THE SMALL PRINT! FOR COPYRIGHT PROTECTED ETEXTS*Ver.04.29.93*END*\n",
+    "copyrighted": (
+        "Title: The Towers\n\n*** START OF THE COPYRIGHTED PROJECT GUTENBERG EBOOK THE TOWERS ***\n"
+    ),
+    "1993": OLD_HEAD
+    + SMALL_PRINT
+    + "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
+    "1992": OLD_HEAD
+    + SMALL_PRINT
+    + "*END THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.07.02.92*END*\n",
+    "1995": OLD_HEAD
+    + SMALL_PRINT
+    + "*END THE SMALL PRINT! FOR COPYRIGHT PROTECTED ETEXTS*Ver.04.29.93*END*\n",
     "2002": OLD_HEAD
     + SMALL_PRINT.replace("ETEXTS", "EBOOKS")
     + "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN EBOOKS*Ver.02/11/02*END*\n",
-    "broken line": OLD_HEAD + SMALL_PRINT + "*END THE SMALL PRINT! FOR COPYRIGHT\nPROTECTED ETEXTS*END*\n",
+    "broken line": OLD_HEAD
+    + SMALL_PRINT
+    + "*END THE SMALL PRINT! FOR COPYRIGHT\nPROTECTED ETEXTS*END*\n",
     "again": "*** START OF THE PROJECT GUTENBERG EBOOK THE TOWERS ***\n\n\n"
     + OLD_HEAD
     + SMALL_PRINT
@@ -45,8 +71,14 @@ HEADS = {
 }
 TAILS = {
     "none": "",
-    "2020": "*** END OF THE PROJECT GUTENBERG EBOOK THE TOWERS ***\n\nUpdated editions will replace the previous one.\n\n*** START: FULL LICENSE ***\nlicence words\n",
-    "2005": "End of the Project Gutenberg EBook of The Towers, by A. Nobody\n\n*** END OF THIS PROJECT GUTENBERG EBOOK THE TOWERS ***\n\nlicence words\n",
+    "2020": (
+        "*** END OF THE PROJECT GUTENBERG EBOOK THE TOWERS ***\n\nUpdated editions will replace "
+        "the previous one.\n\n*** START: FULL LICENSE ***\nlicence words\n"
+    ),
+    "2005": (
+        "End of the Project Gutenberg EBook of The Towers, by A. Nobody\n\n*** END OF THIS PROJECT "
+        "GUTENBERG EBOOK THE TOWERS ***\n\nlicence words\n"
+    ),
     "2004": "***END OF THE PROJECT GUTENBERG EBOOK THE TOWERS***\nlicence words\n",
     "etext": "End of The Project Gutenberg Etext of The Towers, by A. Nobody\n",
     "etext 2": "End of this Project Gutenberg Etext of The Towers\nmore of it\n",
@@ -63,20 +95,25 @@ TAILS = {
     "italian": "Fine di questo Etext Project Gutenberg\n",
     "dutch": "Einde van het Project Gutenberg EBook van The Towers\n",
     "copyrighted": "End of this is COPYRIGHTED Project Gutenberg Etext of The Towers\n",
-    "small print": SMALL_PRINT + "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
+    "small print": SMALL_PRINT
+    + "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
     "top": "More information about this book is at the top of this file.\n\nlicence words\n",
 }
 
 
 def strip(text):
-    tally = Tally(slice=Slice(kind="books", name="a.txt", path="a.txt", size=0))
-    return strip_frame(text, tally).strip(), tally
+    tally = ReadCounters(slice=Slice(kind="books", name="a.txt", path="a.txt", size=0))
+    return strip_boilerplate(text, tally).strip(), tally
 
 
-LEFT = {"french 2": "\n\n\n\nFin du Projet..."}  # a line by itself that names nobody, and is taken for text
+LEFT = {
+    "french 2": "\n\n\n\nFin du Projet..."
+}  # a line by itself that names nobody, and is taken for text
 
 # A small print after the book is the only one.
-FRAMES = [(head, tail) for head in HEADS for tail in TAILS if tail != "small print" or head == "none"]
+FRAMES = [
+    (head, tail) for head in HEADS for tail in TAILS if tail != "small print" or head == "none"
+]
 
 
 @pytest.mark.parametrize(("head", "tail"), FRAMES)
@@ -102,7 +139,10 @@ def test_a_long_book_whose_frame_is_not_closed():
 
 
 def test_the_notice_between_plays():
-    notice = "<<THIS ELECTRONIC VERSION OF THE COMPLETE WORKS OF WILLIAM\nSHAKESPEARE IS COPYRIGHT 1990-1993 BY WORLD LIBRARY, INC., AND IS\nPROVIDED BY PROJECT GUTENBERG.>>"
+    notice = (
+        "<<THIS ELECTRONIC VERSION OF THE COMPLETE WORKS OF WILLIAM\nSHAKESPEARE IS COPYRIGHT "
+        "1990-1993 BY WORLD LIBRARY, INC., AND IS\nPROVIDED BY PROJECT GUTENBERG.>>"
+    )
     text, _ = strip(f"{HEADS['1993']}{BOOK}\n{notice}\n{BOOK}")
     assert "ELECTRONIC" not in text
     assert text.count("CHAPTER I") == 2

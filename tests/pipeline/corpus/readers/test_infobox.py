@@ -1,5 +1,6 @@
-# ruff: noqa: E501  (markup stands as it is)
-"""Infoboxes: names and values of the subject, in order and in plain words, from wikitext and from rendered pages."""
+"""Infoboxes: names and values of the subject, in order and in plain words, from wikitext and from
+rendered pages.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.corpus.document import Field
-from pipeline.corpus.readers.html.page import Rendered, content, parse
-from pipeline.corpus.readers.wikipedia.infobox import REASON, kind_of
-from pipeline.corpus.readers.wikipedia.wikitext import Markup
+from cloze.pipeline.corpus.document import InfoboxField
+from cloze.pipeline.corpus.readers.encyclopedia.infobox import REASON, kind_of
+from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
+from cloze.pipeline.corpus.readers.html.page import HtmlExtractor, content, parse
 from tests.pipeline.corpus.corpora import make, rows
 
-PROSE = "The town lies on the river, and it has a mill that the people of the valley built long ago."
+PROSE = (
+    "The town lies on the river, and it has a mill that the people of the valley built long ago."
+)
 NAMES = {6: ["file"], 14: ["category"], 10: ["template"], -2: ["media"]}
-MARKUP = Markup(NAMES, infoboxes=True)
+MARKUP = WikitextParser(NAMES, infoboxes=True)
 
 TOWN = f"""{{{{Infobox settlement
 | name               = Mill Town
@@ -34,7 +37,7 @@ TOWN = f"""{{{{Infobox settlement
 }}}}
 | motto              = {{{{lang|la|Mola|x=1}}}} & ''corn''
 | founded            = {{{{start date|1209|5|1}}}}
-| rate               = {{{{unknown rate|of it}}}} a year
+| rate               = {{{{unknown rate|of|it}}}} a year
 | pushpin_map        = Valley
 | bgcolor            = #ffcc00
 | website            = http://example.org/mill
@@ -56,25 +59,25 @@ def test_a_box_in_wikitext():
     found = MARKUP.extract(TOWN)
     assert found.paragraphs == [f"Mill Town is a town. {PROSE}"]
     assert found.infobox == [
-        Field("settlement", "name", "Mill Town"),
-        Field("settlement", "settlement type", "Market town"),
-        Field("settlement", "population total", "14,570"),
-        Field("settlement", "area total km2", "12.5"),
-        Field("settlement", "elevation m", "-3"),
-        Field("settlement", "leader name", "Ann Miller (since 1990); Bo Smith"),
-        Field("settlement", "twin towns", "Lyon; Torino"),
-        Field("settlement", "motto", "Mola & corn"),
-        Field("settlement", "founded", "1 May 1209"),
-        Field("mill", "wheels", "4"),
-        Field("mill", "stones", "six, old"),
-        Field("taxobox", "name", "Corn"),
-        Field("taxobox", "regnum", "Plantae"),
+        InfoboxField("settlement", "name", "Mill Town"),
+        InfoboxField("settlement", "settlement type", "Market town"),
+        InfoboxField("settlement", "population total", "14,570"),
+        InfoboxField("settlement", "area total km2", "12.5"),
+        InfoboxField("settlement", "elevation m", "-3"),
+        InfoboxField("settlement", "leader name", "Ann Miller (since 1990); Bo Smith"),
+        InfoboxField("settlement", "twin towns", "Lyon; Torino"),
+        InfoboxField("settlement", "motto", "Mola & corn"),
+        InfoboxField("settlement", "founded", "1 May 1209"),
+        InfoboxField("mill", "wheels", "4"),
+        InfoboxField("mill", "stones", "six, old"),
+        InfoboxField("taxobox", "name", "Corn"),
+        InfoboxField("taxobox", "regnum", "Plantae"),
     ]
     assert found.dropped[REASON] == 1  # the rate, of which only a server knows what it says
 
 
 def test_nothing_is_read_unless_it_is_wanted():
-    found = Markup(NAMES).extract(TOWN)
+    found = WikitextParser(NAMES).extract(TOWN)
     assert (found.infobox, found.dropped[REASON]) == ([], 0)
     assert found.paragraphs == MARKUP.extract(TOWN).paragraphs
 
@@ -85,7 +88,10 @@ def test_nothing_is_read_unless_it_is_wanted():
         ("{{Infobox person|name=A|b}} x", [("name", "A")]),
         ("{{Infobox person|born=[[Ulm|]], {{nowrap|in [[Baden]]}}}}", [("born", "Ulm, in Baden")]),
         ("{{Infobox person|formula=a=b}}", [("formula", "a=b")]),
-        ("{{Infobox person|born={{birth date|1879|3|14}} [[Ulm]]}}", [("born", "14 March 1879 Ulm")]),
+        (
+            "{{Infobox person|born={{birth date|1879|3|14}} [[Ulm]]}}",
+            [("born", "14 March 1879 Ulm")],
+        ),
         ("{{Infobox person|mass=<math>\\frac{a}{b}</math>|name=A}}", [("name", "A")]),
         ("{{Infobox person|name=A|open=[[Ulm|lost}} The end.", [("name", "A"), ("open", "lost")]),
         ("{{Infobox person|name=A", []),
@@ -98,12 +104,17 @@ def test_nothing_is_read_unless_it_is_wanted():
             [("place", "north of the river; Army: 40,000 men; Navy")],
         ),
         (
-            "{{Infobox x|born={{birth date|1809|2|12|mf=y}}|died={{death date and age|1865|4|15|1809|2|12}}}}",
+            "{{Infobox x|born={{birth date|1809|2|12|mf=y}}|died={{death date and "
+            "age|1865|4|15|1809|2|12}}}}",
             [("born", "February 12, 1809"), ("died", "15 April 1865")],
         ),
-        ("{{Infobox x|spouse={{ubl|{{marriage|A. B.|()=small|1842|1865}}|[[C]]}}}}", [("spouse", "A. B. (m. 1842–1865), C")]),
         (
-            "{{Infobox x|pop=145700|latNS=N|shown=n|code=#ffcc00|map_size=40|Map colour=red|logo=a b.svg}}",
+            "{{Infobox x|spouse={{ubl|{{marriage|A. B.|()=small|1842|1865}}|[[C]]}}}}",
+            [("spouse", "A. B. (m. 1842–1865), C")],
+        ),
+        (
+            "{{Infobox x|pop=145700|latNS=N|shown=n|code=#ffcc00|map_size=40|Map "
+            "colour=red|logo=a b.svg}}",
             [("pop", "145700"), ("latNS", "N")],
         ),
         ("{{Infobox x|a={|\n! b\n|-\n| c\n|}|d=e}}", [("d", "e")]),
@@ -152,16 +163,16 @@ Miller<br/>Bo&#160;Smith <style>.x{{}}</style></td></tr>
 
 
 def test_a_box_in_a_rendered_page():
-    found = Rendered(infoboxes=True).extract(content(parse(PAGE)))
+    found = HtmlExtractor(infoboxes=True).extract(content(parse(PAGE)))
     assert found.paragraphs == [PROSE]
     assert found.infobox == [
-        Field("settlement", "Country", "Corn Land"),
-        Field("settlement", "Mayors", "Ann Miller; Bo Smith"),
-        Field("settlement", "Population (2011), Total", "14,570"),
-        Field("settlement", "Population (2011), Rank", "3rd [in the valley]; 9th"),
-        Field("settlement", "Lowest", "−3 m"),
+        InfoboxField("settlement", "Country", "Corn Land"),
+        InfoboxField("settlement", "Mayors", "Ann Miller; Bo Smith"),
+        InfoboxField("settlement", "Population (2011), Total", "14,570"),
+        InfoboxField("settlement", "Population (2011), Rank", "3rd [in the valley]; 9th"),
+        InfoboxField("settlement", "Lowest", "−3 m"),
     ]
-    assert Rendered().extract(content(parse(PAGE))).infobox == []
+    assert HtmlExtractor().extract(content(parse(PAGE))).infobox == []
 
 
 def dump(tmp_path: Path) -> Path:
@@ -170,8 +181,13 @@ def dump(tmp_path: Path) -> Path:
         f"{PROSE} It is said {n} times. Write to ann@mill.example." for n in range(3)
     )
     pages = "".join(
-        f"<page><title>{title}</title><ns>0</ns><id>{number}</id><revision><id>1</id><text>{body}</text></revision></page>"
-        for number, (title, body) in enumerate((("Mill Town", text.replace("Mola", "ann@mill.example")), ("Corn", PROSE * 3)))
+        (
+            f"<page><title>{title}</title><ns>0</ns><id>{number}</id><revision><id>1</"
+            f"id><text>{body}</text></revision></page>"
+        )
+        for number, (title, body) in enumerate(
+            (("Mill Town", text.replace("Mola", "ann@mill.example")), ("Corn", PROSE * 3))
+        )
     )
     path.write_text(f'<mediawiki xml:lang="en">{pages}</mediawiki>')
     return path
@@ -180,7 +196,10 @@ def dump(tmp_path: Path) -> Path:
 def test_they_land_beside_the_text_and_in_the_card(tmp_path):
     settings = {"minimum_words": 5, "dedup": "none", "mask_personal_data": ["email"]}
     source = f"wikipedia={dump(tmp_path)}"
-    found = {row["title"]: row for row in rows(make(tmp_path / "kept", source, infobox="metadata", **settings))}
+    found = {
+        row["title"]: row
+        for row in rows(make(tmp_path / "kept", source, infobox="metadata", **settings))
+    }
     fields = found["Mill Town"]["infobox"]
     assert fields[0] == {"box": "settlement", "name": "name", "value": "Mill Town"}
     assert [field["value"] for field in fields if field["name"] == "motto"] == ["<email> & corn"]
@@ -188,7 +207,10 @@ def test_they_land_beside_the_text_and_in_the_card(tmp_path):
     card = json.loads((tmp_path / "kept" / "card.json").read_text())
     assert card["infoboxes"] == {"documents": 1, "fields": len(fields)}
     assert card["dropped_lines"][REASON] == 1
-    assert "1 documents have infoboxes, with 13 fields" in (tmp_path / "kept" / "card.html").read_text()
+    assert (
+        "1 documents have infoboxes, with 13 fields"
+        in (tmp_path / "kept" / "card.html").read_text()
+    )
 
     plain = {row["title"]: row for row in rows(make(tmp_path / "dropped", source, **settings))}
     assert {title: row["sentences"] for title, row in plain.items()} == {

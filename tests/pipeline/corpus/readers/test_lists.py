@@ -1,15 +1,17 @@
-"""Lists are kept whole or dropped whole, with what leads to them; sentences are told by their words."""
+"""Lists are kept whole or dropped whole, with what leads to them; sentences are told by their
+words.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from pipeline.corpus.document import A_HOLE
-from pipeline.corpus.readers.prose import ends_as_sentence, reads_as_prose, reads_as_statement
-from pipeline.corpus.readers.wikipedia.wikitext import Markup
-from pipeline.corpus.steps.sentences import split, split_paragraph
+from cloze.pipeline.corpus.document import A_HOLE
+from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
+from cloze.pipeline.corpus.readers.prose import ends_as_sentence, reads_as_prose, reads_as_statement
+from cloze.pipeline.corpus.steps.sentences import split, split_paragraph
 
-MARKUP = Markup({6: ["file"]})
+MARKUP = WikitextParser({6: ["file"]})
 
 
 def sentences(wikitext, markup=MARKUP):
@@ -17,16 +19,25 @@ def sentences(wikitext, markup=MARKUP):
 
 
 CLAUSES = (
-    "It grew. There were three causes:\n* the fall of the [[dollar]];\n* the rise of prices; and\n* bad harvests.\nIt ended."
+    "It grew. There were three causes:\n* the fall of the [[dollar]];\n* the rise of prices; and\n"
+    "* bad harvests.\nIt ended."
 )
-NAMES = "It grew. Its members were:\n* [[Ann Roe]]\n* [[John Doe]], a poet\n* He was the last of them to join.\nIt ended."
+NAMES = (
+    "It grew. Its members were:\n* [[Ann Roe]]\n* [[John Doe]], a poet\n* He was the last of them "
+    "to join.\nIt ended."
+)
 SENTENCES = (
-    "It grew.\n* The first of them was built of stone.\n** It was rebuilt in brick.\n* The second one fell down.\nIt ended."
+    "It grew.\n* The first of them was built of stone.\n** It was rebuilt in brick.\n* The second "
+    "one fell down.\nIt ended."
 )
-FORMULA = "It grew. The area of it is\n:<math>\\frac{a}{b}</math>\nwhere a is the length of it. It is small."
+FORMULA = (
+    "It grew. The area of it is\n:<math>\\frac{a}{b}</math>\nwhere a is the length of it. It is "
+    "small."
+)
 TABLE = "It grew. The results were:\n{|\n! a !! b\n|-\n| 1 || 2\n|}\nIt ended."
 TERMS = (
-    "It grew.\n; Walls : These are the parts that carry the roof.\n; Roof\n: This is the part that keeps rain out.\nIt ended."
+    "It grew.\n; Walls : These are the parts that carry the roof.\n; Roof\n: This is the part that "
+    "keeps rain out.\nIt ended."
 )
 QUOTED = "He wrote in a letter:\n: I have seen the sea, and it is not as I thought.\nIt ended."
 POEM = "The first lines read:\n: Sing, goddess, of the anger,\n: of Achilles\nIt ended."
@@ -35,7 +46,9 @@ POEM = "The first lines read:\n: Sing, goddess, of the anger,\n: of Achilles\nIt
 @pytest.mark.parametrize(
     ("wikitext", "expected"),
     [
-        (CLAUSES, ["It grew.", "There were three causes: the fall of the dollar; the rise of prices; and bad harvests.", "It ended."]),
+        (CLAUSES, ["It grew.", (
+            "There were three causes: the fall of the dollar; the rise of prices; and bad harvests."
+        ), "It ended."]),
         (NAMES, ["It grew.", "It ended."]),
         (
             SENTENCES,
@@ -45,9 +58,13 @@ POEM = "The first lines read:\n: Sing, goddess, of the anger,\n: of Achilles\nIt
         (TABLE, ["It grew.", "It ended."]),
         (
             TERMS,
-            ["It grew.", "Walls: These are the parts that carry the roof.", "Roof: This is the part that keeps rain out.", "It ended."],
+            ["It grew.", (
+                "Walls: These are the parts that carry the roof."
+            ), "Roof: This is the part that keeps rain out.", "It ended."],
         ),
-        (QUOTED, ["He wrote in a letter: I have seen the sea, and it is not as I thought.", "It ended."]),
+        (QUOTED, [(
+            "He wrote in a letter: I have seen the sea, and it is not as I thought."
+        ), "It ended."]),
         (POEM, ["It ended."]),
         ("It grew. See the following:\n== Later ==\nIt ended.", ["It grew.", "It ended."]),
         (";Early years\nHe lived in a town by the sea.", ["He lived in a town by the sea."]),
@@ -60,18 +77,28 @@ def test_a_list_is_whole_or_gone(wikitext, expected):
 def test_what_goes_is_counted():
     found = MARKUP.extract(NAMES)
     assert found.dropped == {"list_item": 3}
-    assert [A_HOLE.sub("…", text) for text in found.paragraphs] == ["It grew. Its members were: …", "It ended."]
+    assert [A_HOLE.sub("…", text) for text in found.paragraphs] == [
+        "It grew. Its members were: …",
+        "It ended.",
+    ]
 
 
 @pytest.mark.parametrize(
-    "text", ["It was a library for .NET", "It was the record no. 35", "He wrote it in vol. 3", "One, two and three,"]
+    "text",
+    [
+        "It was a library for .NET",
+        "It was the record no. 35",
+        "He wrote it in vol. 3",
+        "One, two and three,",
+    ],
 )
 def test_a_mark_inside_the_last_word_ends_nothing(text):
     assert not ends_as_sentence(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["He left.", 'He said "I do."', "Er sagte: „So ist es.“", "It was so.) ", "それは本である。」"]
+    "text",
+    ["He left.", 'He said "I do."', "Er sagte: „So ist es.“", "It was so.) ", "それは本である。」"],
 )
 def test_ends(text):
     assert ends_as_sentence(text)
@@ -80,9 +107,15 @@ def test_ends(text):
 @pytest.mark.parametrize(
     ("paragraph", "expected"),
     [
-        ("Who Goes There? (film) is a film. It won.", ["Who Goes There? (film) is a film.", "It won."]),
-        ("They made Oh No! (live) in May. It sold.", ["They made Oh No! (live) in May.", "It sold."]),
-        ("He asked why. (He was old.) She left.", ["He asked why.", "(He was old.) She left."]),
+        (
+            "Who Goes There? (film) is a film. It won.",
+            ["Who Goes There? (film) is a film.", "It won."],
+        ),
+        (
+            "They made Oh No! (live) in May. It sold.",
+            ["They made Oh No! (live) in May.", "It sold."],
+        ),
+        ("He asked why. (He was old.) She left.", ["He asked why.", "(He was old.)", "She left."]),
     ],
 )
 def test_a_bracket_behind_a_title_begins_no_sentence(paragraph, expected):
@@ -122,14 +155,17 @@ def test_short_sentences_are_prose(text):
 
 
 def test_tables_by_option():
-    table = "{| class=x\n|+ People\n! Year !! style='a' | Number\n|-\n| 1990 || rowspan=2 | 5,000\n|-\n| 1991\n|}\nIt ended."
-    assert Markup({}, kept_tables="prose").extract(table).paragraphs == [
+    table = (
+        "{| class=x\n|+ People\n! Year !! style='a' | Number\n|-\n| 1990 || rowspan=2 | 5,000\n|-\n"
+        "| 1991\n|}\nIt ended."
+    )
+    assert WikitextParser({}, kept_tables="prose").extract(table).paragraphs == [
         "People",
         "Year: 1990; Number: 5,000.",
         "Year: 1991; Number: 5,000.",
         "It ended.",
     ]
-    assert Markup({}, kept_tables="markdown").extract(table).paragraphs == [
+    assert WikitextParser({}, kept_tables="markdown").extract(table).paragraphs == [
         "People",
         "| Year | Number |",
         "| --- | --- |",
@@ -139,9 +175,11 @@ def test_tables_by_option():
     ]
     assert MARKUP.extract(table).paragraphs == ["It ended."]
     layout = "{|\n|-\n| It is only laid out. || So is this.\n|}\nIt ended."
-    assert Markup({}, kept_tables="prose").extract(layout).paragraphs == ["It ended."]
+    assert WikitextParser({}, kept_tables="prose").extract(layout).paragraphs == ["It ended."]
 
 
 def test_formulas_by_option():
     text = "Take <math>\\frac{1}{2} [x]</math> of it, [[as]] they say."
-    assert Markup({}, formulas="latex").extract(text).paragraphs == ["Take $\\frac{1}{2} [x]$ of it, as they say."]
+    assert WikitextParser({}, formulas="latex").extract(text).paragraphs == [
+        "Take $\\frac{1}{2} [x]$ of it, as they say."
+    ]

@@ -1,4 +1,6 @@
-"""Books in Markdown: chapters by headings, no mark of the format in the text, and none of the text lost."""
+"""Books in Markdown: chapters by headings, no mark of the format in the text, and none of the text
+lost.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ print("no text")
 def test_a_book_in_markdown(tmp_path):
     documents, tally = read(tmp_path, BOOK, "a_book.md")
     assert [one.title for one in documents] == ["The Book: The Beginning", "The Book: The Middle"]
-    assert documents[0].paragraphs == (f"It was the best of times, and nobody knew which of them it was. {PARAGRAPH}",)
+    assert documents[0].paragraphs == (
+        f"It was the best of times, and nobody knew which of them it was. {PARAGRAPH}",
+    )
     assert documents[1].paragraphs == (
         SENTENCE.strip(),
         "One thing was said at the inn, and it was this one.",
@@ -56,7 +60,9 @@ def test_a_book_in_markdown(tmp_path):
         f"2 * 3 is six, he said; and so it ended. {(SENTENCE * 4).strip()}",
     )
     dropped = {
-        name.removeprefix("dropped_lines/"): n for name, n in tally.counters.items() if name.startswith("dropped_lines/")
+        name.removeprefix("dropped_lines/"): n
+        for name, n in tally.counters.items()
+        if name.startswith("dropped_lines/")
     }
     assert dropped == {"heading": 3, "front_matter": 4, "footnote": 1, "table": 1, "code": 1}
 
@@ -70,6 +76,42 @@ def test_told_by_name_or_by_headings(tmp_path, name):
 
 
 def test_plain_text_with_a_number_sign_is_no_markdown(tmp_path):
-    text = f"CHAPTER I\n\nHe went by\n# 12 bus, with * marks and _italics_.\n\n{wrapped(PARAGRAPH)}\n"
+    text = (
+        f"CHAPTER I\n\nHe went by\n# 12 bus, with * marks and _italics_.\n\n{wrapped(PARAGRAPH)}\n"
+    )
     (document,), _ = read(tmp_path, text)
     assert document.paragraphs[0] == "He went by # 12 bus, with * marks and italics."
+
+
+CLAUSES = """# Gesetz
+
+## Abschnitt 1
+
+(1) Zuständig sind die Behörden der Länder, soweit
+
+1.  sie die Aufsicht über die Mühlen führen und
+
+        a)  die Mühle an einem Bach des Landes steht oder
+
+        b)  der Müller es schriftlich beantragt hat;
+
+2.  nichts anderes bestimmt ist.
+
+    *   Kunden nach ihren Wünschen fragen, beraten und ihnen die Mühle zeigen
+
+It is built by:
+
+    make all
+    gcc -o mill mill.c
+
+    for stone in stones: grind(stone)
+"""
+
+
+def test_indented_prose_is_text_and_indented_code_is_none(tmp_path):
+    text = text_of(read(tmp_path, CLAUSES, "a.md")[0])
+    assert "die Mühle an einem Bach des Landes steht oder" in text
+    assert "der Müller es schriftlich beantragt hat" in text
+    assert "Kunden nach ihren Wünschen fragen" in text
+    assert "make all" not in text
+    assert "grind" not in text

@@ -1,4 +1,6 @@
-"""A multistream dump read in parts: the same documents as reading it whole, whatever is damaged in it."""
+"""A multistream dump read in parts: the same documents as reading it whole, whatever is damaged in
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ import bz2
 
 import pytest
 
-from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.wikipedia import multistream
-from pipeline.corpus.readers.wikipedia.dump import reader
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.encyclopedia import dump
+from cloze.pipeline.corpus.readers.encyclopedia.dump import reader
 from tests.pipeline.corpus.readers.made import HEAD, page
 from tests.pipeline.corpus.reading import options_of
 
@@ -19,7 +21,10 @@ HEADER = HEAD.replace("Our Wiki", "Our Wiki</namespace><namespace key='6'>Datei"
 
 
 def text(number):
-    return f"[[Datei:X.jpg|thumb|caption]]It is article {number} of the dump.{' And more of it is here.' * (number % 40)}"
+    return (
+        f"[[Datei:X.jpg|thumb|caption]]It is article {number} of the "
+        f"dump.{' And more of it is here.' * (number % 40)}"
+    )
 
 
 def write(directory, streams=30, pages=4, index=INDEX, change=None):
@@ -28,7 +33,9 @@ def write(directory, streams=30, pages=4, index=INDEX, change=None):
     lines, offset = [], len(packed[0])
     for stream in range(streams):
         numbers = range(stream * pages + 1, (stream + 1) * pages + 1)
-        packed.append(bz2.compress("".join(page(f"P{n}", text(n), number=n) for n in numbers).encode()))
+        packed.append(
+            bz2.compress("".join(page(f"P{n}", text(n), number=n) for n in numbers).encode())
+        )
         lines += [f"{offset}:{n}:P{n}\n" for n in numbers]
         offset += len(packed[-1])
     packed.append(bz2.compress(b"</mediawiki>"))
@@ -43,14 +50,14 @@ def write(directory, streams=30, pages=4, index=INDEX, change=None):
 def read(path, stop=True):
     documents, tallies = [], []
     for file_slice in reader.slices(str(path)):
-        tallies.append(Tally(slice=file_slice, stop=stop))
+        tallies.append(ReadCounters(slice=file_slice, stop=stop))
         documents += reader.read(file_slice, options_of(reader, stop=stop), tallies[-1])
     return documents, tallies
 
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(multistream, "SLICE_BYTES", 1500)
+    monkeypatch.setattr(dump, "SLICE_BYTES", 1500)
 
 
 @pytest.mark.parametrize("index", [INDEX, INDEX.removesuffix(".bz2")])
@@ -60,7 +67,9 @@ def test_parts_give_the_documents_of_the_whole(tmp_path, index):
     path = write(tmp_path / "parts", index=index)
     slices = reader.slices(str(path))
     assert len(slices) > 3
-    assert [file_slice.span[0] for file_slice in slices[1:]] == [file_slice.span[1] for file_slice in slices[:-1]]
+    assert [file_slice.span[0] for file_slice in slices[1:]] == [
+        file_slice.span[1] for file_slice in slices[:-1]
+    ]
     assert (slices[0].span[0], slices[-1].span[1]) == (0, path.stat().st_size)
     assert sum(file_slice.size for file_slice in slices) == path.stat().st_size
     assert {reader.files(file_slice)[0] for file_slice in slices} == {(NAME, str(path))}
@@ -68,7 +77,9 @@ def test_parts_give_the_documents_of_the_whole(tmp_path, index):
     assert documents == whole
     assert len(whole) == 120
     assert whole[0].id == f"wikipedia/{NAME}/1"
-    assert all(d.text.startswith("It is article") for d in documents)  # the names of namespaces are known in every part
+    assert all(
+        d.text.startswith("It is article") for d in documents
+    )  # the names of namespaces are known in every part
     assert sum(tally.counters["read/documents"] for tally in tallies) == 120
     assert not any(tally.unreadable for tally in tallies)
 
@@ -80,15 +91,20 @@ def test_a_small_dump_is_one_split(tmp_path):
 @pytest.mark.usefixtures("small_parts")
 def test_names_of_numbered_dumps(tmp_path):
     path = write(tmp_path / "a", index=None)
-    numbered = path.rename(path.parent / "enwiki-20260101-pages-articles-multistream7.xml-p5p900.bz2")
-    assert multistream.index_name(str(numbered)) is None
+    numbered = path.rename(
+        path.parent / "enwiki-20260101-pages-articles-multistream7.xml-p5p900.bz2"
+    )
+    assert dump.index_name(str(numbered)) is None
     index = path.parent / "enwiki-20260101-pages-articles-multistream-index7.txt-p5p900.bz2"
     index.write_bytes(b"")
-    assert multistream.index_name(str(numbered)) == str(index)
+    assert dump.index_name(str(numbered)) == str(index)
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("lines", [b"", b"no index\n", b"7:1:A\n2000:2:B\n4000:3:C\n", b"999999999:1:A\n", b"\0\xff" * 100])
+@pytest.mark.parametrize(
+    "lines",
+    [b"", b"no index\n", b"7:1:A\n2000:2:B\n4000:3:C\n", b"999999999:1:A\n", b"\0\xff" * 100],
+)
 def test_an_index_that_does_not_fit_is_left_alone(tmp_path, lines):
     path = write(tmp_path / "a")
     (tmp_path / "a" / INDEX).write_bytes(bz2.compress(lines))

@@ -1,4 +1,6 @@
-"""A file that is no text is told as what it is, and the source that reads it is named; what is text passes."""
+"""A file that is no text is told as what it is, and the source that reads it is named; what is text
+passes.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,31 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.core.errors import DataError
-from pipeline.corpus.readers import find_reader
-from pipeline.corpus.readers.base import Tally
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers.base import ReadCounters
 from tests.pipeline.corpus.reading import options_of
 
 DUMP = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" xml:lang="en">\n  <siteinfo>\n'
 OTHERS = {
     "MediaWiki dump": (DUMP.encode(), "source wikipedia"),
-    "MediaWiki dump, declared": (b'<?xml version="1.0" encoding="utf-8"?>\n' + DUMP.encode(), "source wikipedia"),
-    "MediaWiki dump, cut": (b"  <page>\n    <title>Anarchism</title>\n    <ns>0</ns>\n", "back between <mediawiki>"),
+    "MediaWiki dump, declared": (
+        b'<?xml version="1.0" encoding="utf-8"?>\n' + DUMP.encode(),
+        "source wikipedia",
+    ),
+    "MediaWiki dump, cut": (
+        b"  <page>\n    <title>Anarchism</title>\n    <ns>0</ns>\n",
+        "back between <mediawiki>",
+    ),
     "WikiExtractor": (
         b'<doc id="12" url="https://en.wikipedia.org/?curid=12" title="Anarchism">\nAnarchism\n',
         "source wikiextractor",
     ),
     "WARC": (b"WARC/1.0\r\nWARC-Type: warcinfo\r\n", "source warc"),
-    "HTML": (b"\n<!DOCTYPE html>\n<html><body><p>Text.</p></body></html>", "name it as source html"),
+    "HTML": (
+        b"\n<!DOCTYPE html>\n<html><body><p>Text.</p></body></html>",
+        "name it as source html",
+    ),
     "Enterprise": (
         b'{"name":"Mill","identifier":12,"abstract":"A mill.","version":{"identifier":3},',
         "name it as source html",
@@ -41,12 +52,14 @@ def read(tmp_path, kind, data, **settings):
     (tmp_path / "a.txt").write_bytes(data)
     reader = find_reader(kind)
     (found,) = reader.slices(str(tmp_path / "a.txt"))
-    tally = Tally(slice=found, stop=settings.pop("stop", True))
+    tally = ReadCounters(slice=found, stop=settings.pop("stop", True))
     return list(reader.read(found, options_of(reader, stop=tally.stop, **settings), tally)), tally
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize(("kind", "settings"), [("books", {}), ("text", {}), ("text", {"blank_line_documents": True})])
+@pytest.mark.parametrize(
+    ("kind", "settings"), [("books", {}), ("text", {}), ("text", {"blank_line_documents": True})]
+)
 def test_refused_with_its_name(tmp_path, kind, settings, name):
     data, advice = OTHERS[name]
     with pytest.raises(DataError) as told:
@@ -88,11 +101,15 @@ def test_sources_that_read_something_else_tell_it_too(tmp_path, kind, name):
 
 
 def test_a_field_of_an_article_can_be_read_as_json(tmp_path):
-    record = b'{"name":"Mill","identifier":12,"version":{},"abstract":"It is a mill of the town."}\n'
+    record = (
+        b'{"name":"Mill","identifier":12,"version":{},"abstract":"It is a mill of the town."}\n'
+    )
     (tmp_path / "a.txt").write_bytes(record)
     (found,) = find_reader("jsonl").slices(str(tmp_path / "a.txt"))
     found = replace(found, fields=(("text", "abstract"),))
-    (document,) = find_reader("jsonl").read(found, options_of(find_reader("jsonl")), Tally(slice=found))
+    (document,) = find_reader("jsonl").read(
+        found, options_of(find_reader("jsonl")), ReadCounters(slice=found)
+    )
     assert document.paragraphs == ("It is a mill of the town.",)
 
 

@@ -1,4 +1,6 @@
-"""What a removal leaves in a sentence: slots that are mended, holes that stay, and words that nobody may touch."""
+"""What a removal leaves in a sentence: slots that are mended, holes that stay, and words that
+nobody may touch.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.corpus.document import HOLE_TEMPLATE as T
-from pipeline.corpus.readers.slots import PHONES as P
-from pipeline.corpus.readers.slots import SLOT as S
-from pipeline.corpus.readers.slots import mend
+from cloze.pipeline.corpus.document import HOLE_TEMPLATE as T
+from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP as S
+from cloze.pipeline.corpus.readers.encyclopedia.elements import PHONES as P
+from cloze.pipeline.corpus.readers.encyclopedia.elements import close_gaps
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ from pipeline.corpus.readers.slots import mend
     ],
 )
 def test_slots_are_closed(raw, expected):
-    assert mend(raw) == expected
+    assert close_gaps(raw) == expected
 
 
 @pytest.mark.parametrize(
@@ -49,15 +51,19 @@ def test_slots_are_closed(raw, expected):
     ],
 )
 def test_nothing_is_mended_where_nothing_went(text):
-    assert mend(text) == text
+    assert close_gaps(text) == text
 
 
 PIECES = [*'()[];,:." “”«»', "or", "and", "word", "born 1935", "it"]
 
 
-@given(st.lists(st.sampled_from([*PIECES, S, P, T]), max_size=14).map(lambda pieces: " ".join("".join(pieces).split())))
+@given(
+    st.lists(st.sampled_from([*PIECES, S, P, T]), max_size=14).map(
+        lambda pieces: " ".join("".join(pieces).split())
+    )
+)
 def test_no_slot_is_left_and_no_other_word_goes(text):
-    found = mend(text)
+    found = close_gaps(text)
     assert S not in found
     assert P not in found
     assert found.count("word") == text.count("word")
@@ -66,4 +72,4 @@ def test_no_slot_is_left_and_no_other_word_goes(text):
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map(" ".join))
 def test_without_a_slot_only_blanks_go(text):
-    assert mend(text).replace(" ", "") == text.replace(" ", "")
+    assert close_gaps(text).replace(" ", "") == text.replace(" ", "")

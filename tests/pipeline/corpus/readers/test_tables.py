@@ -1,4 +1,6 @@
-"""Sources of records and of plain text: jsonl, parquet, arrow, text; fields by name, bad lines, parts; and where sources may lie."""
+"""Sources of records and of plain text: jsonl, parquet, arrow, text; fields by name, bad lines,
+parts; and where sources may lie.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from pipeline.core.errors import DataError
-from pipeline.corpus.readers import find_reader
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.paragraphs import paragraphs
-from pipeline.corpus.readers.tables import columns
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.lines import paragraphs
+from cloze.pipeline.corpus.readers.tables import records
 from tests.pipeline.corpus.reading import options_of
 
 ROWS = [
@@ -27,7 +29,11 @@ ROWS = [
     {"id": 7, "title": None, "text": "It is two."},
     {"id": "c", "title": "Three", "text": "Das ist größer, 東京."},
 ]
-EXPECTED = [("a", "One", ("It is one.", "It goes on.")), ("7", "", ("It is two.",)), ("c", "Three", ("Das ist größer, 東京.",))]
+EXPECTED = [
+    ("a", "One", ("It is one.", "It goes on.")),
+    ("7", "", ("It is two.",)),
+    ("c", "Three", ("Das ist größer, 東京.",)),
+]
 
 
 def read(kind, path, fields=(), **settings):
@@ -35,7 +41,9 @@ def read(kind, path, fields=(), **settings):
     reader = find_reader(kind)
     documents, whole = [], None
     for file_slice in reader.slices(str(path)):
-        tally = Tally(slice=replace(file_slice, fields=tuple(fields)), stop=settings.get("stop", True))
+        tally = ReadCounters(
+            slice=replace(file_slice, fields=tuple(fields)), stop=settings.get("stop", True)
+        )
         documents += reader.read(tally.slice, options_of(reader, **settings), tally)
         if whole is None:
             whole = tally
@@ -55,7 +63,13 @@ def lines(rows):
 
 @pytest.mark.parametrize(
     ("ending", "pack"),
-    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd.compress)],
+    [
+        ("", bytes),
+        (".gz", gzip.compress),
+        (".bz2", bz2.compress),
+        (".xz", lzma.compress),
+        (".zst", zstd.compress),
+    ],
 )
 def test_jsonl(tmp_path, ending, pack):
     (tmp_path / f"b.jsonl{ending}").write_bytes(pack(lines(ROWS)))
@@ -77,8 +91,13 @@ def test_fields_by_name(tmp_path):
         {"meta.url": "u2", "meta": {}, "content": ["It is two.", "And more\nof it."]},
     ]
     (tmp_path / "a.jsonl").write_bytes(lines(rows))
-    documents, _ = read("jsonl", tmp_path, [("text", "content"), ("id", "meta.url"), ("title", "meta.t")])
-    assert short(documents) == [("u1", "T", ("It is one.",)), ("u2", "", ("It is two.", "And more", "of it."))]
+    documents, _ = read(
+        "jsonl", tmp_path, [("text", "content"), ("id", "meta.url"), ("title", "meta.t")]
+    )
+    assert short(documents) == [
+        ("u1", "T", ("It is one.",)),
+        ("u2", "", ("It is two.", "And more", "of it.")),
+    ]
 
 
 BAD = [
@@ -109,11 +128,13 @@ def test_bad_lines_cost_themselves_alone(tmp_path):
         (offset, reason) for offset, (_, reason) in zip(offsets, BAD, strict=True)
     ]
     assert {entry.file for entry in tally.unreadable} == {"jsonl/a.jsonl"}
-    assert [d.id.rsplit("/", 1)[1] for d in documents[:2]] == ["1", "3"]  # numbers of lines
+    assert [d.id.rsplit("/", 1)[1] for d in documents[:2]] == ["#1", "#3"]  # numbers of lines
 
 
 def test_an_id_that_was_asked_for_must_be_there(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(lines([{"text": "It is one."}, {"key": "k", "text": "It is two."}]))
+    (tmp_path / "a.jsonl").write_bytes(
+        lines([{"text": "It is one."}, {"key": "k", "text": "It is two."}])
+    )
     documents, tally = read("jsonl", tmp_path, [("id", "key")])
     assert [d.id for d in documents] == ["jsonl/a.jsonl/k"]
     assert tally.counters["quarantined/no_id"] == 1
@@ -164,8 +185,12 @@ def write_table(path, table):
             sink.write_table(table, max_chunksize=2)
 
 
-@pytest.mark.filterwarnings("ignore:Feather V1 files are deprecated")  # which old corpora still come in
-@pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "stream.arrow", "a.feather", "old.feather"])
+@pytest.mark.filterwarnings(
+    "ignore:Feather V1 files are deprecated"
+)  # which old corpora still come in
+@pytest.mark.parametrize(
+    "name", ["a.parquet", "file.arrow", "stream.arrow", "a.feather", "old.feather"]
+)
 def test_tables(tmp_path, name):
     kind = "parquet" if name.endswith("parquet") else "arrow"
     write_table(tmp_path / name, TABLE)
@@ -177,9 +202,13 @@ def test_tables(tmp_path, name):
     documents, _ = read(kind, tmp_path, [("text", "body"), ("id", "key"), ("title", "headline")])
     assert short(documents) == EXPECTED
     documents, _ = read(kind, tmp_path, [("text", "body")])
-    assert [d.id.rsplit("/", 1)[1] for d in documents] == ["1", "2", "3"]
+    assert [d.id.rsplit("/", 1)[1] for d in documents] == ["#1", "#2", "#3"]
     with pytest.raises(
-        DataError, match=r"no column 'text' but key, headline, body, junk; name the column by --field text=COLUMN"
+        DataError,
+        match=(
+            r"no column 'text' but key, headline, body, junk; name the column by --column "
+            r"text=COLUMN"
+        ),
     ):
         read(kind, tmp_path)
     assert read(kind, tmp_path, stop=False)[1].counters["quarantined/no_text_field"] == 1
@@ -198,7 +227,12 @@ def test_nested_columns_and_other_types(tmp_path, name):
     documents, tally = read(kind, tmp_path, [("id", "meta.url")])
     assert short(documents) == [("u1", "", ("It is one.",))]
     assert tally.counters["quarantined/bad_utf8"] == 1
-    write_table(tmp_path / name, pa.table({"text": pa.array([["It is one.", "It is two."], None]), "id": pa.array([1.5, 2.5])}))
+    write_table(
+        tmp_path / name,
+        pa.table(
+            {"text": pa.array([["It is one.", "It is two."], None]), "id": pa.array([1.5, 2.5])}
+        ),
+    )
     documents, tally = read(kind, tmp_path)
     assert short(documents) == [("1.5", "", ("It is one.", "It is two."))]
     assert tally.counters["quarantined/no_text"] == 1
@@ -206,13 +240,17 @@ def test_nested_columns_and_other_types(tmp_path, name):
 
 def test_a_large_parquet_file_is_read_in_parts(tmp_path, monkeypatch):
     rows = 1000
-    table = pa.table({"text": [f"It is row {n}. " * 20 for n in range(rows)], "n": list(range(rows))})
+    table = pa.table(
+        {"text": [f"It is row {n}. " * 20 for n in range(rows)], "n": list(range(rows))}
+    )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=64)
     whole, _ = read("parquet", tmp_path)
-    monkeypatch.setattr(columns, "SLICE_BYTES", 4000)
+    monkeypatch.setattr(records, "SLICE_BYTES", 4000)
     slices = find_reader("parquet").slices(str(tmp_path))
     assert len(slices) > 3
-    assert [file_slice.span[0] for file_slice in slices[1:]] == [file_slice.span[1] for file_slice in slices[:-1]]
+    assert [file_slice.span[0] for file_slice in slices[1:]] == [
+        file_slice.span[1] for file_slice in slices[:-1]
+    ]
     documents, _ = read("parquet", tmp_path)
     assert documents == whole
     assert len(documents) == rows
@@ -224,7 +262,12 @@ def test_a_broken_table(tmp_path, name):
     kind = "parquet" if name.endswith("parquet") else "arrow"
     write_table(tmp_path / name, TABLE)
     data = (tmp_path / name).read_bytes()
-    for broken in (data[: len(data) // 2], b"", b"no table at all", data[:100] + b"\xa5" * 200 + data[300:]):
+    for broken in (
+        data[: len(data) // 2],
+        b"",
+        b"no table at all",
+        data[:100] + b"\xa5" * 200 + data[300:],
+    ):
         (tmp_path / name).write_bytes(broken)
         with pytest.raises(DataError):
             read(kind, tmp_path)
@@ -243,10 +286,15 @@ and which ends here.
 
 def test_paragraphs():
     assert paragraphs(WRAPPED) == (
-        "It is a text whose lines were wrapped at a width of sixty by the program of its author, and so the ends of its lines mean nothing at all.",
+        "It is a text whose lines were wrapped at a width of sixty by the program of its author, "
+        "and so the ends of its lines mean nothing at all.",
         "It has a second paragraph, which is wrapped like the first, and which ends here.",
     )
-    assert paragraphs("A line.\n\nAnother line.\r\nA third one. \n") == ("A line.", "Another line.", "A third one.")
+    assert paragraphs("A line.\n\nAnother line.\r\nA third one. \n") == (
+        "A line.",
+        "Another line.",
+        "A third one.",
+    )
     verse = "Roses are red,\nviolets are blue,\nsugar is sweet,\nand so are you.\n"
     assert paragraphs(verse) == tuple(verse.split("\n")[:-1])
     assert paragraphs("") == paragraphs("\n \n") == ()
@@ -257,7 +305,10 @@ def test_text_one_document_a_file(tmp_path):
     (tmp_path / "in" / "some_file.txt").write_text(WRAPPED)
     (tmp_path / "in" / "b.txt.gz").write_bytes(gzip.compress("Größe ist gut.".encode("utf-16")))
     documents, tally = read("text", tmp_path)
-    assert [(d.id, d.title) for d in documents] == [("text/in/b.txt.gz", "b"), ("text/in/some_file.txt", "some file")]
+    assert [(d.id, d.title) for d in documents] == [
+        ("text/in/b.txt.gz", "b"),
+        ("text/in/some_file.txt", "some file"),
+    ]
     assert documents[0].paragraphs == ("Größe ist gut.",)
     assert len(documents[1].paragraphs) == 2
     assert not tally.unreadable
@@ -265,7 +316,8 @@ def test_text_one_document_a_file(tmp_path):
 
 def test_text_blank_lines_between_documents(tmp_path):
     (tmp_path / "a.txt").write_bytes(
-        b"\n\nOne sentence.\nAnother one.\n\n\nSecond document.\r\n \r\nBad \xc3\xa9\xff one \xc3\xa9\xc3\xa9.\n\nLast."
+        b"\n\nOne sentence.\nAnother one.\n\n\nSecond document.\r\n \r\nBad \xc3\xa9\xff one "
+        b"\xc3\xa9\xc3\xa9.\n\nLast."
     )
     documents, tally = read("text", tmp_path, blank_line_documents=True)
     assert short(documents) == [
@@ -278,7 +330,11 @@ def test_text_blank_lines_between_documents(tmp_path):
 
 
 def test_the_sample_of_google_bert(shared_data):
-    documents, _ = read("text", shared_data / "reference" / "google-bert" / "sample_text.txt", blank_line_documents=True)
+    documents, _ = read(
+        "text",
+        shared_data / "reference" / "google-bert" / "sample_text.txt",
+        blank_line_documents=True,
+    )
     text = (shared_data / "reference" / "google-bert" / "sample_text.txt").read_text().strip()
     assert [list(d.paragraphs) for d in documents] == [
         [line.strip() for line in block.split("\n")] for block in text.split("\n\n")
@@ -323,17 +379,22 @@ def test_directories_patterns_and_urls(tmp_path, scheme):
 def test_a_name_with_a_wildcard_is_a_name_first(tmp_path):
     (tmp_path / "a[1].txt").write_text("It is one.")
     (tmp_path / "a1.txt").write_text("It is two.")
-    assert [file_slice.name for file_slice in find_reader("text").slices(str(tmp_path / "a[1].txt"))] == ["a[1].txt"]
+    assert [
+        file_slice.name for file_slice in find_reader("text").slices(str(tmp_path / "a[1].txt"))
+    ] == ["a[1].txt"]
 
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_json_array_is_read_like_lines(tmp_path, indent):
     (tmp_path / "a.json").write_text(json.dumps([*ROWS, 5, {"body": "x"}], indent=indent))
     documents, tally = read("jsonl", tmp_path)
-    assert short(documents) == [(name if name != "7" else "7", title, found) for name, title, found in EXPECTED]
+    assert short(documents) == [
+        (name if name != "7" else "7", title, found) for name, title, found in EXPECTED
+    ]
     assert [one.sentence for one in tally.unreadable] == [
         "element 4 of the array is no JSON object but a int",
-        "element 5 of the array has no text in its field 'text' (its fields: body; name the one with --field text=NAME)",
+        "element 5 of the array has no text in its field 'text' (its fields: body; name the one "
+        "with --column text=NAME)",
     ]
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (texts and markup stand as they are)
 """TEI XML, P5 and P4: chapters, verse, notes and breaks out, words that a line divides."""
 
 from __future__ import annotations
@@ -7,13 +6,17 @@ import gzip
 
 import pytest
 
-from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.books.reader import reader
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.books.reader import reader
 from tests.pipeline.corpus.readers.made import BODY, LONG, P5
 from tests.pipeline.corpus.reading import options_of
 
-P4 = f'<?xml version="1.0"?>\n<!DOCTYPE TEI.2 SYSTEM "teixlite.dtd">\n<TEI.2><teiHeader><fileDesc><titleStmt><title>The Towers</title></titleStmt></fileDesc></teiHeader><text>{BODY}</text></TEI.2>'
+P4 = (
+    f'<?xml version="1.0"?>\n<!DOCTYPE TEI.2 SYSTEM "teixlite.dtd">\n'
+    f"<TEI.2><teiHeader><fileDesc><titleStmt><title>The Towers</title></titleStmt></fileDesc></"
+    f"teiHeader><text>{BODY}</text></TEI.2>"
+)
 
 
 def read(tmp_path, text, name="a.xml", stop=True, encoding="utf-8"):
@@ -21,12 +24,13 @@ def read(tmp_path, text, name="a.xml", stop=True, encoding="utf-8"):
     data = text.encode(encoding) if isinstance(text, str) else text
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     file_slice = reader.slices(str(path))[0]
-    tally = Tally(slice=file_slice, stop=stop)
+    tally = ReadCounters(slice=file_slice, stop=stop)
     return list(reader.read(file_slice, options_of(reader, stop=stop), tally)), tally
 
 
 @pytest.mark.parametrize(
-    "text", [P5, P4, P5.replace("<div ", "<div1 ").replace("</div>", "</div1>").replace("<div>", "<div1>")]
+    "text",
+    [P5, P4, P5.replace("<div ", "<div1 ").replace("</div>", "</div1>").replace("<div>", "<div1>")],
 )
 @pytest.mark.parametrize("name", ["a.xml", "a.tei", "a.xml.gz"])
 def test_a_book(tmp_path, text, name):
@@ -64,21 +68,34 @@ def test_entities_of_old_tei(tmp_path):
 
 def test_utf_16(tmp_path):
     documents, _ = read(
-        tmp_path, P5.replace('encoding="UTF-8"', 'encoding="UTF-16"').replace("quoted", "größere"), encoding="utf-16"
+        tmp_path,
+        P5.replace('encoding="UTF-8"', 'encoding="UTF-16"').replace("quoted", "größere"),
+        encoding="utf-16",
     )
     assert "A größere paragraph." in documents[1].paragraphs
 
 
 def test_entities_do_not_expand(tmp_path):
-    bomb = '<!DOCTYPE TEI [<!ENTITY a "ha ha ha ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;&b;&b;"><!ENTITY x SYSTEM "file:///etc/passwd">]>'
-    documents, _ = read(tmp_path, P5.replace("<TEI", bomb + "<TEI", 1).replace("quoted", "&c; &x; quoted"))
+    bomb = (
+        '<!DOCTYPE TEI [<!ENTITY a "ha ha ha ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c '
+        '"&b;&b;&b;&b;&b;&b;"><!ENTITY x SYSTEM "file:///etc/passwd">]>'
+    )
+    documents, _ = read(
+        tmp_path, P5.replace("<TEI", bomb + "<TEI", 1).replace("quoted", "&c; &x; quoted")
+    )
     assert "A quoted paragraph." in documents[1].paragraphs
     assert "root:" not in "\n".join(d.text for d in documents)
     assert "ha ha" not in "\n".join(d.text for d in documents)
 
 
 @pytest.mark.parametrize(
-    "text", [P5[:3000], P5.replace("</p>", "", 1), P5.replace("Chapter", "Chap\0ter"), "<TEI><a></b></TEI>"]
+    "text",
+    [
+        P5[:3000],
+        P5.replace("</p>", "", 1),
+        P5.replace("Chapter", "Chap\0ter"),
+        "<TEI><a></b></TEI>",
+    ],
 )
 def test_broken_xml(tmp_path, text):
     with pytest.raises(DataError, match="XML cannot be read"):
@@ -87,13 +104,18 @@ def test_broken_xml(tmp_path, text):
 
 
 def test_xml_of_another_kind(tmp_path):
-    documents, tally = read(tmp_path, "<?xml version='1.0'?><book><para>It is a page.</para></book>")
+    documents, tally = read(
+        tmp_path, "<?xml version='1.0'?><book><para>It is a page.</para></book>"
+    )
     assert documents == []
     assert tally.counters["quarantined/not_tei"] == 1
 
 
 def test_marks_of_notes_go_and_other_references_stay(tmp_path):
-    marks = 'a<ref target="#n1">1</ref> b<ref target="#n2">[*]</ref> <ref target="#ch2">the second chapter</ref> quoted'
+    marks = (
+        'a<ref target="#n1">1</ref> b<ref target="#n2">[*]</ref> <ref target="#ch2">the second '
+        "chapter</ref> quoted"
+    )
     documents, _ = read(tmp_path, P5.replace("quoted", marks))
     assert "A a b the second chapter quoted paragraph." in documents[1].paragraphs
 
@@ -101,7 +123,9 @@ def test_marks_of_notes_go_and_other_references_stay(tmp_path):
 def test_deep_nesting_ends(tmp_path):
     for text in (
         P5.replace("quoted", "<hi>" * 200 + "x" + "</hi>" * 200),
-        P5.replace("<body>", "<body>" + "<div>" * 100).replace("</body>", "</div>" * 100 + "</body>"),
+        P5.replace("<body>", "<body>" + "<div>" * 100).replace(
+            "</body>", "</div>" * 100 + "</body>"
+        ),
     ):
         assert read(tmp_path, text, stop=False)[0]
     deep = P5.replace("quoted", "<hi>" * 100_000 + "x" + "</hi>" * 100_000)

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from pipeline.core.errors import DataError
-from pipeline.corpus.document import HOLE, HOLE_TEMPLATE
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.wikipedia.wikiextractor import is_heading, reader
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.document import PLACEHOLDER
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.encyclopedia.wikiextractor import is_heading, reader
 from tests.pipeline.corpus.reading import options_of
 
 OLD = """<doc id="12" url="http://x?curid=12" title="A "quoted" &amp; B">
@@ -36,18 +36,21 @@ def read(tmp_path, content, name="wiki_00", stop=True):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     file_slice = next(s for s in reader.slices(str(tmp_path)) if s.name == name)
-    tally = Tally(slice=file_slice, stop=stop)
+    tally = ReadCounters(slice=file_slice, stop=stop)
     return list(reader.read(file_slice, options_of(reader, stop=stop), tally)), tally
 
 
 def test_the_old_format(tmp_path):
     documents, tally = read(tmp_path, OLD, "AA/wiki_00")
     assert len(documents) == 1
-    assert (documents[0].id, documents[0].title) == ("wikiextractor/AA/wiki_00/12", 'A "quoted" & B')
+    assert (documents[0].id, documents[0].title) == (
+        "wikiextractor/AA/wiki_00/12",
+        'A "quoted" & B',
+    )
     assert documents[0].paragraphs == (
         "A (born 1935) was a man of letters.",
         "He was born in the town of C.",
-        f"where {HOLE} is the number of them.",
+        f"where {PLACEHOLDER} is the number of them.",
     )
     assert tally.counters["dropped_lines/heading"] == 1
     assert tally.counters["dropped_lines/fragment"] == 1
@@ -56,9 +59,15 @@ def test_the_old_format(tmp_path):
 
 
 def test_json_lines(tmp_path):
-    lines = [json.dumps({"id": "5", "title": "T", "text": "T\n\nIt is a good text."}), "{broken", json.dumps({"id": "6"})]
+    lines = [
+        json.dumps({"id": "5", "title": "T", "text": "T\n\nIt is a good text."}),
+        "{broken",
+        json.dumps({"id": "6"}),
+    ]
     documents, tally = read(tmp_path, "\n".join(lines), "a.jsonl")
-    assert [(d.id, d.paragraphs) for d in documents] == [("wikiextractor/a.jsonl/5", ("It is a good text.",))]
+    assert [(d.id, d.paragraphs) for d in documents] == [
+        ("wikiextractor/a.jsonl/5", ("It is a good text.",))
+    ]
     assert tally.counters["quarantined/bad_json"] == 2
 
 
@@ -86,7 +95,14 @@ def test_a_file_of_something_else(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["Biography.", "Early life and education.", "Legal case (2012- ).", "## Heading", "Coke Zero 400."]
+    "line",
+    [
+        "Biography.",
+        "Early life and education.",
+        "Legal case (2012- ).",
+        "## Heading",
+        "Coke Zero 400.",
+    ],
 )
 def test_headings(line):
     assert is_heading(line)
@@ -94,7 +110,12 @@ def test_headings(line):
 
 @pytest.mark.parametrize(
     "line",
-    ["He died in 1950.", "The village has a population of 30.", "It was built by A. He lived there.", "A list of things"],
+    [
+        "He died in 1950.",
+        "The village has a population of 30.",
+        "It was built by A. He lived there.",
+        "A list of things",
+    ],
 )
 def test_sentences_are_no_headings(line):
     assert not is_heading(line)
@@ -103,29 +124,38 @@ def test_sentences_are_no_headings(line):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("The lake reaches a depth of .", f"The lake reaches a depth of {HOLE_TEMPLATE}."),
-        ("He played between the and seasons of it.", f"He played between the {HOLE_TEMPLATE} and seasons of it."),
-        ("It runs from to the sea here.", f"It runs from {HOLE_TEMPLATE} to the sea here."),
-        ("It is sold (£ as of ) and used.", "It is sold and used."),
         ("It was founded in 1929 .", "It was founded in 1929."),
-        ("The mound (or, more precisely, hill) lies here.", "The mound (or, more precisely, hill) lies here."),
+        ("It was sold in 1930 (“” ) .", "It was sold in 1930."),
+        ('A ("Harbour" or haven) is there.', 'A ("Harbour" or haven) is there.'),
+        (
+            "The mound (or, more precisely, hill) lies here.",
+            "The mound (or, more precisely, hill) lies here.",
+        ),
         ("Bezd (; also known as Bezg) is a village.", "Bezd (also known as Bezg) is a village."),
         ("Obnora () is a river in the north.", "Obnora is a river in the north."),
         ('Said (; , ""; born 1935) was a man.', "Said (born 1935) was a man."),
     ],
 )
-def test_what_a_template_left_is_seen(tmp_path, line, expected):
+def test_brackets_that_a_template_emptied_are_repaired(tmp_path, line, expected):
     documents, _ = read(tmp_path, f'<doc id="1" url="x" title="T">\nT\n\n{line}\n\n</doc>\n')
     assert documents[0].paragraphs == (expected,)
 
 
 @pytest.mark.parametrize(
-    "line", ["The village flourished.", "Rome fell in 476.", "It's the seat of a diocese.", "In 1998, he joined Lotus."]
+    "line",
+    [
+        "The village flourished.",
+        "Rome fell in 476.",
+        "It's the seat of a diocese.",
+        "In 1998, he joined Lotus.",
+    ],
 )
 def test_short_sentences_have_a_verb(line):
     assert not is_heading(line)
 
 
-@pytest.mark.parametrize("line", ["Works cited.", "Selected works.", "U.S. citizenship.", "Towns of the county."])
+@pytest.mark.parametrize(
+    "line", ["Works cited.", "Selected works.", "U.S. citizenship.", "Towns of the county."]
+)
 def test_headings_have_none(line):
     assert is_heading(line)

@@ -7,9 +7,9 @@ import gzip
 
 import pytest
 
-from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.wikipedia.dump import reader
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.encyclopedia.dump import reader
 from tests.pipeline.corpus.readers.made import HEAD, page
 from tests.pipeline.corpus.reading import options_of
 
@@ -18,7 +18,7 @@ def read(tmp_path, content, name="a.xml", stop=True):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     file_slice = reader.slices(str(path))[0]
-    tally = Tally(slice=file_slice, stop=stop)
+    tally = ReadCounters(slice=file_slice, stop=stop)
     return list(reader.read(file_slice, options_of(reader, stop=stop), tally)), tally
 
 
@@ -42,7 +42,12 @@ def test_what_is_an_article(tmp_path):
         ("wikipedia/a.xml/1", "F", ("It is still here.",)),
     ]
     dropped = {name: n for name, n in tally.counters.items() if name.startswith("dropped/")}
-    assert dropped == {"dropped/redirect": 2, "dropped/namespace": 2, "dropped/disambiguation": 2, "dropped/not_wikitext": 1}
+    assert dropped == {
+        "dropped/redirect": 2,
+        "dropped/namespace": 2,
+        "dropped/disambiguation": 2,
+        "dropped/not_wikitext": 1,
+    }
     assert tally.counters["read/documents"] == 9 == len(documents) + sum(dropped.values())
 
 
@@ -58,7 +63,9 @@ def test_the_last_of_several_revisions_counts(tmp_path):
 def test_compressed_and_multistream(tmp_path):
     parts = [HEAD, page("A"), page("B", number=2), "</mediawiki>"]
     plain, _ = read(tmp_path, "".join(parts))
-    multistream, _ = read(tmp_path, b"".join(bz2.compress(part.encode()) for part in parts), name="a.xml.bz2")
+    multistream, _ = read(
+        tmp_path, b"".join(bz2.compress(part.encode()) for part in parts), name="a.xml.bz2"
+    )
     zipped, _ = read(tmp_path, gzip.compress("".join(parts).encode()), name="a.xml.gz")
     texts = [[(d.title, d.paragraphs) for d in found] for found in (plain, multistream, zipped)]
     assert texts[0] == texts[1] == texts[2]
@@ -67,10 +74,17 @@ def test_compressed_and_multistream(tmp_path):
 
 DUMP = (
     HEAD
-    + "".join(page(f"P{n}", number=n, text=f"It is article number {n} of them. " * 50) for n in range(400))
+    + "".join(
+        page(f"P{n}", number=n, text=f"It is article number {n} of them. " * 50) for n in range(400)
+    )
     + "</mediawiki>"
 )
-BOMB = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>' + HEAD + page("A", text="&b;") + "</mediawiki>"
+BOMB = (
+    '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>'
+    + HEAD
+    + page("A", text="&b;")
+    + "</mediawiki>"
+)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +132,18 @@ def test_missing(tmp_path):
 
 
 def test_markup_that_was_not_escaped_is_text(tmp_path):
-    """A dump made by hand may hold `<ref>` as an element: its page is read, and so are the others."""
-    broken = page("One", "It is a tower by the sea.<ref>A book.</ref> It was built of stone by many people.")
-    documents, tally = read(tmp_path, HEAD + broken + page("Two", "It is a tower by the sea.", number=2) + "</mediawiki>")
+    """A dump made by hand may hold `<ref>` as an element: its page is read, and so are
+    the others.
+    """
+    broken = page(
+        "One", "It is a tower by the sea.<ref>A book.</ref> It was built of stone by many people."
+    )
+    documents, tally = read(
+        tmp_path,
+        HEAD + broken + page("Two", "It is a tower by the sea.", number=2) + "</mediawiki>",
+    )
     assert [document.title for document in documents] == ["One", "Two"]
-    assert documents[0].paragraphs == ("It is a tower by the sea.A book. It was built of stone by many people.",)
+    assert documents[0].paragraphs == (
+        "It is a tower by the sea.A book. It was built of stone by many people.",
+    )
     assert not tally.unreadable

@@ -1,4 +1,6 @@
-"""Stage semdedup: documents near one that stays go, whatever cuts the work; checked against a plain search over all pairs."""
+"""Stage semdedup: documents near one that stays go, whatever cuts the work; checked against a plain
+search over all pairs.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core import artifact, random_keys, unit_vectors
-from pipeline.core.arrow import read_arrow, write_arrow
-from pipeline.core.config import parse_config
-from pipeline.core.errors import DataError
-from pipeline.core.execute import Result, execute
-from pipeline.core.execution import Execution
-from pipeline.core.unit_vectors import SCALE, cosines, units
-from pipeline.corpus.schema import CORPUS
-from pipeline.corpus.semantic.clusters import assign, centred, fit, mean_of
-from pipeline.corpus.semantic.config import SemDedupConfig, clusters_for
-from pipeline.corpus.semantic.similar import find_similar
-from pipeline.corpus.semantic.stage import STAGE
+from cloze.core import arrow, random_keys
+from cloze.core.arrow import SCALE, cosines, quantize, read_arrow, write_arrow
+from cloze.core.artifacts import artifact
+from cloze.core.config import parse_config
+from cloze.core.errors import DataError
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.core.stages.execution import Execution
+from cloze.pipeline.corpus.duplicates.semantic_clusters import (
+    assign,
+    centred,
+    find_similar,
+    fit,
+    mean_of,
+)
+from cloze.pipeline.corpus.duplicates.semantic_stage import STAGE, SemDedupConfig, clusters_for
+from cloze.pipeline.corpus.read.intermediate import CORPUS
 from tests.pipeline.corpus.corpora import made_documents, rows, write_corpus
 
 WIDTH = 24
@@ -32,16 +38,19 @@ WIDTH = 24
 def made_vectors(count: int, groups: int, spread: float, seed: int = 1) -> np.ndarray:
     """int16 [count, WIDTH]: vectors around `groups` directions."""
     random = np.random.default_rng(seed)
-    return units(
-        random.normal(size=(groups, WIDTH))[random.integers(0, groups, count)] + spread * random.normal(size=(count, WIDTH))
+    return quantize(
+        random.normal(size=(groups, WIDTH))[random.integers(0, groups, count)]
+        + spread * random.normal(size=(count, WIDTH))
     )
 
 
-@pytest.mark.parametrize("width", [1, 7, 768, unit_vectors.WIDEST])
+@pytest.mark.parametrize("width", [1, 7, 768, arrow.WIDEST])
 def test_products_are_exact_in_any_order(width: int) -> None:
     """The worst vectors there are: all numbers equal, so that all roundings go one way."""
     random = np.random.default_rng(width)
-    vectors = units(np.concatenate([np.ones((1, width)), random.normal(size=(50, width))])).astype(np.float32)
+    vectors = quantize(
+        np.concatenate([np.ones((1, width)), random.normal(size=(50, width))])
+    ).astype(np.float32)
     exact = vectors.astype(np.int64) @ vectors.astype(np.int64).T
     assert exact.max() < 1 << 24
     order = random.permutation(width)
@@ -51,7 +60,7 @@ def test_products_are_exact_in_any_order(width: int) -> None:
 
 
 def test_a_vector_of_no_length_stays_so() -> None:
-    assert not units(np.zeros((2, 3))).any()
+    assert not quantize(np.zeros((2, 3))).any()
 
 
 def _plain(vectors: np.ndarray, threshold: float) -> tuple[list[int], list[float]]:
@@ -70,16 +79,24 @@ def _plain(vectors: np.ndarray, threshold: float) -> tuple[list[int], list[float
     return of, best
 
 
-@given(st.integers(0, 60), st.integers(1, 8), st.floats(0.05, 1.0), st.floats(0.5, 1.0), st.integers(1, 9))
-def test_within_a_cluster_it_is_the_plain_rule(count: int, groups: int, spread: float, threshold: float, block: int) -> None:
-    from pipeline.corpus.semantic import similar
+@given(
+    st.integers(0, 60),
+    st.integers(1, 8),
+    st.floats(0.05, 1.0),
+    st.floats(0.5, 1.0),
+    st.integers(1, 9),
+)
+def test_within_a_cluster_it_is_the_plain_rule(
+    count: int, groups: int, spread: float, threshold: float, block: int
+) -> None:
+    from cloze.pipeline.corpus.duplicates import semantic_clusters
 
     vectors = made_vectors(count, groups, spread)
-    before, similar._BLOCK = similar._BLOCK, block
+    before, semantic_clusters._COMPARED = semantic_clusters._COMPARED, block
     try:
         of, best = find_similar(vectors, threshold)
     finally:
-        similar._BLOCK = before
+        semantic_clusters._COMPARED = before
     plain_of, plain_best = _plain(vectors, threshold)
     assert of.tolist() == plain_of
     assert np.array_equal(best, np.array(plain_best, np.float32))
@@ -87,7 +104,9 @@ def test_within_a_cluster_it_is_the_plain_rule(count: int, groups: int, spread: 
 
 def test_clusters_are_those_of_the_directions() -> None:
     vectors = made_vectors(600, 5, 0.05)
-    groups = (cosines(vectors.astype(np.float32), vectors.astype(np.float32)) > 0.5).argmax(axis=1)  # the first alike
+    groups = (cosines(vectors.astype(np.float32), vectors.astype(np.float32)) > 0.5).argmax(
+        axis=1
+    )  # the first alike
     centres = fit(vectors[np.unique(groups)], 5, 10)
     found = assign(vectors, centres)
     assert len(set(zip(found.tolist(), groups.tolist(), strict=True))) == 5
@@ -95,12 +114,20 @@ def test_clusters_are_those_of_the_directions() -> None:
     assert again.shape == (7, WIDTH)
     assert np.array_equal(again, fit(vectors, 7, 30))
     mean = mean_of(vectors)
-    assert np.abs(mean_of(centred(vectors, mean)).astype(int)).max() < np.abs(mean.astype(int)).max()
+    assert (
+        np.abs(mean_of(centred(vectors, mean)).astype(int)).max() < np.abs(mean.astype(int)).max()
+    )
 
 
 def _corpus(directory: Path, count: int = 120, shards: int = 3, schema: pa.Schema = CORPUS) -> str:
     documents = made_documents(count, sentences=4)
-    return write_corpus(directory, documents, shards=shards, heldout=[name for name, _ in documents[:7]], schema=schema)
+    return write_corpus(
+        directory,
+        documents,
+        shards=shards,
+        heldout=[name for name, _ in documents[:7]],
+        schema=schema,
+    )
 
 
 def _vectors(directory: Path, corpus: str, groups: int = 30, spread: float = 0.03) -> str:
@@ -108,10 +135,17 @@ def _vectors(directory: Path, corpus: str, groups: int = 30, spread: float = 0.0
     own = artifact.read_manifest(corpus)
     for entry in own.files:
         keys = read_arrow(f"{corpus}/{entry.path}")["key"].to_numpy()
-        near = np.array([made_vectors(1, 1, 0, seed=int(random_keys.mix(key)) % groups)[0] for key in keys.tolist()])
-        noise = np.array([np.random.default_rng(int(key)).normal(size=WIDTH) for key in keys.tolist()]).reshape(-1, WIDTH)
-        batch = unit_vectors.batch(keys, units(near.reshape(-1, WIDTH) / SCALE + spread * noise))
-        write_arrow(f"{directory}/{unit_vectors.file_name(entry.path)}", batch.schema, [batch])
+        near = np.array(
+            [
+                made_vectors(1, 1, 0, seed=int(random_keys.splitmix64(key)) % groups)[0]
+                for key in keys.tolist()
+            ]
+        )
+        noise = np.array(
+            [np.random.default_rng(int(key)).normal(size=WIDTH) for key in keys.tolist()]
+        ).reshape(-1, WIDTH)
+        batch = arrow.batch(keys, quantize(near.reshape(-1, WIDTH) / SCALE + spread * noise))
+        write_arrow(f"{directory}/{arrow.file_name(entry.path)}", batch.schema, [batch])
     parents = {"corpus": own.fingerprint}
     artifact.write_manifest(
         str(directory),
@@ -127,22 +161,37 @@ def _vectors(directory: Path, corpus: str, groups: int = 30, spread: float = 0.0
     return str(directory)
 
 
-def _made(out: Path, corpus: str, vectors: str, workers: int = 1, **settings: Any) -> Result:
+def _made(out: Path, corpus: str, vectors: str, workers: int = 1, **settings: Any) -> BuildResult:
     config = parse_config(SemDedupConfig, settings, "semdedup")
-    return execute(STAGE, config, {"corpus": corpus, "vectors": vectors}, str(out), execution=Execution(workers=workers))
+    return execute(
+        STAGE,
+        config,
+        {"corpus": corpus, "vectors": vectors},
+        str(out),
+        execution=Execution(workers=workers),
+    )
 
 
 def _expected(corpus: str, vectors: str, threshold: float) -> set[int]:
     """The keys that stay, by the plain rule over all documents at once."""
-    documents = [row for path in sorted(Path(corpus).glob("corpus-*.arrow")) for row in read_arrow(str(path)).to_pylist()]
-    held = dict(zip(*(np.concatenate(one).tolist() for one in zip(*_read(vectors), strict=True)), strict=True))
+    documents = [
+        row
+        for path in sorted(Path(corpus).glob("corpus-*.arrow"))
+        for row in read_arrow(str(path)).to_pylist()
+    ]
+    held = dict(
+        zip(
+            *(np.concatenate(one).tolist() for one in zip(*_read(vectors), strict=True)),
+            strict=True,
+        )
+    )
     documents.sort(key=lambda row: (-sum(len(s.encode()) for s in row["sentences"]), row["key"]))
     of, _ = _plain(np.array([held[row["key"]] for row in documents], np.int16), threshold)
     return {row["key"] for number, row in enumerate(documents) if of[number] == number}
 
 
 def _read(vectors: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [unit_vectors.read(str(path)) for path in sorted(Path(vectors).glob("vectors-*.arrow"))]
+    return [arrow.read(str(path)) for path in sorted(Path(vectors).glob("vectors-*.arrow"))]
 
 
 def test_documents_near_a_longer_one_go_and_are_counted(tmp_path: Path) -> None:
@@ -154,7 +203,11 @@ def test_documents_near_a_longer_one_go_and_are_counted(tmp_path: Path) -> None:
     assert {row["key"] for row in kept} == expected
     assert 20 <= len(expected) <= 30
     counters, summary = result.manifest.counters, result.manifest.summary
-    assert counters["read/documents"] == 120 == counters["kept/documents"] + counters["dropped/semantic_duplicate"]
+    assert (
+        counters["read/documents"]
+        == 120
+        == counters["kept/documents"] + counters["dropped/semantic_duplicate"]
+    )
     assert summary["documents"] == len(expected) == result.manifest.rows
     assert summary["bytes"] == sum(len(" ".join(row["sentences"]).encode()) for row in kept)
     assert summary["heldout_documents"] == sum(row["split"] == "heldout" for row in kept)
@@ -163,11 +216,17 @@ def test_documents_near_a_longer_one_go_and_are_counted(tmp_path: Path) -> None:
     assert all(row["of"] in expected and row["cosine"] >= 0.9 for row in gone)
     figures = json.loads((tmp_path / "out" / "semantic.json").read_text())
     assert sum(figures["highest_cosines"]["counts"]) == 120
-    assert all(len(one["kept"]["text"]) >= len(one["dropped"]["text"]) for one in figures["examples"])
+    assert all(
+        len(one["kept"]["text"]) >= len(one["dropped"]["text"]) for one in figures["examples"]
+    )
 
 
 def rows_of(corpus: str) -> list[dict[str, Any]]:
-    return [row for path in sorted(Path(corpus).glob("corpus-*.arrow")) for row in read_arrow(str(path)).to_pylist()]
+    return [
+        row
+        for path in sorted(Path(corpus).glob("corpus-*.arrow"))
+        for row in read_arrow(str(path)).to_pylist()
+    ]
 
 
 def test_workers_and_units_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,13 +234,15 @@ def test_workers_and_units_do_not_matter(tmp_path: Path, monkeypatch: pytest.Mon
     corpus = _corpus(tmp_path / "corpus")
     vectors = _vectors(tmp_path / "vectors", corpus)
     one = _made(tmp_path / "one", corpus, vectors, cosine=0.9, clusters=6)
-    monkeypatch.setattr("pipeline.corpus.semantic.driver.UNIT_DOCUMENTS", 1)
+    monkeypatch.setattr("cloze.pipeline.corpus.duplicates.semantic_driver.UNIT_DOCUMENTS", 1)
     two = _made(tmp_path / "two", corpus, vectors, workers=2, cosine=0.9, clusters=6)
     assert one.manifest.content_sha256 == two.manifest.content_sha256
     assert one.manifest.summary["dropped"]["semantic_duplicate"] > 50
     names = [name for name in CORPUS.names if name not in ("url", "licence", "origin", "infobox")]
     old = _corpus(tmp_path / "old", schema=pa.schema([CORPUS.field(name) for name in names]))
-    first = _made(tmp_path / "first", old, _vectors(tmp_path / "old-vectors", old), cosine=0.9, clusters=6)
+    first = _made(
+        tmp_path / "first", old, _vectors(tmp_path / "old-vectors", old), cosine=0.9, clusters=6
+    )
     assert first.manifest.content_sha256 == one.manifest.content_sha256
 
 
@@ -190,8 +251,8 @@ def test_without_their_mean_vectors_are_as_those_that_had_none(tmp_path: Path) -
     corpus = _corpus(tmp_path / "corpus")
     vectors = _vectors(tmp_path / "vectors", corpus)
     for path in Path(vectors).glob("vectors-*.arrow"):
-        keys, own = unit_vectors.read(str(path))
-        batch = unit_vectors.batch(keys.copy(), units(own + 40000 * np.eye(1, WIDTH)))
+        keys, own = arrow.read(str(path))
+        batch = arrow.batch(keys.copy(), quantize(own + 40000 * np.eye(1, WIDTH)))
         write_arrow(str(path), batch.schema, [batch])
     plain = _made(tmp_path / "plain", corpus, vectors, cosine=0.9, centred=False)
     assert plain.manifest.summary["documents"] == 1
@@ -207,4 +268,10 @@ def test_vectors_of_another_corpus(tmp_path: Path) -> None:
 
 
 def test_how_many_clusters() -> None:
-    assert [clusters_for(count) for count in (0, 1999, 20_000, 4_000_000, 100_000_000)] == [1, 1, 10, 2000, 10_000]
+    assert [clusters_for(count) for count in (0, 1999, 20_000, 4_000_000, 100_000_000)] == [
+        1,
+        1,
+        10,
+        2000,
+        10_000,
+    ]

@@ -1,4 +1,6 @@
-"""Words of a list that the user gives: found whole, whatever their case; documents or paragraphs go, and are counted."""
+"""Words of a list that the user gives: found whole, whatever their case; documents or paragraphs
+go, and are counted.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,30 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.config import parse_config
-from pipeline.core.errors import DataError, UsageError
-from pipeline.corpus.document import Document
-from pipeline.corpus.steps.blocked_words import REASON, STEP, BlockedWordsOptions, WordList
+from cloze.core.config import parse_config
+from cloze.core.errors import DataError, UsageError
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.steps.filters.blocked_words import (
+    REASON,
+    STEP,
+    BlockedWordsOptions,
+    WordList,
+)
 from tests.pipeline.corpus.corpora import make, rows
 
 
 @pytest.fixture
 def words(tmp_path: Path) -> str:
-    (tmp_path / "words.txt").write_text("# a remark\nDarn\nson of a gun\n\nstraße\nばか\n", encoding="utf-8")
+    (tmp_path / "words.txt").write_text(
+        "# a remark\nDarn\nson of a gun\n\nstraße\nばか\n", encoding="utf-8"
+    )
     return str(tmp_path / "words.txt")
 
 
 def step(words: str, **values: Any) -> Any:
-    return STEP.build(parse_config(BlockedWordsOptions, {"blocked_words": words, **values}, "corpus"))
+    return STEP.build(
+        parse_config(BlockedWordsOptions, {"blocked_words": words, **values}, "corpus")
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,19 +62,35 @@ def test_documents_or_paragraphs_go(words: str) -> None:
     assert step(words, blocked_words_allowed=3)(found).document == found
     left = step(words, blocked_words_unit="paragraph")(found)
     assert left.document.paragraphs == ("All is well.",)
-    assert [(one.reason, one.text) for one in left.removed] == [(REASON, text) for text in found.paragraphs[1:]]
+    assert [(one.reason, one.text) for one in left.removed] == [
+        (REASON, text) for text in found.paragraphs[1:]
+    ]
     assert (
-        step(words, blocked_words_unit="paragraph", blocked_words_allowed=1)(found).document.paragraphs == found.paragraphs[:2]
+        step(words, blocked_words_unit="paragraph", blocked_words_allowed=1)(
+            found
+        ).document.paragraphs
+        == found.paragraphs[:2]
     )
     assert step(words, blocked_words_unit="paragraph")(document("Darn.")).reason == REASON
 
 
 def test_the_list_is_part_of_the_corpus(words: str, tmp_path: Path) -> None:
-    for name, text in (("good", "This is a fine day for a walk in the park, and nobody minds the rain at all."),
-                       ("bad", "This darn day was no good for a walk in the park, and everybody minded the rain.")):  # fmt: skip
+    for name, text in (
+        ("good", ("This is a fine day for a walk in the park, and nobody minds the rain at all.")),
+        (
+            "bad",
+            ("This darn day was no good for a walk in the park, and everybody minded the rain."),
+        ),
+    ):
         (tmp_path / "texts").mkdir(exist_ok=True)
         (tmp_path / "texts" / f"{name}.txt").write_text(" ".join([text] * 4))
-    made = make(tmp_path / "one", f"text={tmp_path}/texts", blocked_words=words, minimum_characters=10, minimum_words=3)
+    made = make(
+        tmp_path / "one",
+        f"text={tmp_path}/texts",
+        blocked_words=words,
+        minimum_characters=10,
+        minimum_words=3,
+    )
     assert ["good" in one["id"] for one in rows(made)] == [True]
     assert made.manifest.counters["dropped/blocked_words"] == 1
     (tmp_path / "other.txt").write_text("nothing\n")

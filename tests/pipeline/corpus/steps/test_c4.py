@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.corpus.document import Document
-from pipeline.corpus.steps.c4 import apply_c4
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.steps.filters.c4 import apply_c4
 
 GOOD = (
     "The first sentence of the page is here.",
@@ -72,19 +72,33 @@ def test_a_bracket_counts_only_in_a_line_that_stays():
 
 
 def test_sentences_are_counted_inside_lines():
-    assert apply_c4(page("One sentence is here. Another one follows it. The third one ends it.")).reason is None
-    assert apply_c4(page("One sentence is here. Another one, the last, follows it.")).reason == "c4_few_sentences"
+    assert (
+        apply_c4(
+            page("One sentence is here. Another one follows it. The third one ends it.")
+        ).reason
+        is None
+    )
+    assert (
+        apply_c4(page("One sentence is here. Another one, the last, follows it.")).reason
+        == "c4_few_sentences"
+    )
 
 
 def test_citations_are_cut_out():
-    result = apply_c4(page(*GOOD, "It was built in 1900.[3] It fell in 1950 [citation needed].[12][]"))
+    result = apply_c4(
+        page(*GOOD, "It was built in 1900.[3] It fell in 1950 [citation needed].[12][]")
+    )
     assert result.document is not None
     assert result.document.paragraphs[-1] == "It was built in 1900. It fell in 1950 ."
     assert result.removed == ()
 
 
 def test_other_languages_have_their_own_end_marks():
-    lines = ("这座城市位于河岸，约有两万居民。", "中世纪时它是一个重要的贸易中心！", "它的城墙今天还在吗？")
+    lines = (
+        "这座城市位于河岸，约有两万居民。",
+        "中世纪时它是一个重要的贸易中心！",
+        "它的城墙今天还在吗？",
+    )
     assert apply_c4(page(*lines), language="zh").document == page(*lines)
     assert apply_c4(page(*lines), language="en").reason == "c4_few_sentences"
 

@@ -1,4 +1,6 @@
-"""The chain of steps: order, counters that add up, presets, and that all of it can go to a worker."""
+"""The chain of steps: order, counters that add up, presets, and that all of it can go
+to a worker.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipeline.corpus.document import Document
-from pipeline.corpus.steps.base import Removed, StepResult
-from pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
-from pipeline.corpus.steps.repair import repair_text
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.steps.base import CleaningResult, RemovedText
+from cloze.pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
+from cloze.pipeline.corpus.steps.repair import repair_text
 
 EVERYTHING = TextConfig(profile="web", language="auto", mask_personal_data=("email", "phone", "ip"))
 TEXT = (
@@ -23,7 +25,8 @@ TEXT = (
     "Home | About | Contact",
     "In the summer of that year the miller had the wheel taken out and mended with new wood.",
     "He told everybody who came by that it would turn better than it had in all the time before.",
-    "The children did not believe him, because they have seen the wheel stand still in every drought.",
+    "The children did not believe him, because they have seen the wheel stand still in every "
+    "drought.",
 )
 
 
@@ -44,7 +47,8 @@ def test_default_steps():
 
 def test_all_steps_in_order():
     assert [name for name, _ in build_steps(EVERYTHING)] == [
-        "repair", "clean", "too_long", "boilerplate", "c4", "repeated", "too_short", "letters", "language", "gopher_quality",
+        "repair", "clean", "too_long", "boilerplate", "c4", "repeated", "too_short", "letters",
+        "language", "gopher_quality",
         "gopher_repetition", "personal_data", "sentences",
     ]  # fmt: skip
 
@@ -55,7 +59,7 @@ def test_all_steps_in_order():
         ({"repair_unicode": False}, "repair"),
         ({"boilerplate": False}, "boilerplate"),
         ({"c4": False}, "c4"),
-        ({"duplicate_lines": False, "duplicate_paragraphs": False}, "repeated"),
+        ({"drop_repeated_lines": False, "drop_repeated_paragraphs": False}, "repeated"),
         ({"language_probability": 0}, "language"),
         ({"gopher_quality": False}, "gopher_quality"),
         ({"gopher_repetition": False}, "gopher_repetition"),
@@ -63,7 +67,9 @@ def test_all_steps_in_order():
     ],
 )
 def test_each_step_can_be_turned_off_in_the_preset(option, step):
-    names = [name for name, _ in build_steps(TextConfig.model_validate({"profile": "web", **option}))]
+    names = [
+        name for name, _ in build_steps(TextConfig.model_validate({"profile": "web", **option}))
+    ]
     assert step not in names
     assert len(names) == 11
 
@@ -90,20 +96,29 @@ def test_a_config_goes_to_a_worker_and_its_steps_do_the_same():
 def test_result_and_observer():
     seen = []
     config = TextConfig(profile="web", minimum_characters=10)
-    result = run_steps(document(*TEXT, "Share this"), build_steps(config), lambda *told: seen.append(told))
+    result = run_steps(
+        document(*TEXT, "Share this"), build_steps(config), lambda *told: seen.append(told)
+    )
     assert result.document is not None
     assert result.document.paragraphs == (TEXT[0], *TEXT[2:])
     assert result.document.language == "en"
-    assert [removed.reason for removed in result.removed] == ["boilerplate_navigation", "boilerplate_share"]
+    assert [removed.reason for removed in result.removed] == [
+        "boilerplate_navigation",
+        "boilerplate_share",
+    ]
     assert [name for name, _, _ in seen] == [name for name, _ in build_steps(config)]
     for (_, _, told), (_, before, _) in zip(seen[:-1], seen[1:], strict=True):
         assert told.document == before
     short = run_steps(document("Too short."), build_steps(config))
-    assert short == StepResult(None, "c4_few_sentences", (Removed("c4_few_words", "Too short."),))
+    assert short == CleaningResult(
+        None, "c4_few_sentences", (RemovedText("c4_few_words", "Too short."),)
+    )
 
 
 def test_web_rules_for_some_sources():
-    config = TextConfig(profile="web", web_sources=("warc",), minimum_characters=10, minimum_words=2)
+    config = TextConfig(
+        profile="web", web_sources=("warc",), minimum_characters=10, minimum_words=2
+    )
     lines = ("Share this", "A heading of some words", "One sentence is all that stands here.")
     kept = run_steps(document(*lines, source="books"), build_steps(config))
     assert kept.document == document(*lines, source="books")
@@ -113,7 +128,8 @@ def test_web_rules_for_some_sources():
 @given(st.lists(st.text(max_size=40), max_size=6))
 def test_any_text_gives_a_document_or_a_reason(paragraphs):
     config = TextConfig(
-        profile="web", minimum_characters=0, minimum_words=0, minimum_letters=0, language_probability=0, c4=False,
+        profile="web", minimum_characters=0, minimum_words=0, minimum_letters=0,
+        language_probability=0, c4=False,
         gopher_quality=False, mask_personal_data=("email", "phone", "ip"),
     )  # fmt: skip
     result = run_steps(document(*paragraphs), build_steps(config))
@@ -140,14 +156,23 @@ def test_repair(wrong, right):
 
 
 @pytest.mark.parametrize(
-    "text", ["naïve Ångström", "CAFÉ… “MAÎTRE”", "Ã la carte", "Россия", "日本語", "L’été à São Paulo — £5", "×½"]
+    "text",
+    [
+        "naïve Ångström",
+        "CAFÉ… “MAÎTRE”",
+        "Ã la carte",
+        "Россия",
+        "日本語",
+        "L’été à São Paulo — £5",
+        "×½",
+    ],
 )
 def test_text_that_is_right_is_not_repaired(text):
     assert repair_text(text) == text
 
 
 def test_on_crawled_pages(shared_data):
-    steps = build_steps(TextConfig(profile="web"))
+    steps = build_steps(TextConfig(profile="web", c4_end_marks=True))
     counts: Counter[str | None] = Counter()
     removed: Counter[str] = Counter()
     for path in sorted((shared_data / "web").glob("*.jsonl.gz")):
@@ -155,7 +180,13 @@ def test_on_crawled_pages(shared_data):
             for line in lines:
                 entry = json.loads(line)
                 result = run_steps(
-                    Document(id=entry["id"], source="jsonl", title="", paragraphs=tuple(entry["text"].split("\n"))), steps
+                    Document(
+                        id=entry["id"],
+                        source="jsonl",
+                        title="",
+                        paragraphs=tuple(entry["text"].split("\n")),
+                    ),
+                    steps,
                 )
                 counts[result.reason] += 1
                 removed.update(one.reason for one in result.removed)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.corpus.document import HOLE, Document
-from pipeline.corpus.readers.prose import reads_as_prose
-from pipeline.corpus.steps.clean import clean, clean_text
+from cloze.pipeline.corpus.document import PLACEHOLDER, Document
+from cloze.pipeline.corpus.readers.prose import reads_as_prose
+from cloze.pipeline.corpus.steps.clean import clean, clean_text
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from pipeline.corpus.steps.clean import clean, clean_text
         (" a \n\t b\u00a0c\u3000d ", "a b c d"),
         ("a\u202eb\u2066c", "abc"),
         ("می\u200cخواهم", "می\u200cخواهم"),  # the non-joiner is part of the word
-        (f"x {HOLE} y", f"x {HOLE} y"),
+        (f"x {PLACEHOLDER} y", f"x {PLACEHOLDER} y"),
         ("", ""),
     ],
 )

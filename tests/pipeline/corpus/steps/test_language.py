@@ -7,23 +7,33 @@ import sys
 
 import pytest
 
-from pipeline.corpus.document import Document
-from pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
-from pipeline.corpus.steps.language import SAMPLE, identify, sample
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
+from cloze.pipeline.corpus.steps.filters.language import SAMPLE, identify, sample
 
 TEXTS = {
-    "en": "The city lies on the bank of the river and has about twenty thousand inhabitants. In the Middle Ages it was an "
+    "en": "The city lies on the bank of the river and has about twenty thousand inhabitants. In the "
+    "Middle Ages it was an "
     "important place of trade, protected by a wall.",
-    "de": "Die Stadt liegt am Ufer des Flusses und hat etwa zwanzigtausend Einwohner. Im Mittelalter war sie ein bedeutender "
+    "de": "Die Stadt liegt am Ufer des Flusses und hat etwa zwanzigtausend Einwohner. Im Mittelalter "
+    "war sie ein bedeutender "
     "Handelsplatz, der durch eine Mauer geschützt wurde.",
-    "fr": "La ville est située au bord de la rivière et compte environ vingt mille habitants. Au Moyen Âge, c'était une place "
+    "fr": "La ville est située au bord de la rivière et compte environ vingt mille habitants. Au "
+    "Moyen Âge, c'était une place "
     "commerciale importante, protégée par un mur.",
-    "es": "La ciudad está situada a orillas del río y tiene unos veinte mil habitantes. En la Edad Media fue un importante centro "
+    "es": "La ciudad está situada a orillas del río y tiene unos veinte mil habitantes. En la Edad "
+    "Media fue un importante centro "
     "comercial protegido por una muralla.",
-    "ru": "Город расположен на берегу реки и насчитывает около двадцати тысяч жителей. В Средние века это был важный центр.",
+    "ru": (
+        "Город расположен на берегу реки и насчитывает около двадцати тысяч жителей. В Средние "
+        "века это был важный центр."
+    ),
     "ja": "この都市は川のほとりに位置し、人口はおよそ二万人である。中世には城壁に守られた重要な交易地であった。",
     "zh": "这座城市位于河岸，约有两万居民。中世纪时它是一个重要的贸易中心，四周有城墙保护。今天它是著名的旅游目的地。",
-    "ar": "تقع المدينة على ضفة النهر ويبلغ عدد سكانها حوالي عشرين ألف نسمة. وفي العصور الوسطى كانت مركزا تجاريا مهما.",
+    "ar": (
+        "تقع المدينة على ضفة النهر ويبلغ عدد سكانها حوالي عشرين ألف نسمة. وفي العصور الوسطى كانت "
+        "مركزا تجاريا مهما."
+    ),
 }
 
 
@@ -80,12 +90,16 @@ def test_identification_needs_no_network_and_is_the_same_in_another_process():
         "import socket\n"
         "def refuse(*a, **k): raise OSError('no network')\n"
         "socket.socket.connect = refuse\n"
-        "from pipeline.corpus.steps.language import identify\n"
+        "from cloze.pipeline.corpus.steps.filters.language import identify\n"
         "import sys; print(identify(sys.argv[1]))"
     )
     answers = [
         subprocess.run(
-            [sys.executable, "-c", code, TEXTS["fr"]], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+            [sys.executable, "-c", code, TEXTS["fr"]],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
         ).stdout.strip()
         for seed in ("1", "2")
     ]
@@ -98,4 +112,6 @@ def test_most_articles_of_an_english_encyclopedia_are_english(shared_data):
     found = [identify(article) for article in articles if len(article) > 1000]
     assert len(found) > 50
     assert sum(language == "en" for language, _ in found) > 0.98 * len(found)
-    assert sum(language == "en" and probability >= 0.99 for language, probability in found) > 0.9 * len(found)
+    assert sum(
+        language == "en" and probability >= 0.99 for language, probability in found
+    ) > 0.9 * len(found)

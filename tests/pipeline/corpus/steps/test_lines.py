@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.corpus.document import Document
-from pipeline.corpus.steps.boilerplate import REASONS, boilerplate_reason, remove_boilerplate
-from pipeline.corpus.steps.repeated_lines import remove_repeated
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.steps.boilerplate import REASONS, boilerplate_reason, remove_boilerplate
+from cloze.pipeline.corpus.steps.filters.repeated_lines import remove_repeated
 
 
 def page(*lines: str) -> Document:
@@ -63,7 +63,8 @@ def test_boilerplate(line, kind):
     "line",
     [
         "She baked cookies for the whole village, and we ate them all.",
-        "The law says how a company must explain its privacy policy to the public before it collects anything.",
+        "The law says how a company must explain its privacy policy to the public before it "
+        "collects anything.",
         "He went home.",
         "Home is where the heart is",
         "The next article of the treaty deals with fishing.",
@@ -88,7 +89,9 @@ def test_long_lines_are_text():
 
 
 def test_boilerplate_is_removed_in_order_and_told():
-    result = remove_boilerplate(page("Home | About", "The story begins here.", "Share this", "© 2024 X"))
+    result = remove_boilerplate(
+        page("Home | About", "The story begins here.", "Share this", "© 2024 X")
+    )
     assert result.document == page("The story begins here.")
     assert [removed.reason for removed in result.removed] == [
         "boilerplate_navigation",
@@ -116,7 +119,9 @@ PARAGRAPH = "This is a paragraph of running text, which ends as such."
 
 
 def test_repeated_lines_and_paragraphs():
-    result = remove_repeated(page("Menu", PARAGRAPH, "menu!", "Page 1 of 9", "page 2 of 9", PARAGRAPH, "End"))
+    result = remove_repeated(
+        page("Menu", PARAGRAPH, "menu!", "Page 1 of 9", "page 2 of 9", PARAGRAPH, "End")
+    )
     assert result.document == page("Menu", PARAGRAPH, "Page 1 of 9", "End")
     assert [(removed.reason, removed.text) for removed in result.removed] == [
         ("duplicate_line", "menu!"),
@@ -127,7 +132,9 @@ def test_repeated_lines_and_paragraphs():
 
 def test_each_kind_by_itself():
     document = page("Menu", PARAGRAPH, "Menu", PARAGRAPH)
-    assert remove_repeated(document, paragraphs=False).document == page("Menu", PARAGRAPH, PARAGRAPH)
+    assert remove_repeated(document, paragraphs=False).document == page(
+        "Menu", PARAGRAPH, PARAGRAPH
+    )
     assert remove_repeated(document, lines=False).document == page("Menu", PARAGRAPH, "Menu")
 
 

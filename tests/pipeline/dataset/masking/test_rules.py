@@ -1,4 +1,6 @@
-"""Every masking rule: what the papers' programs promise, and that nothing but a row's key and content shapes its mask."""
+"""Every masking rule: what the papers' programs promise, and that nothing but a row's key and
+content shapes its mask.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core import random_keys
-from pipeline.core.ragged import offsets_of
-from pipeline.dataset.masking import MaskConfig, TokenTable, UnmaskedRows, draw, draw_masks, row_keys
-from pipeline.dataset.masking.candidates import Candidates
-from pipeline.dataset.masking.draw import text_lengths
-from pipeline.dataset.masking.table import RULES, default_cap
-from pipeline.dataset.masking.word_slots import WordSlots
-from pipeline.tokenizer.special import SpecialTokens
+from cloze.core import random_keys
+from cloze.core.ragged import offsets_of
+from cloze.pipeline.dataset.masking import (
+    MaskConfig,
+    TokenProperties,
+    UnmaskedRows,
+    draw,
+    row_keys,
+    sample_masks,
+)
+from cloze.pipeline.dataset.masking.candidates import MaskCandidates
+from cloze.pipeline.dataset.masking.draw import text_lengths
+from cloze.pipeline.dataset.masking.registry import RULES, default_cap
+from cloze.pipeline.dataset.masking.unit_placement import WordSlots
+from cloze.pipeline.tokenizer.special import SpecialTokens
 from tests.pipeline.dataset.masking.rows import SPECIAL, TABLE, V, make_rows, masks_of
 
 CHOOSING = sorted(set(RULES) - {"none"})
@@ -36,7 +45,9 @@ row_lengths = st.lists(st.integers(5, 140), min_size=1, max_size=8)
 
 
 def words_of(rows: UnmaskedRows, row: int) -> list[list[int]]:
-    """The words of a row as lists of positions, by the definition: a `##x` goes on, a special token parts."""
+    """The words of a row as lists of positions, by the definition: a `##x` goes on, a special token
+    parts.
+    """
     ids = rows.input_ids[rows.offsets[row] : rows.offsets[row + 1]].tolist()
     words: list[list[int]] = []
     joined = False
@@ -56,14 +67,21 @@ def with_unknowns(rows: UnmaskedRows, every: int) -> UnmaskedRows:
     ids = rows.input_ids.copy()
     places = np.arange(every // 2, len(ids), every)
     ids[places[ids[places] >= 5]] = SPECIAL.unk
-    return UnmaskedRows(keys=rows.keys, input_ids=ids, offsets=rows.offsets, segment_start=rows.segment_start)
+    return UnmaskedRows(
+        keys=rows.keys, input_ids=ids, offsets=rows.offsets, segment_start=rows.segment_start
+    )
 
 
 @settings(max_examples=150, deadline=None)
-@given(lengths=row_lengths, seed=st.integers(0, 2**64 - 1), config=configs, unknowns=st.sampled_from([7, 10**6]))
+@given(
+    lengths=row_lengths,
+    seed=st.integers(0, 2**64 - 1),
+    config=configs,
+    unknowns=st.sampled_from([7, 10**6]),
+)
 def test_what_every_rule_promises(lengths, seed, config, unknowns):
     rows = with_unknowns(make_rows(lengths, seed), unknowns)
-    masks = masks_of(draw_masks(rows, config, TABLE, range(3)), len(lengths), 3)
+    masks = masks_of(sample_masks(rows, config, TABLE, range(3)), len(lengths), 3)
     text = text_lengths(rows, TABLE)
     for row, of_row in enumerate(masks):
         ids = rows.input_ids[rows.offsets[row] : rows.offsets[row + 1]]
@@ -83,7 +101,9 @@ def test_what_every_rule_promises(lengths, seed, config, unknowns):
                 assert len(chosen) >= min(wanted[0], len(word_of))
                 continue
             taken = {word_of[position] for position in chosen}
-            assert sorted(chosen) == sorted(position for number in taken for position in words[number])  # whole words
+            assert sorted(chosen) == sorted(
+                position for number in taken for position in words[number]
+            )  # whole words
             # The budget is used up, or no word that may still be taken is short enough.
             left = min(wanted[0], len(word_of)) - len(chosen)
             spans = config.rule == "span"
@@ -96,9 +116,9 @@ def test_what_every_rule_promises(lengths, seed, config, unknowns):
 @given(lengths=row_lengths, seed=st.integers(0, 2**32), config=configs, data=st.data())
 def test_a_mask_depends_on_its_row_and_copy_number_alone(lengths, seed, config, data):
     rows = make_rows(lengths, seed)
-    together = masks_of(draw_masks(rows, config, TABLE, range(4)), len(lengths), 4)
+    together = masks_of(sample_masks(rows, config, TABLE, range(4)), len(lengths), 4)
     row, copy = data.draw(st.integers(0, len(lengths) - 1)), data.draw(st.integers(0, 3))
-    alone = draw_masks(rows.slice(row, row + 1), config, TABLE, [copy])
+    alone = sample_masks(rows.slice(row, row + 1), config, TABLE, [copy])
     assert masks_of(alone, 1, 1)[0][0] == together[row][copy]
 
 
@@ -106,9 +126,9 @@ def test_a_mask_depends_on_its_row_and_copy_number_alone(lengths, seed, config, 
 def test_block_borders_do_not_show(monkeypatch, rule):
     rows = make_rows([128, 9, 77, 128, 40, 300, 6] * 9)
     config = MaskConfig(rule=rule, rate=0.3, budget="probabilistic", max_predictions=300)
-    whole = draw_masks(rows, config, TABLE, range(3))
+    whole = sample_masks(rows, config, TABLE, range(3))
     monkeypatch.setattr(draw, "BLOCK_CELLS", 500)
-    cut = draw_masks(rows, config, TABLE, range(3))
+    cut = sample_masks(rows, config, TABLE, range(3))
     for name in ("positions", "input_ids", "offsets"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(cut, name))
 
@@ -117,28 +137,43 @@ def test_block_borders_do_not_show(monkeypatch, rule):
 @given(lengths=row_lengths, seed=st.integers(0, 2**32), unknowns=st.sampled_from([3, 9, 10**6]))
 def test_words_are_those_of_the_definition(lengths, seed, unknowns):
     rows = with_unknowns(make_rows(lengths, seed), unknowns)
-    candidates = Candidates.of(rows, TABLE)
+    candidates = MaskCandidates.of(rows, TABLE)
     words = WordSlots.of(candidates)
     for row in range(len(lengths)):
         expected = words_of(rows, row)
         slots = words.slot[words.offsets[row] : words.offsets[row + 1]]
-        found = [(candidates.index[words.first[s] : words.first[s + 1]] - rows.offsets[row]).tolist() for s in slots.tolist()]
+        found = [
+            (candidates.index[words.first[s] : words.first[s + 1]] - rows.offsets[row]).tolist()
+            for s in slots.tolist()
+        ]
         assert found == expected
         inside = slots - words.slot_offsets[row]
-        bits = [bool(int(words.free[row, s >> 6]) >> (s & 63) & 1) for s in range(words.free.shape[1] * 64)]
+        bits = [
+            bool(int(words.free[row, s >> 6]) >> (s & 63) & 1)
+            for s in range(words.free.shape[1] * 64)
+        ]
         assert np.flatnonzero(bits).tolist() == inside.tolist()
         # A run ends where the next word is no neighbour in text; its neighbours in slots are.
         for number, word in enumerate(expected):
             left = int(words.run_left[words.offsets[row] + number])
-            assert all(expected[number + k][0] == expected[number + k - 1][-1] + 1 for k in range(1, left))
-            assert number + left == len(expected) or expected[number + left][0] > expected[number + left - 1][-1] + 1
+            assert all(
+                expected[number + k][0] == expected[number + k - 1][-1] + 1 for k in range(1, left)
+            )
+            assert (
+                number + left == len(expected)
+                or expected[number + left][0] > expected[number + left - 1][-1] + 1
+            )
             if number and word[0] > expected[number - 1][-1] + 1:
                 assert inside[number] - inside[number - 1] == 2
 
 
 def test_no_word_is_joined_across_a_separator():
-    """A front-truncated B begins with the rest of a word: with whole words it is a word of its own, however often it is drawn."""
-    ids = np.array([2, 7, 8, 3, 9, 12, 7, 3], np.uint16)  # 9 and 12 go on words: [CLS] w w [SEP] ##x ##x w [SEP]
+    """A front-truncated B begins with the rest of a word: with whole words it is a word of its own,
+    however often it is drawn.
+    """
+    ids = np.array(
+        [2, 7, 8, 3, 9, 12, 7, 3], np.uint16
+    )  # 9 and 12 go on words: [CLS] w w [SEP] ##x ##x w [SEP]
     count = 400
     rows = UnmaskedRows(
         keys=row_keys(0, np.arange(count), 0),
@@ -147,7 +182,7 @@ def test_no_word_is_joined_across_a_separator():
         segment_start=np.full(count, 4, np.int32),
     )
     for rule in WORDY:
-        masks = masks_of(draw_masks(rows, MaskConfig(rule=rule, rate=0.26), TABLE, [0]), count, 1)
+        masks = masks_of(sample_masks(rows, MaskConfig(rule=rule, rate=0.26), TABLE, [0]), count, 1)
         seen = Counter(tuple(position for position, _ in mask) for [mask] in masks)
         assert (4, 5) in seen
         assert all((2 in taken) + (4 in taken) < 2 or rule != "span" for taken in seen)
@@ -164,7 +199,12 @@ def test_no_word_is_joined_across_a_separator():
         (MaskConfig(budget="ceil", max_predictions=512), 128, 126, 19),
         (MaskConfig(budget="ceil", max_predictions=512), 512, 510, 77),
         (MaskConfig(budget="ceil", max_predictions=512), 22, 20, 3),
-        (MaskConfig(budget="probabilistic", max_predictions=512), 512, 510, 77),  # u = .5: int(76.8 + .5)
+        (
+            MaskConfig(budget="probabilistic", max_predictions=512),
+            512,
+            510,
+            77,
+        ),  # u = .5: int(76.8 + .5)
     ],
 )
 def test_budgets_of_the_programs(config, length, text, expected):
@@ -173,7 +213,9 @@ def test_budgets_of_the_programs(config, length, text, expected):
 
 def test_probabilistic_budgets_hit_the_rate():
     rows = make_rows([100, 61, 7] * 1000)
-    masks = draw_masks(rows, MaskConfig(budget="probabilistic", max_predictions=100), TABLE, range(4))
+    masks = sample_masks(
+        rows, MaskConfig(budget="probabilistic", max_predictions=100), TABLE, range(4)
+    )
     counts = np.diff(masks.offsets).reshape(3000, 4)
     for at, length in enumerate((100, 61, 7)):
         drawn = counts[at::3]
@@ -190,21 +232,31 @@ def test_caps_grow_with_rate_and_length():
 
 def lengths_in_words(rule: str, rows: UnmaskedRows, **settings) -> list[int]:
     """The numbers of words in the runs of chosen words, over all rows."""
-    masks = masks_of(draw_masks(rows, MaskConfig(rule=rule, max_predictions=10**5, **settings), SINGLE, [0]), len(rows), 1)
+    masks = masks_of(
+        sample_masks(rows, MaskConfig(rule=rule, max_predictions=10**5, **settings), SINGLE, [0]),
+        len(rows),
+        1,
+    )
     runs = []
     for [mask] in masks:
         positions = np.array([position for position, _ in mask])
-        runs += np.diff(np.flatnonzero(np.append(np.insert(np.diff(positions) != 1, 0, True), True))).tolist()
+        runs += np.diff(
+            np.flatnonzero(np.append(np.insert(np.diff(positions) != 1, 0, True), True))
+        ).tolist()
     return runs
 
 
-SINGLE = TokenTable(size=V, special=SPECIAL, word_start=np.ones(V, np.bool_))  # every piece is a word
+SINGLE = TokenProperties(
+    size=V, special=SPECIAL, word_start=np.ones(V, np.bool_)
+)  # every piece is a word
 
 
 def test_spans_are_geometric_with_mean_3_8():
     runs = lengths_in_words("span", make_rows([4000] * 60, split_at=1.0), budget="ceil")
     assert max(runs) == 10
-    assert abs(np.mean(runs) - 3.797) < 0.06  # of p = .2 clipped at 10; the last span of a row is cut by the budget
+    assert (
+        abs(np.mean(runs) - 3.797) < 0.06
+    )  # of p = .2 clipped at 10; the last span of a row is cut by the budget
     expected = 0.2 * 0.8 ** np.arange(10)
     expected /= expected.sum()
     shares = np.bincount(runs, minlength=11)[1:] / len(runs)
@@ -219,11 +271,22 @@ def test_rows_as_full_as_half_keep_the_lengths_of_spans_nearly():
 def test_spans_begin_at_the_word_of_a_random_token():
     """As in SpanBERT's program: a word of three pieces is three times as likely to open a span."""
     ids = np.array([2, *[5, 6, 7, 8] * 300, 3], np.uint16)  # a word of one piece, one of three
-    table = TokenTable(size=V, special=SPECIAL, word_start=np.isin(np.arange(V), [5, 6]))
-    rows = UnmaskedRows(keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 1202]), segment_start=np.array([1202]))
-    masks = draw_masks(rows, MaskConfig(rule="span", rate=0.02, max_predictions=99, max_span=1), table, range(400))
-    short = (ids[masks.positions] == 5).sum() / ((ids[masks.positions] == 5).sum() + (ids[masks.positions] == 6).sum())
-    assert 0.22 < short < 0.38  # by words it would be more than half; what is left of the budget takes short ones
+    table = TokenProperties(size=V, special=SPECIAL, word_start=np.isin(np.arange(V), [5, 6]))
+    rows = UnmaskedRows(
+        keys=row_keys(0, [1], [1]),
+        input_ids=ids,
+        offsets=np.array([0, 1202]),
+        segment_start=np.array([1202]),
+    )
+    masks = sample_masks(
+        rows, MaskConfig(rule="span", rate=0.02, max_predictions=99, max_span=1), table, range(400)
+    )
+    short = (ids[masks.positions] == 5).sum() / (
+        (ids[masks.positions] == 5).sum() + (ids[masks.positions] == 6).sum()
+    )
+    assert (
+        0.22 < short < 0.38
+    )  # by words it would be more than half; what is left of the budget takes short ones
 
 
 def test_ngrams_have_p_in_proportion_to_1_over_n():
@@ -239,15 +302,26 @@ def test_pieces_of_a_span_are_replaced_as_one_and_those_of_an_ngram_are_not():
     rows = make_rows([512] * 60)
     mixed = {}
     for rule in ("span", "n-gram"):
-        masks = masks_of(draw_masks(rows, MaskConfig(rule=rule, max_predictions=512, random_from="pieces"), TABLE, [0]), 60, 1)
+        masks = masks_of(
+            sample_masks(
+                rows, MaskConfig(rule=rule, max_predictions=512, random_from="pieces"), TABLE, [0]
+            ),
+            60,
+            1,
+        )
         kinds = []
         for row, [mask] in enumerate(masks):
             ids = rows.input_ids[rows.offsets[row] : rows.offsets[row + 1]]
             for _, run in itertools.groupby(enumerate(mask), lambda entry: entry[1][0] - entry[0]):
                 kinds.append(
-                    {"mask" if new == SPECIAL.mask else "same" if new == ids[at] else "random" for _, (at, new) in run}
+                    {
+                        "mask" if new == SPECIAL.mask else "same" if new == ids[at] else "random"
+                        for _, (at, new) in run
+                    }
                 )
-        mixed[rule] = [kind for kind in kinds if len(kind) > 1 and kind != {"same", "random"}]  # a random piece may be the same
+        mixed[rule] = [
+            kind for kind in kinds if len(kind) > 1 and kind != {"same", "random"}
+        ]  # a random piece may be the same
         shares = Counter(next(iter(kind)) for kind in kinds if len(kind) == 1)
         assert shares["mask"] > 4 * shares["random"] > 0
     assert not mixed["span"]
@@ -258,10 +332,12 @@ def test_pieces_of_a_span_are_replaced_as_one_and_those_of_an_ngram_are_not():
 def test_positions_are_alike(rule):
     """Far from the ends of a segment every position is as likely as any other."""
     rows = make_rows([200] * 1500, split_at=1.0)
-    masks = draw_masks(rows, MaskConfig(rule=rule, max_predictions=200), SINGLE, range(2))
+    masks = sample_masks(rows, MaskConfig(rule=rule, max_predictions=200), SINGLE, range(2))
     counts = np.bincount(masks.positions, minlength=200)
     inner = counts[12:188]
-    spread = 3.0 if rule == "span" else 1.5  # neighbours go together, so counts vary more than if they were drawn alone
+    spread = (
+        3.0 if rule == "span" else 1.5
+    )  # neighbours go together, so counts vary more than if they were drawn alone
     assert np.abs(inner - inner.mean()).max() < 5 * spread * inner.mean() ** 0.5
     assert counts[0] == counts[199] == 0
     assert counts[1:12].min() > 0
@@ -270,13 +346,17 @@ def test_positions_are_alike(rule):
 @pytest.mark.parametrize("rule", CHOOSING)
 def test_copies_are_independent_and_never_alike(rule):
     rows = make_rows([512] * 40, split_at=1.0)
-    masks = masks_of(draw_masks(rows, MaskConfig(rule=rule, max_predictions=100), TABLE, range(10)), 40, 10)
+    masks = masks_of(
+        sample_masks(rows, MaskConfig(rule=rule, max_predictions=100), TABLE, range(10)), 40, 10
+    )
     jaccards = []
     for copies in masks:
         sets = [frozenset(position for position, _ in mask) for mask in copies]
         assert len(set(sets)) == 10
         jaccards += [len(a & b) / len(a | b) for a, b in itertools.combinations(sets, 2)]
-    near = 0.01 if rule == "span" else 0.006  # words of two pieces are met more often: positions are not quite alike
+    near = (
+        0.01 if rule == "span" else 0.006
+    )  # words of two pieces are met more often: positions are not quite alike
     assert abs(np.mean(jaccards) - 0.081) < near  # of independent 15 % masks: p / (2 - p)
 
 
@@ -287,9 +367,12 @@ def test_random_pieces_by_where_they_come_from():
     everything = {"mask_share": 0.0, "random_share": 1.0, "max_predictions": 200}
     found = {}
     for source in ("vocabulary", "pieces", "corpus"):
-        table = TokenTable(size=V, special=SPECIAL, word_start=TABLE.word_start, unigrams=counts)
+        table = TokenProperties(
+            size=V, special=SPECIAL, word_start=TABLE.word_start, unigrams=counts
+        )
         found[source] = np.bincount(
-            draw_masks(rows, MaskConfig(random_from=source, **everything), table, [0]).input_ids, minlength=V
+            sample_masks(rows, MaskConfig(random_from=source, **everything), table, [0]).input_ids,
+            minlength=V,
         )
     assert found["vocabulary"][list(SPECIAL.ids)].min() > 0
     assert found["pieces"][list(SPECIAL.ids)].sum() == 0
@@ -297,20 +380,34 @@ def test_random_pieces_by_where_they_come_from():
     assert np.flatnonzero(found["corpus"]).tolist() == [20, 30, 40]
     shares = found["corpus"][[20, 30, 40]] / found["corpus"].sum()
     assert np.abs(shares - [0.1, 0.2, 0.7]).max() < 0.02
-    with pytest.raises(ValueError, match=r"counts of the corpus's pieces are missing; read unigrams.arrow"):
-        draw_masks(rows, MaskConfig(random_from="corpus"), TABLE, [0])
+    with pytest.raises(
+        ValueError, match=r"counts of the corpus's pieces are missing; read unigrams.arrow"
+    ):
+        sample_masks(rows, MaskConfig(random_from="corpus"), TABLE, [0])
 
 
 def test_words_longer_than_the_budget_are_passed_over():
-    """Three-piece words only, and room for two pieces: nothing can be taken, and nothing is split."""
-    table = TokenTable(size=V, special=SPECIAL, word_start=np.arange(V) == 5)
+    """Three-piece words only, and room for two pieces: nothing can be taken, and
+    nothing is split.
+    """
+    table = TokenProperties(size=V, special=SPECIAL, word_start=np.arange(V) == 5)
     ids = np.array([2, *[5, 6, 7] * 5, 3], np.uint16)
     rows = UnmaskedRows(
-        keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 17]), segment_start=np.array([17], np.int32)
+        keys=row_keys(0, [1], [1]),
+        input_ids=ids,
+        offsets=np.array([0, 17]),
+        segment_start=np.array([17], np.int32),
     )
     for rule in WORDY:
-        assert len(draw_masks(rows, MaskConfig(rule=rule, max_predictions=2), table, range(50)).positions) == 0
-        eight = draw_masks(rows, MaskConfig(rule=rule, rate=0.5), table, range(50))
+        assert (
+            len(
+                sample_masks(
+                    rows, MaskConfig(rule=rule, max_predictions=2), table, range(50)
+                ).positions
+            )
+            == 0
+        )
+        eight = sample_masks(rows, MaskConfig(rule=rule, rate=0.5), table, range(50))
         assert np.diff(eight.offsets).max() == 6
 
 
@@ -320,11 +417,16 @@ def test_long_rows_and_many_words():
     ids = np.full(length, 7, np.uint16)
     ids[0], ids[-1] = 2, 3
     rows = UnmaskedRows(
-        keys=row_keys(0, [1], [1]), input_ids=ids, offsets=offsets_of(np.array([length])), segment_start=np.array([length])
+        keys=row_keys(0, [1], [1]),
+        input_ids=ids,
+        offsets=offsets_of(np.array([length])),
+        segment_start=np.array([length]),
     )
-    table = TokenTable(size=V, special=special, word_start=np.ones(V, np.bool_))
+    table = TokenProperties(size=V, special=special, word_start=np.ones(V, np.bool_))
     for rule in CHOOSING:
-        masks = draw_masks(rows, MaskConfig(rule=rule, rate=0.01, max_predictions=length), table, [0])
+        masks = sample_masks(
+            rows, MaskConfig(rule=rule, rate=0.01, max_predictions=length), table, [0]
+        )
         assert len(masks.positions) == round(0.01 * length)
         assert masks.positions.max() > 60_000
 
@@ -333,7 +435,7 @@ def test_the_longest_units_stay_apart():
     length = 700
     ids = np.full(length, 5, np.uint16)
     ids[0], ids[-1] = SPECIAL.cls, SPECIAL.sep
-    table = TokenTable(size=V, special=SPECIAL, word_start=np.ones(V, np.bool_))
+    table = TokenProperties(size=V, special=SPECIAL, word_start=np.ones(V, np.bool_))
     rows = UnmaskedRows(
         keys=row_keys(0, np.arange(20), np.arange(20)),
         input_ids=np.tile(ids, 20),
@@ -342,7 +444,7 @@ def test_the_longest_units_stay_apart():
     )
     config = MaskConfig(rule="span", rate=0.45, max_predictions=length, span_p=0.001, max_span=60)
     longest = 0
-    for [mask] in masks_of(draw_masks(rows, config, table, [0]), 20, 1):
+    for [mask] in masks_of(sample_masks(rows, config, table, [0]), 20, 1):
         positions = np.array([position for position, _ in mask])
         assert len(positions) == round(0.45 * length)
         runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
@@ -355,10 +457,12 @@ def test_keys_are_all_that_differs_between_equal_rows():
     for rule in CHOOSING:
         config = MaskConfig(rule=rule, max_predictions=40)
         again = UnmaskedRows(
-            keys=random_keys.derive(9, np.arange(1)),
+            keys=random_keys.fold_in(9, np.arange(1)),
             input_ids=one.input_ids,
             offsets=one.offsets,
             segment_start=one.segment_start,
         )
-        first, second = (draw_masks(rows, config, TABLE, [0]).positions.tolist() for rows in (one, again))
+        first, second = (
+            sample_masks(rows, config, TABLE, [0]).positions.tolist() for rows in (one, again)
+        )
         assert first != second

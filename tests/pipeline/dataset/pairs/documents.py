@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeline.core import random_keys
-from pipeline.core.ragged import offsets_of, ranges
-from pipeline.dataset.pairs.segments import Segments
-from pipeline.dataset.tokenized_documents import TokenizedDocuments
-from pipeline.tokenizer.special import SpecialTokens
+from cloze.core import random_keys
+from cloze.core.ragged import offsets_of, ranges
+from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments
+from cloze.pipeline.tokenizer.special import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_TOKEN = 10  # token t of the flat array is FIRST_TOKEN + t
@@ -20,7 +19,7 @@ def make_documents(sizes: list[list[int]], seed: int = 0) -> TokenizedDocuments:
     flat = np.array([size for document in sizes for size in document], np.int64)
     counts = np.array([len(document) for document in sizes], np.int64)
     return TokenizedDocuments(
-        keys=np.sort(random_keys.derive(seed, np.arange(len(sizes)))),
+        keys=np.sort(random_keys.fold_in(seed, np.arange(len(sizes)))),
         tokens=(FIRST_TOKEN + np.arange(flat.sum())).astype(np.uint32),
         sentence_offsets=offsets_of(flat),
         sentence_index=ranges(np.zeros(len(counts)), counts).astype(np.int32),
@@ -29,11 +28,17 @@ def make_documents(sizes: list[list[int]], seed: int = 0) -> TokenizedDocuments:
 
 
 def columns(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and lengths of segments A and B: int64 [R, 2] each; a B that is not there has no tokens."""
-    counts, at = np.diff(segments.pieces), segments.pieces[:-1]
+    """Starts and lengths of segments A and B: int64 [R, 2] each; a B that is not there has no
+    tokens.
+    """
+    counts, at = np.diff(segments.range_offsets), segments.range_offsets[:-1]
     second = np.minimum(at + 1, max(0, len(segments.starts) - 1))
-    starts = np.stack([segments.starts[at], np.where(counts > 1, segments.starts[second], 0)], axis=1)
-    return starts, np.stack([segments.lengths[at], np.where(counts > 1, segments.lengths[second], 0)], axis=1)
+    starts = np.stack(
+        [segments.starts[at], np.where(counts > 1, segments.starts[second], 0)], axis=1
+    )
+    return starts, np.stack(
+        [segments.lengths[at], np.where(counts > 1, segments.lengths[second], 0)], axis=1
+    )
 
 
 sentence = st.one_of(st.integers(1, 30), st.integers(1, 300))

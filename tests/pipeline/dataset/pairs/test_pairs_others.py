@@ -1,4 +1,6 @@
-"""Sentence order, ELECTRA's rows, and pairs without labels: on documents whose every token is a different number."""
+"""Sentence order, ELECTRA's rows, and pairs without labels: on documents whose every token is a
+different number.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +9,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core import random_keys
-from pipeline.core.registry import load
-from pipeline.dataset.pairs.electra import SHORTEST, electra
-from pipeline.dataset.pairs.nsp import next_sentence, segment_pairs
-from pipeline.dataset.pairs.segments import (
+from cloze.core import random_keys
+from cloze.core.options import import_object
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS
+from cloze.pipeline.dataset.pairings.segments import (
     NO_LABEL,
     USE_COIN,
     USE_SHORT,
     USE_SINGLE,
     USE_TARGET,
-    PairConfig,
+    PairingConfig,
     Segments,
+    TokenizedDocuments,
     sentence_keys,
 )
-from pipeline.dataset.pairs.sop import IN_ORDER, SWAPPED, sentence_order
-from pipeline.dataset.pairs.table import PAIRINGS
-from pipeline.dataset.rows import assemble
-from pipeline.dataset.tokenized_documents import TokenizedDocuments
-from pipeline.tokenizer.special import SpecialTokens
+from cloze.pipeline.dataset.pairings.sentence_pairs import (
+    IN_ORDER,
+    SHORTEST,
+    SWAPPED,
+    electra,
+    next_sentence,
+    segment_pairs,
+    sentence_order,
+)
+from cloze.pipeline.dataset.rows import assemble
+from cloze.pipeline.tokenizer.special import SpecialTokens
 from tests.pipeline.dataset.pairs.documents import columns, corpora, make_documents
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -33,9 +41,10 @@ SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 def texts_of(documents: TokenizedDocuments, segments: Segments, row: int) -> list[list[int]]:
     """The pieces of a row as lists of tokens."""
-    low, high = segments.pieces[row], segments.pieces[row + 1]
+    low, high = segments.range_offsets[row], segments.range_offsets[row + 1]
     return [
-        documents.tokens[s : s + n].tolist() for s, n in zip(segments.starts[low:high], segments.lengths[low:high], strict=True)
+        documents.tokens[s : s + n].tolist()
+        for s, n in zip(segments.starts[low:high], segments.lengths[low:high], strict=True)
     ]
 
 
@@ -49,19 +58,32 @@ def texts_of(documents: TokenizedDocuments, segments: Segments, row: int) -> lis
     packing=st.sampled_from(["best-fit", "in-order"]),
 )
 def test_every_token_is_accounted_for(pairing, sizes, seed, length, short, packing):
-    """read = in_rows + truncated, rows fit, no two share a source, and no token stands in two rows as their own text."""
+    """read = in_rows + truncated, rows fit, no two share a source, and no token stands in two rows
+    as their own text.
+    """
     documents = make_documents(sizes)
-    config = PairConfig(length=length, short_seq_prob=short, seed=seed, packing=packing)
-    segments: Segments = load(PAIRINGS[pairing].function)(documents, config)
-    assert segments.lengths.sum() - segments.foreign.sum() + segments.truncated.sum() == len(documents.tokens)
+    config = PairingConfig(length=length, short_seq_prob=short, seed=seed, packing=packing)
+    segments: Segments = import_object(PAIRINGS[pairing].function)(documents, config)
+    assert (
+        segments.lengths.sum() - segments.random_next_tokens.sum() + segments.truncated.sum()
+        == len(documents.tokens)
+    )
     assert segments.lengths.min() >= 1
-    assert len(set(zip(segments.document.tolist(), segments.offset.tolist(), strict=True))) == len(segments)
+    assert len(set(zip(segments.document.tolist(), segments.offset.tolist(), strict=True))) == len(
+        segments
+    )
     assert segments.packed == PAIRINGS[pairing].packed
     block = assemble(documents, segments, seed, SPECIAL)
     assert block.lengths.max() <= length
     assert (block.pair_label != NO_LABEL).any() <= (PAIRINGS[pairing].task is not None)
-    own = np.concatenate([np.array(piece) for row in range(len(segments)) for piece in texts_of(documents, segments, row)])
-    if not segments.foreign.any():
+    own = np.concatenate(
+        [
+            np.array(piece)
+            for row in range(len(segments))
+            for piece in texts_of(documents, segments, row)
+        ]
+    )
+    if not segments.random_next_tokens.any():
         assert len(np.unique(own)) == len(own)
     # The order of tokens within each piece is that of the text.
     for row in range(min(len(segments), 20)):
@@ -73,7 +95,9 @@ def test_every_token_is_accounted_for(pairing, sizes, seed, length, short, packi
 @given(sizes=corpora, seed=st.integers(0, 2**64 - 1), length=st.integers(8, 140))
 def test_sentence_order_is_pure(sizes, seed, length):
     documents = make_documents(sizes)
-    segments = sentence_order(documents, PairConfig(length=length, short_seq_prob=0.1, seed=seed))
+    segments = sentence_order(
+        documents, PairingConfig(length=length, short_seq_prob=0.1, seed=seed)
+    )
     starts, lengths = columns(segments)
     borders = documents.sentence_offsets[documents.document_offsets]
     home = np.searchsorted(borders, starts, side="right") - 1
@@ -87,25 +111,33 @@ def test_sentence_order_is_pure(sizes, seed, length):
         end = starts[row, first] + lengths[row, first]
         gap = starts[row, second] - end
         assert gap >= 0  # in the text, the first one stands first …
-        assert gap <= segments.truncated[row]  # … with nothing between them but what truncation took
-    assert (segments.foreign == 0).all()
+        assert (
+            gap <= segments.truncated[row]
+        )  # … with nothing between them but what truncation took
+    assert (segments.random_next_tokens == 0).all()
 
 
 def test_half_of_the_orders_are_swapped_and_single_sentences_have_no_label():
     documents = make_documents([[12 + (5 * i + j) % 30 for j in range(60)] for i in range(120)])
-    label = sentence_order(documents, PairConfig(length=128, short_seq_prob=0.1, seed=3)).pair_label
+    label = sentence_order(
+        documents, PairingConfig(length=128, short_seq_prob=0.1, seed=3)
+    ).pair_label
     labelled = label[label != NO_LABEL]
     assert abs((labelled == SWAPPED).mean() - 0.5) < 5 * 0.5 / len(labelled) ** 0.5
-    never = sentence_order(documents, PairConfig(length=128, short_seq_prob=0.1, seed=3, swap_prob=0.0))
+    never = sentence_order(
+        documents, PairingConfig(length=128, short_seq_prob=0.1, seed=3, swap_prob=0.0)
+    )
     assert set(never.pair_label.tolist()) <= {IN_ORDER, NO_LABEL}
-    alone = sentence_order(make_documents([[50], [200]]), PairConfig(length=64, short_seq_prob=0, seed=0))
+    alone = sentence_order(
+        make_documents([[50], [200]]), PairingConfig(length=64, short_seq_prob=0, seed=0)
+    )
     assert alone.pair_label.tolist() == [NO_LABEL, NO_LABEL]
     assert alone.truncated.tolist() == [0, 139]
 
 
 def test_pairs_without_labels_are_the_same_rows():
     documents = make_documents([[10, 20, 15] * 10, [30, 8] * 12])
-    config = PairConfig(length=64, short_seq_prob=0.1, seed=1)
+    config = PairingConfig(length=64, short_seq_prob=0.1, seed=1)
     with_labels, without = next_sentence(documents, config), segment_pairs(documents, config)
     np.testing.assert_array_equal(with_labels.starts, without.starts)
     assert set(without.pair_label.tolist()) == {NO_LABEL}
@@ -116,7 +148,12 @@ def test_pairs_without_labels_are_the_same_rows():
 def test_how_often_b_is_random_can_be_set():
     documents = make_documents([[10] * 60 for _ in range(30)])
     shares = [
-        (next_sentence(documents, PairConfig(length=64, short_seq_prob=0, seed=1, random_next_prob=p)).pair_label == 1).mean()
+        (
+            next_sentence(
+                documents, PairingConfig(length=64, short_seq_prob=0, seed=1, random_next_prob=p)
+            ).pair_label
+            == 1
+        ).mean()
         for p in (0.0, 0.2, 1.0)
     ]
     assert shares[0] < 0.15  # only chunks of one sentence
@@ -124,11 +161,15 @@ def test_how_often_b_is_random_can_be_set():
     assert shares[2] == 1.0
 
 
-def example_builder(documents: TokenizedDocuments, config: PairConfig) -> list[tuple[list[int], list[int]]]:
-    """ELECTRA's `ExampleBuilder`, written out over lists, our numbers for its dice; segment B, once begun, is never left."""
+def example_builder(
+    documents: TokenizedDocuments, config: PairingConfig
+) -> list[tuple[list[int], list[int]]]:
+    """ELECTRA's `ExampleBuilder`, written out over lists, our numbers for its dice; segment B, once
+    begun, is never left.
+    """
     row_key = sentence_keys(documents, config.seed)
     dice = {
-        use: random_keys.uniform(random_keys.derive(row_key, use)).tolist()
+        use: random_keys.uniform(random_keys.fold_in(row_key, use)).tolist()
         for use in (USE_SHORT, USE_TARGET, USE_SINGLE, USE_COIN)
     }
     cut = documents.sentence_offsets.tolist()
@@ -139,12 +180,18 @@ def example_builder(documents: TokenizedDocuments, config: PairConfig) -> list[t
         while at < high:
             begin, sentences, total = at, [], 0
             short = dice[USE_SHORT][begin] < config.short_seq_prob
-            goal = SHORTEST + int(dice[USE_TARGET][begin] * (config.length - SHORTEST + 1)) if short else config.length
+            goal = (
+                SHORTEST + int(dice[USE_TARGET][begin] * (config.length - SHORTEST + 1))
+                if short
+                else config.length
+            )
             while at < high and total < goal:
                 sentences.append(documents.tokens[cut[at] : cut[at + 1]].tolist())
                 total += len(sentences[-1])
                 at += 1
-            half = 100000 if dice[USE_SINGLE][begin] < config.single_segment_prob else (goal - 3) // 2
+            half = (
+                100000 if dice[USE_SINGLE][begin] < config.single_segment_prob else (goal - 3) // 2
+            )
             first: list[int] = []
             second: list[int] = []
             for sentence in sentences:
@@ -159,10 +206,15 @@ def example_builder(documents: TokenizedDocuments, config: PairConfig) -> list[t
 
 
 @settings(max_examples=100, deadline=None)
-@given(sizes=corpora, seed=st.integers(0, 2**64 - 1), length=st.integers(8, 140), short=st.sampled_from([0.0, 0.05, 1.0]))
+@given(
+    sizes=corpora,
+    seed=st.integers(0, 2**64 - 1),
+    length=st.integers(8, 140),
+    short=st.sampled_from([0.0, 0.05, 1.0]),
+)
 def test_electra_rows_are_those_of_the_reference_program(sizes, seed, length, short):
     documents = make_documents(sizes, seed)
-    config = PairConfig(length=length, short_seq_prob=short, seed=seed)
+    config = PairingConfig(length=length, short_seq_prob=short, seed=seed)
     segments = electra(documents, config)
     found = []
     for row in range(len(segments)):
@@ -173,17 +225,21 @@ def test_electra_rows_are_those_of_the_reference_program(sizes, seed, length, sh
 
 def test_one_electra_row_in_ten_is_a_single_segment():
     documents = make_documents([[8 + (3 * i + j) % 20 for j in range(200)] for i in range(60)])
-    segments = electra(documents, PairConfig(length=128, short_seq_prob=0.05, seed=2))
-    single = (np.diff(segments.pieces) == 1).mean()
+    segments = electra(documents, PairingConfig(length=128, short_seq_prob=0.05, seed=2))
+    single = (np.diff(segments.range_offsets) == 1).mean()
     assert 0.07 < single < 0.15  # 10 %, and the ends of documents
-    only = electra(documents, PairConfig(length=128, short_seq_prob=0, seed=2, single_segment_prob=1.0))
-    assert (np.diff(only.pieces) == 1).all()
+    only = electra(
+        documents, PairingConfig(length=128, short_seq_prob=0, seed=2, single_segment_prob=1.0)
+    )
+    assert (np.diff(only.range_offsets) == 1).all()
 
 
 @pytest.mark.parametrize("pairing", sorted(PAIRINGS))
 def test_no_documents_give_no_rows(pairing):
     documents = make_documents([])
-    segments = load(PAIRINGS[pairing].function)(documents, PairConfig(length=32, short_seq_prob=0.1, seed=9))
+    segments = import_object(PAIRINGS[pairing].function)(
+        documents, PairingConfig(length=32, short_seq_prob=0.1, seed=9)
+    )
     block = assemble(documents, segments, 9, SPECIAL)
     assert len(block) == 0
     assert (block.boundaries is None) != PAIRINGS[pairing].packed
@@ -192,9 +248,14 @@ def test_no_documents_give_no_rows(pairing):
 @pytest.mark.parametrize("pairing", sorted(PAIRINGS))
 def test_the_seed_is_all_that_changes_rows(pairing):
     documents = make_documents([[10, 20, 15] * 10, [30, 8] * 12])
-    function = load(PAIRINGS[pairing].function)
+    function = import_object(PAIRINGS[pairing].function)
     one, again, other = (
-        assemble(documents, function(documents, PairConfig(length=64, short_seq_prob=0.5, seed=seed)), seed, SPECIAL)
+        assemble(
+            documents,
+            function(documents, PairingConfig(length=64, short_seq_prob=0.5, seed=seed)),
+            seed,
+            SPECIAL,
+        )
         for seed in (1, 1, 2)
     )
     np.testing.assert_array_equal(one.input_ids, again.input_ids)

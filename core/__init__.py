@@ -1,0 +1,1 @@
+"""Foundations of all packages: stages, artifacts, storage, configs, errors, worker processes."""

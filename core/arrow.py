@@ -1,0 +1,248 @@
+"""Arrow IPC files on any storage: mapped from a local disk, read whole from a store."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import functools
+import hashlib
+import mmap
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cloze.core import storage
+from cloze.core.artifacts.lock import has_name
+from cloze.core.errors import ClozeError, DataError, first_line
+from cloze.core.random_keys import U64
+
+_WRITE_BUFFER = 1 << 20
+
+
+@contextlib.contextmanager
+def arrow_errors_as_data_errors(path: str, remedy: str) -> Iterator[None]:
+    """Convert Arrow's errors to a `DataError` that names the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is damaged ({first_line(error)}); {remedy}") from error
+
+
+def file_buffer(path: str) -> pa.Buffer:
+    """Return the bytes of a file: a mapping without a file descriptor if local, else in memory.
+
+    Raises:
+        DataError: the file does not exist or cannot be read.
+    """
+    if not storage.exists(path):
+        raise DataError(f"{path} does not exist; run the stage that makes it again")
+    with arrow_errors_as_data_errors(path, "run the stage that makes it again"):
+        if not storage.is_local(path):
+            with storage.open_input(path) as handle:
+                return pa.py_buffer(handle.read())
+        if not os.path.getsize(storage.filesystem(path)[1]):
+            raise DataError(f"{path} is empty; run the stage that makes it again")
+        with pa.memory_map(storage.filesystem(path)[1]) as mapped:
+            return mapped.read_buffer()
+
+
+def open_arrow(path: str) -> pa.RecordBatchFileReader:
+    """Open the Arrow IPC file at `path`; raise `DataError` if it is missing or damaged."""
+    buffer = file_buffer(path)
+    with arrow_errors_as_data_errors(path, "run the stage that makes it again"):
+        return pa.ipc.open_file(pa.BufferReader(buffer))
+
+
+def read_arrow(path: str) -> pa.Table:
+    """Read the Arrow IPC file at `path`; raise `DataError` if it is missing or damaged."""
+    reader = open_arrow(path)
+    with arrow_errors_as_data_errors(path, "run the stage that makes it again"):
+        return reader.read_all()
+
+
+def write_arrow(
+    path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], compression: str | None = None
+) -> None:
+    """Write an Arrow IPC file, completely or not at all.
+
+    Args:
+        path: path of the file.
+        schema: schema of the batches.
+        batches: record batches, which may be generated while the file is written.
+        compression: zstd or lz4, for buffers. Uncompressed files can be memory-mapped.
+    """
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with (
+        storage.atomic_output(path) as handle,
+        pa.ipc.new_file(handle, schema, options=options) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def drop_page_cache(buffer: pa.Buffer) -> None:
+    """Release the pages of a mapped file; they are read again on access.
+
+    Keeps the reported memory of a worker flat, however much it has read.
+    """
+    if sys.platform.startswith("linux") and buffer.size:
+        start = buffer.address - buffer.address % mmap.PAGESIZE
+        length = buffer.address + buffer.size - start
+        _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
+
+
+def release_memory_to_os() -> None:
+    """Return freed memory of Arrow and of the C library to the operating system.
+
+    Both keep freed memory for reuse, so a worker's memory grows over units of unequal sizes.
+    """
+    pa.default_memory_pool().release_unused()
+    trim = getattr(_libc(), "malloc_trim", None)  # glibc only
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@functools.cache
+def _copies(stamp: str) -> str:
+    """Return the directory of copies that this machine's processes share; the last one removes it.
+
+    A process uses the directory as long as it holds the shared lock on the file `_users`. The next
+    process to start removes the directories of killed processes.
+    """
+    base = os.path.join(tempfile.gettempdir(), f"cloze-copies-{os.getuid()}")
+    os.makedirs(base, mode=0o700, exist_ok=True)
+    if os.stat(base).st_uid != os.getuid():
+        raise ClozeError(f"{base} belongs to another user; set TMPDIR to a directory of your own")
+    own = os.path.join(base, hashlib.sha256(stamp.encode()).hexdigest()[:16])
+    while True:
+        os.makedirs(own, exist_ok=True)
+        users = open(os.path.join(own, "_users"), "a+b")  # noqa: SIM115
+        fcntl.flock(users, fcntl.LOCK_SH)
+        if has_name(users, users.name):
+            break
+        users.close()
+    _IN_USE.append(users)
+    atexit.register(_remove_unused, own, users)
+    for name in os.listdir(base):
+        if (other := os.path.join(base, name)) != own:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                open(os.path.join(other, "_users"), "r+b") as theirs,
+            ):
+                _remove_unused(other, theirs)
+    return own
+
+
+_IN_USE: list[IO[bytes]] = []  # open and locked until the process ends
+
+
+def _remove_unused(directory: str, users: IO[bytes]) -> None:
+    """Remove the directory of copies unless another process uses it, and close `users`."""
+    with users, contextlib.suppress(BlockingIOError):
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@functools.lru_cache(maxsize=1 << 20)
+def local_copy(path: str, stamp: str) -> str:
+    """Return `path` if it is local, else a copy on this machine's disk, fetched once per machine.
+
+    Args:
+        path: path of a file.
+        stamp: version of the content; a new stamp makes a new copy.
+    """
+    if storage.is_local(path):
+        return path
+    copy = os.path.join(_copies(stamp), f"{hashlib.sha256(path.encode()).hexdigest()[:24]}.arrow")
+    while not os.path.exists(copy):
+        with open(f"{copy}.part", "ab") as target:
+            fcntl.flock(target, fcntl.LOCK_EX)  # one process fetches, the others wait
+            if not has_name(target, target.name):
+                continue
+            target.truncate(0)
+            with storage.open_input(path) as source:
+                shutil.copyfileobj(source, target, _WRITE_BUFFER)
+            target.flush()
+            os.replace(target.name, copy)
+    return copy
+
+
+# Unit vectors as integers: the files that stage vectors writes and stage semdedup reads.
+
+F32 = npt.NDArray[np.float32]
+I16 = npt.NDArray[np.int16]
+
+SCALE = 4000  # (4000 + √4096 / 2)² is below 2²⁴
+WIDEST = 4096
+
+
+def file_name(shard: str) -> str:
+    """Return the name of the vectors file of a corpus shard."""
+    return f"vectors-{shard.removeprefix('corpus-')}"
+
+
+def schema(width: int) -> pa.Schema:
+    """Return the schema: a document's key and vector per row."""
+    fields = [
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("vector", pa.list_(pa.int16(), width), nullable=False),
+    ]
+    return pa.schema(fields, metadata={"cloze.vectors": "1"})
+
+
+def quantize(vectors: npt.NDArray[Any]) -> I16:
+    """Convert vectors [n, D] to unit vectors times SCALE, int16 [n, D]; a zero vector stays 0.
+
+    Integer inputs give the same result on every machine.
+    """
+    values = vectors.astype(np.float64)
+    squares = values * values
+    length = np.sqrt(squares.sum(axis=1, keepdims=True))
+    found: I16 = np.rint(values / np.where(length == 0, 1.0, length) * SCALE).astype(np.int16)
+    return found
+
+
+def cosines(left: F32, right: F32) -> F32:
+    """Return fp32 [n, m] cosines of the rows of `left` and `right`."""
+    found: F32 = (left @ right.T) / (_lengths(left)[:, None] * _lengths(right))
+    return found
+
+
+def _lengths(vectors: F32) -> F32:
+    """Return the length of each row, fp32 [n]; 1 for zero rows, as a divisor."""
+    found: F32 = np.sqrt((vectors * vectors).sum(axis=1))
+    return np.where(found == 0, np.float32(1), found)
+
+
+def batch(keys: U64, vectors: I16) -> pa.RecordBatch:
+    """Build a record batch of `schema`."""
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    return pa.RecordBatch.from_arrays([pa.array(keys), column], schema=schema(vectors.shape[1]))
+
+
+def read(path: str) -> tuple[U64, I16]:
+    """Read keys, uint64 [n], and vectors, int16 [n, D]; raise `DataError` if the file has none."""
+    table = read_arrow(path).combine_chunks()
+    if table.column_names != ["key", "vector"] or not pa.types.is_fixed_size_list(
+        table.schema.field("vector").type
+    ):
+        raise DataError(f"{path} holds no vectors; make them with `cloze embed-corpus`")
+    width = table.schema.field("vector").type.list_size
+    if not table.num_rows:
+        return np.zeros(0, np.uint64), np.zeros((0, width), np.int16)
+    column = table["vector"].chunk(0)
+    return table["key"].to_numpy(), column.flatten().to_numpy().reshape(-1, width)

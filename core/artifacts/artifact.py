@@ -1,0 +1,340 @@
+"""Artifacts: directories that are finished if and only if their `manifest.json` exists.
+
+The manifest is written last (temporary file, fsync, rename). It lists every file with size and
+sha256, for verification, and holds the fingerprint, so that a rerun can reuse the artifact. Names
+that begin with `_` belong to the builder (scratch, lock, claim, logs) and are never part of the
+artifact.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import posixpath
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.errors import DataError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+BUILDING = "_building.json"  # the claim of a builder: see `cloze.core.artifacts.claim`
+# key in the claim: names below the artifact that are removed after the manifest is written
+TEMPORARY = "temporary"
+_HASH_BYTES = 1 << 20
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
+# packages whose versions can change what a stage makes, or how it runs
+RECORDED_PACKAGES = (
+    "cloze-pretraining apache-beam backports.zstd deepspeed fastwarc fsspec ftfy lxml mlflow"
+    " numpy orjson phonenumberslite prefect py3langid pyarrow resiliparse"
+    " safetensors sentencepiece sentencex tokenizers torch transformers"
+).split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """A file of an artifact. `data` is False for logs and metrics, whose bytes contain times."""
+
+    path: str
+    size: int
+    sha256: str
+    data: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The content of `manifest.json`; see docs/architecture.md."""
+
+    stage: str
+    version: int
+    fingerprint: str
+    build: str = ""  # id of the build, equal in all attempts
+    parents: dict[str, str]  # input key -> fingerprint
+    config: dict[str, Any]  # the resolved config
+    files: tuple[FileEntry, ...]
+    rows: int = 0
+    tokens: int = 0
+    # what was dropped and why, and other counts
+    counters: dict[str, int] = field(default_factory=dict)
+    # the stage's own metrics, as `--json` prints them
+    summary: dict[str, Any] = field(default_factory=dict)
+    # how it was run; not in the fingerprint
+    execution: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    created: str = ""  # UTC, ISO 8601
+    packages: dict[str, str] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @property
+    def content_sha256(self) -> str:
+        """Hash over the data files' names and bytes, equal for equal data."""
+        return content_sha256(self.files)
+
+
+def content_sha256(files: Iterable[FileEntry]) -> str:
+    digest = hashlib.sha256()
+    for entry in sorted(files, key=lambda entry: entry.path):
+        if entry.data:
+            digest.update(f"{entry.path}\0{entry.sha256}\n".encode())
+    return digest.hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys and no spaces: equal text for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def fingerprint(
+    stage: str, version: int, config: Mapping[str, Any], parents: Mapping[str, str]
+) -> str:
+    """Return the sha256 that identifies a stage's output before it is built.
+
+    Args:
+        stage: name of the stage.
+        version: raised by hand when the same input gives other output.
+        config: config values that affect the result, without paths and execution options.
+        parents: fingerprints of the inputs by key.
+    """
+    content = {"stage": stage, "version": version, "config": config, "parents": dict(parents)}
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+
+def package_versions() -> dict[str, str]:
+    """Return versions of packages that affect results; recorded, but not in any fingerprint."""
+    return dict(_package_versions())
+
+
+@functools.cache  # reading versions takes longer than the rest of a small artifact
+def _package_versions() -> Mapping[str, str]:
+    versions = {}
+    for name in RECORDED_PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def is_artifact(path: str) -> bool:
+    return storage.exists(storage.join(path, MANIFEST))
+
+
+def read_manifest(path: str) -> Manifest:
+    """Read the manifest at `path`; raise `DataError` if missing, damaged or of a later format."""
+    name = storage.join(path, MANIFEST)
+    if not storage.exists(name):
+        raise DataError(
+            f"{path} holds no finished artifact ({MANIFEST} is missing); run the stage that makes "
+            f"it"
+        )
+    try:
+        content = json.loads(storage.read_text(name))
+        if content.get("format") != FORMAT:
+            raise DataError(
+                f"{name} has format {content.get('format')}, this program reads {FORMAT}; use the "
+                f"Cloze that made it"
+            )
+        content["files"] = tuple(FileEntry(**entry) for entry in content["files"])
+        content.pop("content_sha256", None)
+        return Manifest(**content)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"{name} is damaged ({error}); remove the directory and run the stage again"
+        ) from error
+
+
+def write_manifest(path: str, manifest: Manifest) -> None:
+    """Finish the artifact at `path`."""
+    content = {**asdict(manifest), "content_sha256": manifest.content_sha256}
+    storage.write_bytes(
+        storage.join(path, MANIFEST),
+        (json.dumps(content, indent=1, sort_keys=True) + "\n").encode(),
+    )
+
+
+def data_files(path: str, temporary: Iterable[str] = ()) -> list[str]:
+    """Return the relative names of an artifact's files, without the manifest and builder's files.
+
+    Names at or below `temporary` are excluded, too.
+    """
+    others = {MANIFEST, *temporary}
+    return [
+        name
+        for name in storage.list_files(path)
+        if name.split("/", 1)[0] not in others
+        and not any(part.startswith("_") for part in name.split("/"))
+    ]
+
+
+def read_claim(path: str) -> dict[str, Any] | None:
+    """Return the claim on the directory at `path`; None if it does not exist or is being removed.
+
+    Raises:
+        DataError: the claim is damaged.
+    """
+    name = storage.join(path, BUILDING)
+    try:
+        content = json.loads(storage.read_at_once(name))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise DataError(f"{name} is damaged; remove its directory") from error
+    return content if isinstance(content, dict) else {}
+
+
+def link_file(source: str, target: str) -> None:
+    """Make `target` a hard link to `source`, or else a copy, by the server if possible."""
+    from_fs, from_path = storage.filesystem(source)
+    to_fs, to_path = storage.filesystem(target)
+    storage.remove(target)
+    if storage.is_local(source) and storage.is_local(target):
+        os.makedirs(os.path.dirname(to_path), exist_ok=True)
+        try:
+            os.link(from_path, to_path)
+            return
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+    elif from_fs == to_fs:
+        from_fs.copy(from_path, to_path)
+        return
+    with storage.open_input(source) as reader, storage.atomic_output(target) as writer:
+        shutil.copyfileobj(reader, writer, storage.CHUNK_BYTES)
+
+
+def hash_files(
+    path: str,
+    names: Iterable[str],
+    volatile: Iterable[str] = (),
+    threads: int = 4,
+    report: Callable[[int], None] | None = None,
+) -> tuple[FileEntry, ...]:
+    """Return size and sha256 of each file below `path`, reading several at a time.
+
+    Args:
+        path: directory of the artifact.
+        names: file names relative to `path`.
+        volatile: patterns of names that are marked as no data.
+        threads: number of files read at once.
+        report: called with the number of bytes after each read, from any thread.
+    """
+    patterns = tuple(volatile)
+
+    def entry(name: str) -> FileEntry:
+        digest, size = _sha256(storage.join(path, name), report)
+        return FileEntry(
+            path=name, size=size, sha256=digest, data=not any(fnmatch(name, p) for p in patterns)
+        )
+
+    with ThreadPoolExecutor(threads) as pool:
+        return tuple(pool.map(entry, sorted(names)))
+
+
+def _sha256(path: str, report: Callable[[int], None] | None) -> tuple[str, int]:
+    """Return sha256 and size of a file, read into one buffer so that threads hash in parallel."""
+    digest, size, buffer = hashlib.sha256(), 0, bytearray(_HASH_BYTES)
+    view = memoryview(buffer)
+    with storage.open_input(path) as handle:
+        while count := handle.readinto(buffer):  # type: ignore[attr-defined]
+            digest.update(view[:count])
+            size += count
+            if report is not None:
+                report(count)
+    return digest.hexdigest(), size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """The result of `cloze verify`; `content_sha256` covers the bytes on disk, not the manifest."""
+
+    ok: bool
+    content_sha256: str
+    errors: tuple[str, ...]
+    files: int = 0
+    bytes: int = 0
+
+
+def find_artifacts(path: str) -> list[str]:
+    """Return the artifact at `path`, or all artifacts below it except nested ones.
+
+    Links are not followed.
+
+    Raises:
+        DataError: there is no artifact.
+    """
+    if is_artifact(path):
+        return [path]
+    found: list[str] = []
+    names = storage.list_files(path) if storage.is_dir(path) else []
+    for name in sorted(names, key=lambda name: (name.count("/"), name)):
+        place = storage.join(path, posixpath.dirname(name))
+        if posixpath.basename(name) == MANIFEST and not any(
+            place.startswith(f"{other}/") for other in found
+        ):
+            found.append(place)
+    if not found:
+        raise DataError(
+            f"{path} holds no finished artifact ({MANIFEST} is missing); run the stage that makes "
+            f"it"
+        )
+    return sorted(found)
+
+
+def verify(
+    path: str, threads: int = 4, report: Callable[[int], None] | None = None
+) -> Verification:
+    """Read every file of the artifact and compare it with the manifest.
+
+    Args:
+        path: directory of the artifact.
+        threads: number of files read at once.
+        report: called with the number of bytes after each read, from any thread.
+    """
+    manifest = read_manifest(path)
+    recorded = {entry.path: entry for entry in manifest.files}
+    present = set(data_files(path, (read_claim(path) or {}).get(TEMPORARY) or ()))
+    errors = [f"{name} is missing" for name in sorted(recorded.keys() - present)]
+    errors += [f"{name} is not in the manifest" for name in sorted(present - recorded.keys())]
+    volatile = [entry.path for entry in manifest.files if not entry.data]
+    found = hash_files(path, recorded.keys() & present, volatile, threads, report)
+    for entry in found:
+        expected = recorded[entry.path]
+        if entry.size != expected.size:
+            errors.append(f"{entry.path} has {entry.size} bytes, the manifest says {expected.size}")
+        elif entry.sha256 != expected.sha256:
+            errors.append(
+                f"{entry.path} has sha256 {entry.sha256[:12]}…, the manifest says "
+                f"{expected.sha256[:12]}…"
+            )
+    return Verification(
+        ok=not errors,
+        content_sha256=content_sha256(found),
+        errors=tuple(errors),
+        files=len(found),
+        bytes=sum(entry.size for entry in found),
+    )
+
+
+# Names of shard files, and of the two splits of documents.
+
+TRAIN = "train"
+
+
+HELDOUT = "heldout"
+
+
+SPLITS = (TRAIN, HELDOUT)
+
+
+def shard_name(prefix: str, number: int, count: int) -> str:
+    """Return `train-00003-of-00016.arrow`, the name form of Hugging Face datasets."""
+    return f"{prefix}-{number:05d}-of-{count:05d}.arrow"

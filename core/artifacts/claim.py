@@ -1,0 +1,194 @@
+"""Claims on build directories: `_building.json` names the artifact that a directory will hold.
+
+A claim is written when a build begins and removed after the manifest is written. A non-empty
+directory with neither is foreign. A directory with a claim but no manifest holds an unfinished
+build: the same artifact continues it, another artifact starts from scratch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict, dataclass, replace
+
+from cloze.core import storage
+from cloze.core.artifacts import artifact
+from cloze.core.artifacts.artifact import BUILDING as BUILDING
+from cloze.core.artifacts.checkpoints import STEPS
+from cloze.core.artifacts.lock import LOCK
+from cloze.core.errors import SupersededError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The content of `_building.json`; `build` is the id of the build, equal in all attempts."""
+
+    stage: str = ""
+    fingerprint: str = ""  # empty while old files are removed
+    build: str = ""
+    temporary: tuple[str, ...] = ()  # removed after the build, relative to the directory
+    token: str = ""  # of this attempt: see `Fence`
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The right of one attempt to write into `out`, valid while the claim has the attempt's token.
+
+    Every attempt writes a new token into the claim when it starts. Work of an earlier attempt, on
+    any machine, then finds another token, or none, before it commits a file. Without a token
+    nothing is checked.
+    """
+
+    out: str
+    token: str
+
+    def check(self) -> None:
+        """Raise SupersededError if another attempt owns the directory or the build is finished."""
+        if self.token:
+            begun = read(self.out)
+            if begun is None or begun.token != self.token:
+                by = (
+                    "was finished"
+                    if begun is None
+                    else f"is being built by another attempt (build {begun.build[:12]})"
+                )
+                raise SupersededError(f"{self.out} {by}; this one writes nothing more")
+
+
+def read(out: str) -> Claim | None:
+    """Return the claim on `out`, or None."""
+    known = artifact.read_claim(out)
+    if known is None:
+        return None
+    stage, fingerprint, build, token = (
+        str(known.get(name) or "") for name in ("stage", "fingerprint", "build", "token")
+    )
+    return Claim(
+        stage, fingerprint, build, tuple(map(str, known.get(artifact.TEMPORARY) or ())), token
+    )
+
+
+def is_unfinished(out: str) -> bool:
+    """Return whether `out` holds an unfinished build."""
+    return storage.exists(storage.join(out, BUILDING)) and not artifact.is_artifact(out)
+
+
+def check_not_foreign(out: str) -> None:
+    """Reject a foreign directory before anything, a lock included, is written to it.
+
+    Other builders may be active there, so only files that none of them can have left count: a
+    builder's directory always holds the lock, the claim or the manifest.
+
+    Raises:
+        UsageError: `out` is a file, or holds something else.
+    """
+    if storage.exists(out) and not storage.is_dir(out):
+        raise UsageError(f"{out} is a file; name a directory that does not exist yet")
+    foreign = _foreign(out)
+    if foreign and not any(
+        storage.exists(storage.join(out, name)) for name in (LOCK, BUILDING, artifact.MANIFEST)
+    ):
+        raise _holds_something_else(out, foreign)
+
+
+def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | None:
+    """Check that `stage` may build in `out`, which this process has locked; change nothing.
+
+    Returns:
+        The claim of the unfinished build; a claim without a fingerprint stands for a finished
+        artifact.
+
+    Raises:
+        UsageError: the content is foreign, or may be replaced only with `force`.
+    """
+    begun = read(out)
+    if artifact.is_artifact(out):
+        found = artifact.read_manifest(out)
+        if found.stage != stage:
+            raise UsageError(
+                f"{out} holds a {found.stage} artifact, not a {stage} one; use another directory"
+            )
+        if not force:
+            raise UsageError(
+                f"{out} holds a {stage} artifact made from other settings or inputs (fingerprint"
+                f" {found.fingerprint[:12]}, wanted {fingerprint[:12]}); use another directory, or "
+                f"--force to replace it"
+            )
+        return Claim(stage)
+    if begun is None:
+        foreign = _foreign(out)
+        if foreign:
+            raise _holds_something_else(out, foreign)
+    elif begun.fingerprint != fingerprint:
+        if begun.stage != stage:
+            raise UsageError(
+                f"{out} holds an unfinished {begun.stage} artifact; use another directory"
+            )
+        if begun.fingerprint and storage.exists(storage.join(out, STEPS)) and not force:
+            raise UsageError(
+                f"{out} holds checkpoints of a run with other settings; use another directory, or "
+                f"--force to drop them"
+            )
+    return begun
+
+
+def claim_directory(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim:
+    """Claim `out`, which this process has locked, for a build.
+
+    An interrupted build of the same artifact continues; everything else in `out` is removed.
+
+    Returns:
+        The claim, with a new token and the build id of the continued build, or else a new id.
+
+    Raises:
+        UsageError: the content is foreign, or may be replaced only with `force`.
+    """
+    begun = _check(stage, out, fingerprint, force=force)
+    if begun is not None and begun.fingerprint != fingerprint:
+        _write(out, Claim(stage))  # after a kill, what remains is known to be removable
+        storage.remove(storage.join(out, artifact.MANIFEST))
+        # top-level names, so that no empty directory stays
+        for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK, BUILDING}:
+            storage.remove(storage.join(out, name))
+    same = begun is not None and begun.fingerprint == fingerprint
+    build = (begun.build if begun is not None and same else "") or uuid.uuid4().hex
+    storage.make_dirs(out)
+    taken = Claim(stage, fingerprint, build, token=uuid.uuid4().hex)
+    _write(out, taken)
+    return taken
+
+
+def note_temporary(out: str, names: tuple[str, ...]) -> None:
+    """Record, before the manifest is written, what must be removed after it."""
+    begun = read(out)
+    if begun is not None and begun.temporary != names:
+        _write(out, replace(begun, temporary=names))
+
+
+def spoil(out: str, stage: str) -> None:
+    """Make the next attempt start from scratch: the inputs changed during this build."""
+    _write(out, Claim(stage))
+
+
+def release(out: str) -> None:
+    """Remove the claim of a finished artifact."""
+    storage.remove(storage.join(out, BUILDING))
+
+
+def _write(out: str, claim: Claim) -> None:
+    storage.write_bytes(
+        storage.join(out, BUILDING), artifact.canonical_json(asdict(claim)).encode()
+    )
+
+
+def _foreign(out: str) -> list[str]:
+    """Return the files in `out`, except those that a builder writes before its claim."""
+    files = storage.list_files(out) if storage.exists(out) else []
+    return [
+        name
+        for name in files
+        if name.split("/", 1)[0] != LOCK and not name.startswith(storage.TEMPORARY)
+    ]
+
+
+def _holds_something_else(out: str, foreign: list[str]) -> UsageError:
+    return UsageError(f"{out} holds something else ({foreign[0]}); use an empty or new directory")

@@ -1,0 +1,294 @@
+"""Fingerprints of inputs: artifacts, parts of artifacts, files and directories.
+
+A part of an artifact, such as a checkpoint, has the artifact's fingerprint and the relative path:
+`ab12…/checkpoints/step-00008000`. It is known before the part exists and after the part was pruned,
+and identifies what the artifact was made from.
+
+A local file has the sha256 of its bytes, cached by size and mtime in a SQLite file in the user's
+cache directory; if that is not writable, the file is read again. A file in a store has the store's
+content tag (ETag, MD5 or CRC32C), so that a cache check downloads nothing; without a tag its bytes
+are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloze.core import storage
+from cloze.core.artifacts import artifact, claim
+from cloze.core.errors import DataError
+
+DEEPEST_PART = 3  # names below an artifact: checkpoints/step-00008000/tokenizer
+STORE_THREADS = 16  # concurrent requests to a store
+COMMIT_SECONDS = 0.2  # of hashing that a kill may lose, in addition to the current file
+WAIT_SECONDS = 2.0  # for another program that locks the cache
+
+
+def cache_directory() -> Path:
+    """Return `$XDG_CACHE_HOME/cloze`, by default `~/.cache/cloze`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloze"
+
+
+_OPEN: ContextVar[sqlite3.Connection | None] = ContextVar(
+    "open memory of file hashes", default=None
+)
+_ASKED: ContextVar[dict[str, str] | None] = ContextVar(
+    "fingerprints of the inputs that were asked for already", default=None
+)
+
+
+@contextlib.contextmanager
+def hash_cache_session() -> Iterator[None]:
+    """Keep the hash cache open for many look-ups, such as a plan of hundreds of nodes.
+
+    Each path is looked up once.
+    """
+    with _memory() as memory:
+        token, asked = _OPEN.set(memory), _ASKED.set({})
+        try:
+            yield
+        finally:
+            _OPEN.reset(token)
+            _ASKED.reset(asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file as it was when its fingerprint was taken. `stamp`: size and mtime; None in a store."""
+
+    stamp: tuple[int, int] | None
+    fingerprint: str
+
+    def size(self, now: Seen) -> str:
+        """Describe the sizes before and now, if they are known and differ."""
+        if self.stamp is None or now.stamp is None or self.stamp[0] == now.stamp[0]:
+            return ""
+        return f" ({self.stamp[0]:,} bytes before, {now.stamp[0]:,} now)"
+
+
+_SEEN: ContextVar[tuple[dict[str, Seen], Mapping[str, Seen]] | None] = ContextVar(
+    "files whose fingerprints were taken", default=None
+)
+
+
+@contextlib.contextmanager
+def watching(known: Mapping[str, Seen] | None = None) -> Iterator[dict[str, Seen]]:
+    """Collect the files fingerprinted in the block; unchanged files of `known` are not read."""
+    seen: dict[str, Seen] = {}
+    token, asked = _SEEN.set((seen, known or {})), _ASKED.set(None)
+    try:
+        yield seen
+    finally:
+        _SEEN.reset(token)
+        _ASKED.reset(asked)
+
+
+def difference(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> str | None:
+    """Describe a file that changed, was added or was removed; None if there is none."""
+    for path in sorted(before.keys() & now.keys()):
+        if before[path].fingerprint != now[path].fingerprint:
+            return f"{path} changed while it was read{before[path].size(now[path])}"
+    added, removed = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
+    if added or removed:
+        return (
+            f"{(added or removed)[0]} was {'added' if added else 'removed'} while its directory "
+            f"was read"
+        )
+    return None
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[sqlite3.Connection]:
+    known = _OPEN.get()
+    if known is not None:
+        yield known
+        return
+    try:
+        directory = cache_directory()
+        directory.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(directory / "file-hashes.sqlite", timeout=WAIT_SECONDS)
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 "
+            "TEXT)"
+        )
+    except (OSError, sqlite3.Error):
+        connection = sqlite3.connect(":memory:")
+        connection.execute(
+            "CREATE TABLE hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 TEXT)"
+        )
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def file_hashes(paths: Iterable[str]) -> dict[str, str]:
+    """Return the sha256 of each file, read only if size or mtime changed since the last time.
+
+    Hashes are committed as they are computed: a kill loses one file, and the database is locked
+    only while rows are written.
+    """
+    hashes: dict[str, str] = {}
+    seen, known_before = _SEEN.get() or ({}, {})
+    with _memory() as memory, _Writer(memory) as writer:
+        for path in paths:
+            if not storage.is_local(path):
+                hashes[path] = storage.sha256(path)[0]
+                seen[path] = Seen(None, hashes[path])
+                continue
+            absolute = storage.printable_name(os.path.abspath(path))
+            try:
+                stat = os.stat(path)
+            except OSError as error:
+                raise DataError(
+                    f"{path} cannot be read ({error.strerror}); check the path"
+                ) from error
+            stamp = stat.st_size, stat.st_mtime_ns
+            before = known_before.get(path)
+            if before is not None and before.stamp == stamp:
+                hashes[path] = before.fingerprint
+            else:
+                known = memory.execute(
+                    "SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (absolute,)
+                ).fetchone()
+                if known and known[:2] == stamp:
+                    hashes[path] = known[2]
+                else:
+                    hashes[path] = storage.sha256(path)[0]
+                    writer.add((absolute, *stamp, hashes[path]))
+            seen[path] = Seen(stamp, hashes[path])
+    return hashes
+
+
+class _Writer:
+    """Writes rows into the hash cache, one transaction per `COMMIT_SECONDS`."""
+
+    def __init__(self, memory: sqlite3.Connection) -> None:
+        self._memory: sqlite3.Connection | None = memory
+        self._rows: list[tuple[str, int, int, str]] = []
+        self._committed = time.monotonic()
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._commit()
+
+    def add(self, row: tuple[str, int, int, str]) -> None:
+        self._rows.append(row)
+        if time.monotonic() - self._committed >= COMMIT_SECONDS:
+            self._commit()
+
+    def _commit(self) -> None:
+        """Write the rows; stop after an error, such as a read-only home or a locked database."""
+        rows, self._rows = self._rows, []
+        if rows and self._memory is not None:
+            try:
+                with self._memory:
+                    self._memory.executemany(
+                        "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", rows
+                    )
+            except sqlite3.Error:
+                self._memory = None
+        self._committed = time.monotonic()
+
+
+def file_fingerprints(paths: Iterable[str]) -> dict[str, str]:
+    """Return the content hash of each file: its sha256, or the hash of its store's tag."""
+    names = list(paths)
+    remote = [path for path in names if not storage.is_local(path)]
+    with ThreadPoolExecutor(STORE_THREADS) as pool:
+        tags = dict(zip(remote, pool.map(storage.etag, remote), strict=True))
+    tagged = {path: combine_hashes([("tag", tag)]) for path, tag in tags.items() if tag is not None}
+    if (watched := _SEEN.get()) is not None:
+        watched[0].update((path, Seen(None, tag)) for path, tag in tagged.items())
+    return tagged | file_hashes(path for path in names if path not in tagged)
+
+
+def combine_hashes(named: Iterable[tuple[str, str]]) -> str:
+    """Return one hash over (name, hash) pairs, independent of their order."""
+    digest = hashlib.sha256()
+    for name, value in sorted(named):
+        digest.update(f"{name}\0{value}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def artifact_fingerprint_of(fingerprint: str) -> str:
+    """Return the artifact's fingerprint from the fingerprint of the artifact or of a part."""
+    return fingerprint.partition("/")[0]
+
+
+def subpath_of(fingerprint: str) -> str:
+    """Return the relative path of the part from its fingerprint; empty for a whole artifact."""
+    return fingerprint.partition("/")[2]
+
+
+def artifact_fingerprint(path: str) -> str:
+    """Return the fingerprint of the finished or unfinished artifact in a directory; else ''."""
+    if artifact.is_artifact(path):
+        return artifact.read_manifest(path).fingerprint
+    begun = claim.read(path)
+    return "" if begun is None else begun.fingerprint
+
+
+def part_fingerprint(path: str) -> str:
+    """Return the fingerprint of a part of an artifact, without reading the part; else ''."""
+    place, names = storage.absolute(path).rstrip("/"), list[str]()
+    for _ in range(DEEPEST_PART):
+        place, _, name = place.rpartition("/")
+        if not name or not place.rstrip("/") or place.endswith(":/") or name.startswith("_"):
+            return ""
+        names.insert(0, name)
+        owner = artifact_fingerprint(place)
+        if owner:
+            return "/".join([owner, *names])
+    return ""
+
+
+def input_fingerprint(path: str) -> str:
+    """Return the fingerprint of an input: an artifact, a part of one, a file or a directory.
+
+    Raises:
+        DataError: nothing is at `path`, or the directory is empty.
+    """
+    return memoize(path, lambda: _input_fingerprint(path))
+
+
+def memoize(what: str, make: Callable[[], str]) -> str:
+    """Return `make()`, called once per key `what` in a `hash_cache_session`."""
+    asked = _ASKED.get()
+    if asked is None:
+        return make()
+    if what not in asked:
+        asked[what] = make()
+    return asked[what]
+
+
+def _input_fingerprint(path: str) -> str:
+    if artifact.is_artifact(path):
+        return artifact.read_manifest(path).fingerprint
+    part = part_fingerprint(path)
+    if part:
+        return part
+    if not storage.exists(path):
+        raise DataError(f"{path} does not exist; check the path")
+    if not storage.is_dir(path):
+        return file_fingerprints([path])[path]
+    names = [
+        name
+        for name in storage.list_files(path)
+        if not any(p.startswith("_") for p in name.split("/"))
+    ]
+    if not names:
+        raise DataError(f"{path} is an empty directory; point to one that holds data")
+    hashes = file_fingerprints(storage.join(path, name) for name in names)
+    return combine_hashes((name, hashes[storage.join(path, name)]) for name in names)

@@ -1,0 +1,142 @@
+"""The errors that users can meet, and the exit code of each.
+
+    ClozeError            1  anything that went wrong and is described in one sentence
+    ├── UsageError        2  bad usage or config: the user's command or YAML must change
+    │   └── SupersededError  another attempt or launch has the directory: no more writes
+    ├── DataError         3  bad input data: a file is missing, truncated or of the wrong kind
+    └── StoppedError      4  stopped on request, with a checkpoint saved
+
+A message is one sentence that names the file or field, the value found, and what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+class ClozeError(Exception):
+    """Base of every error that Cloze raises on purpose.
+
+    Attributes:
+        step: step of a failed training, from 1; None if the error is not from a training step.
+        process_died: a process was killed or hung, so a retry may use fewer processes.
+    """
+
+    exit_code = 1
+    step: int | None = None
+    process_died: bool = False
+
+
+class UsageError(ClozeError):
+    """The command line or the config asks for something that cannot be done."""
+
+    exit_code = 2
+
+
+class DataError(ClozeError):
+    """An input is missing, damaged, or not of the kind that its name says."""
+
+    exit_code = 3
+
+
+class StoppedError(ClozeError):
+    """A training stopped on request, after it saved a checkpoint."""
+
+    exit_code = 4
+
+
+class SupersededError(UsageError):
+    """Another attempt or launch owns the directory; this one must stop and must not be retried."""
+
+
+BY_EXIT_CODE: dict[int, type[ClozeError]] = {
+    error.exit_code: error for error in (UsageError, DataError, StoppedError)
+}
+
+
+def did_you_mean(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
+    """Return the end of an error message: the nearest choice, else `otherwise` or all choices."""
+    options = sorted(choices)
+    near = difflib.get_close_matches(word, options, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return otherwise or "choose from " + ", ".join(options)
+
+
+# Descriptions of exceptions, and markers that carry a message through any Beam runner.
+
+_MARK = re.compile(r'<cloze:fault ("(?:[^"\\\n]|\\.)*")>')
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EROFS: "choose a place that can be written to",
+    errno.EACCES: "choose a place that you may write to",
+    errno.EPERM: "choose a place that you may write to",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+def describe_error(unit: str, error: BaseException) -> str:
+    """Return what went wrong with `unit`, and what to do about it."""
+    if isinstance(error, MemoryError):  # Arrow's and numpy's memory errors are subclasses
+        detail = f" ({error})" if str(error) else ""
+        return (
+            f"{unit} did not fit in memory{detail}; use fewer --workers, smaller shards, or a "
+            f"machine with more memory"
+        )
+    if isinstance(error, OSError):
+        return describe_os_error(error, f"input or output of {unit}")
+    return f"{unit} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text, or the exception's name if it has no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Add `path` to a disk error in the block if it names no file, as after a failed write."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _OF_DISKS:
+            error.filename = error.filename or path
+        raise
+
+
+def describe_os_error(error: OSError, otherwise: str) -> str:
+    """Return the error's file, or `otherwise`, with the system's message and the remedy."""
+    remedy = _REMEDIES.get(error.errno or 0, "mend it")
+    return f"{error.filename or otherwise}: {error.strerror or error}; {remedy}"
+
+
+def error_event(error: BaseException) -> dict[str, Any]:
+    """Return a failed worker's last event: message, exit code, whether the error is unexpected."""
+    if isinstance(error, ClozeError):
+        return {"error": str(error), "exit_code": error.exit_code}
+    if isinstance(error, OSError):
+        return {
+            "error": describe_os_error(error, "input or output") + " and run again",
+            "exit_code": 1,
+        }
+    return {"error": f"{type(error).__name__}: {error}", "exit_code": 1, "unexpected": True}
+
+
+def wrap_message(text: str) -> str:
+    return f"<cloze:fault {json.dumps(text)}>"
+
+
+def extract_message(text: str) -> str | None:
+    """Return the message between the markers somewhere in `text`; None if there is none."""
+    found = _MARK.search(text)
+    return None if found is None else str(json.loads(found[1]))

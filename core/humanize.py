@@ -1,0 +1,113 @@
+"""Numbers, sizes and durations as text for people, and HTML templates."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([kmgb]?)", re.IGNORECASE)
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def format_count(value: float) -> str:
+    """Format 1234567 as 1.23M."""
+    for limit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            scaled = value / (1e3 if suffix == "k" else limit)
+            return f"{scaled:.3g}{suffix}"
+    return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
+
+
+def format_number(value: Any) -> str:
+    """Return a float with four digits, anything else as text."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def labelled(name: str, value: Any) -> str:
+    """Return a named metric in words and units: `memory_bytes`, 1017073664 -> `memory 1.02 GB`."""
+    if name.endswith("_bytes"):
+        return (
+            f"{name.removesuffix('_bytes').replace('gpu', 'GPU').replace('_', ' ')} "
+            f"{format_bytes(value)}"
+        )
+    return f"{name.replace('_', ' ')} {format_number(value)}"
+
+
+def format_metrics(values: Mapping[str, Any]) -> str:
+    """Return the numbers among the values: `accuracy 0.912, f1 0.880`."""
+    return ", ".join(
+        f"{name} {value:.3f}" for name, value in values.items() if isinstance(value, (int, float))
+    )
+
+
+def format_duration(seconds: float) -> str:
+    """Format seconds: 0.4 -> 0.4 s, 75 -> 1 min 15 s, 7300 -> 2 h 01 min, 864000 -> 10 days."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 72:
+        return f"{hours} h {minutes:02d} min"
+    days = hours / 24
+    return f"{days:.0f} days" if days < 1000 else f"{days / 365:.0f} years"
+
+
+def parse_count(text: str) -> int | None:
+    """Parse 10M, 2.5M, 800k, 1G, 300e9 or 10_000; None for anything else."""
+    found = _COUNT.fullmatch(text.strip().replace("_", "").replace(",", ""))
+    if found is None:
+        return None
+    return round(
+        float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}[found[2].lower()]
+    )
+
+
+def parse_duration(text: str) -> float | None:
+    """Parse 90s, 10m, 1h30m or 1.5h into seconds; None for anything else."""
+    found = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
+    if found is None or not any(found.groups()):
+        return None
+    return sum(
+        float(number or 0) * unit
+        for number, unit in zip(found.groups(), (3600, 60, 1), strict=True)
+    )
+
+
+def format_bytes(count: float) -> str:
+    """Format bytes: 1500 -> 1.5 kB, 2.4e9 -> 2.4 GB."""
+    for limit, suffix in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            return (
+                f"{count / limit:.3g} {suffix}"
+                if count < 1000 * limit
+                else f"{count / limit:.0f} {suffix}"
+            )
+    return f"{count:.0f} B"
+
+
+# Templates of self-contained HTML pages: no script, nothing from the network.
+
+
+@functools.cache  # compiling a template takes longer than filling it
+def templates_in(directory: Path) -> jinja2.Environment:
+    """Return the HTML templates of a directory: values are escaped, undefined names are errors."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(directory),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )

@@ -1,0 +1,322 @@
+"""Cost models of stages, and the options that control how stages run.
+
+Metadata of a finished artifact are its summary, rows, tokens, config, execution and seconds. For a
+future artifact, its stage's `CostEstimate` gives the expected metadata where possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from cloze.core.artifacts.artifact import Manifest
+
+Metadata = Mapping[str, Any]
+PROCESS_BYTES = 250 << 20  # a working process without torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSpec:
+    """The hardware. `gpu_bytes`: memory of each GPU, 0: unknown; `gpu`: the driver's name."""
+
+    cpus: int = 1
+    gpus: int = 0
+    gpu_bytes: int = 0
+    gpu: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostEstimate:
+    """The expected cost of an artifact.
+
+    Attributes:
+        work: amount of work, in the stage's own unit: bytes, tokens, operations.
+        speed: work per second and unit of `parallelism`, a rough value for use without
+            measurements.
+        startup_seconds: seconds that do not depend on the work, roughly.
+        seconds: total duration, if it is known in advance.
+        parallelism: number of workers or GPUs that share the work.
+        kind: device class, `cpu` or `cuda`; throughputs of other classes are ignored.
+        size: model size in parameters; throughputs of the nearest size are used.
+        disk_bytes: peak disk use of the build.
+        memory_bytes: memory of all processes together.
+        gpu_memory_bytes: memory of each GPU in use.
+        expected_metadata: metadata of the future artifact.
+        note: clause for people about how the artifact will be built, if that depends on amounts.
+    """
+
+    work: float
+    speed: float
+    startup_seconds: float = 0.0
+    seconds: float | None = None
+    parallelism: int = 1
+    kind: str = ""
+    size: float = 1.0
+    disk_bytes: int = 0
+    memory_bytes: int = PROCESS_BYTES
+    gpu_memory_bytes: int = 0
+    expected_metadata: Metadata = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredThroughput:
+    """The measured speed of a build; see `CostEstimate`.
+
+    Attributes:
+        amount: work done.
+        seconds: seconds without the startup.
+        width: number of workers or GPUs that shared the work.
+    """
+
+    amount: float
+    seconds: float
+    width: int = 1
+    kind: str = ""
+    size: float = 1.0
+
+    @property
+    def speed(self) -> float:
+        """Return the amount of work per second and unit of width."""
+        return self.amount / max(self.seconds, 1e-3) / max(self.width, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """The cost model of a stage.
+
+    Attributes:
+        estimate: (config, metadata of the inputs by role, execution, machine, metadata of the
+            node's last artifact) -> estimate.
+        measure: metadata of a finished artifact -> its throughput; None: not derivable.
+    """
+
+    estimate: Callable[
+        [Any, Mapping[str, Metadata], Execution, MachineSpec, Metadata | None], CostEstimate
+    ]
+    measure: Callable[[Metadata], MeasuredThroughput | None]
+
+
+def artifact_metadata(manifest: Manifest) -> dict[str, Any]:
+    """Return the metadata of a finished artifact."""
+    return {
+        **manifest.summary,
+        "rows": manifest.rows or manifest.summary.get("rows", 0),
+        "tokens": manifest.tokens or manifest.summary.get("tokens", 0),
+        "seconds": manifest.seconds,
+        "config": manifest.config,
+        "execution": manifest.execution,
+        "files_bytes": sum(entry.size for entry in manifest.files),
+    }
+
+
+def dataset_bytes(
+    tokens: float, vocabulary: int, mask_rate: float, copies: int
+) -> tuple[float, float]:
+    """Return the bytes of a dataset of `tokens`: of its rows, and of its mask copies.
+
+    A mask copy stores a position and a replacement per mask.
+    """
+    number = 4 if vocabulary > 1 << 16 else 2
+    return tokens * number, tokens * mask_rate * copies * (2 + number)
+
+
+def subtract_startup(seconds: float, start: float) -> float:
+    """Return `seconds` without a startup of about `start` seconds; at least a tenth."""
+    return max(seconds - start, 0.1 * seconds)
+
+
+# Execution options: workers, runner, processes, devices. None of them may change a result.
+
+DEFAULT_GRACE_SECONDS = 25.0
+# Slurm and Kubernetes get this by default: enough for BERT-large on a shared disk
+SCHEDULER_GRACE_SECONDS = 180.0
+
+OF_TRAINING = frozenset(  # fields of `Execution` that only a training reads
+    {
+        "engine", "zero", "offload", "micro_batch", "activation_checkpointing", "compile",
+        "profile",
+        "checkpoint_every", "checkpoint_minutes", "keep_checkpoints",
+    }
+)  # fmt: skip
+
+
+class Execution(BaseModel):
+    """Options of how stages run. They must not change a result, so no fingerprint contains them.
+
+    The string literal below a field is its documentation and the help of its command-line option.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    workers: int = Field(default=1, ge=1)
+    """Number of Beam workers."""
+
+    runner: str = Field(default="local", min_length=1)
+    """Beam runner: local, flink, or the name of another one, such as SparkRunner
+    (docs/how-to/beam-runners.md)."""
+
+    flink_master: str | None = None
+    """HOST:PORT of the Flink cluster's REST endpoint. Default: an embedded Flink."""
+
+    worker_pool: str = "localhost:50000"
+    """HOST:PORT of the Beam worker pool, as a Flink task manager sees it."""
+
+    beam_options: tuple[str, ...] = ()
+    """Option passed to Beam unchanged, such as --region=europe-west4. Repeatable."""
+
+    dedup_in_memory_documents: int = Field(default=50_000_000, ge=0)
+    """Number of documents up to which one process searches for duplicates without a shuffle, at
+    about 65 bytes each. Above it, the runner's shuffle first finds the candidates."""
+
+    processes: int = Field(default=1, ge=1)
+    """Training processes per host; one per GPU."""
+
+    nodes: int = Field(default=1, ge=1)
+    """Number of hosts that train together."""
+
+    launcher: str = Field(default="local", min_length=1)
+    """Launcher that starts the training processes (docs/how-to/many-hosts.md)."""
+
+    hostfile: str | None = None
+    """File of the hosts to train on, one per line: HOST or HOST slots=PROCESSES."""
+
+    min_nodes: int | None = Field(default=None, ge=1)
+    """Minimum number of hosts to continue with after a loss. Default: all of them."""
+
+    restarts: int | None = Field(default=None, ge=0)
+    """Automatic restarts from the newest checkpoint after a process or host is lost. Default: 3
+    with --min-nodes or --min-processes, else 0."""
+
+    remote_python: str | None = None
+    """Python interpreter on the other hosts. Default: the path of this one."""
+
+    ssh_options: tuple[str, ...] = ()
+    """ssh option in ssh_config syntax, such as Port=2222. Repeatable."""
+
+    slurm_options: tuple[str, ...] = ()
+    """sbatch option, such as --partition=gpu, for --launcher slurm. Repeatable."""
+
+    kubernetes_options: tuple[str, ...] = ()
+    """Pod setting for --launcher kubernetes: image=…, claim=NAME:/PATH, gpus=8
+    (docs/how-to/many-hosts.md). Repeatable."""
+
+    engine: Literal["auto", "torch", "deepspeed"] = "auto"
+    """Training backend. auto: DeepSpeed if --zero is set or the model does not fit on a device,
+    else torch."""
+
+    zero: int | None = Field(default=None, ge=0, le=3)
+    """DeepSpeed ZeRO stage: 1 partitions optimizer states, 2 also gradients, 3 also weights, 0
+    nothing."""
+
+    offload: Literal["none", "cpu"] = "none"
+    """Keep and update the optimizer states in CPU memory; needs ZeRO 1 to 3."""
+
+    micro_batch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    """Sequences per process and forward pass. auto: measure how many fit. Default: computed from
+    the memory size."""
+
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more compute."""
+
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads per process. Default: the cores divided by --processes."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device to compute on. auto: a GPU if there is one."""
+
+    cpus: int | None = Field(default=None, ge=1)
+    """CPU cores that a node takes. Default: one per Beam worker; all cores for training on the
+    CPU."""
+
+    devices: tuple[str, ...] = ()
+    """CUDA id of a GPU to use. Repeatable. Default: as many free GPUs as --processes."""
+
+    share: bool = False
+    """Take no slots: run next to other work on this host's cores and GPUs."""
+
+    retries: int = Field(default=0, ge=0)
+    """Number of retries after a failure that may be temporary; bad input, bad config and stops are
+    not retried."""
+
+    retry_seconds: float = Field(default=10.0, ge=0)
+    """Seconds before the first retry; doubled before each further one, up to ten minutes."""
+
+    min_processes: int | None = Field(default=None, ge=1)
+    """Minimum number of processes to restart with, if one died twice or a GPU is lost. Default:
+    --processes."""
+
+    timeout_minutes: float | None = Field(default=None, gt=0)
+    """Stop the stage after this time and report it as failed; a training saves a checkpoint."""
+
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints. Default: by time, see --checkpoint-minutes."""
+
+    checkpoint_minutes: float = Field(default=10.0, gt=0)
+    """Minutes between checkpoints, without --checkpoint-every. The last step is always saved."""
+
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Number of most recent checkpoints to keep."""
+
+    # Kubernetes and Prefect allow 30 seconds by default: raise their limits, too, for large
+    # checkpoints or slow disks.
+    grace_seconds: float | None = Field(default=None, ge=0)
+    """Time to save a checkpoint after a stop request, before processes are killed. Default: 25,
+    more if steps or checkpoints take longer."""
+
+    hang_seconds: float = Field(default=60.0, ge=0)
+    """Abort if a step takes longer than this and ten times the median, and name the rank. 0:
+    never."""
+
+    profile: int | None = Field(default=None, ge=1)
+    """Number of steps to trace, after the first five; writes a table and a trace to
+    OUT/_logs/profile."""
+
+    compile: bool | None = None
+    """Compile the training step with torch.compile. Default: if it is expected to pay off."""
+
+    @property
+    def min_grace_seconds(self) -> float:
+        """Return the minimum grace period of any stage, in seconds."""
+        return DEFAULT_GRACE_SECONDS if self.grace_seconds is None else self.grace_seconds
+
+    @property
+    def scheduler_grace_seconds(self) -> float:
+        """Return the grace period for schedulers that must know it in advance, in seconds."""
+        return SCHEDULER_GRACE_SECONDS if self.grace_seconds is None else self.grace_seconds
+
+    @field_validator("micro_batch", mode="before")
+    @classmethod
+    def _rows_or_auto(cls, value: object) -> object:
+        """Convert digits, and raise one error instead of one for each type of the union."""
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if number is None or number == "auto" or (isinstance(number, int) and number >= 1):
+            return number
+        raise ValueError("give a number of 1 or more, or auto")
+
+    @model_validator(mode="after")
+    def _fewer_are_no_more(self) -> Execution:
+        if self.min_processes is not None and self.min_processes > self.processes:
+            raise ValueError(
+                f"min_processes ({self.min_processes}) is more than processes ({self.processes}); "
+                f"use that or fewer"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_device_a_process(self) -> Execution:
+        if self.devices and len(self.devices) < self.processes:
+            raise ValueError(
+                f"devices ({', '.join(self.devices)}) are fewer than processes ({self.processes}); "
+                f"name one for each"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fewer_nodes_are_no_more(self) -> Execution:
+        if self.min_nodes is not None and self.hostfile is None and self.min_nodes > self.nodes:
+            raise ValueError(f"min_nodes ({self.min_nodes}) must be at most nodes ({self.nodes})")
+        return self

@@ -1,0 +1,305 @@
+"""Stages: input keys, reporters, build contexts, and the definition of a stage.
+
+A role with one input has the key `dataset`; each input of a role with several has a name and a key
+such as `dataset/wiki`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.artifacts import artifact
+from cloze.core.artifacts.claim import Fence
+from cloze.core.config import StageConfig
+from cloze.core.errors import UsageError
+from cloze.core.stages.execution import CostModel, Execution
+
+BELOW = "/"
+_NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
+
+
+def role_of(key: str) -> str:
+    """Return `dataset` for `dataset/wiki`."""
+    return key.partition(BELOW)[0]
+
+
+def name_of(key: str) -> str:
+    """Return `wiki` for `dataset/wiki`, and '' for `dataset`."""
+    return key.partition(BELOW)[2]
+
+
+def inputs_of_role(role: str, inputs: Mapping[str, str]) -> dict[str, str]:
+    """Return the inputs of a role by name, sorted by name; a single input has the name ''."""
+    return dict(
+        sorted((name_of(key), path) for key, path in inputs.items() if role_of(key) == role)
+    )
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Split `NAME=PLACE` into (name, place); a place alone has the name ''."""
+    found = _NAMED.fullmatch(text)
+    return (found[1], found[2]) if found else ("", text)
+
+
+def assign_input_keys(
+    role: str, texts: Sequence[str], usual: Callable[[str], str]
+) -> dict[str, str]:
+    """Return the user's texts, `PLACE` or `NAME=PLACE`, by input key; a single one needs no name.
+
+    Args:
+        usual: returns the default name of a place.
+
+    Raises:
+        UsageError: there are no texts, or two have the same name.
+    """
+    if not texts:
+        raise UsageError(f"{role} names nothing; name at least one")
+    found: dict[str, str] = {}
+    for text in texts:
+        name, place = split_name(text)
+        name = name or usual(place)
+        key = role if len(texts) == 1 else f"{role}{BELOW}{name}"
+        if key in found:
+            same = (
+                "is named twice"
+                if found[key] == place
+                else f"would be two, {found[key]} and {place}"
+            )
+            raise UsageError(
+                f"{role} {name!r} {same}; name each once, and where names meet as NAME=PATH"
+            )
+        found[key] = place
+    return found
+
+
+# Reports of a running stage: progress, metrics, checkpoints; and requests to stop.
+
+
+class Reporter:
+    """Receives the reports of a stage; this base class drops them.
+
+    Called often, so it must be fast.
+    """
+
+    def build_started(self, build_id: str) -> None:
+        """Report that the build starts in a claimed directory; not called if cached."""
+
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
+        """Report the progress of the stage; `total` is None if unknown."""
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        """Report a log entry: `step`, `time` (Unix seconds) and numbers by name."""
+
+    def checkpoint(self, step: int, path: str) -> None:
+        """Report a complete milestone checkpoint at the absolute `path`."""
+
+    def predictions(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Report predictions as JSON objects, in order; they must not be lost."""
+
+    def processes(self, ids: Mapping[int, int]) -> None:
+        """Report the stage's processes on this machine, by rank; empty: all have ended."""
+
+    def shutdown_time(self, seconds: float) -> None:
+        """Report the seconds that the stage needs to stop; repeated when the value changes."""
+
+    def stop_asked(self) -> bool:
+        """Return whether the stage must stop; asked about twice a second while processes run."""
+        return False
+
+
+log = logging.getLogger(__name__)
+
+NULL_REPORTER = Reporter()
+
+
+class SafeReporter(Reporter):
+    """Forwards reports; a reporter's error is logged once per kind and never stops the stage."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._told: set[str] = set()
+
+    def build_started(self, build_id: str) -> None:
+        self._pass_on("build_started", build_id)
+
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
+        self._pass_on("progress", done, total, unit, figures)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self._pass_on("metrics", values)
+
+    def checkpoint(self, step: int, path: str) -> None:
+        self._pass_on("checkpoint", step, path)
+
+    def predictions(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self._reporter.predictions(values)
+
+    def processes(self, ids: Mapping[int, int]) -> None:
+        self._pass_on("processes", ids)
+
+    def shutdown_time(self, seconds: float) -> None:
+        self._pass_on("shutdown_time", seconds)
+
+    def stop_asked(self) -> bool:
+        return self._reporter.stop_asked()
+
+    def _pass_on(self, kind: str, *values: Any) -> None:
+        try:
+            getattr(self._reporter, kind)(*values)
+        except Exception as error:
+            if kind not in self._told:
+                self._told.add(kind)
+                log.warning(
+                    "reporting (%s) failed, the stage goes on: %s: %s",
+                    kind,
+                    type(error).__name__,
+                    error,
+                )
+
+
+# The definition of a stage: `config + input artifacts -> output artifact`.
+
+SCRATCH = "_scratch"
+
+
+@dataclass(slots=True)
+class BuildContext:
+    """A stage's view of the artifact that it builds.
+
+    Write files below `path` (relative names without a leading `_`). Write scratch files, which the
+    next attempt may use, below `scratch`. Count what is dropped in `counters`, under names such as
+    `dropped/too_short`. All attempts at one unfinished artifact have the same `build_id`.
+    """
+
+    path: str
+    inputs: Mapping[str, str]  # by input key
+    execution: Execution
+    fingerprint: str
+    build_id: str = ""
+    token: str = ""  # of this attempt
+    report: Reporter = NULL_REPORTER
+    counters: Counter[str] = field(default_factory=Counter)
+    # shared by the build's steps, such as an engine
+    shared: dict[str, Any] = field(default_factory=dict)
+    # closed when the stage ends
+    cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @property
+    def scratch(self) -> str:
+        return storage.join(self.path, SCRATCH)
+
+    @property
+    def fence(self) -> Fence:
+        """Return the check whether this attempt may still write."""
+        return Fence(self.path, self.token)
+
+    def file(self, *parts: str) -> str:
+        return storage.join(self.path, *parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """The result of a stage's function, in addition to the files it wrote.
+
+    `temporary` names files and directories below the artifact that only another attempt would need,
+    such as the checkpoints of a fine-tuning. They are no part of the artifact, and are removed once
+    its manifest is written.
+    """
+
+    rows: int = 0
+    tokens: int = 0
+    summary: dict[str, Any] = field(default_factory=dict)
+    temporary: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """The input that a stage reads under a role: an artifact, or a directory or file instead.
+
+    Attributes:
+        kinds: stages whose artifacts are accepted. The nearest such node before this one in the
+            graph is the default input; empty: no default.
+        explicit_kinds: further accepted stages, only if the run's config names the node.
+        required: the stage cannot run without this input.
+        explicit_only: the input is used only if the run's config names it.
+        multiple: the role takes several inputs, which then have names.
+        inherited_fields: config fields whose values are taken from the node that provides this
+            input, unless the run's config sets them. Example: an evaluation reads its model's
+            training data.
+    """
+
+    kinds: tuple[str, ...] = ()
+    explicit_kinds: tuple[str, ...] = ()
+    required: bool = False
+    explicit_only: bool = False
+    multiple: bool = False
+    inherited_fields: tuple[str, ...] = ()
+
+
+def no_headline(summary: Mapping[str, Any]) -> str:
+    """Return no headline: the default for stages without metrics to show."""
+    del summary
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The definition of a stage; `flows/graph/stages.py` has the table of all stages.
+
+    Attributes:
+        version: raised when the same input gives other output, or a default of the config changes;
+            a golden test checks both.
+        inputs: input specifications by role.
+        reads_all_nodes: the stage reads every node of the run that does not itself do so; the
+            inputs have the names of the nodes.
+        unhashed_files: patterns of files that contain times, excluded from the content hash.
+        worker: package whose module `worker` runs the stage in its own process; None: run in the
+            caller's process.
+        parallel: the stage runs as several processes, one per rank.
+        unread: fields of `Execution` that a parallel stage does not read.
+        on_gpu: the stage computes on a GPU if there is one.
+        outputs: keys of the summary that hold paths relative to the artifact.
+        headline: returns a short line for the terminal from the summary.
+        cost_model: estimates duration, disk and memory; None: no estimate.
+        comparison_metrics: keys of numbers in the summary, or nested in it, for comparing runs.
+    """
+
+    name: str
+    version: int
+    config: type[StageConfig]
+    run: Callable[[Any, BuildContext], StageResult]
+    inputs: Mapping[str, InputSpec] = field(default_factory=dict)
+    reads_all_nodes: bool = False
+    unhashed_files: tuple[str, ...] = ()
+    worker: str | None = None
+    parallel: bool = False
+    unread: frozenset[str] = frozenset()
+    on_gpu: bool = False
+    outputs: tuple[str, ...] = ()
+    headline: Callable[[Mapping[str, Any]], str] = no_headline
+    cost_model: CostModel | None = None
+    comparison_metrics: tuple[str, ...] = ()
+
+    def fingerprint(self, config: StageConfig, parents: Mapping[str, str]) -> str:
+        """Return the fingerprint; `parents`: fingerprints of the input artifacts by key."""
+        return self.lineage(config, parents)[0]
+
+    def lineage(
+        self, config: StageConfig, parents: Mapping[str, str]
+    ) -> tuple[str, dict[str, str]]:
+        """Return the fingerprint, and those of all its input artifacts and named files."""
+        everything = {**parents, **config.external_fingerprints()}
+        return artifact.fingerprint(
+            self.name, self.version, config.fingerprint_fields(), everything
+        ), everything

@@ -1,0 +1,149 @@
+"""A stage in its own process: a job file goes in, events come out.
+
+Heavy stages run as `python -m cloze.pipeline.worker JOB` or `python -m cloze.model.worker JOB`. A
+kill then ends the whole stage and frees its memory, and output of its libraries goes to a log file.
+The worker writes one JSON object per line to the file descriptor in `CLOZE_EVENTS_FD`:
+
+    {"progress": [done, total, unit, figures]}
+    {"metrics": {"step": n, "time": t, ...}}      a log entry
+    {"checkpoint": [step, path]}                  a milestone
+    {"records": [{...}, ...]}                     predictions of a command
+    {"grace": seconds}                            time needed to stop with a checkpoint
+    {"outcome": {...}, "counters": {...}}         once, last, on success
+    {"error": sentence, "exit_code": n}           once, last, on failure
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cloze.core import errors, storage
+from cloze.core.artifacts.fingerprints import cache_directory
+from cloze.core.errors import UsageError
+from cloze.core.options import import_object
+from cloze.core.processes import die_with_parent
+from cloze.core.secrets import holds_secret
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext, Reporter, Stage, StageResult
+
+EVENTS_FD = "CLOZE_EVENTS_FD"
+LOGS = "_logs"  # in the artifact's directory
+JOB = "job.json"  # in LOGS: the job of the last start, for `cloze resume`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A stage to run: its reference (`module:STAGE`) and the arguments of `run`, as JSON."""
+
+    stage: str
+    reference: str
+    config: dict[str, Any]
+    path: str
+    inputs: dict[str, str]
+    execution: dict[str, Any]
+    fingerprint: str
+    build_id: str = ""
+    token: str = ""
+
+    def write(self, path: str) -> None:
+        content = asdict(self)
+        storage.write_bytes(path, json.dumps(content).encode(), private=holds_secret(content))
+
+    @classmethod
+    def read(cls, path: str) -> Job:
+        return cls(**json.loads(storage.read_text(path)))
+
+
+class PipeReporter(Reporter):
+    """Sends reports as events through the pipe; silent if there is no pipe."""
+
+    def __init__(self) -> None:
+        number = os.environ.get(EVENTS_FD)
+        self._stream = (
+            os.fdopen(int(number), "w", encoding="utf-8", buffering=1) if number else None
+        )
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        if self._stream is not None:
+            self._stream.write(json.dumps(event) + "\n")
+
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
+        self.send({"progress": [done, total, unit, dict(figures)]})
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self.send({"metrics": dict(values)})
+
+    def checkpoint(self, step: int, path: str) -> None:
+        self.send({"checkpoint": [step, path]})
+
+    def predictions(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.send({"records": list(values)})
+
+    def shutdown_time(self, seconds: float) -> None:
+        self.send({"grace": seconds})
+
+
+def local_directory(path: str) -> Path:
+    """Return `path` if it is local, else a local directory for files such as logs."""
+    if storage.is_local(path):
+        return Path(storage.filesystem(path)[1])
+    return cache_directory() / "remote" / path.replace("://", "/").strip("/")
+
+
+def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Counter[str]]:
+    """Run the job's stage in this process.
+
+    Args:
+        package: package of this worker; stages of other packages are rejected, so that no job file
+            makes a worker import a forbidden library.
+
+    Raises:
+        UsageError: the stage is in another package.
+    """
+    if not job.reference.startswith(f"{package}."):
+        raise UsageError(
+            f"stage ({job.reference}) lies outside the package {package}; run it by the worker of "
+            f"its own package"
+        )
+    stage: Stage = import_object(job.reference)
+    build = BuildContext(
+        path=job.path,
+        inputs=job.inputs,
+        execution=Execution.model_validate(job.execution),
+        fingerprint=job.fingerprint,
+        build_id=job.build_id,
+        token=job.token,
+        report=events,
+    )
+    with build.cleanup, storage.changing_after(build.fence.check):
+        return stage.run(stage.config.model_validate(job.config), build), build.counters
+
+
+def main(package: str) -> int:
+    """Run the job file in `sys.argv[1]`, send the last event, and return the exit code.
+
+    Called by the worker module of `package`.
+    """
+    die_with_parent()
+    events = PipeReporter()
+    try:
+        outcome, counters = run(Job.read(sys.argv[1]), package, events)
+    except Exception as error:
+        event = errors.error_event(error)
+        events.send(event)
+        with contextlib.suppress(OSError):  # the disk of the log may be full
+            traceback.print_exc()
+        return int(event["exit_code"])
+    events.send({"outcome": asdict(outcome), "counters": dict(counters)})
+    return 0

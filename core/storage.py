@@ -1,0 +1,424 @@
+"""The filesystem layer: local paths and any URL that fsspec knows (`s3://`, `gs://`, `memory://`).
+
+Files are committed atomically: on a local disk by temporary file, fsync and rename; on an object
+store by an all-or-nothing put, which is dropped if writing fails. No other module opens files for
+writing artifacts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import posixpath
+import uuid
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from cloze.core.errors import ClozeError, DataError, UsageError, naming
+
+if TYPE_CHECKING:
+    # imported on first use: the command line reads configs at every start
+    import fsspec
+
+CHUNK_BYTES = 1 << 20
+# keys of content tags; GCS's etag also changes with labels, so its hashes come first
+_TAGS = ("md5Hash", "crc32c", "ETag", "etag")
+TEMPORARY = "_tmp-"  # prefix of a file that is being written
+_CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")  # their errors are no OSErrors
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Return the fsspec filesystem of `path`, and the path inside it.
+
+    Raises:
+        UsageError: the URL's scheme is unknown, or its package is not installed.
+    """
+    from fsspec.core import url_to_fs
+
+    scheme, separator, _ = str(path).partition("://")
+    # Workers and other machines write here, too: a cached listing would be stale.
+    options = (
+        {"use_listings_cache": False}
+        if separator and scheme not in ("file", "local", "memory")
+        else {}
+    )
+    try:
+        fs, inner = url_to_fs(str(path), **options)
+    except ImportError as error:
+        extra = {"s3": "pip install 'cloze[s3]'", "gs": "pip install 'cloze[gcs]'"}.get(
+            scheme, str(error)
+        )
+        raise UsageError(f"{path} needs a package that is not installed; {extra}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{path}: {str(error).rstrip('.')}; use a local path, s3:// or gs://"
+        ) from error
+    return fs, inner
+
+
+def _as_sentences(function: Function) -> Function:
+    """Convert errors of a store's client (endpoint, credentials, …) to a message with the path."""
+
+    @functools.wraps(function)
+    def call(path: str, *rest: Any, **named: Any) -> Any:
+        try:
+            return function(path, *rest, **named)
+        except Exception as error:
+            raised = _as_sentence(path, error)
+            if raised is error:
+                raise
+            raise raised from error
+
+    return call  # type: ignore[return-value]
+
+
+def _as_sentence(path: str, error: Exception) -> Exception:
+    if isinstance(error, ClozeError) or type(error).__module__.partition(".")[0] not in _CLIENTS:
+        return error
+    cause = str(error).rstrip(".")
+    return ClozeError(
+        f"{path} cannot be reached ({cause}); check the store's address (AWS_ENDPOINT_URL) and "
+        f"your credentials"
+    )
+
+
+def _is_disk(fs: fsspec.AbstractFileSystem) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
+def is_local(path: str) -> bool:
+    """Return whether `path` is on a local disk, so that it can be memory-mapped and renamed."""
+    return not _has_scheme(path) or _is_disk(filesystem(path)[0])
+
+
+def _has_scheme(path: str) -> bool:
+    return "://" in str(path) or "::" in str(path)
+
+
+def absolute(path: str) -> str:
+    """Return `path` valid for any process of this machine: a local path is made absolute."""
+    return path if _has_scheme(path) else os.path.abspath(path)
+
+
+def is_shared(path: str) -> bool:
+    """Return whether other processes can see `path`; `memory:` is private to this process."""
+    return not str(path).startswith("memory:")
+
+
+def join(base: str, *parts: str) -> str:
+    """Append `parts` to `base`; works for local paths and URLs alike."""
+    return posixpath.join(str(base), *parts)
+
+
+@_as_sentences
+def exists(path: str) -> bool:
+    fs, inner = filesystem(path)
+    return bool(fs.exists(inner))
+
+
+@_as_sentences
+def is_dir(path: str) -> bool:
+    fs, inner = filesystem(path)
+    return bool(fs.isdir(inner))
+
+
+def is_file(path: str) -> bool:
+    """Return whether a listed `path` is a file, and no broken link, directory or named pipe."""
+    return not is_local(path) or os.path.isfile(filesystem(path)[1])
+
+
+@_as_sentences
+def make_dirs(path: str) -> None:
+    """Create the directory on a disk; in a store a misspelt name would create a bucket."""
+    fs, inner = filesystem(path)
+    if _is_disk(fs):
+        fs.makedirs(inner, exist_ok=True)
+
+
+_CHECK: ContextVar[Callable[[], None] | None] = ContextVar(
+    "raises if this thread may change no more files", default=None
+)
+
+
+@contextlib.contextmanager
+def changing_after(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before this thread commits or removes a file; its error prevents the change."""
+    token = _CHECK.set(check)
+    try:
+        yield
+    finally:
+        _CHECK.reset(token)
+
+
+def check_right() -> None:
+    """Call the check of `changing_after`, if one is active."""
+    check = _CHECK.get()
+    if check is not None:
+        check()
+
+
+@_as_sentences
+def remove(path: str) -> None:
+    """Remove a file or a whole tree, if it exists."""
+    check_right()
+    fs, inner = filesystem(path)
+    if fs.exists(inner):
+        fs.rm(inner, recursive=True)
+
+
+@_as_sentences
+def list_names(directory: str) -> list[str]:
+    """Return the sorted names of the entries of `directory`; empty if it does not exist."""
+    fs, inner = filesystem(directory)
+    try:
+        if _is_disk(fs):  # fsspec would stat each name
+            return sorted(os.listdir(inner))
+        return sorted(
+            {str(found).rstrip("/").rsplit("/", 1)[-1] for found in fs.ls(inner, detail=False)}
+            - {inner.rsplit("/", 1)[-1]}
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+@_as_sentences
+def move(source: str, target: str) -> None:
+    """Rename a directory within a filesystem and replace the target; a store moves file by file."""
+    fs, inner = filesystem(source)
+    goal = filesystem(target)[1]
+    if fs.exists(goal):
+        fs.rm(goal, recursive=True)
+    fs.mv(inner, goal, recursive=True)
+
+
+def fsync_tree(path: str) -> None:
+    """Flush the names in and below the directory `path` to disk; a store needs no flush."""
+    fs, inner = filesystem(path)
+    if not _is_disk(fs):
+        return
+    for directory, _, _ in os.walk(inner, topdown=False):
+        fsync_directory(directory)
+
+
+def fsync_directory(path: str) -> None:
+    """Flush the names in the directory `path` itself to disk."""
+    fs, inner = filesystem(path)
+    if not _is_disk(fs):
+        return
+    handle = os.open(inner, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_partial_files(directory: str) -> None:
+    """Remove temporary files below `directory` that killed writers left."""
+    for name in list_files(directory):
+        if posixpath.basename(name).startswith(TEMPORARY):
+            remove(join(directory, name))
+
+
+@_as_sentences
+def list_files(directory: str) -> list[str]:
+    """Return every file below `directory`, as sorted relative paths with `/` between the parts."""
+    fs, inner = filesystem(directory)
+    root = inner.rstrip("/") + "/"
+    return sorted(str(found)[len(root) :] for found in fs.find(inner))
+
+
+def printable_name(name: str) -> str:
+    """Return a file's name as text, with bytes that are no UTF-8 as `\\x` escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def is_pattern(path: str) -> bool:
+    """Return whether `path` has wildcards: `*`, `?` or `[`."""
+    return any(sign in path for sign in "*?[")
+
+
+@_as_sentences
+def glob(pattern: str) -> tuple[str, list[str]]:
+    """Return the matches of a pattern with wildcards; `**` matches any number of directories.
+
+    Returns:
+        The directory before the first wildcard ("" for the current one), and sorted paths relative
+        to it.
+    """
+    parts = pattern.split("/")
+    fixed = next(number for number, part in enumerate(parts) if is_pattern(part))
+    base = "/".join(parts[:fixed]) or ("/" if pattern.startswith("/") else "")
+    fs, inner = filesystem(pattern)
+    prefix = "/".join(inner.split("/")[: len(inner.split("/")) - (len(parts) - fixed)])
+    found = (str(path) for path in fs.glob(inner))
+    return base, sorted(path[len(prefix) :].strip("/") for path in found)
+
+
+@_as_sentences
+def open_input(path: str) -> IO[bytes]:
+    """Open a file for reading bytes; raise a `DataError` that names the path if it is missing."""
+    fs, inner = filesystem(path)
+    try:
+        handle: IO[bytes] = fs.open(inner, "rb")
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; check the path") from error
+    return handle
+
+
+@_as_sentences
+def read_at_once(path: str) -> bytes:
+    """Return a small file's bytes by one request; raise FileNotFoundError if it is missing."""
+    fs, inner = filesystem(path)
+    content: bytes = fs.cat_file(inner)
+    return content
+
+
+def read_text(path: str) -> str:
+    with open_input(path) as handle:
+        return handle.read().decode("utf-8")
+
+
+@contextlib.contextmanager
+def atomic_output(
+    path: str,
+    commit: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    *,
+    private: bool = False,
+) -> Iterator[IO[bytes]]:
+    """Open `path` for writing bytes; the file appears only if the block succeeds.
+
+    Args:
+        commit: context in which the file gets its name; if entering it raises, the file does not
+            appear.
+        private: on a disk, only the owner may read the file.
+    """
+    fs, inner = filesystem(path)
+    if not _is_disk(fs):
+        with _remote_output(fs, inner, path, commit) as remote:
+            yield remote
+        return
+    os.makedirs(os.path.dirname(inner) or ".", exist_ok=True)
+    # A kill leaves the temporary file: its `_` excludes it from the artifact of a rerun.
+    temporary = os.path.join(
+        os.path.dirname(inner),
+        f"{TEMPORARY}{os.path.basename(inner)}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+    )
+    try:
+        with (
+            naming(path),
+            open(temporary, "wb", opener=open_private if private else None) as handle,
+        ):
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        check_right()
+        with commit():
+            os.replace(temporary, inner)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def _remote_output(
+    fs: fsspec.AbstractFileSystem,
+    inner: str,
+    path: str,
+    commit: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Iterator[IO[bytes]]:
+    """Open an object for writing; unlike fsspec's own `with`, discard it after an exception."""
+    try:
+        remote = fs.open(inner, "wb", autocommit=False)
+        try:
+            yield remote
+            remote.close()
+            check_right()
+            with commit():
+                remote.commit()
+        except BaseException:
+            remote.closed = True  # else the garbage collector would flush the rest
+            with contextlib.suppress(Exception):
+                remote.discard()
+            raise
+    except (FileNotFoundError, PermissionError) as error:  # clients name no path
+        raise UsageError(
+            f"{path} cannot be written ({str(error).rstrip('.')}); check its name and your rights"
+        ) from error
+    except Exception as error:
+        raised = _as_sentence(path, error)
+        if raised is error:
+            raise
+        raise raised from error
+
+
+def write_bytes(path: str, data: bytes, *, private: bool = False) -> None:
+    with atomic_output(path, private=private) as handle:
+        handle.write(data)
+
+
+def open_private(name: str, flags: int) -> int:
+    """Open a file as `open`'s opener does; only the owner may read a file that it creates."""
+    return os.open(name, flags, 0o600)
+
+
+@_as_sentences
+def create_exclusive(path: str, data: bytes) -> bool:
+    """Write a file if none exists; return whether it was written. One of several writers wins."""
+    fs, inner = filesystem(path)
+    if _is_disk(fs):
+        os.makedirs(os.path.dirname(inner) or ".", exist_ok=True)
+    try:
+        fs.pipe_file(inner, data, mode="create")
+    except FileExistsError:
+        return False
+    return True
+
+
+@_as_sentences
+def sha256(path: str) -> tuple[str, int]:
+    """Return the file's sha256 in hexadecimal, and its size in bytes."""
+    digest, size = hashlib.sha256(), 0
+    with open_input(path) as handle:
+        while chunk := handle.read(CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return digest.hexdigest(), size
+
+
+@_as_sentences
+def stat(path: str) -> dict[str, Any]:
+    """Return fsspec's info of a file: at least `name`, `size` and `type`."""
+    fs, inner = filesystem(path)
+    try:
+        info: dict[str, Any] = fs.info(inner)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; check the path") from error
+    return info
+
+
+@_as_sentences
+def mtime(path: str) -> float:
+    """Return the file's Unix time of change by its store's clock; 0 if the file is gone."""
+    fs, inner = filesystem(path)
+    try:
+        return float(fs.modified(inner).timestamp())
+    except FileNotFoundError:
+        return 0.0
+
+
+@_as_sentences
+def etag(path: str) -> str | None:
+    """Return the store's tag of the file's content, which changes with the bytes; None: no tag."""
+    info = stat(path)
+    tag = next((str(info[name]).strip('"') for name in _TAGS if info.get(name)), None)
+    if tag is None or tag.startswith("W/"):  # a weak tag may stay when bytes change
+        return None
+    return f"{tag} {info.get('size')}"

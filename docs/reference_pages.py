@@ -1,0 +1,224 @@
+"""mkdocs hook: write the reference of the YAML config and of the commands at build time.
+
+`config_page` reads the config class of every stage and the docstrings of its fields;
+`commands_page` reads the options of every command. Nothing of the two pages is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from cloze.core.options import field_docs, import_object
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import Stage
+from cloze.flows.cli import COMMANDS
+from cloze.flows.cli import cloze as command_group
+from cloze.flows.commands.help import places
+from cloze.flows.graph.stages import TABLE
+from cloze.flows.nightly.suite import NightSettings
+
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the two pages to the files of the site."""
+    from mkdocs.structure.files import File
+
+    pages = {"reference/config.md": config_page, "reference/commands.md": commands_page}
+    for path, page in pages.items():
+        files.append(File.generated(config, path, content=page()))
+    return files
+
+
+def config_page() -> str:
+    """Return the page of all YAML sections and fields."""
+    lines = [
+        "# YAML sections and fields",
+        "",
+        "For everyone who writes a config: each section, its inputs, and its fields. The page is",
+        "generated from the program. A field is also an option of the command of its stage,",
+        "unless the [commands](commands.md) page says otherwise.",
+        "",
+        "A section is named `STAGE` or `STAGE@LABEL`. `name` sets the name of the run, `tokenizer`",
+        "a vocabulary that exists already, and `matrix` in a section the axes of its instances",
+        "([A run of several nodes](../how-to/runs.md)).",
+    ]
+    for name, reference in TABLE.items():
+        lines += ["", *_stage_section(name, import_object(reference))]
+    lines += [
+        *("", "## `run`", ""),
+        "How nodes are executed: processes, devices, retries. No field of `run` changes a result",
+        "or a fingerprint. A section may have a `run` of its own.",
+        *("", *_fields_by_group("run", Execution)),
+        *("", "## `night`", ""),
+        "Settings of the nightly evaluation, in the config of `cloze nightly`.",
+        *("", *_fields_by_group("night", NightSettings)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _stage_section(name: str, stage: Stage) -> Iterator[str]:
+    yield f"## `{name}`"
+    yield ""
+    yield f"Version {stage.version} of the stage."
+    if stage.inputs:
+        yield ""
+        yield "| Input | Required | Artifacts it takes |"
+        yield "|---|---|---|"
+        for role, spec in stage.inputs.items():
+            kinds = ", ".join(f"`{kind}`" for kind in (*spec.kinds, *spec.explicit_kinds))
+            required = "yes" if spec.required else "no"
+            yield f"| `{role}` | {required} | {kinds or 'a path'} |"
+    if stage.config.model_fields:
+        yield ""
+        yield from _fields_by_group(name, stage.config)
+
+
+def _fields_by_group(section: str, config: type[BaseModel]) -> Iterator[str]:
+    """Yield one table per group of `--help`, then the tables of nested configs."""
+    docs = field_docs(config)
+    known = places(section)
+    groups: dict[str, list[str]] = {}
+    for field in sorted(config.model_fields, key=lambda field: _rank(field, list(known))):
+        group = known[field].group if field in known else "Other fields"
+        groups.setdefault(group, []).append(field)
+    for group, fields in groups.items():
+        if len(groups) > 1:
+            yield from (f"**{group}**", "")
+        yield "| Field | Type | Default | Description |"
+        yield "|---|---|---|---|"
+        for field in fields:
+            yield _row(field, config.model_fields[field], docs.get(field, ""))
+        yield ""
+    for nested in dict.fromkeys(_nested(config)):
+        if nested.model_fields:
+            yield from (f"**Fields of a `{nested.__name__}`**", "")
+            yield "| Field | Type | Default | Description |"
+            yield "|---|---|---|---|"
+            texts = field_docs(nested)
+            for field, info in nested.model_fields.items():
+                yield _row(field, info, texts.get(field, ""))
+            yield ""
+
+
+def _rank(field: str, order: list[str]) -> int:
+    return order.index(field) if field in order else len(order)
+
+
+def _row(name: str, info: FieldInfo, text: str) -> str:
+    bounds = [
+        f"{sign} {getattr(mark, key)}"
+        for mark in info.metadata
+        for key, sign in BOUNDS.items()
+        if getattr(mark, key, None) is not None
+    ]
+    kind = ", ".join([_type_name(info.annotation), *bounds])
+    return f"| `{name}` | {_cell(kind)} | {_cell(_default(info))} | {_cell(text)} |"
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=not info.default_factory_takes_validated_data)
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_defaults=True)
+    if value is None or value is PydanticUndefined or value in ("", (), {}, []):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"`{list(value) if isinstance(value, tuple) else value}`"
+
+
+def _type_name(annotation: Any) -> str:
+    """Return a type as a reader of YAML knows it: `text`, `list of number`, `cls | mean`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type_name(arguments[0])
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type_name(a) for a in arguments if a is not type(None))
+    if origin in (tuple, list, set, frozenset):
+        return "list of " + (_type_name(arguments[0]) if arguments else "values")
+    if origin is dict or annotation is dict or "Mapping" in str(origin):
+        return "mapping"
+    plain = {str: "text", int: "integer", float: "number", bool: "true or false", Any: "any"}
+    return plain.get(annotation, f"`{getattr(annotation, '__name__', annotation)}`")
+
+
+def _nested(config: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for info in config.model_fields.values():
+        pending = [info.annotation]
+        while pending:
+            found = pending.pop()
+            pending += get_args(found)
+            if isinstance(found, type) and issubclass(found, BaseModel):
+                yield found
+
+
+def commands_page() -> str:
+    """Return the page of all commands and their options."""
+    lines = [
+        "# Commands",
+        "",
+        "For everyone who types commands: all options of each command. The page is generated from",
+        "the program; `cloze COMMAND --help-all` prints the same.",
+        "",
+        "Exit codes: 0 done; 1 failed; 2 wrong usage or config; 3 bad input data; 4 stopped on",
+        "request, with a checkpoint saved. `cloze --debug COMMAND` prints tracebacks.",
+    ]
+    root = click.Context(command_group, info_name="cloze")
+    for heading, rows in COMMANDS.items():
+        lines += ["", f"## {heading}"]
+        for name, summary in rows.items():
+            command = command_group.get_command(root, name)
+            if command is None:
+                raise LookupError(f"command {name!r} is in the table, but does not exist")
+            lines += ["", f"### `cloze {name}`", "", *_command_section(name, summary, command)]
+    return "\n".join(lines) + "\n"
+
+
+def _command_section(name: str, summary: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=f"cloze {name}")
+    yield summary
+    yield ""
+    yield f"    {context.command.get_usage(context).removeprefix('Usage: ')}"
+    more = _paragraphs(command.help or "")[1:]
+    for paragraph in more:
+        yield from ("", paragraph)
+    groups: dict[str, list[str]] = {}
+    for option in command.get_params(context):
+        record = option.get_help_record(context)
+        if isinstance(option, click.Option) and record:
+            spelling, text = record
+            row = f"| `{_cell(spelling)}` | {_cell(text)} |"
+            groups.setdefault(getattr(option, "group", None) or "Options", []).append(row)
+    for group, rows in groups.items():
+        yield from ("", f"| {group} | |", "|---|---|", *rows)
+
+
+def _paragraphs(text: str) -> list[str]:
+    found = re.split(r"\n\s*\n", typing.cast(str, text).replace("\b", "").strip())
+    return [_plain(" ".join(paragraph.split())) for paragraph in found if paragraph.strip()]
+
+
+def _cell(text: str) -> str:
+    return _plain(" ".join(text.split())).replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """Escape what Markdown would take for a tag or a link."""
+    outside = re.split(r"(`[^`]*`)", text)
+    for place in range(0, len(outside), 2):
+        escaped = outside[place].replace("<", "&lt;").replace("[", "&#91;").replace("*", "\\*")
+        outside[place] = escaped.replace("_", "\\_")
+    return "".join(outside)

@@ -1,0 +1,351 @@
+"""Commands that prepare data: corpus, explain, train-filter, embed-corpus, semdedup, vocab,
+compare-vocab, dataset, inspect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from cloze.flows.commands.option_overrides import (
+    GroupedCommand,
+    GroupedOption,
+    OptionOverride,
+    emit,
+    json_option,
+    named_values,
+    parsing,
+    weights,
+)
+from cloze.flows.commands.options import Count
+from cloze.flows.commands.stage_command import StageArguments, StageCommand, run_stage
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SOURCES = "Sources"
+TOKENIZER_HELP = "Vocab artifact, vocab.txt, tokenizer.json or Hugging Face directory."
+
+
+def sources_of(texts: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Parse `KIND=PATH` texts into sources; a kind may be repeated."""
+    parse = named_values("wikipedia=dump.xml.bz2", "KIND=PATH")
+    return [{"kind": kind, "path": path} for text in texts for kind, path in parse((text,)).items()]
+
+
+def _source_option(name: str, **settings: Any) -> OptionOverride:
+    return OptionOverride(name, sources_of, {"multiple": True, "metavar": "KIND=PATH", **settings})
+
+
+def _metadata_of(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """Parse `KIND.WHAT=TEXT` texts into triples."""
+    found = []
+    for text in texts:
+        name, _, value = text.partition("=")
+        kind, dot, what = name.partition(".")
+        if not (kind and dot and what and value):
+            raise ValueError(
+                f"{text!r} must look like KIND.WHAT=TEXT, such as books.licence=CC0-1.0"
+            )
+        found.append((kind, what, value))
+    return found
+
+
+CORPUS_OPTIONS: dict[str, OptionOverride] = {
+    "sources": _source_option(
+        "--source",
+        required=True,
+        help="Source to read: wikipedia, html, wikiextractor, books, jsonl, warc, text, parquet,"
+        " arrow or docstrings."
+        " A path, glob or s3:// or gs:// URL. Repeatable.",
+    ),
+    "mixture": OptionOverride("--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}),
+}
+
+
+def _columns_and_metadata(command: Command) -> Command:
+    command = click.option(
+        "--source-metadata", "metadata", cls=GroupedOption, group=SOURCES, common=False,
+        multiple=True,
+        metavar="KIND.WHAT=TEXT", callback=parsing(_metadata_of),
+        help="Licence, name, url or date of a kind of source: books.licence=CC0-1.0. Repeatable.",
+    )(command)  # fmt: skip
+    return click.option(
+        "--column", "columns", cls=GroupedOption, group=SOURCES, multiple=True,
+        metavar="NAME=COLUMN",
+        callback=parsing(named_values("text=content", "NAME=COLUMN")),
+        help="Column for text, id, title, url or licence in jsonl, parquet and arrow sources:"
+        " text=content. Repeatable.",
+    )(command)  # fmt: skip
+
+
+def _describe_sources(
+    given: StageArguments,
+    columns: dict[str, str] | None,
+    metadata: Sequence[tuple[str, str, str]] | None,
+) -> None:
+    """Add the values of --column and --source-metadata to the sources."""
+    from cloze.flows.graph import stages
+
+    config: Any = stages.stage("corpus").config
+    if columns:
+        given.config["sources"] = config.with_columns(given.config["sources"], columns)
+    if metadata:
+        given.config["sources"] = config.with_origins(given.config["sources"], metadata)
+
+
+@click.command(cls=StageCommand, stage="corpus", spelled=CORPUS_OPTIONS)
+@_columns_and_metadata
+def corpus(
+    given: StageArguments,
+    columns: dict[str, str] | None,
+    metadata: list[tuple[str, str, str]] | None,
+) -> None:
+    """Clean, filter and deduplicate raw text into a corpus.
+
+    The artifact's card.html shows its contents, and what was dropped and why.
+    """
+    _describe_sources(given, columns, metadata)
+    run_stage(given)
+
+
+@click.command(cls=StageCommand, stage="corpus", makes=False, spelled=CORPUS_OPTIONS)
+@click.argument("title")
+@_columns_and_metadata
+def explain(
+    given: StageArguments,
+    title: str,
+    columns: dict[str, str] | None,
+    metadata: list[tuple[str, str, str]] | None,
+) -> None:
+    """Show what each corpus step does to one document.
+
+    TITLE is the title or the id of a document in the sources. Nothing is written.
+    """
+    from rich.console import Console
+
+    from cloze.flows.graph import stages
+    from cloze.flows.graph.command import run_tool
+    from cloze.flows.graph.overrides import merge
+    from cloze.flows.views import terminal
+    from cloze.flows.views.inspection import page
+    from cloze.flows.views.live import StageDisplay
+
+    _describe_sources(given, columns, metadata)
+    values = merge(given.config, given.overrides, stages.stage("corpus").config, "corpus")
+    with StageDisplay("explain", terminal.console()) as display:
+        summary = run_tool("explain", {**values, "title": title}, {}, display, where="corpus")
+    if given.as_json:
+        emit(summary)
+    else:
+        Console(highlight=False).print(page(summary["explain"]))
+
+
+TRAIN_FILTER = StageCommand(
+    "train-filter",
+    stage="filter",
+    help="Train a quality filter from good and bad documents.\n\nUse it with `cloze corpus"
+    " --filter DIR`.",
+    spelled={"good": _source_option("--good", required=True), "bad": _source_option("--bad")},
+)
+
+EMBED_CORPUS = StageCommand(
+    "embed-corpus",
+    stage="vectors",
+    help="Compute an embedding for each document of a corpus.",
+)
+
+SEMDEDUP = StageCommand(
+    "semdedup",
+    stage="semdedup",
+    help="Remove semantic duplicates from a corpus.",
+    inputs={"vectors": ("--embeddings", "Artifact of `cloze embed-corpus`.")},
+)
+
+
+@click.command(
+    cls=StageCommand,
+    stage="vocab",
+    demanding=False,
+    inputs={"corpus": ("--corpus", "Corpus artifact to train on, and to measure with.")},
+    spelled={
+        "import_path": OptionOverride("--import"),
+        "extend_path": OptionOverride("--extend"),
+    },
+)
+def vocab(given: StageArguments) -> None:
+    """Train, import or extend a tokenizer vocabulary.
+
+    PATH is a vocab artifact, a Hugging Face directory, a vocab.txt, a tokenizer.json, a vocab.json
+    next to its merges.txt, or a spiece.model.
+    """
+    if given.out is None:
+        raise click.UsageError("Missing option '--out'; name the directory of the artifact")
+    if "kind" in given.config and given.config.keys() & {"import_path", "extend_path"}:
+        raise click.UsageError(
+            f"--kind ({given.config['kind']}) is for training; an imported tokenizer has its own"
+            " kind: leave it out"
+        )
+    run_stage(given)
+
+
+@click.command("compare-vocab", cls=GroupedCommand)
+@click.argument("tokenizers", nargs=-1, required=True, metavar="TOKENIZER...")
+@click.option(
+    "--corpus",
+    type=click.Path(),
+    required=True,
+    metavar="PATH",
+    help="Corpus artifact whose held-out text is tokenized.",
+)
+@json_option
+def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> None:
+    """Compare tokenizers on held-out text.
+
+    TOKENIZER is a vocab artifact, a Hugging Face directory, or a tokenizer's file.
+    """
+    from rich.console import Console
+
+    from cloze.flows.graph.command import run_tool
+    from cloze.flows.views.inspection import comparison
+
+    found = run_tool(
+        "compare-vocab", {"tokenizers": list(tokenizers)}, {"corpus": corpus}, where="vocab"
+    )
+    rows = found["report"]
+    if as_json:
+        emit({"report": rows})
+    else:
+        Console(highlight=False).print(comparison(rows))
+
+
+def _bins(text: str) -> int | list[int]:
+    """Parse `8` or `32,64,128`."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a number nor a list of lengths such as 32,64,128"
+        ) from None
+    return numbers if "," in text else numbers[0]
+
+
+@click.command(
+    cls=StageCommand,
+    stage="dataset",
+    demanding=False,
+    inputs={
+        "corpus": ("--corpus", "Corpus artifact. [required]"),
+        "vocab": ("--tokenizer", f"{TOKENIZER_HELP} [required]"),
+        "append": (
+            "--append",
+            "Extend this dataset by the documents that --corpus adds; its settings and shards"
+            " are kept.",
+        ),
+    },
+    spelled={"length_bins": OptionOverride("--length-bins", _bins, {"metavar": "N|A,B,…"})},
+)
+def dataset(given: StageArguments) -> None:
+    """Tokenize, pack and mask a corpus into Arrow shards."""
+    if "append" in given.inputs:
+        _append(given)
+    required = {
+        "corpus": given.inputs.get("corpus"),
+        "tokenizer": given.inputs.get("vocab"),
+        "out": given.out,
+    }
+    for option, value in required.items():
+        if value is None:
+            raise click.UsageError(f"Missing option '--{option}'.")
+    run_stage(given)
+    _show_tokens(given.out or "")
+
+
+def _append(given: StageArguments) -> None:
+    """Use the settings and the tokenizer of the dataset that is extended."""
+    from cloze.core import storage
+    from cloze.core.artifacts import artifact
+    from cloze.core.errors import UsageError
+
+    append = given.inputs["append"]
+    refused = [f"--{name.replace('_', '-')}" for name in given.config]
+    refused += [f"--set {name}" for name in given.overrides]
+    refused += ["--tokenizer"] if "vocab" in given.inputs else []
+    if refused:
+        raise UsageError(
+            f"--append keeps the recipe, tokenizer and all settings of {append}; leave out"
+            f" {', '.join(refused)}"
+        )
+    manifest = artifact.read_manifest(append)
+    if manifest.stage != "dataset":
+        raise UsageError(
+            f"{append} holds a {manifest.stage} artifact, not a dataset; --append takes the output "
+            f"of `cloze dataset`"
+        )
+    given.config = dict(manifest.config)
+    given.inputs["vocab"] = storage.join(append, "tokenizer")
+
+
+def _show_tokens(out: str) -> None:
+    """Print token counts by reason and the row fill, if standard error is a terminal."""
+    from cloze.core.artifacts import artifact
+    from cloze.flows.views import terminal
+
+    screen = terminal.console()
+    summary = artifact.read_manifest(out).summary
+    if not screen.is_terminal:
+        return
+    table = terminal.table_of(("tokens of text", "", "share"), right=("", "share"))
+    for reason, found in summary["tokens_by_reason"].items():
+        table.add_row(reason.replace("_", " "), f"{found['tokens']:,}", f"{found['share']:.2%}")
+    screen.print(table)
+    screen.print(
+        f"rows of {summary['mean_length']:.1f} tokens on average, {summary['padding_share']:.1%} of"
+        f" {summary['length']} is padding; {summary['masked_share']:.2%} of the tokens are"
+        " predicted",
+        style="dim",
+    )
+
+
+@click.command("inspect")
+@click.argument("path")
+@click.option(
+    "--row",
+    type=Count(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Number of the row in its split, from 0.",
+)
+@click.option(
+    "--mask-copy",
+    type=Count(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Mask copy to show.",
+)
+@click.option(
+    "--split",
+    type=click.Choice(["train", "heldout"]),
+    default="train",
+    show_default=True,
+    help="Split.",
+)
+@json_option
+def inspect_(path: str, row: int, mask_copy: int, split: str, as_json: bool) -> None:
+    """Show one row of a dataset as text, with its mask.
+
+    PATH is a dataset artifact or one of its shards.
+    """
+    from rich.console import Console
+
+    from cloze.flows.graph.command import run_tool
+    from cloze.flows.views.inspection import render
+
+    values = {"row": row, "copy_number": mask_copy, "split": split}
+    summary = run_tool("inspect", values, {"dataset": path}, where="dataset")
+    if as_json:
+        emit({key: value for key, value in summary.items() if key != "texts"})
+    else:
+        Console(highlight=False).print(render(summary))

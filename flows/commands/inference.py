@@ -1,0 +1,277 @@
+"""Commands that use a checkpoint: fill-mask, embed, classify, tag, answer, generate, score.
+
+Options come from the config of the inference stage (`cloze.flows.commands.requests`). A command
+defines how a prediction is printed, and additional fields of a request.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloze.flows.commands.option_overrides import emit
+from cloze.flows.commands.requests import STDIN, Answer, InferenceCommand, Request, requested
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+NPY = ".npy"
+SHOWN = 6  # printed numbers of a vector
+
+
+def _rows() -> Table:
+    from rich.table import Table
+
+    return Table(box=None, show_header=False, pad_edge=False)
+
+
+def _show_candidates(answer: Answer) -> RenderableType:
+    """Return a table per [MASK]: probability, token, and the filled text."""
+    from rich.console import Group
+    from rich.text import Text
+
+    tables = []
+    for candidates in answer["predictions"]:
+        table = _rows()
+        for candidate in candidates:
+            table.add_row(
+                f"{candidate['score']:.3f}",
+                Text(candidate["token"], style="bold"),
+                Text(candidate["sequence"]),
+            )
+        tables.append(table)
+    return Group(*tables)
+
+
+FILL_MASK = InferenceCommand(
+    "fill-mask",
+    help="Predict the [MASK] tokens of a text.",
+    text="Text with at least one [MASK].",
+    show=_show_candidates,
+    gather=lambda answers: {
+        "predictions": [mask for one in answers for mask in one["predictions"]]
+    },
+)
+
+
+def _show_vector(answer: Answer) -> RenderableType:
+    """Return the first numbers of a vector, and the text."""
+    vector = answer["embedding"]
+    more = " …" if len(vector) > SHOWN else ""
+    return f"{' '.join(f'{number:.3f}' for number in vector[:SHOWN])}{more}  {answer['text']}"
+
+
+@click.command("embed", cls=InferenceCommand, text="Text to embed.", show=_show_vector)
+def embed(request: Request, options: Mapping[str, Any]) -> None:
+    """Compute the embeddings of texts.
+
+    With --out FILE.npy all vectors are written to one file, float32 [texts, width], in the order of
+    the texts.
+    """
+    if request.out is None or not request.out.lower().endswith(NPY):
+        embed.ask(request, options)
+        return
+    from cloze.core import storage
+    from cloze.flows.graph.command import run_verb
+
+    with requested(replace(request, out=None), "text") as values:
+        values = {**options, "common": {}, "npy": storage.absolute(request.out), **values}
+        summary = run_verb("embed", values, request.checkpoint, _discard)
+    if request.as_json:
+        emit({"out": request.out, **summary})
+    else:
+        written = f"{summary['answered']:,} vectors of {summary['size']} numbers"
+        click.echo(f"{written} in {request.out}", err=True)
+
+
+def _discard(answers: Sequence[Answer]) -> None:
+    del answers
+
+
+def _show_labels(answer: Answer) -> RenderableType:
+    """Return a line per label, best first: probability and label; or the score."""
+    from rich.text import Text
+
+    table = _rows()
+    if "predictions" not in answer:
+        table.add_row(f"{answer['score']:.3f}")
+    for number, found in enumerate(answer.get("predictions", ())):
+        style = "bold" if number == 0 else ""
+        table.add_row(
+            f"{found['score']:.3f}", Text(str(found.get("text", found.get("label"))), style=style)
+        )
+    return table
+
+
+@click.command("classify", cls=InferenceCommand, text="Text to classify.", show=_show_labels)
+@click.option(
+    "--pair",
+    metavar="TEXT",
+    help="Second text, for tasks on pairs; in a JSONL file, the field pair.",
+)
+@click.option(
+    "--choice",
+    "choices",
+    multiple=True,
+    metavar="TEXT",
+    help="Ending to choose from, at least two; in a JSONL file, the field choices. Repeatable.",
+)
+def classify(
+    request: Request, options: Mapping[str, Any], pair: str | None, choices: tuple[str, ...]
+) -> None:
+    """Classify texts with a fine-tuned checkpoint.
+
+    Prints all labels and their probabilities; for a regression task (stsb) a number, for a
+    multiple-choice task (swag) the endings given by --choice.
+    """
+    fields = ({} if pair is None else {"pair": pair}) | (
+        {"choices": list(choices)} if choices else {}
+    )
+    classify.ask(request, options, fields)
+
+
+def _show_entities(answer: Answer) -> RenderableType:
+    """Return a line per entity: probability, type, text and position."""
+    from rich.text import Text
+
+    if not answer["entities"]:
+        return Text("no entities", style="dim")
+    table = _rows()
+    for found in answer["entities"]:
+        place = Text(f"{found['start']}–{found['end']}", style="dim")
+        table.add_row(
+            f"{found['score']:.3f}", Text(found["type"]), Text(found["text"], style="bold"), place
+        )
+    return table
+
+
+TAG = InferenceCommand(
+    "tag",
+    help="Find the entities in texts.\n\nPrints the entities in the order of the text: text, type, "
+    "start"
+    " and end (characters, end exclusive), and score, the mean probability of the tags of their "
+    "words.",
+    text="One or more sentences.",
+    show=_show_entities,
+)
+
+
+def _show_answers(answer: Answer) -> RenderableType:
+    """Return a line per answer, best first: probability, answer and position."""
+    from rich.text import Text
+
+    table = _rows()
+    for number, found in enumerate(answer["predictions"]):
+        style = "bold" if number == 0 else ""
+        none = found["start"] is None
+        place = "" if none else f"{found['start']}-{found['end']}"
+        words = (
+            Text("(no answer)", style="dim")
+            if none
+            else Text(" ".join(found["answer"].split()), style=style)
+        )
+        table.add_row(f"{found['score']:.3f}", words, Text(place, style="dim"))
+    return table
+
+
+@click.command(
+    "answer",
+    cls=InferenceCommand,
+    field="question",
+    text="Question about the passage.",
+    show=_show_answers,
+)
+@click.option(
+    "--passage",
+    metavar="TEXT",
+    help="Text that contains the answer; in a JSONL file, the field passage.",
+)
+@click.option(
+    "--passage-file",
+    metavar="FILE",
+    help="Text file with the passage, of any length; - is standard input.",
+)
+def answer(
+    request: Request, options: Mapping[str, Any], passage: str | None, passage_file: str | None
+) -> None:
+    """Answer questions from a passage.
+
+    Each answer has its probability among the printed ones, and its characters in the passage. A
+    model that was trained on questions without answers (squad2) may return an empty answer: there
+    is none.
+    """
+    if passage is not None and passage_file is not None:
+        raise click.UsageError(
+            f"--passage and --passage-file ({passage_file}) exclude each other; leave one out"
+        )
+    if passage_file == STDIN and (not request.texts or STDIN in (*request.texts, request.file)):
+        raise click.UsageError(
+            "--passage-file - leaves no standard input for the questions; give them with --question"
+            " or --file"
+        )
+    text = passage if passage_file is None else _passage(passage_file)
+    answer.ask(request, options, {} if text is None else {"passage": text})
+
+
+def _passage(path: str) -> str:
+    from cloze.core import storage
+    from cloze.core.errors import DataError
+
+    name = "standard input" if path == STDIN else path
+    if path == STDIN:
+        content = sys.stdin.buffer.read()
+    else:
+        if not storage.exists(path) or storage.is_dir(path):
+            raise DataError(f"{path} is no file; name a text file that holds the passage")
+        with storage.open_input(path) as handle:
+            content = handle.read()
+    try:
+        text = content.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}: byte {error.start + 1} is not UTF-8; convert the passage to UTF-8"
+        ) from None
+    if not text.strip():
+        raise DataError(f"{name} is empty; it must hold the passage")
+    return text
+
+
+def _show_continuations(answer: Answer) -> RenderableType:
+    """Return each continuation after its prompt."""
+    from rich.console import Group
+    from rich.text import Text
+
+    found = []
+    for one in answer["continuations"]:
+        before = one["text"].removesuffix(one["continuation"])
+        found.append(Text.assemble((before, "dim"), (one["continuation"], "bold")))
+    return Group(*found)
+
+
+GENERATE = InferenceCommand(
+    "generate",
+    help="Continue texts with a causal language model.",
+    text="Beginning of a text.",
+    show=_show_continuations,
+)
+
+
+def _show_score(answer: Answer) -> RenderableType:
+    """Return the score and the sentence."""
+    return f"{answer['score']:9.3f}  {answer['text']}"
+
+
+SCORE = InferenceCommand(
+    "score",
+    stage="score-texts",
+    help="Compute the log-probability of sentences.\n\nMasked models have pseudo-log-likelihoods. "
+    "For"
+    " minimal pairs see `cloze score-pairs`.",
+    text="Sentence to score.",
+    show=_show_score,
+)

@@ -1,0 +1,188 @@
+"""Commands for services: `deploy`, `doctor`, `ui`, and `fetch`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cloze.flows.commands.option_overrides import emit, json_option
+
+if TYPE_CHECKING:
+    from cloze.flows.doctor.machine import Finding
+    from cloze.flows.views.live import StageDisplay
+
+
+@click.command()
+@click.option(
+    "--api",
+    metavar="URL",
+    help="API of the Prefect server. Default: PREFECT_API_URL, or the server of `cloze ui`.",
+)
+@json_option
+def deploy(api: str | None, as_json: bool) -> None:
+    """Register the deployments and schedules in Prefect.
+
+    Removes deployments and schedules that are no longer in prefect.yaml. Failed runs are reported
+    to CLOZE_NOTIFY: a webhook URL (such as Slack's), or TYPE/NAME of a notification block in
+    Prefect, such as sendgrid-email/team.
+    """
+    from cloze.flows.graph import plan
+    from cloze.flows.prefect.environment import prepare_prefect
+    from cloze.flows.run import server_addresses
+
+    prepare_prefect()
+    api = api or server_addresses.api(plan.runs_directory())
+    from cloze.flows.prefect import deploy as deploying
+
+    done = deploying.deploy(api)
+    if as_json:
+        emit(dataclasses.asdict(done))
+        return
+    click.echo(f"{len(done.deployments)} deployments at {done.api}, work pool {done.pool}:")
+    for name in done.deployments:
+        click.echo(f"  {name}")
+    for name in done.removed:
+        click.echo(f"  {name}  removed")
+    click.echo(f"schedules: {', '.join(done.schedules) or 'none'}")
+    click.echo(f"automations: {'; '.join(done.automations)}")
+    click.echo(f"A worker runs them: prefect worker start --pool {done.pool} --type process")
+
+
+@click.command()
+@click.option(
+    "--fix",
+    is_flag=True,
+    help=(
+        "Repair stuck runs, orphaned processes and refused records; leaves processes of others "
+        "alone."
+    ),
+)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, fix: bool, as_json: bool) -> None:
+    """Check this machine and its servers; --fix repairs.
+
+    Checks versions, GPUs, NCCL, disk, servers, stuck runs, slots, orphaned processes, and records
+    that MLflow refused.
+    Exit code 1: a problem is left.
+    """
+    from cloze.flows.doctor import machine, runs
+    from cloze.flows.doctor.machine import run_check
+
+    checks = (
+        machine.python,
+        machine.packages,
+        machine.compiler,
+        machine.processor,
+        machine.devices,
+        machine.disk,
+        runs.servers,
+        runs.orphans,
+        runs.stuck,
+        runs.held_slots,
+        runs.refused_records,
+    )
+    findings: list[Finding] = []
+    for check in checks:
+        for finding in run_check(check, fix):
+            findings.append(finding)
+            if not as_json:
+                _show(finding)
+    well = all(finding.ok or finding.fixed for finding in findings)
+    if as_json:
+        emit({"ok": well, "checks": [finding.row() for finding in findings]})
+    elif any(finding.repair is not None and not finding.ok for finding in findings) and not fix:
+        click.echo("\n`cloze doctor --fix` repairs what is marked with a star.")
+    if not well:
+        ctx.exit(1)
+
+
+def _show(finding: Finding) -> None:
+    if finding.ok:
+        mark = click.style("ok   ", fg="green")
+    elif finding.fixed:
+        mark = click.style("fixed", fg="green")
+    else:
+        mark = click.style("bad* " if finding.repair is not None else "bad  ", fg="red")
+    click.echo(f"{mark} {finding.check:<14} {finding.found}")
+    if not finding.ok and not finding.fixed:
+        failed = f" ({finding.failed})" if finding.failed else ""
+        click.echo(f"{'':<21}→ {finding.fix}{failed}")
+
+
+PORT = click.IntRange(1, 65535)
+
+
+@click.command()
+@click.option(
+    "--prefect-port",
+    type=PORT,
+    help="Port of the Prefect server. Default: 4200, or the next free one.",
+)
+@click.option(
+    "--mlflow-port",
+    type=PORT,
+    help="Port of the MLflow server. Default: 5000, or the next free one.",
+)
+@click.option(
+    "--dashboard-port",
+    type=PORT,
+    help="Port of the dashboard. Default: 8090, or the next free one.",
+)
+@json_option
+def ui(
+    prefect_port: int | None, mlflow_port: int | None, dashboard_port: int | None, as_json: bool
+) -> None:
+    """Start Prefect, MLflow and the dashboard.
+
+    Also starts a worker that serves the deployments. Ctrl-C ends all. If they already run for this
+    runs directory, prints their addresses and exits.
+    """
+    from cloze.flows.ui.command import serve
+
+    serve({"page": dashboard_port, "prefect": prefect_port, "mlflow": mlflow_port}, as_json)
+
+
+@click.command()
+@click.argument("collection")
+@click.option(
+    "-o",
+    "--out",
+    "directory",
+    metavar="DIR",
+    help="Directory to write to. Default: ./data/COLLECTION.",
+)
+@click.option("--mirror", metavar="URL", help="URL of a mirror with the same layout.")
+@json_option
+def fetch(collection: str, directory: str | None, mirror: str | None, as_json: bool) -> None:
+    """Download a text collection, such as simplewiki.
+
+    COLLECTION is simplewiki, enwiki or gutenberg. An interrupted download continues.
+    """
+    from cloze.core.errors import UsageError, did_you_mean
+    from cloze.flows.commands.downloads import COLLECTIONS, download
+    from cloze.flows.views import terminal
+    from cloze.flows.views.live import StageDisplay
+
+    if collection not in COLLECTIONS:
+        raise UsageError(
+            f"unknown collection {collection!r}; {did_you_mean(collection, COLLECTIONS)}"
+        )
+    target = Path(directory or Path("data") / collection)
+    files = []
+    for remote in COLLECTIONS[collection](mirror):
+        with StageDisplay(remote.name, terminal.console()) as display:
+            progress = functools.partial(_show_bytes, display)
+            files.append(str(download(remote, target, progress)))
+    if as_json:
+        emit({"collection": collection, "directory": str(target), "files": files})
+    else:
+        click.echo(f"{len(files)} file(s) in {target}")
+
+
+def _show_bytes(display: StageDisplay, done: int, total: int | None) -> None:
+    display.progress(done, total, "B", {})

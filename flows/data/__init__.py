@@ -1,0 +1,7 @@
+"""Top-level files of the repository that an installed wheel needs; `setup.py` copies them here."""
+
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_CHECKOUT = Path(__file__).resolve().parents[2]
+DATA = _CHECKOUT if (_CHECKOUT / "prefect.yaml").is_file() else _HERE

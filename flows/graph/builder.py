@@ -1,0 +1,250 @@
+"""Nodes of a graph: one for each combination of a section's matrix and of its inputs' instances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cloze.core.artifacts.checkpoints import parse_step
+from cloze.core.config import StageConfig
+from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.stages.stage import role_of
+from cloze.flows.graph.nodes import InputSource, Node
+from cloze.flows.graph.overrides import combinations, plain_axes, substitute_axes
+from cloze.flows.graph.sections import (
+    NEVER,
+    THERE,
+    InputFinder,
+    LeftOutError,
+    PartialGraph,
+    Section,
+    inherit,
+    node_name,
+    said_when,
+    spread_roles,
+)
+
+Chosen = tuple[dict[str, Any], dict[str, InputSource]]  # a node's matrix values and inputs by role
+
+
+class InstanceExpander:
+    """Maker of the nodes of sections with named inputs."""
+
+    def __init__(self, graph: PartialGraph, finder: InputFinder) -> None:
+        self.graph, self.finder = graph, finder
+
+    def expand(self, section: Section) -> Iterator[Node]:
+        """Make the nodes of a section."""
+        for own, below in combinations(section.matrix, section.name):
+            spoken: set[str] = set()
+            given = {**section.fields, **below}
+            roles = {role: given.pop(role) for role in list(given) if role in section.stage.inputs}
+            texts = {**section.roles, **roles}
+            for role, wanted in section.stage.inputs.items():
+                if role not in texts and not wanted.explicit_only:
+                    texts[role] = None
+            texts = dict(spread_roles(section, texts))
+            fields = section.stage.config.model_fields
+            for axes, inputs in self._there(section, texts, own, spoken):
+                values = dict(substitute_axes(given, axes, spoken.add))
+                for axis in plain_axes(section.matrix) & own.keys():
+                    if axis in fields:
+                        values[axis] = own[axis]
+                    elif axis not in spoken:
+                        raise UsageError(
+                            f"{section.name}.matrix.{axis} is no field of {section.stage_name}, "
+                            f"and nothing there says {{{axis}}};"
+                            f" {did_you_mean(axis, fields)}"
+                        )
+                made = self.graph.add_node(
+                    section, {**self._lent(section, inputs), **values}, axes, inputs
+                )
+                if made is not None:
+                    yield made
+
+    def _there(
+        self, section: Section, texts: Mapping[str, Any], axes: Mapping[str, Any], spoken: set[str]
+    ) -> Iterator[Chosen]:
+        """Yield from `_chosen`; record the node as left out if an input is left out."""
+        try:
+            yield from self._chosen(section, texts, axes, {}, spoken)
+        except LeftOutError as error:
+            if str(error):  # without a message, the config itself excludes the node
+                self.graph.left_out[node_name(section, axes)] = str(error)
+
+    def _lent(self, section: Section, inputs: Mapping[str, InputSource]) -> dict[str, Any]:
+        """Return the fields inherited from the input nodes; see `InputSpec.inherited_fields`."""
+        return {
+            field: getattr(self.graph.nodes[origin.node].config, field)
+            for role, origin in inputs.items()
+            if origin.node is not None
+            for field in section.stage.inputs[role_of(role)].inherited_fields
+            if field in type(self.graph.nodes[origin.node].config).model_fields
+        }
+
+    def _chosen(
+        self,
+        section: Section,
+        texts: Mapping[str, Any],
+        axes: Mapping[str, Any],
+        chosen: Mapping[str, InputSource],
+        spoken: set[str],
+    ) -> Iterator[Chosen]:
+        """Yield every choice of one instance per role whose matrix values agree (a natural join).
+
+        Args:
+            section: the section whose inputs are chosen.
+            texts: references by role; None: the config names none.
+            axes: matrix values chosen so far.
+            chosen: input sources chosen so far, by role.
+            spoken: filled with the axes that references use as `{axis}`.
+        """
+        if not texts:
+            yield dict(axes), dict(chosen)
+            return
+        # a role that uses `{axis}` is resolved after the role that provides the axis
+        role = next(
+            (role for role, text in texts.items() if "{" not in str(substitute_axes(text, axes))),
+            None,
+        )
+        if role is None:
+            role = next(iter(texts))
+            raise UsageError(
+                f"{section.name}.{role} ({texts[role]!r}) speaks of an axis that this node has not;"
+                f" use {set(axes) or '{}'}"
+            )
+        rest = {other: text for other, text in texts.items() if other != role}
+        found = list(
+            self.finder.candidates(section, role, substitute_axes(texts[role], axes, spoken.add))
+        )
+        if not found:
+            yield from self._chosen(section, rest, axes, chosen, spoken)
+            return
+        fitting = 0
+        for values, origin in found:
+            if all(axes.get(axis, value) == value for axis, value in values.items()):
+                fitting += 1
+                yield from self._chosen(
+                    section, rest, {**axes, **values}, {**chosen, role: origin}, spoken
+                )
+        if not fitting and not chosen:
+            of = found[0][1].node
+            for other in self.graph.lacking:
+                same = all(axes.get(axis, value) == value for axis, value in other.values.items())
+                if of is not None and other.section == self.graph.nodes[of].section and same:
+                    raise LeftOutError(f"needs {other.name}, which is left out")
+            if section.when == THERE:
+                wanted = ", ".join(f"{axis} {axes[axis]}" for axis in found[0][0] if axis in axes)
+                raise LeftOutError(
+                    f"no instance of {self.graph.nodes[of].section if of else of} has {wanted}"
+                )
+            raise UsageError(
+                f"no instance of {of} has the values {dict(axes)} of {section.name}'s matrix; name "
+                f"its axes otherwise"
+            )
+
+
+GATHERED = "nodes"  # config field of stages that read all nodes
+MILESTONES = "milestones"  # config field with the steps whose checkpoints are kept for good
+
+
+class GraphBuilder:
+    """Graph builder: first sections with named inputs, then those that read all nodes.
+
+    Attributes:
+        graph: nodes, and reasons for nodes that are left out.
+    """
+
+    def __init__(
+        self,
+        sections: Mapping[str, Mapping[str, Any]],
+        run: Mapping[str, Any],
+        tokenizer: str | None,
+    ) -> None:
+        """Build the graph.
+
+        Args:
+            sections: values of the sections, in the file's order.
+            run: execution settings of the run.
+            tokenizer: path of an existing vocabulary, which replaces the vocab node.
+        """
+        whole = {name: inherit(sections, name) for name in sections}
+        never = frozenset(name for name, said in whole.items() if said_when(name, said) == NEVER)
+        kept = {name: Section(name, said, run) for name, said in whole.items() if name not in never}
+        self.graph = PartialGraph(sections=kept, never=never, tokenizer=tokenizer)
+        self._expander = InstanceExpander(self.graph, InputFinder(self.graph, self.instances))
+        self._instances: dict[str, list[Node]] = {}
+        for gathers in (False, True):
+            for name, section in kept.items():
+                if section.stage.reads_all_nodes == gathers:
+                    self.instances(name)
+        self._keep_milestones()
+
+    def instances(self, name: str) -> list[Node]:
+        """Return the nodes of a section, and make them first if necessary.
+
+        Raises:
+            UsageError: the nodes depend on each other in a cycle.
+        """
+        pending = self.graph.pending
+        if name in pending:
+            circle = " -> ".join([*pending[pending.index(name) :], name])
+            raise UsageError(
+                f"the nodes need each other in a circle ({circle}); name another input for one of "
+                f"them"
+            )
+        if name not in self._instances:
+            pending.append(name)
+            section = self.graph.sections[name]
+            make = self._gather if section.stage.reads_all_nodes else self._expander.expand
+            self._instances[name] = list(make(section))
+            pending.pop()
+        return self._instances[name]
+
+    def _gather(self, section: Section) -> Iterator[Node]:
+        """Make the node of a stage that reads every node with named inputs."""
+        found = {
+            name: node
+            for name, node in self.graph.nodes.items()
+            if not self.graph.sections[node.section].stage.reads_all_nodes
+        }
+        told = {}
+        # the stage needs the position of each node
+        if GATHERED in section.stage.config.model_fields:
+            told[GATHERED] = {name: _place(node) for name, node in found.items()}
+        made = self.graph.add_node(
+            section,
+            {**section.fields, **told},
+            {},
+            {name: InputSource(node=name) for name in found},
+        )
+        assert made is not None  # the section names no files
+        yield made
+
+    def _keep_milestones(self) -> None:
+        """Add the checkpoints that other nodes read to the milestones of their trainings."""
+        nodes = self.graph.nodes
+        for node in list(nodes.values()):
+            for origin in node.inputs.values():
+                if origin.node is not None and parse_step(origin.path) >= 0:
+                    maker = nodes[origin.node]
+                    config = _with_milestone(maker.config, parse_step(origin.path))
+                    nodes[maker.name] = replace(maker, config=config)
+
+
+def _place(node: Node) -> dict[str, Any]:
+    """Return a node's section, its matrix values, and the nodes that it reads by role."""
+    inputs = {
+        role: f"{one.node}/{one.path}" if one.path else one.node
+        for role, one in node.inputs.items()
+        if one.node is not None
+    }
+    return {"section": node.section, "values": dict(node.values), "inputs": inputs}
+
+
+def _with_milestone(config: StageConfig, step: int) -> StageConfig:
+    if MILESTONES not in type(config).model_fields:
+        return config
+    kept = tuple(sorted({*getattr(config, MILESTONES), step}))
+    return config.model_copy(update={MILESTONES: kept})

@@ -1,0 +1,275 @@
+"""Launcher for other hosts: follows agents through the directory that all hosts share.
+
+Rank 0's store is on the first node. If one node refuses (other program, other data, too few GPUs),
+no rank starts anywhere. A node whose agent ends without a message, or that sends no heartbeat for
+`LOST_SECONDS`, counts as lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloze.core import errors, storage
+from cloze.core.artifacts import fingerprints
+from cloze.core.errors import BY_EXIT_CODE, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.worker import JOB, LOGS
+from cloze.flows.launch import event_files, host_setup
+from cloze.flows.launch.protocol import (
+    GO,
+    LAUNCHES,
+    LOST_SECONDS,
+    STOP,
+    AgentStarter,
+    LaunchRequest,
+    LaunchSpec,
+    RankEvent,
+    RankGroup,
+    RanksLostError,
+)
+
+# from a reachable host until its agent reports: many hosts load Python from one disk
+AGENT_START_TIMEOUT = 300.0
+STOP_SECONDS = 10.0  # for agents to end, after the ranks' grace period
+LOOK_SECONDS = 0.1
+FULL_BYTES = 1 << 16  # less free disk space counts as full
+KEPT = 3  # launches whose files are kept
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLauncher:
+    """Launcher made from an agent starter; see `protocol.Launcher`."""
+
+    starter: AgentStarter
+
+    def check(self, execution: Execution) -> None:
+        self.starter.check(execution)
+
+    def start(self, work: LaunchRequest) -> RankGroup:
+        return AgentRankGroup(self.starter, work)
+
+
+@dataclass(slots=True)
+class _Node:
+    """State of a node as the coordinator knows it."""
+
+    number: int
+    host: str
+    inbox: event_files.EventReader
+    address: str = ""
+    hello: bool = False
+    ready: bool = False
+    port: int | None = None
+    over: bool = False  # ended or lost
+    beat: str = ""
+    seen: float = field(default_factory=time.monotonic)  # time of the last change of `beat`
+
+
+class AgentRankGroup:
+    """See `protocol.RankGroup`."""
+
+    def __init__(self, starter: AgentStarter, work: LaunchRequest) -> None:
+        execution, path = work.execution, work.build.path
+        hosts = starter.hosts(execution, work.processes)
+        _forget_old(path)
+        job_file = work.build.file(LOGS, JOB)
+        work.job.write(job_file)
+        self.launch = LaunchSpec(
+            artifact=path,
+            directory=storage.join(
+                path, LOGS, LAUNCHES, f"{int(time.time())}-{uuid.uuid4().hex[:8]}"
+            ),
+            job=job_file,
+            worker=work.worker,
+            hosts=tuple(host.name for host in hosts),
+            counts=tuple(host.count for host in hosts),
+            program=host_setup.identity(),
+            inputs={
+                role: (place, fingerprints.input_fingerprint(place))
+                for role, place in work.build.inputs.items()
+            },
+            grace_seconds=execution.min_grace_seconds,
+            grace_grows=execution.grace_seconds is None,
+            device=execution.device,
+            devices=execution.devices,
+            slots=not (starter.allocates_gpus or execution.share),
+            token=work.token,
+            addresses=tuple(host.address or host.name for host in hosts),
+        )
+        self.launch.write()
+        self._handle = starter.start(self.launch, execution)
+        self._nodes = [
+            _Node(number, name, event_files.EventReader(self.launch.file(f"node{number}")))
+            for number, name in enumerate(self.launch.hosts)
+        ]
+        self._gone = False  # `go.json` is written
+        self._waits = ""  # last reported reason for waiting
+        self._held: list[RankEvent] = []  # events received during `stop`
+
+    @property
+    def finished(self) -> bool:
+        return not self._held and all(node.over for node in self._nodes)
+
+    def events(self, seconds: float) -> Sequence[RankEvent]:
+        deadline = time.monotonic() + seconds
+        while True:
+            told, self._held = [*self._held, *self._poll()], []
+            if told or self.finished or time.monotonic() >= deadline:
+                return told
+            time.sleep(LOOK_SECONDS)
+
+    def stop(self, grace: float) -> None:
+        if not all(node.over for node in self._nodes):
+            try:
+                event_files.write_json(self.launch.file(STOP), {"grace": grace})
+            except OSError:  # full disk: no rank can save; agents notice by their leash
+                self._handle.stop()
+            deadline = time.monotonic() + grace + STOP_SECONDS
+            while not all(node.over for node in self._nodes) and time.monotonic() < deadline:
+                self._held += self._poll()
+                time.sleep(LOOK_SECONDS)
+        self._handle.stop()
+
+    def close(self) -> None:
+        self._handle.stop()
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        return range(sum(self.launch.counts))
+
+    def host(self, rank: int) -> str | None:
+        return self._name(
+            next(node for node in self._nodes if rank in self.launch.ranks_of(node.number))
+        )
+
+    def _name(self, node: _Node) -> str:
+        return node.host or self._handle.host(node.number) or f"number {node.number}"
+
+    def _poll(self) -> list[RankEvent]:
+        gone = self._handle.exited()
+        told: list[RankEvent] = []
+        for node in self._nodes:
+            if node.over:
+                continue
+            for event in node.inbox.read():
+                rank = event.pop("rank", None)
+                if rank is not None:
+                    told.append((rank, event))
+                else:
+                    self._hear(node, event, told)
+            if not node.over and node.number in gone:  # after its last events were read
+                code, words = gone[node.number]
+                if words.startswith("cloze: "):
+                    node.over = True
+                    told.append(_fault(words.removeprefix("cloze: "), code))
+                else:
+                    said = (
+                        f": {words}"
+                        if words
+                        else _full_disk(self.launch.artifact) or f" (exit code {code})"
+                    )
+                    told.append(
+                        self._lose(node, f"what was started there has ended without a word{said}")
+                    )
+            elif not node.over:
+                self._look_for_life(node, told)
+        if not self._gone and all(node.ready for node in self._nodes):
+            self._gone = True
+            self._go()
+        return told
+
+    def _hear(self, node: _Node, event: dict[str, Any], told: list[RankEvent]) -> None:
+        if "hello" in event:
+            node.hello, node.host, node.seen = (
+                True,
+                node.host or event["hello"]["host"],
+                time.monotonic(),
+            )
+            node.address = event["hello"]["address"]
+        elif "waiting" in event:
+            told.append((None, event))
+        elif "ready" in event:
+            node.ready, node.port = True, event.get("port")
+        elif "refused" in event:
+            node.over = True
+            told.append(_fault(event["refused"], event["exit_code"]))
+        elif "done" in event:
+            node.over = True
+
+    def _look_for_life(self, node: _Node, told: list[RankEvent]) -> None:
+        now = time.monotonic()
+        if not node.hello:
+            why = self._handle.waiting()
+            if why is not None:
+                node.seen = now
+                if why != self._waits:
+                    self._waits = why
+                    told.append((None, {"waiting": why}))
+            elif now > node.seen + AGENT_START_TIMEOUT:
+                node.over = True
+                told.append(
+                    _fault(
+                        f"host {self._name(node)} was reached, but nothing of it arrives in "
+                        f"{self.launch.directory} within"
+                        f" {AGENT_START_TIMEOUT:.0f} s; put the artifact's directory where all "
+                        f"hosts share it",
+                        UsageError.exit_code,
+                    )
+                )
+            return
+        beat = event_files.peek(self.launch.file(f"beat{node.number}"))
+        if beat and beat != node.beat:
+            node.beat, node.seen = beat, now
+        elif now > node.seen + LOST_SECONDS:
+            told.append(self._lose(node, f"no sign of life for {LOST_SECONDS:.0f} s"))
+
+    def _go(self) -> None:
+        hosts = [node.address for node in self._nodes]
+        event_files.write_json(self.launch.file(GO), {"port": self._nodes[0].port, "hosts": hosts})
+
+    def _lose(self, node: _Node, why: str) -> RankEvent:
+        """Mark a node as lost and return the event."""
+        node.over = True
+        return _fault(f"host {self._name(node)} is lost: {why}", RanksLostError.exit_code)
+
+
+def _fault(sentence: str, code: int) -> RankEvent:
+    return None, {
+        "fault": sentence,
+        "exit_code": code if code in BY_EXIT_CODE else RanksLostError.exit_code,
+    }
+
+
+def _full_disk(path: str) -> str:
+    """Return a message if the disk that holds the agent's output is full, else ''."""
+    if (
+        not storage.is_local(path)
+        or shutil.disk_usage(storage.filesystem(path)[1]).free >= FULL_BYTES
+    ):
+        return ""
+    return (
+        f": "
+        f"{errors.describe_os_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path), path)} "
+        f"and run again"
+    )
+
+
+def _forget_old(path: str) -> None:
+    """Delete the files of all but the last launches of an artifact."""
+    place = storage.join(path, LOGS, LAUNCHES)
+    names = (
+        sorted({name.partition("/")[0] for name in storage.list_files(place)})
+        if storage.is_dir(place)
+        else []
+    )
+    for name in names[: -KEPT + 1]:
+        with suppress(OSError):
+            storage.remove(storage.join(place, name))

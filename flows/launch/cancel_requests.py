@@ -1,0 +1,146 @@
+"""Cancel requests: `_logs/cancel.json` asks the process that builds a directory to stop.
+
+Unlike a signal, the file works across hosts and with every launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.artifacts import artifact, checkpoints, lock
+from cloze.core.artifacts.checkpoints import LaunchFence
+from cloze.core.artifacts.lock import is_held
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.worker import JOB, LOGS, Job
+from cloze.flows.launch import event_files
+
+PATIENCE_SECONDS = 30.0  # for the builder to notice, end remote agents and write its state
+_HOLDER = re.compile(r"process (\d+) on (\S+)")
+
+CANCEL = "cancel.json"
+GRACE = "grace.json"  # shutdown time in seconds that the ranks reported
+LOOK_SECONDS = {True: 0.5, False: 5.0}  # poll interval, by whether the directory is local
+
+
+def request_cancel(path: str) -> None:
+    """Ask the builder of `path` to stop; trainings save a checkpoint."""
+    storage.write_bytes(
+        storage.join(path, LOGS, CANCEL), json.dumps({"asked": time.time()}).encode()
+    )
+
+
+def cancel_requested(path: str) -> bool:
+    """Check whether the builder of `path` was asked to stop."""
+    return storage.exists(storage.join(path, LOGS, CANCEL))
+
+
+def clear_requests(path: str) -> None:
+    """Delete the requests and reported shutdown times of an earlier attempt."""
+    for name in (CANCEL, GRACE):
+        storage.remove(storage.join(path, LOGS, name))
+
+
+class CancelPoll:
+    """Rate-limited check for a cancel request.
+
+    Attributes:
+        fence: fence of the builder's ranks; a call raises SupersededError if another launch has
+            taken over.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.fence = LaunchFence()
+        self._file = storage.join(path, LOGS, CANCEL)
+        self._seconds = LOOK_SECONDS[storage.is_local(path)]
+        self._next = time.monotonic() + self._seconds
+
+    def __call__(self) -> bool:
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + self._seconds
+        self.fence.check()
+        return storage.exists(self._file)
+
+
+def cancel(path: str, told: Callable[[str], None]) -> dict[str, Any]:
+    """Stop the builder of `path` and wait for it; return `artifact`, `state` and `checkpoint`.
+
+    Args:
+        path: directory of the artifact.
+        told: callback for progress messages.
+
+    Raises:
+        UsageError: no process builds there.
+        DataError: the builder does not end, and runs on another host or cannot be killed.
+    """
+    builder = holder(path)
+    if builder is None:
+        state = (
+            "finished"
+            if artifact.is_artifact(path)
+            else "unfinished"
+            if storage.exists(path)
+            else "not there"
+        )
+        raise UsageError(
+            f"nobody builds {path} (it is {state}); `cloze resume {path}` goes on with a training "
+            f"that was begun"
+        )
+    grace = _grace(path)
+    request_cancel(path)
+    told(f"{builder} is asked to end; trainings have {grace:.0f} s to save a checkpoint")
+    if not _let_go(path, grace + PATIENCE_SECONDS):
+        known = _HOLDER.search(builder)
+        if known is None or known[2] != socket.gethostname():
+            raise DataError(f"{path} is still being built by {builder}; end it there")
+        told(
+            f"it did not end in {grace + PATIENCE_SECONDS:.0f} s and is killed, with all that it "
+            f"has started"
+        )
+        with suppress(ProcessLookupError):
+            # the kernel kills its ranks; agents end with their connection
+            os.kill(int(known[1]), signal.SIGKILL)
+        if not _let_go(path, PATIENCE_SECONDS):
+            raise DataError(
+                f"{path} is still held by {builder}, which cannot be killed; look at `cloze doctor`"
+            )
+    clear_requests(path)
+    saved = checkpoints.complete_steps(path)
+    state = "finished" if artifact.is_artifact(path) else "cancelled"
+    return {"artifact": path, "state": state, "checkpoint": saved[-1] if saved else None}
+
+
+def holder(path: str) -> str | None:
+    """Return a description of the process that builds at `path`; None if there is none."""
+    words = lock.holder(path)
+    if not words or not storage.is_local(path):
+        return words or None
+    elsewhere = (found := _HOLDER.search(words)) is not None and found[2] != socket.gethostname()
+    return words if elsewhere or is_held(path) else None  # file systems may hide other hosts' locks
+
+
+def _let_go(path: str, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while holder(path) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def _grace(path: str) -> float:
+    """Return the longest time that the builder may take to save, in seconds."""
+    usual, told = Execution(), event_files.read_json(storage.join(path, LOGS, GRACE))
+    with suppress(DataError):
+        usual = Execution.model_validate(Job.read(storage.join(path, LOGS, JOB)).execution)
+    return max(usual.min_grace_seconds, float(told["seconds"]) if told is not None else 0.0)

@@ -1,0 +1,294 @@
+"""The coordinator: runs a stage in ranks, restarts lost ranks, and finds detached launches.
+
+A detached launch (Slurm job, TrainJob) survives the process that started it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.artifacts.checkpoints import start_attempt, start_launch
+from cloze.core.artifacts.lock import is_held
+from cloze.core.config import StageConfig
+from cloze.core.errors import ClozeError, StoppedError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext, Stage, StageResult
+from cloze.core.stages.worker import LOGS, Job, local_directory
+from cloze.flows.launch import cancel_requests, host_setup, kubernetes, protocol, slurm
+from cloze.flows.launch.cancel_requests import CancelPoll
+from cloze.flows.launch.launch_state import LaunchState
+from cloze.flows.launch.protocol import (
+    HostsUnreachableError,
+    Launcher,
+    LaunchRequest,
+    RankGroup,
+    RanksLostError,
+)
+from cloze.flows.machine import slots
+from cloze.flows.machine.retry_policy import RetryPolicy, backoff_seconds
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A launch that is still running or queued.
+
+    Attributes:
+        name: description for messages.
+        launcher: launcher that started it.
+        cancel: ends it; see `cancel_requests.cancel`.
+    """
+
+    name: str
+    launcher: str
+    cancel: Callable[[Tell], dict[str, Any]]
+
+
+def living(path: str) -> Detached | None:
+    """Return the detached launch that trains, or will train, at `path`; None if there is none.
+
+    Raises:
+        ClozeError: Slurm or the cluster does not respond.
+    """
+    if (job := slurm.living(path)) is not None:
+        return Detached(f"Slurm's job {job}", "slurm", lambda tell: slurm.cancel(path, job, tell))
+    if (found := kubernetes.living(path)) is not None:
+        return Detached(
+            f"TrainJob {found[0]}", "kubernetes", lambda tell: kubernetes.cancel(path, found, tell)
+        )
+    return None
+
+
+def unattended(path: str) -> Detached | None:
+    """Return the detached launch at `path` if no process follows it, else None."""
+    followed = is_held(path) if storage.is_local(path) else cancel_requests.holder(path) is not None
+    return None if followed else living(path)
+
+
+def refuse(path: str, launcher: str) -> None:
+    """Check that no detached launch of another launcher trains at `path`.
+
+    A launcher handles its own launches.
+
+    Raises:
+        UsageError: such a launch exists.
+        ClozeError: Slurm or the cluster does not respond.
+    """
+    found = living(path)
+    if found is not None and found.launcher != launcher:
+        raise UsageError(
+            f"{found.name} still trains in {path}; follow it with --launcher {found.launcher}, or "
+            f"end it with `cloze cancel {path}`"
+        )
+
+
+# Restarts: start lost ranks again on the remaining hosts, from the newest checkpoint, with backoff.
+
+USUAL = 3  # restarts, if fewer hosts or processes are allowed
+FIRST_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
+
+
+def max_restarts(execution: Execution) -> int:
+    """Return the maximum number of restarts."""
+    if execution.restarts is not None:
+        return execution.restarts
+    return USUAL if execution.min_nodes is not None or execution.min_processes is not None else 0
+
+
+def run_with_restarts(
+    work: LaunchRequest, run: Callable[[LaunchRequest], StageResult]
+) -> StageResult:
+    """Call `run`, and again after lost ranks.
+
+    Raises:
+        ClozeError: the error of the last attempt.
+    """
+    attempt, tries = 0, RetryPolicy(work.execution)
+    while True:
+        try:
+            return run(work)
+        except RanksLostError as error:
+            if attempt == 0 and isinstance(error, HostsUnreachableError):
+                raise UsageError(str(error)) from None
+            attempt += 1
+            error.step = error.step or 0  # the ranks had not started
+            if attempt > max_restarts(work.execution) or not tries.should_retry(
+                error, _gpus(work.execution)
+            ):
+                raise
+            seconds, before = backoff_seconds(attempt, FIRST_SECONDS), work.processes
+            work = _with(work, tries.execution)
+            fewer = f" with {work.processes} processes" if work.processes < before else ""
+            _tell(
+                work,
+                f"{error}; started again{fewer} in {seconds:.0f} s, restart {attempt} of "
+                f"{max_restarts(work.execution)}",
+            )
+            _wait(work, seconds)
+
+
+def _with(work: LaunchRequest, execution: Execution) -> LaunchRequest:
+    """Return the request with the processes of the next attempt."""
+    if execution == work.execution:
+        return work
+    return replace(
+        work,
+        processes=execution.processes,
+        job=replace(work.job, execution=execution.model_dump(mode="json")),
+        build=replace(work.build, execution=execution),
+    )
+
+
+def _gpus(execution: Execution) -> tuple[str, ...] | None:
+    """Return the GPUs that respond; None unless all ranks run on this host's GPUs."""
+    if execution.launcher != "local" or execution.nodes > 1 or execution.device == "cpu":
+        return None
+    return slots.visible_gpus() or None
+
+
+def _tell(work: LaunchRequest, sentence: str) -> None:
+    log.warning("%s", sentence)
+    work.build.report.progress(0, None, "steps", {"warning": sentence})
+
+
+def _wait(work: LaunchRequest, seconds: float) -> None:
+    """Wait before a restart. Raises KeyboardInterrupt if the run is asked to stop."""
+    deadline, asked = time.monotonic() + seconds, CancelPoll(work.build.path)
+    while time.monotonic() < deadline:
+        if work.build.report.stop_asked() or asked():
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+
+
+# The coordinator: runs a stage in ranks and returns their progress, result and errors.
+
+PEER_SECONDS = 5.0  # for other ranks to notice a failure
+LOOK_SECONDS = 0.5
+
+
+def run_in_worker_processes(
+    stage: Stage, reference: str
+) -> Callable[[StageConfig, BuildContext], StageResult]:
+    """Return a `Stage.run` that runs the stage in worker processes.
+
+    A parallel stage has `execution.processes` ranks per host, others one process.
+
+    Args:
+        stage: the stage.
+        reference: `module:STAGE`, which the worker imports.
+    """
+
+    def run(config: StageConfig, build: BuildContext) -> StageResult:
+        job = Job(
+            stage=stage.name,
+            reference=reference,
+            config=config.model_dump(mode="json"),
+            path=build.path,
+            inputs=dict(build.inputs),
+            execution=build.execution.model_dump(mode="json"),
+            fingerprint=build.fingerprint,
+            build_id=build.build_id,
+            # A launch has its own token: its ranks may outlive this attempt, and another attempt
+            # may attach to them.
+            token="" if stage.parallel else build.token,
+        )
+        foreign = host_setup.foreign_rank()
+        if foreign is not None:
+            if not stage.parallel:
+                raise UsageError(f"{stage.name} runs in one process; start it without torchrun")
+            host_setup.check_foreign(build.execution)
+        processes = build.execution.processes if stage.parallel else 1
+        work = LaunchRequest(
+            job=job, worker=f"{stage.worker}.worker", processes=processes, build=build
+        )
+        chosen = protocol.launcher(build.execution.launcher if stage.parallel else "local")
+        chosen.check(build.execution)
+        if foreign is None or foreign[0] == 0:  # torchrun's other ranks do not own the directory
+            if stage.parallel:
+                refuse(build.path, build.execution.launcher)
+                if build.execution.launcher != "slurm":  # may attach to a running job
+                    work = replace(work, launch=start_launch(build.path))
+            cancel_requests.clear_requests(build.path)
+        return run_with_restarts(work, lambda tried: LaunchCoordinator(chosen, tried).run())
+
+    return run
+
+
+class LaunchCoordinator:
+    """One attempt: starts the ranks, follows them until they end, stops them."""
+
+    def __init__(self, launcher: Launcher, work: LaunchRequest) -> None:
+        self.launcher, self.work, self.build = launcher, work, work.build
+        minutes = work.execution.timeout_minutes
+        self.deadline = None if minutes is None else time.monotonic() + 60.0 * minutes
+        self.asked = cancel_requests.CancelPoll(work.build.path)
+        if work.launch:
+            fence = start_attempt(work.build.path, work.launch)
+            self.work, self.asked.fence = replace(work, token=fence.token), fence
+
+    def run(self) -> StageResult:
+        """Run the ranks to their end; see `LaunchState.result`."""
+        started = self.launcher.start(self.work)
+        course = LaunchState(
+            self.work.job.stage, self.build, started, local_directory(self.build.path) / LOGS
+        )
+        try:
+            self._watch(started, course)
+        except BaseException as error:
+            started.stop(course.grace)
+            self._drain(started, course)
+            # KeyboardInterrupt or Prefect's termination, not a failure
+            asked = not isinstance(error, Exception)
+            if asked and course.stopped:
+                raise StoppedError(course.stopped_sentence()) from None
+            raise
+        finally:
+            started.stop(0)
+            self._drain(started, course)
+            started.close()
+        return course.result()
+
+    @staticmethod
+    def _drain(started: RankGroup, course: LaunchState) -> None:
+        """Process the remaining events; errors must not hide why the ranks were stopped."""
+        with suppress(Exception):
+            while told := started.events(0):
+                course.update(told)
+
+    def _watch(self, started: RankGroup, course: LaunchState) -> None:
+        """Follow the ranks until all ended; return soon after the first failure or last result."""
+        deadline: float | None = None
+        while not started.finished:
+            course.update(started.events(LOOK_SECONDS))
+            self._look_whether_to_stop()
+            if course.hung and not course.failed:
+                return
+            if course.ended_by_sigterm:
+                started.stop(course.grace)
+                return
+            if deadline is None and (course.failed or course.all_succeeded):
+                # after its result a rank only exits, which takes a while on a busy host
+                patient = course.stopping or not course.failed
+                deadline = time.monotonic() + (course.grace if patient else PEER_SECONDS)
+            if deadline is not None and time.monotonic() > deadline:
+                return
+
+    def _look_whether_to_stop(self) -> None:
+        """Raise KeyboardInterrupt if the run was asked to stop, ClozeError after the time limit."""
+        if self.build.report.stop_asked() or self.asked():
+            raise KeyboardInterrupt
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise ClozeError(
+                f"{self.work.job.stage} took longer than timeout_minutes "
+                f"({self.work.execution.timeout_minutes:g}) and was stopped; give"
+                " it more, or run again to go on"
+            )

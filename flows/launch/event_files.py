@@ -1,0 +1,127 @@
+"""Event files: messages between hosts through a shared directory, with one writer and one reader.
+
+On a disk (NFS, Lustre, …) an event file grows by whole lines. An object store cannot append, so
+each batch of events is a numbered object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.core.secrets import holds_secret
+
+
+class EventWriter:
+    """Writer of an event file."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file. Args: path: path without the ending .jsonl."""
+        self.path = path
+        self._count = 0
+        self._file = (
+            os.open(
+                f"{storage.filesystem(path)[1]}.jsonl",
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+                0o666,
+            )
+            if _grows(path)
+            else None
+        )
+
+    def send(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Append events in order.
+
+        Raises:
+            OSError: the disk is full, or the directory is gone.
+        """
+        if not events:
+            return
+        content = "".join(f"{json.dumps(event)}\n" for event in events).encode()
+        if self._file is None:
+            storage.write_bytes(f"{self.path}/{self._count:08d}.jsonl", content)
+            self._count += 1
+            return
+        while content:
+            content = content[os.write(self._file, content) :]
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class EventReader:
+    """Reader of an event file that may not exist yet."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._place = 0  # bytes or objects read so far
+        self._pending = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the events since the last call; an incomplete last line is left for the next."""
+        content = self._pending + (self._from_file() if _grows(self.path) else self._from_store())
+        *lines, self._pending = content.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _from_file(self) -> bytes:
+        _look_anew(storage.filesystem(self.path)[1])
+        try:
+            # opened at each call: NFS checks for new data when a file is opened
+            with open(f"{storage.filesystem(self.path)[1]}.jsonl", "rb") as stream:
+                stream.seek(self._place)
+                found = stream.read()
+        except FileNotFoundError:
+            return b""
+        self._place += len(found)
+        return found
+
+    def _from_store(self) -> bytes:
+        found = b""
+        while storage.exists(name := f"{self.path}/{self._place:08d}.jsonl"):
+            found += storage.read_text(name).encode()
+            self._place += 1
+        return found
+
+
+def _grows(path: str) -> bool:
+    return storage.is_local(path)
+
+
+def write_json(path: str, content: Mapping[str, Any]) -> None:
+    """Write a small JSON file atomically."""
+    storage.write_bytes(path, json.dumps(content).encode(), private=holds_secret(content))
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """Return the content written by `write_json`; None if the file does not exist."""
+    if _grows(path):
+        _look_anew(storage.filesystem(path)[1])
+    try:
+        found: dict[str, Any] = json.loads(storage.read_text(path))
+    except DataError:  # no such file
+        return None
+    return found
+
+
+def _look_anew(file: str) -> None:
+    """Refresh the directory: NFS caches for 30 seconds that a file does not exist."""
+    with suppress(OSError):
+        os.close(os.open(os.path.dirname(file), os.O_RDONLY))
+
+
+def peek(path: str) -> str:
+    """Return the content of a small file that may be missing or incomplete."""
+    try:
+        if _grows(path):
+            with open(storage.filesystem(path)[1], encoding="ascii") as stream:
+                return stream.read()
+        return storage.read_text(path)
+    except (OSError, DataError):
+        return ""

@@ -1,0 +1,162 @@
+"""Hang detection: find the rank that makes no progress, not the ranks that wait for it.
+
+`HangDetector.check` reads every rank's heartbeat (`cloze.core.heartbeat`). If a phase exceeds its
+limit, all ranks are asked for their stacks by SIGUSR1, which a C handler answers whatever the
+interpreter does. The hanging rank is, in this order: a stopped or silent rank; a rank that waits
+for no other, the one at the earliest step; the rank at the earliest step.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloze.core.heartbeat import HeartbeatReader, RankPhase, RankStatus
+
+LOOK_SECONDS = 1.0
+ASLEEP_SECONDS = 10.0  # between two checks: the host, or this process, was suspended
+DUMP_SECONDS = 5.0  # for ranks to write their stacks
+ELSEWHERE_SECONDS = 60.0  # for another host to report its rank, if all ranks here wait
+# stack frames that wait for other ranks
+WAITING = re.compile(r'File "[^"]*(?:torch/distributed/|deepspeed/comm/)')
+_MAIN = re.compile(
+    r"^(?:Current thread|Thread) 0x\w+.*?\(most recent call first\):\n((?:  File .*\n?)*)",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HangReport:
+    """A hanging rank.
+
+    Attributes:
+        rank: index among this host's ranks.
+        step: step of the rank.
+        sentence: what the rank does, to follow its name.
+    """
+
+    rank: int
+    step: int
+    sentence: str
+
+
+class HangDetector:
+    """Hang detector of one host's ranks.
+
+    Args:
+        pids: process ids by rank.
+        watched: heartbeat readers by rank.
+        logs: log files that receive the stacks, by rank.
+        elsewhere: other hosts have ranks, too.
+    """
+
+    def __init__(
+        self,
+        pids: Sequence[int],
+        watched: Sequence[HeartbeatReader],
+        logs: Sequence[Path],
+        elsewhere: bool,
+    ) -> None:
+        self._pids, self._watched, self._logs, self._elsewhere = pids, watched, logs, elsewhere
+        self._looked = self._awake = time.monotonic()
+        self._before: list[RankStatus] = []
+
+    def check(self) -> HangReport | None:
+        """Return a rank that hangs in two successive checks. Call every few seconds."""
+        now = time.monotonic()
+        if now < self._looked + LOOK_SECONDS:
+            return None
+        if now > self._looked + ASLEEP_SECONDS:
+            self._awake = now
+        self._looked = now
+        beats = [watched.read() for watched in self._watched]
+        late = [
+            beat for beat in beats if beat.limit and now > max(beat.since, self._awake) + beat.limit
+        ]
+        before, self._before = self._before, beats
+        if not late or beats != before:
+            return None
+        if self._elsewhere and all(beat.phase is RankPhase.EXCHANGE for beat in beats):
+            if any(
+                now < max(beat.since, self._awake) + beat.limit + ELSEWHERE_SECONDS for beat in late
+            ):
+                return None
+            return HangReport(
+                0,
+                beats[0].step,
+                "and all others of this machine wait for a rank of another machine, which hangs "
+                "or is gone",
+            )
+        return self._found(beats, now)
+
+    def _found(self, beats: Sequence[RankStatus], now: float) -> HangReport:
+        """Collect the stacks, and choose the rank that hangs."""
+        stopped = [rank for rank, pid in enumerate(self._pids) if state(pid) in ("T", "t")]
+        stacks = self._stacks([rank for rank in range(len(beats)) if rank not in stopped])
+        silent = [rank for rank in range(len(beats)) if rank not in stopped and rank not in stacks]
+        if stopped or silent:
+            rank = (stopped or silent)[0]
+            where = (
+                "was stopped (SIGSTOP) and cannot tell where it is"
+                if stopped
+                else "does not answer: it waits inside the kernel"
+            )
+        else:
+            busy = [
+                rank
+                for rank, beat in enumerate(beats)
+                if beat.phase is not RankPhase.EXCHANGE and not WAITING.search(stacks[rank])
+            ]
+            rank = min(busy or range(len(beats)), key=lambda rank: beats[rank].step)
+            where = "hangs" + _top(stacks[rank])
+        beat = beats[rank]
+        return HangReport(
+            rank,
+            beat.step,
+            f"{where}; it has been {beat.phase.description} in step {beat.step} for "
+            f"{now - beat.since:.0f} s, where a step may take"
+            f" {beat.limit:.0f} s",
+        )
+
+    def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        """Return the main thread's stack of each rank that responds; logs get all threads'."""
+        begins = {rank: self._logs[rank].stat().st_size for rank in ranks}
+        for rank in ranks:
+            with suppress(ProcessLookupError):
+                os.kill(self._pids[rank], signal.SIGUSR1)
+        found: dict[int, str] = {}
+        deadline = time.monotonic() + DUMP_SECONDS
+        while len(found) < len(ranks) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            for rank in ranks:
+                with self._logs[rank].open("rb") as stream:
+                    stream.seek(begins[rank])
+                    stacks = _MAIN.findall(stream.read().decode(errors="replace"))
+                if stacks and rank not in found:
+                    found[rank] = stacks[-1]  # the main thread comes last
+        time.sleep(0.2)  # for stacks that are still being written
+        return found
+
+
+def state(pid: int) -> str:
+    """Return the kernel's state letter of a process; '' if the process is gone or without /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def _top(stack: str) -> str:
+    """Return the top frame of a stack as ` in FUNCTION (FILE, line N)`."""
+    found = re.search(r'File "([^"]+)", line (\d+) in (\S+)', stack)
+    return (
+        ""
+        if found is None
+        else f" in {found[3]} ({'/'.join(found[1].split('/')[-2:])}, line {found[2]})"
+    )

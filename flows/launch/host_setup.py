@@ -1,0 +1,194 @@
+"""Checks of a host before its ranks start, and the ranks' environment variables."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import platform
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloze.core.artifacts import artifact, fingerprints
+from cloze.core.artifacts.checkpoints import TOKEN
+from cloze.core.errors import ClozeError, DataError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.flows.launch.protocol import LaunchSpec
+from cloze.flows.machine import slots
+
+PACKAGES = ("core", "pipeline", "model", "flows")
+
+
+def identity() -> dict[str, str]:
+    """Return versions by package, `python`, and `code`: a hash of Cloze's source files."""
+    return {"python": platform.python_version(), **artifact.package_versions(), "code": _code()}
+
+
+@functools.cache
+def _code() -> str:
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
+    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
+        digest.update(
+            f"{path.relative_to(root)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
+        )
+    return digest.hexdigest()[:12]
+
+
+def difference(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Return the first difference of two identities as (name, here, there); None if equal."""
+    for name in sorted({*here, *there}, key=lambda name: (name == "code", name)):
+        if here.get(name) != there.get(name):
+            return name, here.get(name, "none"), there.get(name, "none")
+    return None
+
+
+def check_host(launch: LaunchSpec, node: int, host: str) -> None:
+    """Check that this host can take part in the launch.
+
+    Raises:
+        UsageError: another program version, or too few GPUs.
+        DataError: the host sees other inputs.
+    """
+    differs = difference(identity(), launch.program)
+    if differs is not None:
+        name, here, there = differs
+        what = "other source files of Cloze: hash" if name == "code" else name
+        raise UsageError(
+            f"host {host} has {what} {here}, the head {there}; install the same on all hosts"
+        )
+    for role, (path, wanted) in launch.inputs.items():
+        try:
+            found = fingerprints.input_fingerprint(path)
+        except (ClozeError, OSError) as error:
+            raise DataError(f"host {host} cannot read the input {role}: {error}") from error
+        if found != wanted:
+            raise DataError(
+                f"host {host} sees another {role} at {path} (fingerprint {found[:12]}, the head's "
+                f"{wanted[:12]}); share one directory"
+            )
+    there_are = slots.visible_gpus()
+    if launch.device == "cuda" or (launch.device == "auto" and there_are):
+        wanted_gpus = len(launch.devices) or launch.counts[node]
+        if wanted_gpus > len(there_are):
+            raise UsageError(
+                f"host {host} has {len(there_are)} GPUs for {wanted_gpus} processes; lower "
+                f"processes, or its slots in the hostfile"
+            )
+
+
+# Environment variables of ranks, as torch.distributed reads them; set by Cloze or by torchrun.
+
+INTERFACE = "GLOO_SOCKET_IFNAME"
+FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+GIVEN_BY_FOREIGN = ("processes", "nodes", "restarts", "min_processes", "min_nodes", "hostfile")
+# otherwise restarted ranks of torchrun find the addresses of the dead ones
+UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+_SIOCGIFADDR = 0x8915
+
+
+def foreign_rank() -> tuple[int, int] | None:
+    """Return (rank, world size) if torchrun or the like has started this process, else None."""
+    if not all(os.environ.get(name) for name in FOREIGN) or os.environ["WORLD_SIZE"] == "1":
+        return None
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def check_foreign(execution: Execution) -> None:
+    """Refuse options that conflict with torchrun's, and a torchrun whose restarts cannot work.
+
+    Raises:
+        UsageError: an option sets what torchrun decides, or torchrun's restarts share one store.
+    """
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ.get(UNSHARED) != "1":
+        raise UsageError(
+            f"torchrun --max-restarts reuses the store of the failed ranks; set {UNSHARED}=1 for "
+            f"torchrun, or leave it out"
+        )
+    for name in ("launcher", *GIVEN_BY_FOREIGN):
+        value = getattr(execution, name)
+        if value != Execution.model_fields[name].default:
+            raise UsageError(
+                f"{name} ({value}) conflicts with torchrun, which starts this rank; use torchrun's "
+                f"own option instead"
+                " (--nproc-per-node, --nnodes, --max-restarts)"
+            )
+
+
+def rank_environments(
+    ranks: range, world_size: int, master: tuple[str, int], devices: Sequence[str], token: str
+) -> list[dict[str, str]]:
+    """Return the environment variables of each rank of one host.
+
+    Args:
+        ranks: global ranks of the host.
+        world_size: number of all ranks.
+        master: host and port of rank 0's store.
+        devices: visible GPUs; empty: all.
+        token: token of the launch's fence.
+    """
+    common = {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(len(ranks)),
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": str(master[1]),
+        TOKEN: token,
+        **({"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}),
+    }
+    return [
+        {**common, "RANK": str(rank), "LOCAL_RANK": str(local)} for local, rank in enumerate(ranks)
+    ]
+
+
+def distributed_envs(launch: LaunchSpec, node: int, go: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the environment variables of each rank of the node. Args: go: content of `go.json`."""
+    hosts = go["hosts"]
+    found = rank_environments(
+        launch.ranks_of(node),
+        sum(launch.counts),
+        (hosts[0], go["port"]),
+        launch.devices,
+        launch.token,
+    )
+    return [{**interface(hosts, node), **one} for one in found]
+
+
+def interface(hosts: list[str], node: int) -> dict[str, str]:
+    """Return the network interface for gloo, the one that leads to the other hosts.
+
+    Gloo's default is the interface of the host's own name, which many systems map to the loopback.
+    A value that the user has set is kept.
+    """
+    if os.environ.get(INTERFACE) or len(hosts) == 1:
+        return {}
+    mine = own_address(hosts[1 if node == 0 else 0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return next(
+            (
+                {INTERFACE: name}
+                for _, name in socket.if_nameindex()
+                if mine and _address(probe, name) == mine
+            ),
+            {},
+        )
+
+
+def own_address(other: str) -> str | None:
+    """Return this host's IPv4 address on the route to `other`; None: no route, or the loopback."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, 9))  # sends nothing; the kernel only chooses the route
+        found = str(probe.getsockname()[0])
+        return None if found.startswith("127.") else found
+    return None
+
+
+def _address(probe: socket.socket, name: str) -> str | None:
+    """Return an interface's IPv4 address, or None."""
+    with suppress(OSError):
+        found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        return socket.inet_ntoa(found[20:24])
+    return None

@@ -1,0 +1,305 @@
+"""State of a launch: collects the ranks' events and derives the result, or the error that counts.
+
+If a rank was killed from outside, that is the error; the other ranks only report a lost peer.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloze.core.errors import BY_EXIT_CODE, ClozeError, StoppedError
+from cloze.core.processes import describe_exit
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.core.stages.worker import LOGS
+from cloze.flows.launch import event_files
+from cloze.flows.launch.cancel_requests import GRACE
+from cloze.flows.launch.protocol import Event, RankEvent, RankGroup, RanksLostError
+
+_LIBRARIES = re.compile(
+    r"gloo|nccl|TCPStore|DistNetworkError|DistBackendError|DistStoreError", re.IGNORECASE
+)
+_GONE = re.compile(
+    r"connection (?:was )?(?:reset|closed|refused)(?: by (?:remote )?peer)?|connectFullMesh "
+    r"failed|broken pipe|timed out|ncclRemoteError",
+    re.IGNORECASE,
+)
+
+
+class LaunchState:
+    """Consumer of rank events; forwards rank 0's reports.
+
+    Attributes:
+        first_failed: rank that failed first; the other ranks are stopped because of it.
+        fault: error of the launch itself.
+        grace: grace period in seconds.
+    """
+
+    def __init__(self, stage: str, build: BuildContext, started: RankGroup, logs: Path) -> None:
+        """Start without events.
+
+        Args:
+            stage: name of the stage.
+            build: build context of the coordinator.
+            started: the ranks.
+            logs: directory of the ranks' output.
+        """
+        self.stage, self.build, self.started, self.logs = stage, build, started, logs
+        self.first_failed: int | None = None
+        self.fault: ClozeError | None = None
+        self._killed: int | None = None  # first rank that was killed by a signal that is not ours
+        self._final: dict[int, Event] = {}  # rank -> last event
+        self._codes: dict[int, int] = {}  # rank -> exit code
+        self._short: set[int] = set()  # ranks whose hosts were short of memory
+        self._hung: tuple[int, str] | None = None  # hanging rank, and its description
+        self._step = 0  # largest step of all ranks
+        self.grace = build.execution.min_grace_seconds
+        self._progress: tuple[float, float | None, str] = (0, None, "steps")  # as last reported
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        return self.started.ranks
+
+    @property
+    def failed(self) -> bool:
+        return self.first_failed is not None or self.fault is not None
+
+    @property
+    def stopping(self) -> bool:
+        """The first failure is a rank that stopped on request; the others are about to stop."""
+        return (
+            self.first_failed is not None
+            and self._failure(self.first_failed) == StoppedError.exit_code
+        )
+
+    @property
+    def hung(self) -> bool:
+        """A rank hangs. It and the ranks that wait for it ignore signals."""
+        return self._hung is not None
+
+    @property
+    def ended_by_sigterm(self) -> bool:
+        """SIGTERM ended a rank before it could handle the signal; all ranks are then stopped."""
+        first = self.first_failed
+        return (
+            first is not None
+            and first not in self._final
+            and self._codes.get(first) == -signal.SIGTERM
+        )
+
+    @property
+    def all_succeeded(self) -> bool:
+        """Every rank has reported its result and only has to exit."""
+        return all("outcome" in self._final.get(rank, {}) for rank in self.ranks)
+
+    @property
+    def stopped(self) -> bool:
+        """A rank stopped on request. It may have been killed later because its exit took long."""
+        told = any(
+            event.get("exit_code") == StoppedError.exit_code for event in self._final.values()
+        )
+        return told or StoppedError.exit_code in self._codes.values()
+
+    def update(self, events: Iterable[RankEvent]) -> None:
+        """Process events: find the rank that failed first, and the rank that was killed first.
+
+        A rank that aborts after another failure was not killed: libraries abort when a peer ends.
+        """
+        told, ours = list(events), set()
+        for rank, event in told:
+            if rank is None and "waiting" in event:
+                self.build.report.progress(*self._progress, {"note": event["waiting"]})
+            elif rank is None:
+                self.fault = self.fault or BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(
+                    event["fault"]
+                )
+            elif "ended" in event:
+                self._codes[rank] = event["ended"]
+                ours |= {rank} if event["ours"] else set()
+                self._short |= {rank} if event.get("short") else set()
+                self._step = max(self._step, event.get("step", 0))
+            elif "hung" in event:
+                self._step = max(self._step, event["step"])
+                if not self.failed:
+                    self._hung = self._hung or (rank, event["hung"])
+            elif "grace" in event:
+                self._take_time(float(event["grace"]))
+            else:
+                self._hear(rank, event)
+        failed = [
+            rank
+            for rank in dict.fromkeys(r for r, _ in told)
+            if rank is not None and rank not in ours and self._failure(rank)
+        ]
+        failed.sort(key=lambda rank: (self._codes.get(rank) == -signal.SIGABRT, rank))
+        if failed and self.first_failed is None:
+            self.first_failed = failed[0]
+        for rank in failed:
+            code = self._codes.get(rank, 0)
+            silent = rank not in self._final  # otherwise it died during its exit
+            if (
+                code < 0
+                and code != -signal.SIGTERM
+                and silent
+                and self._killed is None
+                and (code != -signal.SIGABRT or rank == self.first_failed)
+            ):
+                self._killed = rank
+
+    def _hear(self, rank: int, event: Event) -> None:
+        for kind in ("progress", "metrics", "checkpoint", "records"):
+            if kind in event:
+                if rank == self.ranks[0]:
+                    self._report(kind, event[kind])
+                return
+        self._final[rank] = event
+
+    def _report(self, kind: str, values: Any) -> None:
+        report = self.build.report
+        if kind == "progress":
+            self._progress = values[0], values[1], values[2]
+            report.progress(*values)
+        elif kind == "metrics":
+            report.metrics(values)
+        elif kind == "checkpoint":
+            report.checkpoint(*values)
+        else:
+            report.predictions(values)
+
+    def _take_time(self, seconds: float) -> None:
+        """Extend the grace period to the shutdown time that a rank reported."""
+        if self.build.execution.grace_seconds is None and seconds > self.grace:
+            self.grace = seconds
+            self.build.report.shutdown_time(seconds)
+            with suppress(OSError):  # ranks report a full disk
+                # for `cloze cancel`
+                event_files.write_json(self.build.file(LOGS, GRACE), {"seconds": seconds})
+
+    def _failure(self, rank: int) -> int:
+        """Return the exit code of a failed rank, of its process or as reported; 0: no failure."""
+        return self._codes.get(rank) or int(self._final.get(rank, {}).get("exit_code", 0))
+
+    def result(self) -> StageResult:
+        """Return the stage's result once all ranks have ended.
+
+        Raises:
+            RanksLostError: a rank was killed, or a host is gone.
+            StoppedError: the ranks stopped on request.
+            ClozeError: a rank failed; the most specific of several errors. Errors have the step.
+        """
+        try:
+            return self._come_to()
+        except ClozeError as error:
+            error.step = self._step or None
+            raise
+
+    def _come_to(self) -> StageResult:
+        if self._hung is not None:
+            raise self._hangs(*self._hung)
+        if self._killed is not None:
+            raise self._death(self._killed)
+        if self.ended_by_sigterm:
+            raise StoppedError(
+                self.stopped_sentence(f"{self.stage} was stopped (SIGTERM); run again to go on")
+            )
+        # A rank with a result is done, even if we ended it because a busy host delayed its exit.
+        done = {rank for rank, event in self._final.items() if "outcome" in event}
+        codes = {
+            rank: 0 if rank in done else self._codes.get(rank, -signal.SIGKILL)
+            for rank in self.ranks
+        }
+        if self.fault is not None:
+            raise self.fault
+        if any(codes.values()):
+            self._raise(codes)
+        event = self._final.get(self.ranks[0], {})
+        if "outcome" not in event:
+            raise ClozeError(
+                f"{self.stage} ended without a result; its output is in "
+                f"{self.logs / f'rank{self.ranks[0]}.log'}"
+            )
+        self.build.counters.update(event["counters"])
+        return StageResult(**event["outcome"])
+
+    def _raise(self, codes: dict[int, int]) -> None:
+        errors = [(rank, event) for rank, event in sorted(self._final.items()) if "error" in event]
+        # a library's error: the first failed rank's is specific, the others only report a lost peer
+        errors.sort(key=lambda error: (_vague(error[1]), error[0] != self.first_failed))
+        if StoppedError.exit_code in codes.values() and all(
+            event["exit_code"] == StoppedError.exit_code for _, event in errors
+        ):
+            raise StoppedError(self.stopped_sentence())
+        if errors:
+            rank, event = errors[0]
+            self._raise_if_a_peer_is_gone(rank, event)
+            where = f"rank {rank} on host {host}; " if (host := self.started.host(rank)) else ""
+            hint = f" ({where}log: {self.logs})" if event.get("unexpected") else ""
+            raise BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(event["error"] + hint)
+        rank = (
+            self.first_failed
+            if self.first_failed is not None
+            else next(r for r, code in codes.items() if code)
+        )
+        raise self._death(rank)
+
+    def _raise_if_a_peer_is_gone(self, rank: int, event: Event) -> None:
+        """Raise RanksLostError if a network library's error only says that a peer is gone."""
+        if (
+            event.get("unexpected")
+            and _LIBRARIES.search(event["error"])
+            and (gone := _GONE.search(event["error"]))
+        ):
+            raise RanksLostError(
+                f"{self._who(rank)} has lost its connection to another rank ({gone[0]}): that rank "
+                f"has failed, its host or the"
+                f" network; see what it says there, and run again to go on (log: "
+                f"{self.logs / f'rank{rank}.log'})"
+            )
+
+    def _who(self, rank: int) -> str:
+        host = self.started.host(rank)
+        several = len(self.ranks) > 1 or self.build.execution.nodes > 1 or rank > 0
+        return (f"{self.stage} rank {rank}" if several else self.stage) + (
+            f" on host {host}" if host else ""
+        )
+
+    def _death(self, rank: int) -> RanksLostError:
+        """Return the error of a rank that ended without a message."""
+        code = self._codes.get(rank, -signal.SIGKILL)
+        error = RanksLostError(
+            f"{self._who(rank)} {describe_exit(code, rank in self._short)}; its output is in "
+            f"{self.logs / f'rank{rank}.log'}"
+        )
+        error.process_died = code < 0
+        return error
+
+    def _hangs(self, rank: int, sentence: str) -> RanksLostError:
+        stacks = f"the stacks of all ranks are in {self.logs}/rank*.log"
+        if len(self.ranks) == 1:
+            stacks = f"its stacks are in {self.logs / f'rank{rank}.log'}"
+        error = RanksLostError(
+            f"{self._who(rank)} {sentence}; {stacks}; run again to go on from the last checkpoint"
+        )
+        error.process_died = True
+        return error
+
+    def stopped_sentence(self, otherwise: str | None = None) -> str:
+        told = [
+            event["error"]
+            for event in self._final.values()
+            if event.get("exit_code") == StoppedError.exit_code
+        ]
+        return (
+            str(told[0])
+            if told
+            else otherwise or f"{self.stage} was stopped and saved a checkpoint; run again to go on"
+        )
+
+
+def _vague(event: Event) -> int:
+    """Grade the vagueness of an error: 0 a user's error, 1 a message of Cloze, 2 a library's."""
+    return 0 if event["exit_code"] in BY_EXIT_CODE else 2 if event.get("unexpected") else 1

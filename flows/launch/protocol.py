@@ -1,0 +1,275 @@
+"""Interfaces of launchers, which start ranks and pass on their events; the table of launchers.
+
+    Launcher      entry of the table: `check` the options before anything starts, `start` the ranks
+    RankGroup     started ranks; the coordinator polls `events` until all have ended, or stops them
+    AgentStarter  starts agents on other hosts by ssh, Slurm or Kubernetes; `AgentLauncher`
+                  (`agent_launcher.py`) makes a launcher from it
+
+Ranks on this host are child processes (`local.py`). On another host their parent is an agent,
+`python -m cloze.flows.launch.agent LAUNCH NODE`. It communicates through files in the artifact's
+directory, which all hosts share.
+
+An event is a JSON object of one of these kinds:
+
+    events of the stage                   see core/stages/worker.py
+    {"ended": code, "ours": bool, …}      a rank's process has ended; code: as in `subprocess`;
+                                          ours: stopped by us; `short`: the host was short of
+                                          memory; `step`: the rank's step, from 1
+    {"hung": sentence, "step": n}         a rank hangs
+    {"fault": sentence, "exit_code": n}   no rank (None): the launch failed, such as by a lost host
+    {"waiting": sentence}                 no rank: why ranks have not started, such as a queue
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from cloze.core import storage
+from cloze.core.artifacts.checkpoints import LaunchFence
+from cloze.core.errors import ClozeError, UsageError, did_you_mean
+from cloze.core.options import import_object
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.core.stages.worker import Job
+from cloze.flows.launch import event_files
+
+LAUNCH, GO, STOP = "launch.json", "go.json", "stop.json"  # written by the coordinator
+LOST_SECONDS = 30.0  # without a heartbeat
+LAUNCHES = "launches"  # below the artifact's `_logs/`: one directory per launch
+Event = Mapping[str, Any]
+RankEvent = tuple[int | None, Event]  # global rank and event
+
+
+class RanksLostError(ClozeError):
+    """Ranks or their hosts are gone for a possibly transient reason; a restart may succeed."""
+
+
+class HostsUnreachableError(RanksLostError):
+    """Too few hosts respond. At the first attempt this is a usage error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """A stage that shall run in ranks.
+
+    Attributes:
+        job: description of the stage's run, for the ranks.
+        worker: module that a rank's process runs.
+        processes: ranks per host.
+        build: build context of the coordinator; its reporter receives rank 0's reports.
+        launch: id of the launch (`cloze.core.artifacts.checkpoints`); empty if another process
+            starts the ranks.
+        token: id of this attempt to start ranks; empty if another process starts them.
+    """
+
+    job: Job
+    worker: str
+    processes: int
+    build: BuildContext
+    launch: str = ""
+    token: str = ""
+
+    @property
+    def execution(self) -> Execution:
+        return self.build.execution
+
+
+class RankGroup(Protocol):
+    """Started ranks. Not thread-safe."""
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Global ranks; progress and result are taken from the first one."""
+
+    @property
+    def finished(self) -> bool:
+        """All ranks have ended and all their events were returned."""
+
+    def events(self, seconds: float) -> Sequence[RankEvent]:
+        """Return the events since the last call, in order per rank; wait at most `seconds`."""
+
+    def stop(self, grace: float) -> None:
+        """Send SIGTERM to every rank, and SIGKILL after `grace` seconds; return when all ended.
+
+        With `grace` 0 SIGKILL is sent at once.
+        """
+
+    def close(self) -> None:
+        """Release all resources; no started process survives."""
+
+    def host(self, rank: int) -> str | None:
+        """Return the name of the rank's host; None if this host is the only one."""
+
+
+class Launcher(Protocol):
+    """Stateless object that starts ranks."""
+
+    def check(self, execution: Execution) -> None:
+        """Check the options before anything starts.
+
+        Raises:
+            UsageError: an option is missing, wrong, or not supported by this launcher.
+        """
+
+    def start(self, work: LaunchRequest) -> RankGroup:
+        """Start the ranks, or the agents that will start them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Host of a launch.
+
+    Attributes:
+        name: name under which the agent starter reaches the host; empty if not known in advance.
+        count: number of ranks.
+        address: address under which other hosts reach the host; empty: `name`.
+    """
+
+    name: str
+    count: int
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """Content of `launch.json`, which every agent of a launch reads.
+
+    Attributes:
+        artifact: directory of the artifact.
+        directory: unique directory of this launch, below the artifact's `_logs/launches/`.
+        job: path of the job file.
+        worker: module that a rank's process runs.
+        hosts: host names by node number, one agent each; empty names are not known in advance.
+        counts: number of ranks by node number.
+        program: identity of the program (`host_setup.identity`), which must be equal on all hosts.
+        inputs: path and fingerprint by role; all hosts must see the same.
+        grace_seconds: grace period of the ranks.
+        grace_grows: extend the grace period if ranks report that they need more.
+        device: device option of the run.
+        devices: GPUs to use on each host; empty: any free ones, one per rank.
+        slots: agents take slots for their GPUs; false if the scheduler allocates GPUs or the user
+            shares them.
+        token: id of the attempt (`cloze.core.artifacts.checkpoints`); an agent with a superseded
+            token ends its ranks.
+        addresses: addresses under which other hosts reach the hosts, by node number.
+    """
+
+    artifact: str
+    directory: str
+    job: str
+    worker: str
+    hosts: tuple[str, ...]
+    counts: tuple[int, ...]
+    program: Mapping[str, str]
+    inputs: Mapping[str, tuple[str, str]]
+    grace_seconds: float
+    grace_grows: bool
+    device: str = "auto"
+    devices: tuple[str, ...] = ()
+    slots: bool = True
+    token: str = ""
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def fence(self) -> LaunchFence:
+        return LaunchFence(self.artifact, self.token)
+
+    @property
+    def nodes(self) -> int:
+        return len(self.hosts)
+
+    def ranks_of(self, node: int) -> range:
+        """Return the global ranks of a node."""
+        first = sum(self.counts[:node])
+        return range(first, first + self.counts[node])
+
+    def file(self, name: str) -> str:
+        return storage.join(self.directory, name)
+
+    def write(self) -> None:
+        event_files.write_json(self.file(LAUNCH), asdict(self))
+
+    @classmethod
+    def read(cls, directory: str) -> LaunchSpec | None:
+        """Return the launch in `directory`; None if this host does not see the file."""
+        found = event_files.read_json(storage.join(directory, LAUNCH))
+        if found is None:
+            return None
+        told: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in found.items()
+        }
+        told["inputs"] = {name: tuple(value) for name, value in found["inputs"].items()}
+        return cls(**told)
+
+
+class AgentGroup(Protocol):
+    """Agents that an agent starter has started."""
+
+    def host(self, node: int) -> str:
+        """Return the host's name; empty if it is not known yet."""
+
+    def waiting(self) -> str | None:
+        """Return why the agents have not started, such as a queued job; None if they should run."""
+
+    def exited(self) -> Mapping[int, tuple[int, str]]:
+        """Return exit code and last output line ('' if none) of ended agents, by node number."""
+
+    def stop(self) -> None:
+        """End all running agents unconditionally."""
+
+
+class AgentStarter(Protocol):
+    """Starter of agents on hosts that share the artifact's directory.
+
+    Attributes:
+        allocates_gpus: the scheduler reserves the GPUs (Slurm, Kubernetes); otherwise agents take
+            slots.
+    """
+
+    allocates_gpus: bool
+
+    def check(self, execution: Execution) -> None:
+        """See `Launcher.check`."""
+
+    def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
+        """Return the hosts to start on, all of which respond now.
+
+        Args:
+            execution: execution settings.
+            processes: ranks per host, unless the starter knows better.
+
+        Raises:
+            HostsUnreachableError: a required host does not respond; the message names it.
+        """
+
+    def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
+        """Start `python -m cloze.flows.launch.agent DIRECTORY NODE` for each node.
+
+        DIRECTORY is `launch.directory`.
+        """
+
+
+# Table of launchers: name -> import path. A new launcher is one file and one line here.
+
+LAUNCHERS: dict[str, str] = {
+    "local": "cloze.flows.launch.local:LAUNCHER",
+    "ssh": "cloze.flows.launch.ssh:LAUNCHER",
+    "slurm": "cloze.flows.launch.slurm:LAUNCHER",
+    "srun": "cloze.flows.launch.slurm_job:LAUNCHER",
+    "kubernetes": "cloze.flows.launch.kubernetes:LAUNCHER",
+}
+
+
+def launcher(name: str) -> Launcher:
+    """Return the launcher `name`.
+
+    Raises:
+        UsageError: the launcher does not exist.
+    """
+    if name not in LAUNCHERS:
+        raise UsageError(f"launcher ({name}) is not known; {did_you_mean(name, LAUNCHERS)}")
+    found: Launcher = import_object(LAUNCHERS[name])
+    return found

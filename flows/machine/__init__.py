@@ -1,0 +1,1 @@
+"""The CPU cores and GPUs of this host: slots that nodes take, and rules for retries."""

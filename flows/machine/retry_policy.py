@@ -1,0 +1,86 @@
+"""Retry rules: which errors are transient, how long to wait, and how many processes to start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cloze.core.errors import ClozeError, DataError, StoppedError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.flows.machine.slots import number_of
+
+LONGEST_SECONDS = 600.0
+DEATHS = 2  # dead processes, after which a retry uses one process fewer
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Return False for usage errors, data errors and requested stops; True for other exceptions."""
+    return isinstance(error, Exception) and not isinstance(
+        error, (UsageError, DataError, StoppedError)
+    )
+
+
+def backoff_seconds(attempt: int, first: float) -> float:
+    """Return the seconds to wait after attempt number `attempt`, from 1: doubling, at most 600."""
+    return float(min(first * 2 ** (attempt - 1), LONGEST_SECONDS))
+
+
+class RetryPolicy:
+    """Failures of one node or training so far, and the execution of its next attempt.
+
+    Attributes:
+        execution: settings of the next attempt. It has fewer processes after two dead processes or
+            with lost GPUs, if `min_processes` allows that.
+    """
+
+    def __init__(self, execution: Execution) -> None:
+        self.execution = execution
+        self._before: tuple[int, str] | None = None
+        self._deaths = 0
+
+    def should_retry(self, error: BaseException, gpus: Sequence[str] | None = None) -> bool:
+        """Check whether a retry may succeed, and adapt `execution`.
+
+        After two failures at the same step with the same message, a training is retried only with
+        fewer processes.
+
+        Args:
+            error: failure of the last attempt.
+            gpus: CUDA numbers of the GPUs that respond; None: the ranks use no GPU of this host.
+        """
+        if not is_retryable(error):
+            return False
+        now = _place(error)
+        again, self._before = now is not None and now == self._before, now
+        fewer = self._fewer(error, gpus)
+        return fewer or not again
+
+    def _fewer(self, error: BaseException, gpus: Sequence[str] | None) -> bool:
+        """Set the number of processes of the next attempt; return whether it is lower."""
+        least, count = self.execution.min_processes, self.execution.processes
+        self._deaths += isinstance(error, ClozeError) and error.process_died
+        if least is None:
+            return False
+        left = gpus
+        if gpus is not None and self.execution.devices:
+            there = {number_of(one) for one in gpus}
+            left = [one for one in self.execution.devices if number_of(one) in there]
+        if left is not None and len(left) < count:
+            wanted = len(left)
+        elif self._deaths >= DEATHS:
+            wanted, self._deaths = count - 1, 0
+        else:
+            wanted = count
+        wanted = max(least, wanted)
+        given = (
+            {"devices": tuple(left[:wanted])} if left is not None and self.execution.devices else {}
+        )
+        self.execution = self.execution.model_copy(update={"processes": wanted, **given})
+        return wanted < count
+
+
+def _place(error: BaseException) -> tuple[int, str] | None:
+    """Return the step and message (without numbers) of a failed training; None for other errors."""
+    step = error.step if isinstance(error, ClozeError) else None
+    return None if step is None else (step, _NUMBER.sub("", str(error)))

@@ -1,0 +1,278 @@
+"""Slots: one file lock for each core and GPU of this host, shared by all runs on the host.
+
+GPUs are listed with `nvidia-smi`, because a CUDA library would occupy them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from cloze.core import processes
+
+_GPU_LINE = re.compile(r"^GPU (\d+):.*\(UUID: ([\w-]+)\)")
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Return the GPUs that this process may use: `$CUDA_VISIBLE_DEVICES`, or all by CUDA number."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(
+            name.strip() for name in visible.split(",") if name.strip() and name.strip() != "-1"
+        )
+    if not Path("/proc/driver/nvidia").exists():
+        return ()
+    return tuple(_listed().values())
+
+
+def number_of(name: str) -> str:
+    """Return the CUDA number of a GPU, given a number, a UUID or its prefix; unknown names stay."""
+    if name.isdecimal():
+        return name
+    found = [number for uuid, number in _listed().items() if uuid.startswith(name)]
+    return found[0] if len(found) == 1 else name
+
+
+def _listed() -> dict[str, str]:
+    """Return the numbers of this host's GPUs by UUID. Not cached, because GPUs can fail."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=20
+        ).stdout
+        return {found[2]: found[1] for found in map(_GPU_LINE.match, listed.splitlines()) if found}
+    return {}
+
+
+POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 2.0  # before a node is reported as waiting
+CPU, GPU = "cpu", "gpu"
+MOST_NAMED = 4  # slots listed by name for one holder; more are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineResources:
+    """Cores and GPUs of this host.
+
+    Attributes:
+        cores: kernel numbers.
+        gpus: CUDA numbers or UUIDs.
+    """
+
+    cores: tuple[str, ...]
+    gpus: tuple[str, ...]
+
+    @property
+    def cpus(self) -> int:
+        """Number of cores."""
+        return len(self.cores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceRequest:
+    """Slots that a node takes while it runs.
+
+    Attributes:
+        cpus: number of cores.
+        gpus: number of GPUs, any free ones.
+        devices: GPUs that the config names; they replace `gpus`.
+    """
+
+    cpus: int = 0
+    gpus: int = 0
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A taken slot and the process that holds it."""
+
+    slot: str
+    pid: int
+    run: str
+    node: str
+    since: float
+
+
+def directory() -> Path:
+    """Return `$CLOZE_SLOTS`; default: a directory that all users of this host share."""
+    return Path(os.environ.get("CLOZE_SLOTS") or Path(tempfile.gettempdir()) / "cloze-slots")
+
+
+def machine() -> MachineResources:
+    """Return the usable cores and GPUs, limited by `$CLOZE_CPUS` and `$CUDA_VISIBLE_DEVICES`."""
+    told = os.environ.get("CLOZE_CPUS")
+    cores = range(max(int(told), 1)) if told else processes.available_cpus()
+    return MachineResources(cores=tuple(map(str, cores)), gpus=visible_gpus())
+
+
+@contextlib.contextmanager
+def acquire(
+    wanted: ResourceRequest,
+    there: MachineResources,
+    run: str,
+    node: str,
+    stop_asked: Callable[[], bool],
+    waiting: Callable[[], None],
+) -> Iterator[tuple[str, ...]]:
+    """Hold slots and yield the names of the granted GPUs.
+
+    Args:
+        wanted: the requested slots.
+        there: the cores and GPUs of this host.
+        run: name of the run, for other processes' messages.
+        node: name of the node, for other processes' messages.
+        stop_asked: polled while waiting.
+        waiting: called once if the slots are not free within 2 seconds.
+
+    Raises:
+        KeyboardInterrupt: `stop_asked` returned true.
+    """
+    with contextlib.ExitStack() as held:
+        named = list(wanted.devices) or [*there.gpus]
+        granted = _take(
+            held, GPU, named, len(wanted.devices) or wanted.gpus, run, node, stop_asked, waiting
+        )
+        _take(held, CPU, [*there.cores], wanted.cpus, run, node, stop_asked, waiting)
+        yield tuple(granted)
+
+
+def _take(
+    held: contextlib.ExitStack,
+    kind: str,
+    names: list[str],
+    count: int,
+    run: str,
+    node: str,
+    stop_asked: Callable[[], bool],
+    waiting: Callable[[], None],
+) -> list[str]:
+    if count == 0:
+        return []
+    first, told, began = False, False, time.monotonic()
+    with contextlib.ExitStack() as queue:
+        while True:
+            if stop_asked():
+                raise KeyboardInterrupt
+            first = first or _locked(queue, f"{kind}-queue") is not None
+            found = _try(held, kind, names, count) if first else None
+            if found is not None:
+                break
+            if not told and time.monotonic() - began > PATIENCE_SECONDS:
+                told = True
+                waiting()
+            time.sleep(POLL_SECONDS)
+        me = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "run": run,
+            "node": node,
+            "since": time.time(),
+        }
+        for _, stream in found:
+            stream.seek(0)
+            stream.truncate()
+            stream.write(json.dumps(me))
+            stream.flush()
+        return [name for name, _ in found]
+
+
+def _try(
+    held: contextlib.ExitStack, kind: str, names: list[str], count: int
+) -> list[tuple[str, IO[str]]] | None:
+    """Lock `count` of the slots; return None, and hold none, if fewer are free."""
+    with contextlib.ExitStack() as attempt:
+        found = []
+        for name in names:
+            # a GPU has several names
+            stream = _locked(attempt, f"{kind}-{number_of(name) if kind == GPU else name}")
+            if stream is not None:
+                found.append((name, stream))
+            if len(found) == count:
+                held.push(attempt.pop_all().__exit__)
+                return found
+    return None
+
+
+def _locked(stack: contextlib.ExitStack, name: str) -> IO[str] | None:
+    """Return the slot's file, locked until the stack closes; None if another process holds it."""
+    place = directory()
+    if not place.is_dir():
+        place.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            place.chmod(0o1777)
+    stream = os.fdopen(_opened(place / name.replace("/", "_")), "r+", encoding="utf-8")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        stream.close()
+        return None
+    stack.callback(stream.close)
+    return stream
+
+
+def _opened(path: Path) -> int:
+    """Open the slot's file; create it if it is missing.
+
+    In a sticky directory, Linux may refuse O_CREAT for an existing file of another user
+    (fs.protected_regular).
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with contextlib.suppress(FileExistsError):  # another process created it meanwhile
+            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(handle, 0o666)  # despite the umask: other users take the slot, too
+            return handle
+
+
+def describe_holders(*kinds: str) -> str:
+    """Return a message that names the holders of all slots of these kinds."""
+    held: dict[tuple[str, str, int], list[str]] = {}
+    for one in holders():
+        kind, _, name = one.slot.partition("-")
+        if kind in kinds:
+            held.setdefault((kind.upper(), one.run, one.pid), []).append(name)
+    named = [
+        (f"{kind} {', '.join(names)}" if len(names) <= MOST_NAMED else f"{len(names)} {kind}s")
+        + f" {'is' if len(names) == 1 else 'are'} held by {run} (process {pid})"
+        for (kind, run, pid), names in held.items()
+    ]
+    return ", ".join(named) or f"no {' or '.join(kinds).upper()} is held just now"
+
+
+def holders() -> list[Holder]:
+    """Return the slots that are taken now."""
+    found = []
+    for path in sorted(directory().glob("?pu-*")):
+        if path.name.endswith("-queue"):
+            continue
+        with (
+            contextlib.suppress(OSError, ValueError, KeyError),
+            path.open(encoding="utf-8") as stream,
+        ):
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                told: dict[str, Any] = json.loads(stream.read())
+                found.append(
+                    Holder(
+                        slot=path.name,
+                        pid=told["pid"],
+                        run=told["run"],
+                        node=told["node"],
+                        since=float(told["since"]),
+                    )
+                )
+    return found

@@ -1,0 +1,1 @@
+"""Nightly evaluation: new checkpoints, suite, promotion gate, champion, trend page."""

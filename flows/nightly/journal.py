@@ -1,0 +1,204 @@
+"""The journal of nightly runs: `RUNS/.night/nights.jsonl`, one JSON object a line, append-only.
+
+It alone names the champion; MLflow's alias follows when MLflow answers. A line torn by a kill is
+skipped.
+
+    {"kind": "night", "started", "ended", "seen": [key], "results": [{"key", "run", "training",
+    "step", "written", "scores", "perplexity"}],
+     "candidate": key, "why", "champion": the promoted {…} or null, "failed": {key: message},
+     "gone": [key], "errors": number of nodes that failed}
+    {"kind": "champion", "time", "champion": {…}}    a user promoted a checkpoint by hand
+    {"kind": "rollback", "time", "why", "by"}        the champion's predecessor is champion again
+    {"kind": "registered", "time", "key", "version"} MLflow has registered the champion
+
+Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cloze.core.artifacts.lock import LOCK, locked
+from cloze.core.errors import UsageError
+
+DIRECTORY = ".night"  # below the runs directory
+FILE = "nights.jsonl"
+NIGHT, CHAMPION, ROLLBACK, REGISTERED = "night", "champion", "rollback", "registered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Champion:
+    """A champion at the time of its promotion.
+
+    Attributes:
+        key: key of the checkpoint; see `cloze.flows.nightly.discovery`.
+        checkpoint: original directory.
+        build: id of the training's build; empty: unknown.
+        scores: score by task, in hundredths.
+        since: Unix seconds.
+        why: reason, in one sentence.
+    """
+
+    key: str
+    checkpoint: str
+    run: str
+    step: int
+    build: str = ""
+    made_from: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+    since: float = 0.0
+    why: str = ""
+
+    @property
+    def describe(self) -> str:
+        """Name for people: `demo step 200`."""
+        return f"{self.run} step {self.step:,}"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of champion."""
+
+    time: float
+    kind: str
+    champion: Champion
+    replaced: Champion | None
+    why: str
+
+
+class Journal:
+    """The journal of a runs directory; a writer must hold its lease."""
+
+    def __init__(self, runs: Path) -> None:
+        self.directory = runs / DIRECTORY
+        self.path = self.directory / FILE
+
+    @contextmanager
+    def lease(self) -> Iterator[None]:
+        """Hold the exclusive right to do a nightly run or to change the champion.
+
+        Raises:
+            UsageError: another process holds it; the message names that process.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(str(self.directory)))
+            except UsageError as error:
+                with suppress(OSError):
+                    holder = (self.directory / LOCK).read_text(encoding="utf-8").strip()
+                    raise UsageError(
+                        f"a night is going on ({holder}); wait for its end, or stop it"
+                    ) from error
+                raise
+            yield
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield all complete lines, oldest first."""
+        with suppress(FileNotFoundError):
+            for line in self.path.read_bytes().split(b"\n"):
+                with suppress(ValueError):
+                    content = json.loads(line)
+                    if isinstance(content, dict) and "kind" in content:
+                        yield content
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Append a line and sync it to disk."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as stream:
+            if stream.seek(0, os.SEEK_END):
+                stream.seek(-1, os.SEEK_END)
+                if stream.read(1) != b"\n":  # a torn line: end it
+                    stream.write(b"\n")
+            stream.write(json.dumps(line).encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def nights(self) -> list[dict[str, Any]]:
+        """Return the lines of all nightly runs, including those without work."""
+        return [line for line in self.lines() if line["kind"] == NIGHT]
+
+    def seen(self) -> set[str]:
+        """Return the keys of all checkpoints that need no second evaluation."""
+        return {key for night in self.nights() for key in night["seen"]}
+
+    def failures(self) -> Counter[str]:
+        """Return the number of failed evaluations by checkpoint key."""
+        return Counter(key for night in self.nights() for key in night["failed"])
+
+    def changes(self) -> list[Change]:
+        """Return all changes of champion, oldest first."""
+        return [change for change, _ in self._reigns()]
+
+    def champion(self) -> Champion | None:
+        """Return the current champion."""
+        reigns = self._reigns()
+        return reigns[-1][1][-1] if reigns else None
+
+    def predecessor(self) -> Champion | None:
+        """Return the champion that a rollback restores."""
+        reigns = self._reigns()
+        return reigns[-1][1][-2] if reigns and len(reigns[-1][1]) > 1 else None
+
+    def _reigns(self) -> list[tuple[Change, list[Champion]]]:
+        """Return each change with the stack of champions after it; a rollback pops the top."""
+        found: list[tuple[Change, list[Champion]]] = []
+        stack: list[Champion] = []
+        for line in self.lines():
+            before = stack[-1] if stack else None
+            if line["kind"] in (NIGHT, CHAMPION) and line.get("champion"):
+                now = Champion(**line["champion"])
+                stack = [*stack, now]
+                time, why = now.since, now.why
+            elif line["kind"] == ROLLBACK and len(stack) > 1:
+                stack = stack[:-1]
+                time, why = float(line["time"]), str(line["why"])
+            else:
+                continue
+            found.append(
+                (
+                    Change(
+                        time=time,
+                        kind=str(line["kind"]),
+                        champion=stack[-1],
+                        replaced=before,
+                        why=why,
+                    ),
+                    stack,
+                )
+            )
+        return found
+
+    def rollback(self, why: str, by: str, time: float) -> Champion:
+        """Make the champion's predecessor champion again.
+
+        Raises:
+            UsageError: there is no predecessor.
+        """
+        before = self.predecessor()
+        if before is None:
+            raise UsageError(
+                f"there was no champion before this one in {self.path}; a night must have replaced "
+                f"one first"
+            )
+        self.append({"kind": ROLLBACK, "time": time, "why": why, "by": by})
+        return before
+
+    def version(self) -> int | None:
+        """Return the champion's version in MLflow; None: not registered yet."""
+        version: int | None = None
+        for line in self.lines():
+            if line["kind"] == REGISTERED:
+                version = int(line["version"])
+            elif line["kind"] == ROLLBACK or line.get("champion"):
+                version = line.get("version")
+        return version

@@ -1,0 +1,397 @@
+"""The promotion gate: decides whether a candidate replaces the champion, and explains the decision.
+
+Both models were fine-tuned on a task with several seeds and answered the same examples. A paired
+bootstrap over the examples estimates the variance of the score difference due to the choice of
+examples (Efron and Tibshirani 1993, chapter 16; Koehn 2004, "Statistical Significance Tests for
+Machine Translation Evaluation"): one resample serves both models. The seeds of each model add the
+variance of their mean (the Multi-Bootstrap of Sellam et al. 2022, "The MultiBERTs", section 3, with
+unpaired seeds). The interval is Student's t, with Welch-Satterthwaite degrees of freedom: bootstrap
+percentiles are too narrow with few examples or seeds, most of all in the tail.
+
+Held-out text is compared by the loss of groups of rows on which both models made the same
+predictions. Its interval is about a hundred times narrower than that of a few dozen answers.
+
+Tasks without labels (spans, tags, numbers) have no score per example and are compared by seeds
+alone. With one seed the interval covers only the noise of the examples. The explanation states both
+cases.
+
+The intervals hold simultaneously: with C candidates and T tasks each has the level 1 - (1 - level)
+/ (C T) (Bonferroni). At the default level of 95 %, equal candidates pass in at most one run of
+forty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloze.core.errors import UsageError
+
+BETTER, WORSE, NOISE = "better", "worse", "within noise"
+AT_ONCE = 1 << 22  # weights of a block of resamples: 32 MiB
+Floats = npt.NDArray[np.float64]
+
+
+def _f1_by_class(counts: Floats) -> Floats:
+    right = np.diagonal(counts, axis1=1, axis2=2)
+    asked = counts.sum(axis=1) + counts.sum(axis=2)
+    found: Floats = np.divide(2 * right, asked, out=np.zeros_like(asked), where=asked > 0)
+    return found
+
+
+def _accuracy(counts: Floats) -> Floats:
+    share: Floats = np.trace(counts, axis1=1, axis2=2) / counts.sum(axis=(1, 2))
+    return share
+
+
+def _f1(counts: Floats) -> Floats:
+    return _f1_by_class(counts)[:, 1] if counts.shape[1] > 1 else np.zeros(len(counts))
+
+
+def _macro_f1(counts: Floats) -> Floats:
+    present = counts.sum(axis=1) + counts.sum(axis=2) > 0
+    mean: Floats = (_f1_by_class(counts) * present).sum(axis=1) / present.sum(axis=1)
+    return mean
+
+
+def _matthews(counts: Floats) -> Floats:
+    true, said, total = counts.sum(axis=2), counts.sum(axis=1), counts.sum(axis=(1, 2))
+    covariance = np.trace(counts, axis1=1, axis2=2) * total - (true * said).sum(axis=1)
+    spread = np.sqrt((total**2 - (said**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1)))
+    found: Floats = np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 0)
+    return found
+
+
+# Scores [R] of confusion matrices [R, K, K], rows the true classes. `cloze.model.tasks.metrics`
+# computes the same with scikit-learn, one score a call; the bootstrap needs thousands. A test
+# compares both.
+METRICS: dict[str, Callable[[Floats], Floats]] = {
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "macro_f1": _macro_f1,
+    "matthews": _matthews,
+}
+
+
+def score(
+    metric: str, labels: Sequence[str], predictions: Sequence[str], weights: Floats
+) -> Floats:
+    """Return the score under each weighting of the examples, float64 [R].
+
+    Args:
+        metric: a name in `METRICS`.
+        labels, predictions: label names of N examples; the sorted names are the classes 0, 1, ….
+        weights: float64 [R, N], not negative; each row has a positive one.
+    """
+    names = sorted({*labels, *predictions})
+    place = {name: number for number, name in enumerate(names)}
+    pairs = zip(labels, predictions, strict=True)
+    cells = np.array(
+        [place[true] * len(names) + place[said] for true, said in pairs], dtype=np.int64
+    )
+    counts = np.zeros((len(weights), len(names) ** 2))
+    for cell in np.unique(cells):
+        counts[:, cell] = weights[:, cells == cell].sum(axis=1)
+    return METRICS[metric](counts.reshape(len(weights), len(names), len(names)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPredictions:
+    """A model's predictions on a task's examples.
+
+    Attributes:
+        metric: name of the task's score in `METRICS`.
+        examples: hash of the example set; models are compared only on equal sets.
+        labels: N true labels, in the order of the data.
+        predictions: N predicted labels by seed.
+    """
+
+    metric: str
+    examples: str
+    labels: Sequence[str]
+    predictions: Mapping[str, Sequence[str]]
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise UsageError(
+                f"score ({self.metric!r}) is none that the gate knows; use one of "
+                f"{', '.join(METRICS)}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedScores:
+    """A model's scores by seed on a task whose predictions are not labels."""
+
+    metric: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLosses:
+    """A model's losses on held-out text, in nats.
+
+    Attributes:
+        examples: hash of the text and its masked positions; models are compared only on equal ones.
+        predictions: number of predictions in each of G groups of rows.
+        losses: loss of each group, summed over its predictions.
+    """
+
+    examples: str
+    predictions: Sequence[float]
+    losses: Sequence[float]
+
+
+Result = TaskPredictions | SeedScores | TextLosses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Candidate against champion on one task; difference and interval are in hundredths.
+
+    Attributes:
+        note: limitation of the interval; empty: none.
+    """
+
+    task: str
+    difference: float
+    low: float
+    high: float
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return BETTER if self.low > 0 else WORSE if self.high < 0 else NOISE
+
+    def describe(self) -> str:
+        """Return `sst2 +1.8 (+0.4 to +3.1)`, with the verdict unless it is "better"."""
+        note = f"; {self.note}" if self.note else ""
+        note += "" if self.verdict == BETTER else f": {self.verdict}"
+        return (
+            f"{self.task} {_signed(self.difference)} ({_signed(self.low)} to "
+            f"{_signed(self.high)}{note})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionDecision:
+    """The gate's decision and its explanation.
+
+    Attributes:
+        left_out: reason by task, for tasks that could not be compared.
+    """
+
+    promoted: bool
+    why: str
+    comparisons: tuple[Comparison, ...] = ()
+    left_out: Mapping[str, str]
+
+    @property
+    def strength(self) -> float:
+        """Mean over tasks of the candidate's lead, in widths of the interval."""
+        return fmean([c.difference / max(c.high - c.low, 1e-9) for c in self.comparisons] or [0.0])
+
+
+def choose(
+    champion: Mapping[str, Result], candidates: Mapping[str, Mapping[str, Result]], **settings: Any
+) -> tuple[str, PromotionDecision]:
+    """Compare every candidate with the champion.
+
+    Args:
+        champion: result by task.
+        candidates: results by name and task.
+        settings: arguments of `decide`.
+
+    Returns:
+        Name of the best promoted candidate, or else of the best one, and its decision.
+    """
+    decisions = {
+        name: decide(champion, own, candidates=len(candidates), **settings)
+        for name, own in candidates.items()
+    }
+    best = max(decisions, key=lambda name: (decisions[name].promoted, decisions[name].strength))
+    return best, decisions[best]
+
+
+def decide(
+    champion: Mapping[str, Result],
+    candidate: Mapping[str, Result],
+    *,
+    candidates: int = 1,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 1,
+    need_better: bool = True,
+) -> PromotionDecision:
+    """Compare two models on their common tasks.
+
+    The candidate is promoted if it is significantly worse on no task and significantly better on at
+    least one.
+
+    Args:
+        champion, candidate: result by task.
+        candidates: number of candidates that are compared with the champion, for the correction.
+        need_better: False: it is enough to be significantly worse on no task.
+    """
+    left_out = {
+        task: reason
+        for task in candidate
+        if (reason := _reason(champion.get(task), candidate[task]))
+    }
+    left_out |= {task: "the candidate has no answers" for task in champion if task not in candidate}
+    tasks = [task for task in candidate if task not in left_out]
+    missing = "".join(f"; {task} is not compared: {reason}" for task, reason in left_out.items())
+    if not tasks:
+        return PromotionDecision(
+            promoted=False, why=f"kept: there is nothing to compare{missing}", left_out=left_out
+        )
+    share = 1 - (1 - level) / (len(tasks) * candidates)
+    comparisons = tuple(
+        compare(task, champion[task], candidate[task], share, resamples, seed) for task in tasks
+    )
+    verdicts = {comparison.verdict for comparison in comparisons}
+    promoted = WORSE not in verdicts and (BETTER in verdicts or not need_better)
+    word = "promoted" if promoted else "kept"
+    interval = f"{level:.0%} interval{'s, together' if len(tasks) * candidates > 1 else ''}"
+    interval += f" with {candidates} candidates" if candidates > 1 else ""
+    figures = ", ".join(comparison.describe() for comparison in comparisons)
+    return PromotionDecision(
+        promoted=promoted,
+        why=f"{word}: {figures}; {interval}{missing}",
+        comparisons=comparisons,
+        left_out=left_out,
+    )
+
+
+def compare(
+    task: str, champion: Result, candidate: Result, level: float, resamples: int, seed: int
+) -> Comparison:
+    """Compare two models on one task; the results must be comparable, see `_reason`.
+
+    Args:
+        level: confidence level of the interval.
+        resamples, seed: settings of the bootstrap.
+    """
+    if isinstance(champion, TextLosses) and isinstance(candidate, TextLosses):
+        counts, gains = (
+            np.array(candidate.predictions),
+            np.array(champion.losses) - np.array(candidate.losses),
+        )
+        weights = _resampled(np.random.default_rng([seed, len(gains)]), resamples, len(gains))
+        drawn = (weights @ gains) / (weights @ counts)
+        return _comparison(
+            task, gains.sum() / counts.sum(), [(float(drawn.var(ddof=1)), len(gains) - 1)], level
+        )
+    if isinstance(champion, SeedScores) and isinstance(candidate, SeedScores):
+        ours, theirs = list(candidate.values.values()), list(champion.values.values())
+        return _comparison(
+            task,
+            fmean(ours) - fmean(theirs),
+            [_of_seeds(ours), _of_seeds(theirs)],
+            level,
+            note="by seeds alone",
+        )
+    assert isinstance(champion, TaskPredictions)
+    assert isinstance(candidate, TaskPredictions)
+    whole = np.ones((1, len(candidate.labels)))
+    ours, theirs = (_scores(model, whole)[:, 0].tolist() for model in (candidate, champion))
+    random = np.random.default_rng([seed, len(candidate.labels)])
+    drawn_scores: list[Floats] = []
+    most = max(1, AT_ONCE // max(1, len(candidate.labels)))
+    for start in range(0, resamples, most):
+        weights = _resampled(random, min(most, resamples - start), len(candidate.labels))
+        drawn_scores.append(
+            _scores(candidate, weights).mean(axis=0) - _scores(champion, weights).mean(axis=0)
+        )
+    examples = (float(np.concatenate(drawn_scores).var(ddof=1)), len(candidate.labels) - 1)
+    seeds = [_of_seeds(scores) for scores in (ours, theirs) if len(scores) > 1]
+    note = "" if len(seeds) == 2 else "one seed: noise of the examples alone"
+    return _comparison(task, fmean(ours) - fmean(theirs), [examples, *seeds], level, note=note)
+
+
+def _of_seeds(scores: Sequence[float]) -> tuple[float, int]:
+    """Return the variance of the mean over seeds, and its degrees of freedom."""
+    return float(np.var(scores, ddof=1)) / len(scores), len(scores) - 1
+
+
+def _comparison(
+    task: str,
+    difference: float,
+    variances: Sequence[tuple[float, int]],
+    level: float,
+    note: str = "",
+) -> Comparison:
+    """Return a difference with its interval; its variance is the sum of independent ones.
+
+    Args:
+        variances: pairs of variance and degrees of freedom.
+    """
+    from scipy.stats import t  # slow import, needed at most once a run
+
+    total, half = sum(variance for variance, _ in variances), 0.0
+    if total > 0:
+        freedom = total**2 / sum(variance**2 / max(1, own) for variance, own in variances)
+        half = float(t.ppf((1 + level) / 2, freedom)) * total**0.5
+    low, high = difference - half, difference + half
+    return Comparison(
+        task=task, difference=100 * difference, low=100 * low, high=100 * high, note=note
+    )
+
+
+def _scores(answers: TaskPredictions, weights: Floats) -> Floats:
+    """Return the scores by seed, float64 [seeds, R]."""
+    return np.stack(
+        [
+            score(answers.metric, answers.labels, said, weights)
+            for said in answers.predictions.values()
+        ]
+    )
+
+
+def _resampled(random: np.random.Generator, resamples: int, examples: int) -> Floats:
+    """Return how often each example is drawn, float64 [resamples, examples]."""
+    places = (
+        random.integers(examples, size=(resamples, examples))
+        + examples * np.arange(resamples)[:, None]
+    )
+    return (
+        np.bincount(places.ravel(), minlength=resamples * examples)
+        .reshape(resamples, examples)
+        .astype(np.float64)
+    )
+
+
+def _reason(champion: Result | None, candidate: Result) -> str:
+    """Return why two results cannot be compared; empty: they can."""
+    if champion is None:
+        return "the champion has no answers"
+    if isinstance(candidate, SeedScores) and isinstance(champion, SeedScores):
+        if champion.metric != candidate.metric:
+            return "the two are scored otherwise"
+        if min(len(champion.values), len(candidate.values)) < 2:
+            return (
+                "its answers are no labels, and one seed says nothing about noise; fine-tune with "
+                "two or more"
+            )
+        return ""
+    if isinstance(candidate, TextLosses) and isinstance(champion, TextLosses):
+        return (
+            ""
+            if champion.examples == candidate.examples
+            else "the two were measured on different text"
+        )
+    if not isinstance(candidate, TaskPredictions) or not isinstance(champion, TaskPredictions):
+        return "the two are scored otherwise"
+    if champion.examples != candidate.examples:
+        return "the two have answered different examples"
+    return "" if candidate.labels else "it has no examples"
+
+
+def _signed(value: float) -> str:
+    text = f"{value:+.1f}"
+    return "±0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,66 @@
+"""Environment of flows: Prefect's settings, and the working directory of a deployed flow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from contextlib import suppress
+from datetime import datetime, timezone
+
+from cloze.core.errors import UsageError
+from cloze.flows.data import DATA
+
+PREFECT_YAML = DATA / "prefect.yaml"
+HOME = "CLOZE_HOME"  # variable with the working directory of deployed flows
+
+
+def prepare_prefect() -> None:
+    """Set the variables that Prefect reads at import; the user's values take precedence."""
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "90")
+    os.environ.setdefault(
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30"
+    )  # seconds, as in `prefect.yaml`
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # we print our own
+
+
+def enter_home(directory: str) -> dict[str, str]:
+    """Change to the working directory of a deployed flow; the pull step of all deployments.
+
+    Args:
+        directory: path stored by `cloze deploy`; the worker's `$CLOZE_HOME` takes precedence.
+
+    Raises:
+        UsageError: the directory does not exist on this machine. The flow run's log has the
+            message.
+    """
+    directory = os.environ.get(HOME) or directory
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        sentence = (
+            f"the worker on {socket.gethostname()} cannot work in {directory} ({error.strerror});"
+            f" create or mount that directory there, or start the worker with {HOME} set to one "
+            f"that exists"
+        )
+        _log(sentence)
+        raise UsageError(sentence) from error
+    return {"directory": os.getcwd()}
+
+
+def _log(sentence: str) -> None:
+    """Write an error to the flow run's log; Prefect itself reports only the failed step."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import LogCreate
+
+    with suppress(Exception), get_client(sync_client=True) as client:
+        line = {
+            "name": "prefect.flow_runs",
+            "level": logging.ERROR,
+            "message": sentence,
+            "timestamp": datetime.now(timezone.utc),
+            "flow_run_id": os.environ["PREFECT__FLOW_RUN_ID"],
+        }
+        client.create_logs([LogCreate.model_validate(line)])

@@ -1,0 +1,190 @@
+"""Flow runs in progress on a Prefect server: mark zombie runs as crashed, or cancel all.
+
+A flow run is dead if its process on this machine is gone, or if a worker took it and never started
+a process. The process id is `infrastructure_pid`, set by a process worker. Flow runs of other hosts
+are left to Prefect's heartbeats. Prefect is imported only when a server is queried.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import psutil
+
+from cloze.core.artifacts import lock
+from cloze.flows.run import status_file
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun, State
+
+Entry = TypeVar("Entry")
+PENDING_MINUTES = 5.0  # longest time from a worker taking a run to its start
+SETTLE_SECONDS = 10.0  # a younger state may not match its process yet
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Process that a run's record names; `alive`: it still holds the run's lock."""
+
+    host: str
+    pid: int
+    alive: bool
+
+
+def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]:
+    """Mark zombie runs as crashed; return one message each.
+
+    Args:
+        api: URL of a Prefect server's API. None: check local records only.
+        mark: False: only report the zombie runs.
+
+    Raises:
+        Exception: the server does not answer.
+    """
+    owners = _owners(runs) if api is not None else {}
+    dead = status_file.mark_crashed(runs) if mark else status_file.crashed_runs(runs)
+    told = [f"run {name}: its process is gone{'; marked crashed' if mark else ''}" for name in dead]
+    return [*told, *_flow_runs(api, owners, mark)] if api is not None else told
+
+
+def _owners(runs: Path) -> dict[str, Owner]:
+    """Return the owner of each flow run, by flow run id, from the records of runs."""
+    found = {}
+    for directory in status_file.directories(runs):
+        held = lock.is_held(str(directory))
+        for path in status_file.records_in(directory):
+            with suppress(KeyError, TypeError):
+                content = status_file.read_file(path)
+                if content is not None and content["prefect"]:
+                    alive = held and content["state"] == status_file.RUNNING
+                    found[str(content["prefect"])] = Owner(
+                        host=content["host"], pid=content["pid"], alive=alive
+                    )
+    return found
+
+
+def _flow_runs(api: str, owners: Mapping[str, Owner], mark: bool) -> list[str]:
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    here = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
+    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+        flow_runs = under_way(client)
+        dead = [
+            (found, why)
+            for found in flow_runs
+            if (why := death(found, owners.get(str(found.id)), here, datetime.now(timezone.utc)))
+        ]
+        if not mark:
+            return [f"flow run {flow_run.name}: {why}" for flow_run, why in dead]
+        return [told for flow_run, why in dead if (told := _mark(client, flow_run, why))]
+
+
+def under_way(client: SyncPrefectClient) -> list[FlowRun]:
+    """Return flow runs that have or had a process: running, pending or cancelling."""
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import StateType
+
+    states = filters.FlowRunFilterStateType(
+        any_=[StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+    )
+    wanted = filters.FlowRunFilter(state=filters.FlowRunFilterState(type=states))
+    return read_all(lambda offset: client.read_flow_runs(flow_run_filter=wanted, offset=offset))
+
+
+def cancel_all(api: str, pool: str, seconds: float) -> None:
+    """Cancel a work pool's flow runs and wait until they have ended; trainings save checkpoints.
+
+    Args:
+        seconds: longest time to wait.
+    """
+    from prefect.states import Cancelling
+
+    from cloze.flows.prefect.deploy import connected
+
+    with connected(api) as client:
+
+        def left() -> list[FlowRun]:
+            return [flow_run for flow_run in under_way(client) if flow_run.work_pool_name == pool]
+
+        for flow_run in left():
+            with suppress(Exception):  # the run has just ended
+                client.set_flow_run_state(flow_run.id, Cancelling(message="`cloze ui` ends"))
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and left():
+            time.sleep(POLL_SECONDS)
+
+
+def read_all(read: Callable[[int], list[Entry]]) -> list[Entry]:
+    """Return all entries of a paginated list; `read` returns the page at an offset."""
+    found: list[Entry] = []
+    while page := read(len(found)):
+        found += page
+    return found
+
+
+def _mark(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> str | None:
+    """Set a dead flow run's final state; return a message, or None if the state changed."""
+    from prefect.states import Cancelled, Crashed
+
+    newest = client.read_flow_run(flow_run.id)
+    if newest.state is None or flow_run.state is None or newest.state.id != flow_run.state.id:
+        return None
+    end: State[Any] = (
+        Cancelled(message=why) if flow_run.state.is_cancelling() else Crashed(message=why)
+    )
+    client.set_flow_run_state(
+        flow_run.id, end, force=True
+    )  # frees the deployment's concurrency slot
+    return f"flow run {flow_run.name}: {why}; marked {end.name}"
+
+
+def death(flow_run: FlowRun, owner: Owner | None, here: bool, now: datetime) -> str | None:
+    """Return why a flow run in progress must be dead. None: it is alive, or this host cannot tell.
+
+    Args:
+        owner: process in the run's local record.
+        here: the server runs on this machine, and so do its workers.
+    """
+    state = flow_run.state
+    if state is None or now - state.timestamp < timedelta(seconds=SETTLE_SECONDS):
+        return None
+    pid = (flow_run.infrastructure_pid or "").rpartition(":")[2]
+    if pid.isdigit() and (here if owner is None else owner.host == socket.gethostname()):
+        return None if _serves(int(pid), str(flow_run.id)) else f"its process {pid} is gone"
+    if owner is not None and owner.host == socket.gethostname():  # started from a terminal
+        return (
+            None
+            if owner.alive or psutil.pid_exists(owner.pid)
+            else f"its process {owner.pid} is gone"
+        )
+    if (
+        state.is_pending()
+        and not pid
+        and now - state.timestamp > timedelta(minutes=PENDING_MINUTES)
+    ):
+        return f"it was taken {PENDING_MINUTES:.0f} minutes ago, and no process was started for it"
+    return None
+
+
+def _serves(pid: int, flow_run_id: str) -> bool:
+    """Return whether the process is alive and has the flow run's id in its environment."""
+    try:
+        process = psutil.Process(pid)
+        return (
+            process.status() != psutil.STATUS_ZOMBIE and flow_run_id in process.environ().values()
+        )
+    except psutil.AccessDenied:
+        return True  # another user's process: cannot be checked
+    except psutil.Error:
+        return False

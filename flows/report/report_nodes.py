@@ -1,0 +1,244 @@
+"""Nodes of a run with their manifests, and their scores over replicates."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cloze.core.artifacts.artifact import Manifest
+
+REPLICATES = ("seed",)  # axes of replicates: mean and deviation are over them
+# Baselines of a fine-tuning in its first metric: constant predictions, and the model from random
+# weights.
+BASELINES = ("majority", "constant", "chance", "from_scratch")
+LOWER_IS_BETTER = ("loss", "perplexity", "entropy")
+PRETRAINED = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")  # scores of a pretraining
+GOES_ON = ("continue", "checkpoint")  # roles by which a pretraining is a phase after another
+
+
+class NodePlacement(BaseModel):
+    """A node's position in its run's graph, as passed to a stage that reads all nodes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    section: str
+    """Section of the config that the node is an instance of."""
+    values: dict[str, Any] = Field(default_factory=dict)
+    """Values of the node in the matrices, by axis."""
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """Node, or node and path below its artifact (`pretrain/checkpoints/step-00001000`), by role."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportNode:
+    """A finished node; `path`: its artifact; `history`: a pretraining's metrics.jsonl."""
+
+    name: str
+    path: str
+    manifest: Manifest
+    place: NodePlacement
+    history: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def stage(self) -> str:
+        return self.manifest.stage
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """Names of the nodes that it needs."""
+        return tuple(
+            dict.fromkeys(origin.partition("/")[0] for origin in self.place.inputs.values())
+        )
+
+    @property
+    def group(self) -> str:
+        """Name shared with its replicates: `finetune@sst2` for `finetune@sst2-1`."""
+        words = [str(value) for axis, value in self.place.values.items() if axis not in REPLICATES]
+        stage, _, label = self.place.section.partition("@")
+        words = [*([label] if label else []), *words]
+        return f"{stage}@{'-'.join(words)}" if words else stage
+
+    @property
+    def task(self) -> str:
+        """Task that it was fine-tuned or evaluated on; empty for other stages."""
+        return str(self.manifest.summary.get("task") or "")
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Comparable metrics; the main metric of a task is the first."""
+        found = self.manifest.summary
+        named = found.get("metrics") or {
+            name: found.get(name) for name in PRETRAINED if self.stage == "pretrain"
+        }
+        if found.get("metric") in named:  # a manifest's keys are sorted alphabetically
+            named = {found["metric"]: named[found["metric"]], **named}
+        return {
+            name: float(value)
+            for name, value in named.items()
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A metric over replicates; `std`: sample standard deviation, None for one replicate."""
+
+    mean: float
+    std: float | None
+    best: float
+    best_node: str
+    n: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "mean": self.mean,
+            "std": self.std,
+            "best": self.best,
+            "best_node": self.best_node,
+            "n": self.n,
+        }
+
+    @property
+    def format(self) -> str:
+        """Mean and deviation as text: `0.512 ± 0.020`."""
+        return f"{self.mean:.3f}" + ("" if self.std is None else f" ± {self.std:.3f}")
+
+
+def lower_is_better(metric: str) -> bool:
+    """Return whether a lower value of the metric is better."""
+    return any(word in metric for word in LOWER_IS_BETTER)
+
+
+def scores_of(nodes: Iterable[ReportNode]) -> dict[str, Score]:
+    """Return the score of each metric over the nodes that have it."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for node in nodes:
+        for metric, value in node.scores.items():
+            found.setdefault(metric, []).append((value, node.name))
+    return {metric: _score(metric, values) for metric, values in found.items()}
+
+
+def _score(metric: str, found: Sequence[tuple[float, str]]) -> Score:
+    values = [value for value, _ in found]
+    best = (min if lower_is_better(metric) else max)(values)
+    return Score(
+        mean=statistics.fmean(values),
+        std=statistics.stdev(values) if len(values) > 1 else None,
+        best=best,
+        best_node=next(name for value, name in found if value == best),
+        n=len(values),
+    )
+
+
+def scored_groups(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
+    """Return nodes with scores by section, or by group if a section has several groups."""
+    sections: dict[str, list[ReportNode]] = {}
+    for node in nodes:
+        if node.scores:
+            sections.setdefault(node.place.section, []).append(node)
+    found: dict[str, list[ReportNode]] = {}
+    for section, members in sections.items():
+        groups = by_group(members)
+        found |= groups if len(groups) > 1 else {section: members}
+    return found
+
+
+def scores(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Score]]:
+    """Return group (as in `scored_groups`) -> metric -> score over its replicates.
+
+    Groups of a section are not averaged: they differ in task or settings.
+    """
+    return {group: scores_of(same) for group, same in scored_groups(nodes).items()}
+
+
+def describe_groups(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Any]]:
+    """Describe each entry of `scores`.
+
+    Returns:
+        For each group `section`, `task` (None without a task), `score` (main metric), `values`
+        (matrix values without replicates) and `over` (axes of the mean).
+    """
+    return {
+        group: {
+            "section": same[0].place.section,
+            "task": same[0].task or None,
+            "score": next(iter(same[0].scores)),
+            "values": {
+                axis: value
+                for axis, value in same[0].place.values.items()
+                if axis not in REPLICATES
+            },
+            "over": [axis for axis in REPLICATES if axis in same[0].place.values],
+        }
+        for group, same in scored_groups(nodes).items()
+    }
+
+
+def by_group(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
+    """Return the nodes by the name that they share with their replicates."""
+    groups: dict[str, list[ReportNode]] = {}
+    for node in nodes:
+        groups.setdefault(node.group, []).append(node)
+    return groups
+
+
+def last_pretrainings(nodes: Sequence[ReportNode]) -> list[ReportNode]:
+    """Return the pretrainings that no other one continues."""
+    trained = [node for node in nodes if node.stage == "pretrain"]
+    before = {origin.partition("/")[0] for node in trained for origin in node.place.inputs.values()}
+    return [node for node in trained if node.name not in before]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Losses of a pretraining as (step, loss), with steps counted over all phases."""
+
+    name: str
+    objective: str
+    train: Sequence[tuple[float, float]] = field(default_factory=tuple)
+    heldout: Sequence[tuple[float, float]] = field(default_factory=tuple)
+
+
+def curves(nodes: Sequence[ReportNode]) -> list[Curve]:
+    """Return the losses of all pretrainings.
+
+    A phase that counts its steps from 1 is shifted by the step of the checkpoint that it starts
+    from.
+    """
+    found, ends = [], dict[str, float]()
+    for node in nodes:
+        if node.stage != "pretrain":
+            continue
+        objective = str((node.manifest.summary.get("objectives") or ["mlm"])[0])
+        steps = [float(line["step"]) for line in node.history if "step" in line]
+        shift = _shift(node, ends) if steps else 0.0
+        lines = [
+            {**line, "step": float(line["step"]) + shift} for line in node.history if "step" in line
+        ]
+        train = tuple(
+            (line["step"], line[f"{objective}_loss"])
+            for line in lines
+            if line.get(f"{objective}_loss") is not None
+        )
+        heldout = tuple(
+            (line["step"], line["heldout_loss"])
+            for line in lines
+            if line.get("heldout_loss") is not None
+        )
+        ends[node.name] = max(steps, default=0.0) + shift
+        found.append(Curve(name=node.name, objective=objective, train=train, heldout=heldout))
+    return found
+
+
+def _shift(node: ReportNode, ends: Mapping[str, float]) -> float:
+    origin = node.place.inputs.get("checkpoint")  # with `continue` the step count continues
+    if origin is None:
+        return 0.0
+    name, _, part = origin.partition("/")
+    kept = part.rpartition("step-")[2]
+    return float(int(kept)) if kept.isdigit() else ends.get(name, 0.0)

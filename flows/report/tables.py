@@ -1,0 +1,175 @@
+"""Tables in summaries of stages: for the terminal, Markdown and the report's page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloze.flows.report.report_nodes import (
+    BASELINES,
+    REPLICATES,
+    ReportNode,
+    Score,
+    by_group,
+    lower_is_better,
+    scores_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryTable:
+    """A table of text with notes below; the first column names what the others measure."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "columns": list(self.columns),
+            "rows": [list(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+    def markdown(self) -> str:
+        """Return the table with title and notes in GitHub's Markdown."""
+        lines = [
+            f"## {self.title}",
+            "",
+            _line(self.columns),
+            _line(["---", *("---:" for _ in self.columns[1:])]),
+        ]
+        lines += [_line(row) for row in self.rows]
+        for note in self.notes:
+            lines += ["", note]
+        return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+# Settings of a grid by mean on dev, and multi-task training compared with single tasks.
+
+TOGETHER = "together"
+MOST = 12  # maximum number of settings shown per task
+SETTINGS = "Settings of "  # prefix of their tables' titles
+FIGURES = ("mean", "deviation", "best", "n")  # columns after those of the setting
+
+
+def best_settings(nodes: Sequence[ReportNode]) -> list[SummaryTable]:
+    """Return a table for each task that was fine-tuned with two settings or more.
+
+    A setting consists of all matrix values except seed and task.
+    """
+    return [
+        told
+        for task, members in _by_task(nodes).items()
+        if (told := _ranked(task, members)) is not None
+    ]
+
+
+def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
+    found: dict[str, list[ReportNode]] = {}
+    for node in nodes:
+        if node.stage == "finetune" and node.scores:
+            found.setdefault(str(node.manifest.summary.get("task")), []).append(node)
+    return found
+
+
+def _setting(node: ReportNode) -> dict[str, Any]:
+    return {
+        axis: value
+        for axis, value in node.place.values.items()
+        if axis not in (*REPLICATES, "task")
+    }
+
+
+def _ranked(task: str, members: Sequence[ReportNode]) -> SummaryTable | None:
+    groups = by_group([node for node in members if _setting(node)])
+    axes = list(dict.fromkeys(axis for same in groups.values() for axis in _setting(same[0])))
+    differing = [
+        axis
+        for axis in axes
+        if len({str(_setting(same[0]).get(axis)) for same in groups.values()}) > 1
+    ]
+    if len(groups) < 2 or not differing:
+        return None
+    metric = next(iter(members[0].scores))
+    scores = {group: scores_of(same)[metric] for group, same in groups.items()}
+    ranked = sorted(
+        scores, key=lambda group: scores[group].mean, reverse=not lower_is_better(metric)
+    )
+    rows = []
+    for group in ranked[:MOST]:
+        setting, found = _setting(groups[group][0]), scores[group]
+        rows.append((*(str(setting.get(axis, "")) for axis in differing), *_figures(found)))
+    notes = [f"The first row is the best by its mean on dev over {scores[ranked[0]].n} seeds."]
+    if len(ranked) > MOST:
+        notes.append(f"{len(ranked) - MOST} more settings are in the report's scores.")
+    return SummaryTable(
+        title=f"{SETTINGS}{task}, {metric} on dev",
+        columns=(*differing, *FIGURES),
+        rows=rows,
+        notes=notes,
+    )
+
+
+def best_setting(tables: Sequence[Mapping[str, Any]]) -> str | None:
+    """Describe the best setting in a report's tables; None: no grid, or several tasks."""
+    of_settings = [table for table in tables if tuple(table["columns"][-len(FIGURES) :]) == FIGURES]
+    if len(of_settings) != 1:
+        return None
+    axes, row = of_settings[0]["columns"][: -len(FIGURES)], of_settings[0]["rows"][0]
+    setting = ", ".join(
+        f"{axis} {value}" for axis, value in zip(axes, row[: len(axes)], strict=True)
+    )
+    what = str(of_settings[0]["title"]).removeprefix(SETTINGS)
+    return f"{what}: best with {setting}, mean {row[len(axes)]} of {row[-1]}"
+
+
+def _figures(found: Score) -> tuple[str, str, str, str]:
+    return (
+        f"{found.mean:.4f}",
+        "" if found.std is None else f"{found.std:.4f}",
+        f"{found.best:.4f}",
+        str(found.n),
+    )
+
+
+def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
+    """Compare multi-task with single-task fine-tunings, a row per task and metric.
+
+    None: the run has no such pair.
+    """
+    tuned = _by_task(nodes)
+    whole = {node.name: node for node in tuned.get(TOGETHER, ())}
+    rows: list[Sequence[str]] = []
+    for group, members in by_group(whole.values()).items():
+        found = scores_of(members)
+        for name, part in (members[0].manifest.config.get("tasks") or {}).items():
+            alone = scores_of(tuned.get(str((part or {}).get("task") or name), ()))
+            for metric, score in alone.items():
+                both = found.get(f"{name}_{metric}")
+                if both is not None and metric not in BASELINES:
+                    rows.append(
+                        (
+                            group,
+                            name,
+                            metric,
+                            score.format,
+                            both.format,
+                            f"{both.mean - score.mean:+.3f}",
+                        )
+                    )
+    if not rows:
+        return None
+    return SummaryTable(
+        title="Several tasks at once beside each alone, dev",
+        columns=("together", "task", "metric", "alone", "at once", "difference"),
+        rows=rows,
+        notes=("Mean ± the sample's standard deviation over seeds.",),
+    )

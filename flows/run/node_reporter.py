@@ -1,0 +1,95 @@
+"""Node reports and build starts: `NodeReporter` forwards reports, `StartedNodes` survives retries.
+
+An attempt is one start of the same run: Prefect's retry of a flow run, or the plain run that takes
+over when Prefect is lost. A forced node is rebuilt once; later attempts continue that build.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.stages.stage import Reporter
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.run.status_file import RunStatusFile
+
+DIRECTORY = "_tries"  # in the run's directory: one file per flow run, until the run is complete
+
+
+class StartedNodes:
+    """Fingerprints of the nodes whose build has started, over all attempts of a run.
+
+    Args:
+        path: file that other processes read and continue; None: memory only.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.fingerprints: set[str] = set()
+        self._lock = Lock()
+        if path is not None and path.exists():
+            self.fingerprints.update(json.loads(path.read_text(encoding="utf-8")))
+
+    def add(self, fingerprint: str) -> None:
+        """Record that the build of a node has started and replaced the earlier artifact."""
+        with self._lock:
+            self.fingerprints.add(fingerprint)
+            if self.path is None:
+                return
+            storage.write_bytes(str(self.path), json.dumps(sorted(self.fingerprints)).encode())
+
+    def forget(self) -> None:
+        """Delete the file of a complete run, so that the next start forces its nodes again."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+class NodeReporter(Reporter):
+    """Reporter that writes a node's progress to the status file and forwards reports to listeners.
+
+    Args:
+        record: the status file of the run.
+        step: the node.
+        listeners: reporters that receive every report.
+        begun: the nodes that attempts of the run have started.
+        stop: event that is set when the node must stop.
+    """
+
+    def __init__(
+        self,
+        record: RunStatusFile,
+        step: PlannedNode,
+        listeners: Sequence[Reporter],
+        begun: StartedNodes,
+        stop: Event,
+    ) -> None:
+        self._record, self._step, self._listeners = record, step, listeners
+        self._begun, self._stop = begun, stop
+
+    def build_started(self, build_id: str) -> None:
+        self._begun.add(self._step.fingerprint)
+        for listener in self._listeners:
+            listener.build_started(build_id)
+
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
+        self._record.progress(self._step.name, done, total, unit, figures)
+        for listener in self._listeners:
+            listener.progress(done, total, unit, figures)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        for listener in self._listeners:
+            listener.metrics(values)
+
+    def shutdown_time(self, seconds: float) -> None:
+        self._record.facts(self._step.name, grace_seconds=seconds)
+        for listener in self._listeners:
+            listener.shutdown_time(seconds)
+
+    def stop_asked(self) -> bool:
+        return self._stop.is_set()

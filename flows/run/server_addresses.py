@@ -1,0 +1,63 @@
+"""Addresses of the Prefect and MLflow servers: from the environment, or from `cloze ui`.
+
+Imports nothing heavy, because the command line checks here whether to run with Prefect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloze.core.artifacts.lock import is_held
+
+SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` runs
+ANSWER_SECONDS = 3.0
+
+
+def servers(runs: Path) -> dict[str, Any]:
+    """Return the addresses that `cloze ui` has written; empty if it is not running."""
+    with suppress(OSError, ValueError):
+        if is_held(str(runs / SERVERS)):
+            state = json.loads((runs / SERVERS / STATE).read_text(encoding="utf-8"))
+            return state if isinstance(state, dict) else {}
+    return {}
+
+
+def api(runs: Path) -> str | None:
+    """Return the URL of the Prefect API: from the environment, the profile, or `cloze ui`."""
+    named = os.environ.get("PREFECT_API_URL") or _of_profile() or servers(runs).get("api")
+    return str(named).rstrip("/") if named else None
+
+
+def _of_profile() -> str | None:
+    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    with suppress(OSError):
+        if "PREFECT_API_URL" in (home / "profiles.toml").read_text(encoding="utf-8"):
+            # takes a second
+            from prefect.settings import PREFECT_API_URL
+
+            named: str | None = PREFECT_API_URL.value()
+            return named
+    return None
+
+
+def answers(api: str) -> bool:
+    """Check that a Prefect server answers at this API."""
+    try:
+        with urllib.request.urlopen(f"{api}/health", timeout=ANSWER_SECONDS):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code in (401, 403)  # the server is up; Prefect's client authenticates
+    except (OSError, ValueError):
+        return False
+
+
+def mlflow(runs: Path) -> str | None:
+    """Return the address of the MLflow server; None if none is known."""
+    named = os.environ.get("MLFLOW_TRACKING_URI") or ""
+    return named.rstrip("/") if named.startswith("http") else servers(runs).get("mlflow")

@@ -1,0 +1,396 @@
+"""A run from its parameters to its results: plan, then each node with display, slots and records.
+
+The Prefect flows and the plain run share this module. They differ in the caller of `run_node` and
+in the order of the calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from rich.console import Console
+from rich.markup import escape
+
+from cloze.core.artifacts.lock import holder, locked
+from cloze.core.errors import StoppedError, UsageError
+from cloze.core.stages.execute import BuildResult
+from cloze.core.stages.stage import NULL_REPORTER, Reporter
+from cloze.flows.graph import config as configs
+from cloze.flows.graph import estimate, overrides, plan, schedule, stages
+from cloze.flows.graph.command import CommandConfig
+from cloze.flows.graph.schedule import resource_request
+from cloze.flows.launch import host_setup
+from cloze.flows.machine import retry_policy, slots
+from cloze.flows.run import node_reporter, status_file
+from cloze.flows.run.node_reporter import NodeReporter
+from cloze.flows.tracking.spool_state import URI
+from cloze.flows.views import terminal
+from cloze.flows.views.live import StageDisplay, live_lines
+from cloze.flows.views.terminal import MOST_LINES
+
+if TYPE_CHECKING:  # commands without MLflow start faster
+    from cloze.flows.tracking.run_logger import MlflowRunLogger
+
+
+class RunParameters(BaseModel):
+    """What a run is asked to do; the form that the Prefect UI shows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    config: str = Field(default="demo", description="A preset's name, or the path of a YAML file")
+    overrides: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Config values by dotted key, such as pretrain.steps: 200, or nested",
+    )
+    start_from: list[str] = Field(
+        default_factory=list,
+        description=(
+            "Run these nodes and all that need them, whatever is there; patterns such as finetune@*"
+        ),
+    )
+    only: list[str] = Field(
+        default_factory=list, description="Run these nodes alone; their inputs must be there"
+    )
+    until: list[str] = Field(
+        default_factory=list, description="Run these nodes and what they need, and nothing else"
+    )
+    force: list[str] = Field(
+        default_factory=list, description="Run these nodes again, whatever is there"
+    )
+
+    @field_validator("overrides", mode="before")
+    @classmethod
+    def _nested(cls, value: Any) -> Any:
+        return overrides.nest(value) if isinstance(value, Mapping) else value
+
+    @field_validator("start_from", "only", "until", "force", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return [] if value is None else [value] if isinstance(value, str) else value
+
+
+class RunSession:
+    """One start of a run, or of a command, which is a run of one node.
+
+    As a context manager it holds the lock of the run's directory. `run_node` builds a node.
+
+    Attributes:
+        steps: the plan.
+        results: results by node name, as far as nodes are complete.
+        failures: exceptions by node name.
+        error: exception that ended the session, for callers on the other side of Prefect.
+        ending: final state and message of the record; None: taken from the exception.
+    """
+
+    def __init__(
+        self,
+        parameters: RunParameters,
+        screen: Console | None = None,
+        *,
+        run_id: str | None = None,
+        begun_steps: node_reporter.StartedNodes | None = None,
+        config: configs.RunConfig | CommandConfig | None = None,
+    ) -> None:
+        """Plan the run.
+
+        Args:
+            parameters: what to run.
+            screen: console for output; None: stderr's.
+            run_id: id shared by retries in other processes; nodes are forced once per id.
+            begun_steps: nodes that earlier attempts in this process have started.
+            config: config to use instead of the one that `parameters` names.
+        """
+        self.parameters = parameters
+        self.config = config or configs.load(parameters.config, parameters.overrides)
+        self.command = self.config if isinstance(self.config, CommandConfig) else None
+        place = self.directory / node_reporter.DIRECTORY / f"{run_id}.json" if run_id else None
+        self.begun = begun_steps or node_reporter.StartedNodes(place)
+        self.steps = plan.plan(
+            self.config,
+            start=parameters.start_from,
+            only=parameters.only,
+            until=parameters.until,
+            force=parameters.force,
+            begun=self.begun.fingerprints,
+        )
+        self.screen = screen or terminal.console()
+        self.results: dict[str, BuildResult] = {}
+        self.failures: dict[str, BaseException] = {}
+        self.error: Exception | None = None
+        self.ending: tuple[str, str] | None = None
+        self.records: MlflowRunLogger | None = None
+        self.record: status_file.RunStatusFile | None = None
+        self.machine = slots.machine()
+        self._lines = None if self.command else live_lines(self.screen)
+        self._stop = threading.Event()
+        self._held = contextlib.ExitStack()
+        self._run_id = run_id
+        self._tries: dict[str, retry_policy.RetryPolicy] = {}
+
+    @property
+    def directory(self) -> Path:
+        return plan.run_directory(self.config)
+
+    @functools.cached_property
+    def estimates(self) -> Mapping[str, estimate.Estimate]:
+        """Cost estimates by node; empty for a command, which must start at once."""
+        if self.command:
+            return {}
+        return estimate.estimates(self.steps, plan.runs_directory())
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return all(step.cached for step in self.steps)
+
+    def step(self, name: str) -> plan.PlannedNode:
+        """Return the planned node of that name."""
+        return next(step for step in self.steps if step.name == name)
+
+    def remaining(self) -> RunSession:
+        """Return a session that builds the rest of this run and forces no node twice."""
+        return RunSession(self.parameters, self.screen, begun_steps=self.begun, config=self.config)
+
+    def __enter__(self) -> RunSession:
+        with contextlib.ExitStack() as held:
+            self._lock(held)
+            self.record = status_file.RunStatusFile(
+                self.directory,
+                self.config.name,
+                self.steps,
+                self.parameters.model_dump(mode="json"),
+                self.config.values,
+                {name: found.as_json() for name, found in self.estimates.items()},
+            )
+            self.records = self._open_logger()
+            if self._lines is not None:
+                held.enter_context(self._lines)
+            self._held = held.pop_all()
+        return self
+
+    def _lock(self, held: contextlib.ExitStack) -> None:
+        """Lock the run's directory.
+
+        Raises:
+            UsageError: another process holds the lock.
+        """
+        try:
+            held.enter_context(locked(str(self.directory)))
+        except UsageError as error:
+            if self.command is None:
+                raise
+            by = holder(str(self.directory)) or "another process"
+            raise UsageError(
+                f"{self.config.name} is being built by {by}; wait for it or stop it"
+            ) from error
+
+    def _open_logger(self) -> MlflowRunLogger | None:
+        """Open the MLflow spool; for a command only if the environment names a server."""
+        is_unknown = self.command and (self.command.is_transient or not os.environ.get(URI))
+        if self.nothing_to_do or is_unknown:
+            return None
+        from cloze.flows.tracking.run_logger import MlflowRunLogger
+
+        logger = MlflowRunLogger(plan.runs_directory())
+        if self.command:
+            logger.begin_single(f"{self.command.node.stage} {Path(self.config.name).name}")
+        else:
+            logger.begin(
+                self.config.name, self.config.values, self.config.dump(), run_id=self._run_id
+            )
+        return logger
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        assert self.record is not None
+        self.stop()
+        with self._held:
+            if self._lines is not None:
+                self._lines.stop()
+            self.record.end(*(self.ending or (_state(error), _sentence(error))))
+            self._close_records(error)
+
+    def _close_records(self, error: BaseException | None) -> None:
+        if self.records is not None:
+            from cloze.flows.tracking.node import status_of
+            from cloze.flows.tracking.spool import FLUSH_SECONDS, STOP_SECONDS
+
+            self.records.end(status_of(error))
+            for sentence in self.records.close(
+                STOP_SECONDS if error is not None and _is_stop(error) else FLUSH_SECONDS
+            ):
+                self.screen.print(f"[yellow]{escape(sentence)}[/]")
+
+    def seconds_left(self, name: str) -> float | None:
+        """Return the expected remaining seconds of a running node; None if unknown."""
+        left: float | None = (
+            self.record.content["nodes"][name].get("seconds_left") if self.record else None
+        )
+        return left
+
+    @property
+    def stopping(self) -> bool:
+        """Report whether the running nodes were asked to stop."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Ask every running node to stop; trainings save a checkpoint first."""
+        self._stop.set()
+
+    def skip(self, step: plan.PlannedNode, cause: str) -> None:
+        """Record that a node is skipped because the node `cause` failed."""
+        assert self.record is not None
+        self.record.node(step.name, status_file.SKIPPED, error=f"{cause} failed")
+        self.screen.print(f"[yellow]–[/] [bold]{step.name:<9}[/] {'skipped':>12}  needs {cause}")
+
+    def run_node(
+        self, step: plan.PlannedNode, attempt: int = 1, also: Reporter = NULL_REPORTER
+    ) -> BuildResult:
+        """Build one node: acquire slots, run the stage, show and record the result.
+
+        Args:
+            step: the planned node.
+            attempt: number of the attempt, from 1.
+            also: additional reporter for the node's progress.
+
+        Raises:
+            BaseException: the exception of the stage, which `failures` also keeps.
+        """
+        assert self.record is not None
+        try:
+            result = self._made(step, attempt, also)
+        except BaseException as error:
+            self.failures[step.name] = error
+            stopped = isinstance(error, (StoppedError, KeyboardInterrupt))
+            self.record.node(
+                step.name,
+                status_file.STOPPED if stopped else status_file.FAILED,
+                error=_sentence(error),
+            )
+            raise
+        self.failures.pop(step.name, None)
+        self.results[step.name] = result
+        headline = dict(result.manifest.summary.get("metrics") or {})
+        self.record.node(
+            step.name,
+            status_file.CACHED if result.cached else status_file.FINISHED,
+            metrics=headline,
+            error=None,
+        )
+        if not result.cached or len(self.steps) <= MOST_LINES:
+            shown = (
+                ""
+                if self.command is None or self.command.is_transient
+                else f"  [dim]{escape(result.artifact)}[/]"
+            )
+            self.screen.print(terminal.done_line(result, step.name) + shown)
+        return result
+
+    def _made(self, step: plan.PlannedNode, attempt: int, also: Reporter) -> BuildResult:
+        assert self.record is not None
+        if step.cached:
+            result = plan.build_node(step)
+            if self.records is not None:
+                self.records.finished(step, result)
+            return result
+        execution = self.retry_policy(step).execution
+        wanted = resource_request(stages.stage(step.node.stage), execution, self.machine)
+        if self.command:  # a typed command starts now: cores are shared, GPUs are not
+            foreign = host_setup.foreign_rank()  # torchrun assigns the GPUs itself
+            wanted = slots.ResourceRequest() if foreign else dataclasses.replace(wanted, cpus=0)
+        self.record.node(step.name, status_file.WAITING, attempt=attempt)
+        with slots.acquire(
+            wanted,
+            self.machine,
+            self.config.name,
+            step.name,
+            self._stop.is_set,
+            lambda: self._show_queued(step, also),
+        ) as devices:
+            self.record.node(step.name, status_file.RUNNING, why=step.reason)
+            given: dict[str, Any] = {"devices": devices} if devices else {}
+            if execution.cpus and not execution.threads:
+                given["threads"] = max(1, execution.cpus // execution.processes)
+            execution = execution.model_copy(update=given)
+            with StageDisplay(step.name, self.screen, self._lines) as display:
+                shown = NodeReporter(self.record, step, (display, also), self.begun, self._stop)
+                if self.records is None:
+                    return plan.build_node(step, execution, shown)
+                with self.records.node(step, shown) as told:
+                    result = plan.build_node(step, execution, told)
+                    self.records.finished(step, result, told)
+        return result
+
+    def _show_queued(self, step: plan.PlannedNode, also: Reporter) -> None:
+        """Show that a node waits for slots, and which processes hold them."""
+        assert self.record is not None
+        kinds = (slots.GPU,) if self.command else (slots.GPU, slots.CPU)
+        sentence = f"waits for a slot: {slots.describe_holders(*kinds)}"
+        self.record.node(step.name, status_file.QUEUED, why=sentence)
+        also.progress(0, None, "", {"note": sentence})
+        self.screen.print(f"{time.strftime('%H:%M:%S')} {step.name} {escape(sentence)}")
+
+    def retry_policy(self, step: plan.PlannedNode) -> retry_policy.RetryPolicy:
+        """Return the retry policy of a node, which remembers the failed attempts."""
+        return self._tries.setdefault(step.name, retry_policy.RetryPolicy(step.node.execution))
+
+    def should_retry(self, step: plan.PlannedNode, error: BaseException) -> bool:
+        """Check whether a retry of the node may succeed. Call once per failure."""
+        gpus: tuple[str, ...] | None = None
+        if self.machine.gpus and step.node.execution.device != "cpu":
+            self.machine = slots.machine()  # one may be lost
+            gpus = self.machine.gpus
+        return not self._stop.is_set() and self.retry_policy(step).should_retry(error, gpus)
+
+    def make(self, step: plan.PlannedNode) -> BuildResult:
+        """Call `run_node` until it succeeds or the configured retries are used up."""
+        attempt, execution = 1, step.node.execution
+        while True:
+            try:
+                return self.run_node(step, attempt)
+            except Exception as error:
+                if attempt > execution.retries or not self.should_retry(step, error):
+                    raise
+                seconds = retry_policy.backoff_seconds(attempt, execution.retry_seconds)
+                self.screen.print(
+                    f"[yellow]{step.name} failed[/] ({escape(str(_sentence(error)))}); try "
+                    f"{attempt + 1} in {seconds:.0f} s"
+                )
+                attempt += 1
+                if self._stop.wait(seconds):
+                    raise
+
+
+def _state(error: BaseException | None) -> str:
+    if error is None:
+        return status_file.FINISHED
+    return status_file.CANCELLED if _is_stop(error) else status_file.FAILED
+
+
+def _is_stop(error: BaseException) -> bool:
+    return isinstance(error, StoppedError) or not isinstance(error, Exception)
+
+
+def _sentence(error: BaseException | None) -> str | None:
+    if error is None:
+        return None
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped before it had anything to save; run again"
+    return schedule.sentence(error)
+
+
+def run_plain(session: RunSession) -> Mapping[str, BuildResult]:
+    """Run all nodes without Prefect and return their results by name."""
+    with session:
+        schedule.run_graph(session.steps, session.make, skipped=session.skip, stop=session.stop)
+        session.begun.forget()
+    return session.results

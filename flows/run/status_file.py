@@ -1,0 +1,317 @@
+"""The status file of a run: one JSON record per start, for `cloze status`, `cancel` and `resume`.
+
+    RUNS/NAME/_runs/STARTED-ID.json     one per start, newest last; rewritten at every change of
+                                        a node's state, and once a second during progress
+    RUNS/.commands/HASH/_runs/…         of a command (`cloze.flows.graph.command`)
+    RUNS/NAME/_lock                     lock of the run (`cloze.core.artifacts.lock`). A record of
+                                        this host that says "running" without a held lock belongs
+                                        to a zombie run.
+
+    {"id", "run", "state", "pid", "host", "started", "ended", "error", "parameters", "config",
+     "prefect",
+     "nodes": {name: {"stage", "section", "state", "why", "artifact", "after", "started", "ended",
+                      "done", "total", "unit", "figures", "seconds_left", "error", "attempt",
+                      "estimate"}}}
+
+Times are Unix seconds. Secrets in `parameters` and `config` are redacted, and only the owner may
+read the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.artifacts.lock import is_held
+from cloze.core.errors import DataError, did_you_mean
+from cloze.core.secrets import redact
+from cloze.flows.graph import estimate
+from cloze.flows.graph.command import command_directories, command_directory
+from cloze.flows.graph.plan import PlannedNode
+
+DIRECTORY = "_runs"
+RUNNING, FINISHED, FAILED, CANCELLED, CRASHED = (
+    "running",
+    estimate.FINISHED,
+    "failed",
+    "cancelled",
+    "crashed",
+)
+# states of nodes, in addition to running, finished and failed
+WAITING, CACHED, SKIPPED, STOPPED = ("waiting", "cached", "skipped", "stopped")
+QUEUED = "queued"  # node that waits only for cores or GPUs; `why` names the holders
+KEPT = 50  # records per run
+SECONDS = 1.0
+SILENT_SECONDS = 24 * 3600.0  # age at which another host's silent record counts as crashed
+
+
+class RunStatusFile:
+    """Writer of the record of one start. Thread-safe."""
+
+    def __init__(
+        self,
+        directory: Path,
+        run: str,
+        steps: Iterable[PlannedNode],
+        parameters: Mapping[str, Any],
+        config: Mapping[str, Any],
+        estimates: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Write the first record, and delete all but the newest 50.
+
+        Args:
+            directory: directory of the run.
+            run: name of the run.
+            steps: the planned nodes.
+            parameters: parameters of the run.
+            config: values from which the run can be started again.
+            estimates: cost estimates by node.
+        """
+        now = time.time()
+        self.id = uuid.uuid4().hex
+        self.path = directory / DIRECTORY / f"{int(now * 1000)}-{self.id[:8]}.json"
+        self.content: dict[str, Any] = {
+            "id": self.id,
+            "run": run,
+            "state": RUNNING,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": now,
+            "ended": None,
+            "error": None,
+            "parameters": redact(parameters),
+            "config": redact(config),
+            "prefect": None,
+            "nodes": {
+                step.name: {
+                    "stage": step.node.stage,
+                    "section": step.node.section,
+                    "state": WAITING,
+                    "why": step.reason,
+                    "artifact": step.artifact,
+                    "after": list(step.node.depends_on),
+                    "estimate": None if step.cached else (estimates or {}).get(step.name),
+                }
+                for step in steps
+            },
+        }
+        self._lock = threading.Lock()
+        self._written = 0.0
+        self.write()
+        for old in records_in(directory)[:-KEPT]:
+            old.unlink(missing_ok=True)
+
+    def write(self) -> None:
+        """Write the file atomically. A full disk is ignored, so that the run can continue."""
+        with self._lock, suppress(OSError):
+            self._written = time.monotonic()
+            storage.write_bytes(str(self.path), json.dumps(self.content).encode(), private=True)
+
+    def update(self, **values: Any) -> None:
+        """Set fields of the whole run."""
+        self.content |= values
+        self.write()
+
+    def node(self, name: str, state: str, **values: Any) -> None:
+        """Set the state of a node; `started` and `ended` follow from it."""
+        node = self.content["nodes"][name]
+        node |= {"state": state, **redact(values)}
+        if state == RUNNING:
+            node["started"] = time.time()
+            node.pop("ended", None)
+        elif state not in (WAITING, QUEUED):
+            node["ended"] = time.time()
+            node.pop("seconds_left", None)
+        if state != CACHED or time.monotonic() - self._written > SECONDS:
+            self.write()
+
+    def facts(self, name: str, **values: Any) -> None:
+        """Set fields of a node and keep its state."""
+        self.content["nodes"][name] |= values
+        self.write()
+
+    def progress(
+        self, name: str, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
+        """Record the progress of a node; written at most once a second."""
+        node = self.content["nodes"][name]
+        step = figures.get("step")
+        part = step if isinstance(step, str) else None  # the parts of a stage count separately
+        if node.get("part") != part or "begun" not in node:
+            node |= {"part": part, "begun": [time.time(), done]}
+        told = {
+            key: value for key, value in figures.items() if isinstance(value, (int, float, str))
+        }
+        node |= {
+            "done": done,
+            "total": total,
+            "unit": unit,
+            "figures": {**node.get("figures", {}), **told},
+        }
+        node["seconds_left"] = _left(node["begun"], done, total)
+        if time.monotonic() - self._written > SECONDS:
+            self.write()
+
+    @property
+    def cancel_asked(self) -> bool:
+        """Report whether another process has asked to cancel this run."""
+        return _cancel_mark(self.path).exists()
+
+    def end(self, state: str, error: str | None = None) -> None:
+        """Write the final state of the run."""
+        _end_nodes(self.content, STOPPED)
+        self.update(state=state, ended=time.time(), error=redact(error))
+        _cancel_mark(self.path).unlink(missing_ok=True)
+
+
+def _end_nodes(content: Mapping[str, Any], running: str) -> None:
+    """Give running nodes the state `running`, and waiting nodes the state skipped."""
+    for node in content["nodes"].values():
+        if node["state"] in (RUNNING, WAITING, QUEUED):
+            node["state"] = running if node["state"] == RUNNING else SKIPPED
+
+
+def _as_crashed(content: dict[str, Any], ended: float) -> dict[str, Any]:
+    """Return the record of a run whose process is gone."""
+    _end_nodes(content, CRASHED)
+    error = f"process {content['pid']} on {content['host']} is gone"
+    return {**content, "state": CRASHED, "ended": ended, "error": error}
+
+
+def _left(begun: tuple[float, float], done: float, total: float | None) -> float | None:
+    since, first = begun
+    if total is None or done <= first:
+        return None
+    return round((total - done) * (time.time() - since) / (done - first), 1)
+
+
+def ask_to_cancel(record: Mapping[str, Any]) -> None:
+    """Mark a run as cancelled, so that its process can tell a cancellation from a kill."""
+    _cancel_mark(Path(record["path"])).touch()
+
+
+def _cancel_mark(path: Path) -> Path:
+    return path.with_suffix(".cancel")
+
+
+def records_in(directory: Path) -> list[Path]:
+    """Return the record files of a run's directory, oldest first."""
+    return sorted((directory / DIRECTORY).glob("*.json"))
+
+
+def read_file(path: Path) -> dict[str, Any] | None:
+    """Return the record in a file; None if the file is damaged or missing."""
+    with suppress(OSError, ValueError):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return content
+    return None
+
+
+def newest(directory: Path) -> dict[str, Any] | None:
+    """Return the newest readable record of the run in `directory`; None if there is none.
+
+    The record gets the key `path`; a zombie run's record gets the state crashed.
+    """
+    for path in reversed(records_in(directory)):
+        content = read_file(path)
+        if content is not None:
+            if _is_dead(content, path):
+                content = _as_crashed(content, path.stat().st_mtime)  # time of the last write
+            return {**content, "path": str(path)}
+    return None
+
+
+def all_records(runs: Path) -> dict[str, dict[str, Any]]:
+    """Return the newest record of every run below `runs`, by run name."""
+    found = {path.name: newest(path) for path in directories(runs)}
+    return {name: record for name, record in found.items() if record is not None}
+
+
+def last_estimate_error(directory: Path) -> dict[str, Any] | None:
+    """Return the estimate error of the newest start that built something; None if there is none.
+
+    See `cloze.flows.graph.estimate.estimate_error`.
+    """
+    starts = (read_file(path) or {} for path in reversed(records_in(directory)))
+    return next(filter(None, map(estimate.estimate_error, starts)), None)
+
+
+def command_records(runs: Path) -> dict[str, dict[str, Any]]:
+    """Return the newest record of every command, by the artifact's directory."""
+    found = [record for path in command_directories(runs) if (record := newest(path)) is not None]
+    return {record["run"]: record for record in found}
+
+
+def directory_of(runs: Path, name: str) -> Path:
+    """Return the directory with the records of a run, or of a command (`name`: its artifact)."""
+    run = runs / name
+    return run if (run / DIRECTORY).is_dir() else command_directory(runs, name)
+
+
+def read(runs: Path, name: str) -> dict[str, Any]:
+    """Return the newest record of the run `name`.
+
+    Raises:
+        DataError: the run does not exist; the message suggests the nearest name.
+    """
+    record = newest(directory_of(runs, name))
+    if record is None:
+        names = [path.name for path in directories(runs)]
+        hint = did_you_mean(name, names) if names else "there is none yet"
+        raise DataError(f"no run {name!r} in {runs}; {hint}")
+    return record
+
+
+def crashed_runs(runs: Path) -> list[str]:
+    """Return the names of zombie runs: recorded as running, but no process holds the lock."""
+    found = []
+    for directory in (*directories(runs), *command_directories(runs)):
+        for path in records_in(directory)[-1:]:
+            content = read_file(path)
+            if content is not None and _is_dead(content, path):
+                found.append(str(content["run"]))
+    return found
+
+
+def mark_crashed(runs: Path) -> list[str]:
+    """Write the state crashed into the records of all zombie runs and return their names."""
+    marked = []
+    for directory in (*directories(runs), *command_directories(runs)):
+        for path in records_in(directory):
+            content = read_file(path)
+            if content is None or not _is_dead(content, path):
+                continue
+            with suppress(OSError):
+                crashed = _as_crashed(content, path.stat().st_mtime)
+                storage.write_bytes(str(path), json.dumps(crashed).encode(), private=True)
+                marked.append(str(content["run"]))
+    return marked
+
+
+def _is_dead(content: Mapping[str, Any], path: Path) -> bool:
+    """Check whether a run that is recorded as running has lost its process.
+
+    A file system may hide other hosts' locks, so another host's run counts as dead only after a day
+    without a write.
+    """
+    if content["state"] != RUNNING or is_held(str(path.parent.parent)):
+        return False
+    return (
+        content["host"] == socket.gethostname()
+        or time.time() - path.stat().st_mtime > SILENT_SECONDS
+    )
+
+
+def directories(runs: Path) -> Iterator[Path]:
+    """Yield the directories of all runs that were ever started, sorted by name."""
+    for path in sorted(runs.glob(f"*/{DIRECTORY}")):
+        yield path.parent

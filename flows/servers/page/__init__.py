@@ -1,1 +1,0 @@
-"""Our own page: the runs, their graphs, what they made, and how the servers are."""

@@ -1,0 +1,234 @@
+"""Metadata for MLflow: tags, parameters and system metrics of a run."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import json
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic_core import to_jsonable_python
+
+from cloze.core.config import StageConfig
+from cloze.flows.tracking.spool import flatten
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GIT_SECONDS = 5.0
+
+
+@functools.cache
+def tags() -> dict[str, str]:
+    """Return MLflow's and Cloze's tags: user, host, command, commit, modified files or not."""
+    found = {
+        "mlflow.user": getpass.getuser(),
+        "mlflow.source.name": Path(sys.argv[0]).name or "cloze",
+        "mlflow.source.type": "LOCAL",
+        "cloze.host": socket.gethostname(),
+    }
+    commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
+    if commit:
+        found["mlflow.source.git.commit"] = commit
+        found["cloze.modified"] = str(
+            bool(_git("status", "--porcelain", "--untracked-files=no"))
+        ).lower()
+    return found
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=GIT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+# Config values that become MLflow parameters, by which runs are compared: few, with equal names in
+# similar runs.
+
+MOST = 100  # parameters per run
+CHARACTERS = 500  # per value
+NOT_COMPARED = ("name", "run")  # sections that do not change the result
+OPEN = (None, "auto")  # values that the stage chooses; known when it ends
+
+
+def of_node(config: StageConfig, place: Mapping[str, Any]) -> dict[str, str]:
+    """Return a node's parameters.
+
+    Args:
+        place: matrix values of the node, by axis.
+    """
+    identity = config.fingerprint_fields()
+    plain = {
+        name: value
+        for name, value in config.model_dump(mode="json").items()
+        if value not in OPEN
+        and isinstance(value, (str, int, float))
+        and not isinstance(value, bool)
+    }
+    differing = {name: value for name, value in identity.items() if value not in OPEN}
+    axes = {axis: value for axis, value in place.items() if axis not in plain}
+    return _short({**axes, **differing, **plain})
+
+
+def resolved_values(config: StageConfig, summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the stage chose for values that the config leaves open, such as learning_rate."""
+    left = [name for name, value in config.model_dump(mode="json").items() if value in OPEN]
+    return _short(
+        {name: summary[name] for name in left if isinstance(summary.get(name), (str, int, float))}
+    )
+
+
+def of_run(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the run's parameters, `SECTION.KEY`, from the config as the user wrote it."""
+    return _short({name: section for name, section in config.items() if name not in NOT_COMPARED})
+
+
+def _short(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values as flat text, truncated to MLflow's limits."""
+    found = {}
+    for name, value in flatten(values)[:MOST]:
+        text = (
+            value
+            if isinstance(value, str)
+            else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+        )
+        found[allowed(name)] = text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
+    return found
+
+
+def allowed(name: str) -> str:
+    """Return the name with MLflow's characters: letters, digits and `_-./: `; `@` becomes `/`."""
+    return "".join(
+        letter if letter.isalnum() or letter in "_-./: " else "/" if letter == "@" else "_"
+        for letter in str(name)
+    )
+
+
+def metric_name(node: str, figure: str) -> str:
+    """Return a metric's name in the run: `pretrain.heldout_loss`, `finetune/sst2-1.accuracy`."""
+    return allowed(f"{node}.{figure}")
+
+
+# System metrics are sampled from outside the node's processes, every few seconds, at no cost to
+# them.
+
+SECONDS, SOON = 10.0, 1.0
+GB = 1e9
+
+log = logging.getLogger(__name__)
+
+
+class SystemMetricsSampler:
+    """Thread that samples processes until it is closed.
+
+    The first sample comes after a second, so that short nodes have one; the others at intervals.
+
+    Args:
+        ids: process ids by rank.
+        report: called with each sample, values by name.
+        directory: directory on the disk whose free space is reported.
+    """
+
+    def __init__(
+        self,
+        ids: Mapping[int, int],
+        report: Callable[[Mapping[str, float]], None],
+        directory: str,
+        seconds: float = SECONDS,
+    ) -> None:
+        self._ids, self._report, self._directory, self._seconds = (
+            dict(ids),
+            report,
+            directory,
+            seconds,
+        )
+        self._before: dict[int, psutil.Process] = {}  # psutil computes CPU shares between two calls
+        self._ended = threading.Event()
+        self._gpus = _gpus()
+        self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._ended.set()
+        self._thread.join(timeout=self._seconds)
+
+    def _run(self) -> None:
+        self.sample()  # starts the CPU measurement; its own values are 0
+        try:
+            wait = min(SOON, self._seconds)
+            while not self._ended.wait(wait):
+                self._report(self.sample())
+                wait = self._seconds
+        except Exception as error:  # metrics must not stop the run
+            log.warning(
+                "the machine's load is not recorded any more: %s: %s", type(error).__name__, error
+            )
+
+    def sample(self) -> dict[str, float]:
+        """Return the current values."""
+        found = {
+            "system/cpu_percent": psutil.cpu_percent(),
+            "system/memory_percent": psutil.virtual_memory().percent,
+        }
+        with suppress(OSError):
+            found["system/disk_free_gb"] = psutil.disk_usage(self._directory).free / GB
+        for rank, number in self._ids.items():
+            with suppress(psutil.Error):
+                cpu, rss = self._of_tree(number)
+                found |= {
+                    f"system/rank{rank}_cpu_percent": cpu,
+                    f"system/rank{rank}_rss_gb": rss / GB,
+                }
+        for number, gpu in enumerate(self._gpus):
+            with suppress(Exception):
+                found |= {f"system/gpu{number}_{name}": value for name, value in gpu().items()}
+        return found
+
+    def _of_tree(self, number: int) -> tuple[float, int]:
+        """Return the CPU percentage (100: one core) and resident bytes of a process tree."""
+        top = self._before.setdefault(number, psutil.Process(number))
+        cpu, rss = 0.0, 0
+        for process in (top, *top.children(recursive=True)):
+            with suppress(psutil.Error):
+                known = self._before.setdefault(process.pid, process)
+                cpu += known.cpu_percent()
+                rss += known.memory_info().rss
+        return cpu, rss
+
+
+def _gpus() -> list[Callable[[], dict[str, float]]]:
+    """Return a query function for each GPU; empty without NVIDIA's library."""
+    try:
+        import pynvml  # type: ignore[import-not-found, unused-ignore]
+
+        pynvml.nvmlInit()
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(number)
+            for number in range(pynvml.nvmlDeviceGetCount())
+        ]
+    except Exception:
+        return []
+
+    def ask(handle: Any) -> Callable[[], dict[str, float]]:
+        return lambda: {
+            "utilization_percent": float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            "memory_gb": pynvml.nvmlDeviceGetMemoryInfo(handle).used / GB,
+        }
+
+    return [ask(handle) for handle in handles]

@@ -1,0 +1,236 @@
+"""Idempotent MLflow calls for each kind of record: a record that is sent twice is stored once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloze.core.errors import DataError
+from cloze.flows.tracking import models, spool_state
+from cloze.flows.tracking.models import Checkpoint
+from cloze.flows.tracking.spool import ATTEMPT, OUR_ID
+from cloze.flows.tracking.spool_state import KIND, TRAINING, experiment_id, one_at_a_time
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+LOCK = "runs.lock"
+NOT_A_MODEL = "cloze.not_a_model"  # tag of a run whose checkpoint MLflow cannot load: the reason
+PARENT_TAG = "mlflow.parentRunId"
+METRICS_A_REQUEST = 1000  # limits of MLflow
+PARAMS_A_REQUEST = 100
+PARAM_CHARACTERS = 6000
+TAG_CHARACTERS = 8000
+
+
+class MlflowWriter:
+    """Sends records to MLflow."""
+
+    def __init__(
+        self, client: MlflowClient, uri: str, experiment: str, directory: Path, model: str
+    ) -> None:
+        """Create a writer.
+
+        Args:
+            directory: directory of the spools.
+            model: registered name for pretrained checkpoints.
+        """
+        self.client, self.uri, self.experiment, self.directory, self.model = (
+            client,
+            uri,
+            experiment,
+            directory,
+            model,
+        )
+
+    def send(self, record: Mapping[str, Any]) -> None:
+        """Send one record.
+
+        Raises:
+            KeyError: MLflow has no run for the record, or the record's kind is unknown.
+            DataError: the record refers to something that cannot be recorded.
+            MlflowException: MLflow rejects the record, or cannot be reached.
+        """
+        if record["op"] == "start":
+            self._start(record)
+        else:
+            OPERATIONS[record["op"]](self, self._run(record["run"]), record)
+
+    def _experiment(self) -> str:
+        return experiment_id(self.client, self.experiment, self.uri)
+
+    def _run(self, ours: str) -> str:
+        """Return MLflow's id of a run that this spool or an earlier one started."""
+        known = spool_state.read(self.directory, ours).mlflow
+        if not known:
+            raise KeyError(ours)
+        return known
+
+    def _start(self, record: Mapping[str, Any]) -> None:
+        ours = record["run"]
+        with one_at_a_time(self.directory, LOCK):  # two senders may start the same run
+            experiment = self._experiment()
+            tags = {name: str(value)[:TAG_CHARACTERS] for name, value in record["tags"].items()} | {
+                OUR_ID: ours
+            }
+            if record["parent"]:
+                with suppress(KeyError):  # the parent was deleted: the child still counts
+                    tags[PARENT_TAG] = self._run(record["parent"])
+            found = self.client.search_runs(
+                [experiment], f"tags.`{OUR_ID}` = '{ours}'", max_results=1
+            )
+            made = (
+                found[0]
+                if found
+                else self.client.create_run(
+                    experiment, start_time=record["time"], tags=tags, run_name=record["name"]
+                )
+            )
+            run = str(made.info.run_id)
+            if found and not _is_overtaken(
+                made, record
+            ):  # the run is resumed, maybe under a new parent
+                self.client.update_run(run, status="RUNNING")
+                for key, value in tags.items():
+                    self.client.set_tag(run, key, value)
+        spool_state.write_ids(self.directory, ours, experiment, run)
+
+    def _metrics(self, run: str, record: Mapping[str, Any]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [Metric(key, value, stamp, step) for key, value, step, stamp in record["metrics"]]
+        for some in _batched(metrics, METRICS_A_REQUEST):
+            self.client.log_batch(run, metrics=some)
+
+    def _params(self, run: str, record: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        seen = self.client.get_run(run).data.params  # params are immutable: send only new ones
+        new = [
+            Param(k, str(v)[:PARAM_CHARACTERS])
+            for k, v in record["params"].items()
+            if k not in seen
+        ]
+        for some in _batched(new, PARAMS_A_REQUEST):
+            self.client.log_batch(run, params=some)
+
+    def _tags(self, run: str, record: Mapping[str, Any]) -> None:
+        from mlflow.entities import RunTag
+
+        self.client.log_batch(
+            run,
+            tags=[
+                RunTag(name, str(value)[:TAG_CHARACTERS]) for name, value in record["tags"].items()
+            ],
+        )
+
+    def _file(self, run: str, record: Mapping[str, Any]) -> None:
+        place = record.get("to") or None
+        _check_inside(place)
+        if Path(record["path"]).is_file():
+            self.client.log_artifact(run, record["path"], place)
+
+    def _text(self, run: str, record: Mapping[str, Any]) -> None:
+        _check_inside(record["name"])
+        self.client.log_text(run, record["text"], record["name"])
+
+    def _dataset(self, run: str, record: Mapping[str, Any]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+        from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+
+        dataset = Dataset(
+            name=record["name"],
+            digest=record["digest"],
+            source_type="local",
+            source=json.dumps({"uri": record["source"]}),
+            profile=json.dumps(record["profile"]),
+        )
+        tags = {**record["tags"], MLFLOW_DATASET_CONTEXT: record["context"]}
+        self.client.log_inputs(
+            run,
+            [DatasetInput(dataset, [InputTag(name, str(value)) for name, value in tags.items()])],
+        )
+
+    def _model(self, run: str, record: Mapping[str, Any]) -> None:
+        """Record the checkpoint as a LoggedModel with metrics and dataset, and register it."""
+        from mlflow.entities import Metric
+
+        wanted = Checkpoint(**record["checkpoint"])
+        reason = models.why_not_served(wanted.config())
+        if reason is not None:
+            self.client.set_tag(run, NOT_A_MODEL, reason)
+            return
+        with one_at_a_time(self.directory, models.LOCK):
+            model = models.logged_model(self.client, self._experiment(), wanted, run)
+            name, digest = record["dataset"] or (None, None)
+            linked = [
+                Metric(
+                    key,
+                    value,
+                    stamp,
+                    step,
+                    model_id=model.model_id,
+                    dataset_name=name,
+                    dataset_digest=digest,
+                )
+                for key, value, step, stamp in record["metrics"]
+            ]
+            if linked:
+                self.client.log_batch(run, metrics=linked)
+            models.version(
+                self.client,
+                models.registered_name(self.model, wanted.config()),
+                model,
+                wanted.all_tags,
+            )
+
+    def _end(self, run: str, record: Mapping[str, Any]) -> None:
+        with one_at_a_time(self.directory, LOCK):
+            if not _is_overtaken(self.client.get_run(run), record):
+                self.client.set_terminated(run, status=record["status"], end_time=record["time"])
+
+    def is_writable(self) -> bool:
+        """Return whether MLflow accepts records now, by setting a tag that is set already."""
+        try:
+            self.client.set_experiment_tag(self._experiment(), KIND, TRAINING)
+        except Exception:
+            return False
+        return True
+
+
+OPERATIONS: dict[str, Callable[[MlflowWriter, str, Mapping[str, Any]], None]] = {
+    "metrics": MlflowWriter._metrics,
+    "params": MlflowWriter._params,
+    "tags": MlflowWriter._tags,
+    "file": MlflowWriter._file,
+    "text": MlflowWriter._text,
+    "dataset": MlflowWriter._dataset,
+    "model": MlflowWriter._model,
+    "end": MlflowWriter._end,
+}
+
+
+def _batched(values: list[Any], size: int) -> Iterator[list[Any]]:
+    return (values[first : first + size] for first in range(0, len(values), size))
+
+
+def _is_overtaken(run: Run, record: Mapping[str, Any]) -> bool:
+    """Return whether the run has a later attempt than the record; another spool may be faster."""
+    return int(run.data.tags.get(ATTEMPT, 0)) > int(record.get("attempt", 1))
+
+
+def _check_inside(name: str | None) -> None:
+    if name is not None and not models.is_inside(name):
+        raise DataError(
+            f"{name!r} leads out of the run's artifacts; use a relative name without `..`"
+        )
+
+
+def stamp() -> str:
+    """Return the time for the sender's log."""
+    return time.strftime("%H:%M:%S")

@@ -1,0 +1,186 @@
+"""MLflow runs of a pipeline run: a parent run, a child run a node, a group run a matrix.
+
+    sample 11-21 19:33    parameters, metrics for comparison, config.yaml, resolved.yaml, report
+      pretrain            a node: parameters, metrics by step, system metrics, data, files, models
+      finetune            a section with a matrix
+        finetune@sst2-1
+
+Cached nodes get no run; a run with cached nodes only leaves no trace. All records go to the spool,
+so the server's state does not matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic_core import to_jsonable_python
+
+from cloze.core.secrets import redact
+from cloze.core.stages.execute import BuildResult
+from cloze.core.stages.stage import NULL_REPORTER, Reporter
+from cloze.flows.graph import stages
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.tracking import metadata
+from cloze.flows.tracking.node import MlflowNodeReporter
+from cloze.flows.tracking.spool import DIRECTORY, EXPERIMENT, FLUSH_SECONDS, Spool, tracking_uri
+
+CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
+log = logging.getLogger(__name__)
+
+STATUSES = ("FINISHED", "KILLED", "FAILED")  # the worst one last
+
+
+def closed(spool: Spool, seconds: float = FLUSH_SECONDS) -> list[str]:
+    """Close the spool, waiting up to `seconds` for the sender; return warnings."""
+    told = []
+    if not spool.close(seconds):
+        told.append(
+            f"MLflow at {redact(spool.uri)} has not taken all records of this run yet; the rest is "
+            f"kept in {spool.path} "
+            "and sent with the next run at the latest"
+        )
+    refused = spool.refused()
+    if refused:
+        reason = next(iter(refused))
+        told.append(
+            f"MLflow refused {refused.total()} records (the first: {reason}); they are set aside, "
+            f"`cloze doctor` lists them"
+        )
+    return told
+
+
+class MlflowRunLogger:
+    """MLflow records of a pipeline run.
+
+    Call `begin`, then `node` for each attempt at a node and `finished` for each result, then `end`.
+    """
+
+    def __init__(self, runs: Path, experiment: str = EXPERIMENT) -> None:
+        """Open a spool in the runs directory `runs`."""
+        self.spool = Spool(runs / DIRECTORY, tracking_uri(runs), experiment)
+        self.name = ""
+        self._run_id: str | None = None
+        self._config: Mapping[str, Any] = {}
+        self._resolved: Mapping[str, Any] = {}
+        self._parent: str | None = None
+        self._is_single = False
+        self._groups: dict[str, str] = {}  # section -> id of its run
+        self._worst: dict[str, str] = {}  # section -> worst status of its nodes
+        self._changing = threading.Lock()  # nodes run concurrently
+        self._held: dict[str, float] = {}  # metrics of cached nodes, until a run exists
+        if self.spool.has_leftovers():
+            self.spool.start_sender()
+
+    def begin(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        resolved: Mapping[str, Any],
+        run_id: str | None = None,
+    ) -> None:
+        """Start the run; it is recorded when its first node starts.
+
+        Args:
+            name: name of the run.
+            config: config as the user wrote it, for the parameters and `config.yaml`.
+            resolved: complete config of every node, for `resolved.yaml`.
+            run_id: id of a run that other processes may retry; they continue the same MLflow run.
+        """
+        self.name, self._run_id = name, run_id
+        self._config, self._resolved = config, resolved
+
+    def begin_single(self, name: str) -> None:
+        """Start a single command; its node's run is called `name` and has no parent."""
+        self.name, self._is_single = name, True
+
+    def node(self, step: PlannedNode, display: Reporter = NULL_REPORTER) -> MlflowNodeReporter:
+        """Return a node's reporter, a context manager; it passes progress on to `display`."""
+        return MlflowNodeReporter(self, step, display)
+
+    def finished(
+        self, step: PlannedNode, result: BuildResult, record: MlflowNodeReporter | None = None
+    ) -> None:
+        """Record a node's artifact, built now (`record` has its run) or cached."""
+        try:
+            if record is not None:
+                record.result(result)
+            with self._changing:
+                self._headline(step, result)
+        except Exception as error:  # records must not stop the run
+            log.warning(
+                "recording %s failed, the run goes on: %s: %s",
+                step.name,
+                type(error).__name__,
+                error,
+            )
+
+    def _headline(self, step: PlannedNode, result: BuildResult) -> None:
+        """Log the node's metrics and the report in the parent run."""
+        manifest = result.manifest
+        figures = stages.figures(step.node.stage, manifest.summary)
+        named = {metadata.metric_name(step.name, key): value for key, value in figures.items()}
+        if self._parent is None:
+            self._held |= named
+        else:
+            self.spool.metrics(self._parent, named)
+        report = manifest.summary.get("report")
+        if report and self._parent is not None and not result.cached:
+            self.spool.file(self._parent, str(Path(step.artifact).resolve() / report))
+
+    def end(self, status: str = "FINISHED") -> None:
+        """End the run: FINISHED, FAILED or KILLED."""
+        for section, run in self._groups.items():
+            self.spool.end_run(run, self._worst[section])
+        if self._parent is not None:
+            self.spool.end_run(self._parent, status)
+
+    def close(self, seconds: float = FLUSH_SECONDS) -> list[str]:
+        """Wait up to `seconds` for the sender; return warnings."""
+        return closed(self.spool, seconds)
+
+    def start_node_run(self, step: PlannedNode, build_id: str, tags: Mapping[str, str]) -> str:
+        """Start a node's run and its parents; return the node run's id, the build id."""
+        with self._changing:
+            if self._is_single:
+                self.spool.start_sender()
+                return self.spool.start_run(self.name, tags=tags, run=build_id)
+            parent = self._start()
+            if step.name != step.node.section:
+                parent = self._group(step.node.section, parent)
+            self.spool.start_run(step.name, parent, tags, run=build_id)
+        return build_id
+
+    def end_node_run(self, step: PlannedNode, status: str) -> None:
+        """Record that a node's run has ended."""
+        with self._changing:
+            before = self._worst.get(step.node.section, STATUSES[0])
+            self._worst[step.node.section] = max(before, status, key=STATUSES.index)
+
+    def _start(self) -> str:
+        if self._parent is None:
+            self.spool.start_sender()
+            # MLflow's list is narrow and shows the year itself
+            name = f"{self.name} {time.strftime('%m-%d %H:%M')}"
+            tags = {"cloze.kind": "pipeline", "cloze.name": self.name, **metadata.tags()}
+            self._parent = self.spool.start_run(name, tags=tags, run=self._run_id)
+            self.spool.params(self._parent, metadata.of_run(self._config))
+            for file, content in ((CONFIG, self._config), (RESOLVED, self._resolved)):
+                plain = redact(to_jsonable_python(content, fallback=str))
+                self.spool.text(
+                    self._parent, file, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+                )
+            self.spool.metrics(self._parent, self._held)
+        return self._parent
+
+    def _group(self, section: str, parent: str) -> str:
+        if section not in self._groups:
+            tags = {"cloze.kind": "matrix", "cloze.node": section}
+            run = f"{parent}/{section}" if self._run_id else None
+            self._groups[section] = self.spool.start_run(section, parent, tags, run=run)
+        return self._groups[section]

@@ -1,0 +1,245 @@
+"""`python -m cloze.flows.tracking.spool_sender SPOOL EXPERIMENT`: send spooled records to MLflow.
+
+Each run has its own sender. It follows the run's spool until standard input ends, which happens
+when the run ends. It also sends orphans: spools in the directory whose writer and sender are dead.
+It waits for no other sender and takes no spool of a live run (`cloze.flows.tracking.spool.claim`).
+
+`NAME.sent` next to each spool has the offset reached. A record that was sent but not noted when a
+sender died is sent again. Its key, step, time and value are the same, so MLflow stores it once.
+Runs, models and versions are looked up by tags before they are created.
+
+The sender waits for a server that is down. Two kinds of records become dead letters, listed by
+`cloze doctor`: those that MLflow rejects (a metric's name, a deleted run), and those that fail
+`TRIES` times while MLflow accepts others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.core.secrets import redact
+from cloze.flows.tracking.mlflow_writer import METRICS_A_REQUEST, MlflowWriter, stamp
+from cloze.flows.tracking.model_registry import MODEL
+from cloze.flows.tracking.spool import claim, complete
+from cloze.flows.tracking.spool_state import URI, add_dead_letter, connect
+
+REFUSALS = frozenset(  # MLflow's error codes that a retry cannot change
+    {
+        "BAD_REQUEST",
+        "INVALID_PARAMETER_VALUE",
+        "INVALID_STATE",
+        "MALFORMED_REQUEST",
+        "RESOURCE_ALREADY_EXISTS",
+        "RESOURCE_DOES_NOT_EXIST",
+    }
+)
+TRIES = 3  # for a record that fails while MLflow accepts others
+LAST_PASSES = 10  # failed passes after the run has ended, while MLflow accepts others
+RETRY_SECONDS = 2.0
+POLL_SECONDS = 0.5
+
+
+class SpoolSender:
+    """Sends the records of one spool after another."""
+
+    def __init__(self, sender: MlflowWriter) -> None:
+        self._sender = sender
+        self._failures: Counter[tuple[Path, int]] = (
+            Counter()
+        )  # failures of the record at an offset of a spool
+
+    def send(self, spool: Path, stream: IO[bytes], *, is_over: bool) -> bool:
+        """Send new records; return whether there were any.
+
+        Args:
+            stream: the claimed spool.
+            is_over: the spool is complete; it is removed when all of it has arrived.
+
+        Raises:
+            Exception: a record could not be sent.
+        """
+        if is_over:
+            complete(stream, spool.parent)
+        notes = spool.with_suffix(".sent")
+        offset = int(notes.read_text()) if notes.exists() else 0
+        stream.seek(offset)
+        content = stream.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        for size, record in _joined(whole.splitlines(keepends=True)):
+            if record is None:
+                self._set_aside(
+                    spool, {"line": whole[:size].decode(errors="replace")}, "the line is damaged"
+                )
+            else:
+                self._send_or_set_aside(spool, offset, record)
+            whole = whole[size:]
+            offset += size
+            storage.write_bytes(str(notes), str(offset).encode())
+        if is_over:
+            spool.unlink(missing_ok=True)
+            notes.unlink(missing_ok=True)
+        return bool(content)
+
+    def _send_or_set_aside(self, spool: Path, offset: int, record: dict[str, Any]) -> None:
+        """Send a record.
+
+        If it is rejected, send its entries one by one, and set rejected ones aside.
+        Raises:
+            Exception: the record must be sent again later.
+        """
+        try:
+            self._sender.send(record)
+        except Exception as error:
+            reason = _refusal(error)
+            if reason is None:
+                is_writable = self._sender.is_writable()
+                self._failures[spool, offset] += is_writable
+                if not is_writable or self._failures[spool, offset] < TRIES:
+                    raise
+                reason = _first_line(error)
+            parts = _one_by_one(record)
+            if len(parts) == 1:
+                self._set_aside(spool, record, reason)
+                return
+            for part in parts:
+                self._send_or_set_aside(spool, offset, part)
+
+    def _set_aside(self, spool: Path, record: Mapping[str, Any], reason: str) -> None:
+        add_dead_letter(spool, record, reason)
+        print(f"{stamp()} refused: {reason}", flush=True)
+
+
+def _refusal(error: Exception) -> str | None:
+    """Return why MLflow will never accept a record; None: it may."""
+    from mlflow.exceptions import MlflowException
+
+    if isinstance(error, KeyError):
+        return "MLflow has no run for it"
+    if isinstance(error, DataError) or (
+        isinstance(error, MlflowException) and error.error_code in REFUSALS
+    ):
+        return _first_line(error)
+    return None
+
+
+def _joined(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield records with their size in bytes; consecutive metrics of a run are merged.
+
+    A merged record has at most METRICS_A_REQUEST metrics. A damaged line yields None.
+    """
+    held: dict[str, Any] | None = None
+    size = 0
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if held is not None:
+            follows = (
+                record is not None and record["op"] == "metrics" and record["run"] == held["run"]
+            )
+            if follows and len(held["metrics"]) + len(record["metrics"]) <= METRICS_A_REQUEST:
+                held["metrics"] += record["metrics"]
+                size += len(line)
+                continue
+            yield size, held
+            held = None
+        if record is not None and record["op"] == "metrics":
+            held, size = record, len(line)
+        else:
+            yield len(line), record
+    if held is not None:
+        yield size, held
+
+
+def _one_by_one(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Split a record into one per metric, parameter or tag."""
+    if record["op"] == "metrics":
+        return [{**record, "metrics": [metric]} for metric in record["metrics"]]
+    if record["op"] in ("params", "tags"):
+        return [
+            {**record, record["op"]: {name: value}} for name, value in record[record["op"]].items()
+        ]
+    return [dict(record)]
+
+
+def _first_line(error: Exception) -> str:
+    return str(redact((str(error).strip().splitlines() or [type(error).__name__])[0]))
+
+
+def follow(own: Path, uri: str, experiment: str, ended: threading.Event) -> int:
+    """Send a run's spool and orphans until `ended` is set and nothing is left; 0: all has arrived.
+
+    Orphans go first, because the run may resume a run of theirs. After the end the run's own spool
+    goes first, because the run waits for it.
+    """
+    sender = MlflowWriter(
+        connect(uri), uri, experiment, own.parent, os.environ.get("CLOZE_MODEL") or MODEL
+    )
+    replay, is_down, failed_passes = SpoolSender(sender), False, 0
+    with ExitStack() as held:
+        mine = claim(own, shared=True)  # None: the run died at once, and another sender took it
+        if mine is not None:
+            held.enter_context(mine)
+        while True:
+            last = (
+                ended.is_set()
+            )  # read before the spool, so that nothing written before the end is missed
+            others = sorted(path for path in own.parent.glob("*.jsonl") if path != own)
+            has_failed = is_down = is_down and not sender.is_writable()
+            for spool in [] if is_down else [own, *others] if last else [*others, own]:
+                try:
+                    if spool != own:
+                        _send_orphan(replay, spool)
+                    elif mine is not None:
+                        replay.send(own, mine, is_over=last)
+                        if last:
+                            mine = None
+                except Exception as error:  # a failing server delays records, never the run
+                    print(
+                        f"{stamp()} {spool.name}: {type(error).__name__}: {redact(str(error))}",
+                        flush=True,
+                    )
+                    has_failed, is_down = True, not sender.is_writable()
+                    if is_down:  # the others would fail, too
+                        break
+            failed_passes += has_failed and last
+            if last and (not has_failed or is_down or failed_passes == LAST_PASSES):
+                return int(has_failed)
+            if last:
+                time.sleep(RETRY_SECONDS)
+            else:
+                ended.wait(RETRY_SECONDS if has_failed else POLL_SECONDS)
+
+
+def _send_orphan(replay: SpoolSender, spool: Path) -> None:
+    stream = claim(spool, shared=False)
+    if stream is not None:
+        with stream:
+            replay.send(spool, stream, is_over=True)
+
+
+def main() -> int:
+    ended = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    return follow(Path(sys.argv[1]), os.environ[URI], sys.argv[2], ended)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""State next to the spools: MLflow client and experiment, run cursors, dead letters."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloze.core import storage
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+# without this tag, MLflow's UI may show the experiment as traces of language models
+KIND = "mlflow.experimentKind"
+TRAINING = "custom_model_development"
+ARTIFACTS = "mlflow-artifacts"
+URI = "MLFLOW_TRACKING_URI"  # environment variable
+SQLITE = "sqlite:///"
+
+
+def connect(uri: str) -> MlflowClient:
+    """Return a client with short timeouts; callers retry."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault(
+        "MLFLOW_LOGGING_LEVEL", "WARNING"
+    )  # hides a message for each table that it creates
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
+    """Return the experiment's id; create or undelete it, and tag it as model training."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(
+                client.create_experiment(
+                    name, artifact_location=_artifacts(uri), tags={KIND: TRAINING}
+                )
+            )
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sender was faster
+                raise
+            return str(client.get_experiment_by_name(name).experiment_id)
+    if found.lifecycle_stage == "deleted":  # MLflow would reject all records
+        client.restore_experiment(found.experiment_id)
+    if KIND not in found.tags:
+        client.set_experiment_tag(found.experiment_id, KIND, TRAINING)
+    return str(found.experiment_id)
+
+
+def _artifacts(uri: str) -> str | None:
+    """Return the artifacts' location next to a SQLite file; None: the server decides."""
+    if not uri.startswith(SQLITE) or uri == SQLITE:
+        return None
+    return (Path(uri.removeprefix(SQLITE)).resolve().parent / ARTIFACTS).as_uri()
+
+
+@contextmanager
+def one_at_a_time(directory: Path, name: str) -> Iterator[None]:
+    """Hold a lock among the processes of a spools' directory.
+
+    Args:
+        name: file of the lock. Lookup and creation share a lock, so two processes create it once.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+# Cursors: how far the records of each MLflow run have come; a run may be resumed later.
+
+DIRECTORY = "runs"  # below the directory of the spools
+CURSORS_LOCK = "cursors.lock"
+NONE = -1
+SAMPLES = "system"  # series whose steps count samples; all other series count training steps
+MODE = "?workflowType=machine_learning"  # else MLflow shows the page for language models
+
+
+@dataclass(slots=True)
+class RunCursor:
+    """Cursor of a run.
+
+    Attributes:
+        step: highest recorded step; -1: none.
+        sample: highest recorded sample; -1: none.
+        attempt: number of starts.
+        experiment: MLflow's id of the experiment; empty: MLflow does not know the run.
+        mlflow: MLflow's id of the run.
+    """
+
+    step: int = NONE
+    sample: int = NONE
+    attempt: int = 0
+    experiment: str = ""
+    mlflow: str = ""
+
+    def see(self, record: Mapping[str, Any]) -> None:
+        """Update the cursor with a record of the run."""
+        if record["op"] == "start":
+            self.attempt = max(self.attempt, record.get("attempt", 1))
+        if record["op"] == "metrics":
+            highest = max((step for _, _, step, _ in record["metrics"]), default=NONE)
+            if record.get("series") == SAMPLES:
+                self.sample = max(self.sample, highest)
+            else:
+                self.step = max(self.step, highest)
+
+    def with_all_of(self, other: RunCursor) -> RunCursor:
+        """Return the maximum of both cursors, with this one's ids."""
+        step, sample = max(self.step, other.step), max(self.sample, other.sample)
+        return replace(self, step=step, sample=sample, attempt=max(self.attempt, other.attempt))
+
+
+def read(directory: Path, run: str) -> RunCursor:
+    """Return the cursor of `run` (Cloze's id); empty: the run is unknown."""
+    try:
+        return RunCursor(**json.loads(_file(directory, run).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return RunCursor()
+
+
+def write(directory: Path, run: str, memory: RunCursor) -> None:
+    """Store how far a run's records have come; concurrent writers are merged."""
+    _change(directory, run, lambda known: known.with_all_of(memory))
+
+
+def write_ids(directory: Path, run: str, experiment: str, mlflow: str) -> None:
+    """Store MLflow's ids of a run."""
+    _change(directory, run, lambda known: replace(known, experiment=experiment, mlflow=mlflow))
+
+
+def restore(directory: Path, run: str, records: Iterable[Mapping[str, Any]]) -> None:
+    """Store the cursor of a killed run from the records of its spool."""
+    memory = RunCursor()
+    for record in records:
+        if record.get("run") == run:
+            memory.see(record)
+    write(directory, run, memory)
+
+
+def page(directory: Path, run: str, server: str) -> str | None:
+    """Return the URL of a run's page on an MLflow server; None: MLflow does not know the run.
+
+    Args:
+        run: Cloze's id; for a node, the build id.
+        server: `http://HOST:PORT`.
+    """
+    known = read(directory, run)
+    if not known.mlflow:
+        return None
+    return f"{server.rstrip('/')}/#/experiments/{known.experiment}/runs/{known.mlflow}{MODE}"
+
+
+def _change(directory: Path, run: str, change: Callable[[RunCursor], RunCursor]) -> None:
+    with one_at_a_time(directory, CURSORS_LOCK):
+        known = read(directory, run)
+        changed = change(known)
+        if changed != known:
+            storage.write_bytes(str(_file(directory, run)), json.dumps(asdict(changed)).encode())
+
+
+def _file(directory: Path, run: str) -> Path:
+    return directory / DIRECTORY / f"{run.replace('/', '_')}.json"
+
+
+# Dead letters: records that MLflow rejects, kept with the reason, so that the others arrive. `cloze
+# doctor` lists them.
+
+FILE = Path("refused") / "records.jsonl"  # below the directory of the spools
+REFUSED_LOCK = "refused.lock"
+
+
+def add_dead_letter(spool: Path, record: Mapping[str, Any], reason: str) -> None:
+    """Append a record that MLflow will never accept."""
+    path = spool.parent / FILE
+    path.parent.mkdir(exist_ok=True)
+    entry = {"time": time.time(), "spool": spool.name, "reason": reason, "record": record}
+    with one_at_a_time(spool.parent, REFUSED_LOCK), path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(entry) + "\n")
+
+
+def count_dead_letters(directory: Path, spool: str | None = None) -> Counter[str]:
+    """Return the number of rejected records by reason, of one spool or of all."""
+    return Counter(
+        entry["reason"] for entry in _entries(directory) if spool in (None, entry.get("spool"))
+    )
+
+
+def requeue(directory: Path) -> int:
+    """Move the dead letters into a new spool for the next sender; return their number."""
+    with one_at_a_time(directory, REFUSED_LOCK):
+        records = [
+            json.dumps(entry["record"]) + "\n"
+            for entry in _entries(directory)
+            if "op" in entry["record"]
+        ]
+        if records:
+            path = directory / f"{int(time.time() * 1000)}-again.jsonl"
+            new = path.with_suffix(".new")  # no sender takes an incomplete file
+            new.write_text("".join(records), encoding="utf-8")
+            new.rename(path)
+        (directory / FILE).unlink(missing_ok=True)
+    return len(records)
+
+
+def _entries(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield all complete entries."""
+    path = directory / FILE
+    for line in (
+        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ()
+    ):
+        with suppress(ValueError):
+            yield json.loads(line)

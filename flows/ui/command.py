@@ -1,0 +1,130 @@
+"""The command `cloze ui`: supervise the servers, or print the addresses of running ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from cloze.core.artifacts import lock
+from cloze.core.errors import UsageError
+from cloze.flows.graph import plan
+from cloze.flows.ui import processes, state
+from cloze.flows.ui.services import choose_port, grace_seconds, mlflow_elsewhere, services
+from cloze.flows.ui.supervisor import Supervisor
+from cloze.flows.views import terminal
+
+USUAL_PORTS = {"prefect": 4200, "mlflow": 5000, "page": 8090}
+START_SECONDS = 180.0  # a second `cloze ui` waits this long for the addresses
+TITLES = {"page": "Runs", "prefect": "Prefect", "mlflow": "MLflow"}
+
+
+def runs_of_home() -> Path:
+    """Return `$CLOZE_RUNS`, or `runs`, below `$CLOZE_HOME` or the working directory."""
+    return (Path(os.environ.get("CLOZE_HOME") or Path.cwd()) / plan.runs_directory()).resolve()
+
+
+def serve(asked: Mapping[str, int | None], as_json: bool) -> None:
+    """Supervise until Ctrl-C, or print the addresses of the running servers.
+
+    Args:
+        asked: ports of `page`, `prefect` and `mlflow`; None: the default port or the next free one.
+
+    Raises:
+        UsageError: a requested port is taken, or the servers run on another one.
+    """
+    runs, screen = runs_of_home(), terminal.console()
+    if not state.is_running(runs):
+        try:
+            with lock.locked(str(state.directory(runs))):
+                _supervise(runs, asked, screen, as_json)
+            return
+        except UsageError:
+            if not state.is_running(runs):
+                raise
+            # another `cloze ui` started first
+    _attach(runs, asked, screen, as_json)
+
+
+def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
+    left = processes.marked_processes(state.directory(runs))
+    if left:  # its supervisor was killed; flows save checkpoints
+        screen.print(f"ending {len(left)} processes that an earlier `cloze ui` left behind …")
+        processes.end(left, grace_seconds())
+    usual = dict(USUAL_PORTS)
+    if elsewhere := mlflow_elsewhere(runs):
+        del usual["mlflow"]
+        if asked["mlflow"] is not None:
+            raise UsageError(
+                f"--mlflow-port {asked['mlflow']}: runs record to {elsewhere};"
+                " unset MLFLOW_TRACKING_URI for a server here"
+            )
+    chosen: dict[str, int] = {}
+    for name in sorted(usual, key=lambda name: asked[name] is None):  # requested ports first
+        chosen[name] = choose_port(usual[name], asked[name], _option(name), chosen.values())
+
+    def tell(line: str) -> None:
+        screen.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", soft_wrap=True)
+
+    def up(now: Mapping[str, Any]) -> None:
+        show(now, screen, as_json)
+        screen.print("Ctrl-C ends them.")
+
+    screen.print("starting Prefect, MLflow and the dashboard …")
+    servers = services(chosen["prefect"], chosen.get("mlflow"))
+    Supervisor(runs, servers, chosen["page"], tell=tell, up=up).run()
+
+
+def _attach(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    now = state.running(runs)
+    while (
+        now.get("state", "starting") == "starting"
+        and state.is_running(runs)
+        and time.monotonic() < deadline
+    ):
+        time.sleep(0.2)
+        now = state.running(runs)
+    if not now:
+        raise UsageError(f"the `cloze ui` of {runs} has just ended; run it again")
+    for name, port in asked.items():
+        if port is not None and not str(now[name]).endswith(f":{port}"):
+            raise UsageError(
+                f"{_option(name)} {port}: these servers run already, at {now[name]}, in process"
+                f" {now['pid']}; end that one first"
+            )
+    show(now, screen, as_json)
+    screen.print(f"They run in process {now['pid']}, which ends them at Ctrl-C.")
+
+
+def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
+    """Print addresses, deployments, and services that are not up.
+
+    Args:
+        as_json: also print a JSON object to standard output.
+    """
+    for name, title in TITLES.items():
+        screen.print(f"{title:<9}{now[name]}", soft_wrap=True)
+    for service in now["services"].values():
+        if service["state"] != "up":
+            where = escape(service["log"])
+            screen.print(
+                f"{service['title']} [yellow]is {service['state']}[/], see {where}", soft_wrap=True
+            )
+    screen.print(f"{len(now['deployments'])} deployments: {', '.join(now['deployments'])}")
+    screen.print(f"In other terminals: export PREFECT_API_URL={now['api']}", soft_wrap=True)
+    if as_json:
+        told = {name: now[name] for name in (*TITLES, "api", "deployments", "pid", "services")}
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
+
+
+def _option(server: str) -> str:
+    return f"--{'dashboard' if server == 'page' else server}-port"

@@ -1,0 +1,161 @@
+"""The dashboard: runs, servers, slots and champion on one page.
+
+It reads run records and the state of the servers, and changes nothing. Graphs, logs and progress
+are in Prefect. The page is one file, works without scripts, and its template escapes all text. A
+nonce allows its script and its style.
+
+Routes: `/` the page; `/health` answers `ok`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from cloze.core.humanize import format_duration, format_metrics, templates_in
+from cloze.flows.machine import slots
+from cloze.flows.nightly.journal import Champion, Journal
+from cloze.flows.run import status_file
+from cloze.flows.ui import state
+from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware
+
+TEMPLATES = Path(__file__).parent / "templates"
+REFRESH_SECONDS, IDLE_SECONDS = 3, 15
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def serve(runs: Path, port: int) -> None:
+    """Serve the dashboard of a runs directory until the process ends."""
+    import uvicorn
+
+    uvicorn.run(
+        application(runs, port), host=LOOPBACK, port=port, log_level="warning", access_log=False
+    )
+
+
+def application(runs: Path, port: int) -> ASGIApp:
+    """Return the ASGI application for requests to `port` of this machine."""
+
+    def health(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    def page(request: Request) -> Response:
+        servers = state.running(runs)
+        rows = run_rows(runs, servers.get("prefect"))
+        nonce = secrets.token_urlsafe(16)
+        busy = (
+            any(row["state"] == status_file.RUNNING for row in rows) or servers.get("state") != "up"
+        )
+        environment = templates_in(TEMPLATES)
+        environment.filters |= {"moment": _moment, "figures": format_metrics}
+        content = environment.get_template("page.html").render(
+            nonce=nonce,
+            seconds=REFRESH_SECONDS if busy else IDLE_SECONDS,
+            place=str(runs),
+            runs=rows,
+            links={"Prefect": servers.get("prefect"), "MLflow": servers.get("mlflow")},
+            servers=server_rows(servers),
+            slots=slot_rows(),
+            champion=_champion(runs),
+        )
+        policy = (
+            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; "
+            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": policy})
+
+    return LoopbackOnlyMiddleware(
+        Starlette(routes=[Route("/", page), Route("/health", health)]), port
+    )
+
+
+def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
+    """Return a row for the newest start of each run, newest first.
+
+    Args:
+        prefect: address of Prefect's pages, for links to flow runs.
+    """
+    rows = []
+    newest = sorted(
+        status_file.all_records(runs).values(), key=lambda found: -float(found["started"])
+    )
+    for found in newest:
+        nodes = found["nodes"]
+        errors = [
+            f"{name}: {node['error']}"
+            for name, node in nodes.items()
+            if node.get("error") and node["state"] in (status_file.FAILED, status_file.CRASHED)
+        ]
+        flow_run = found.get("prefect") if prefect else None
+        rows.append(
+            {
+                "name": found["run"],
+                "state": found["state"],
+                "started": _moment(found["started"]),
+                "took": format_duration((found["ended"] or time.time()) - found["started"]),
+                "done": sum(node["state"] in ("finished", "cached") for node in nodes.values()),
+                "total": len(nodes),
+                "now": [_now(name, node) for name, node in nodes.items() if _is_active(node)],
+                "error": errors[0] if errors else str(found.get("error") or ""),
+                "link": f"{prefect}/runs/flow-run/{flow_run}" if flow_run else None,
+            }
+        )
+    return rows
+
+
+def _is_active(node: Mapping[str, Any]) -> bool:
+    return node["state"] in (status_file.RUNNING, status_file.QUEUED)
+
+
+def _now(name: str, node: Mapping[str, Any]) -> str:
+    return f"{name}: {node['why']}" if node["state"] == status_file.QUEUED else name
+
+
+def server_rows(servers: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each server in `state.json`."""
+    return [
+        {
+            **{key: service[key] for key in ("title", "state", "address", "restarts", "last")},
+            "uptime": format_duration(time.time() - service["since"]) if service["since"] else "",
+        }
+        for service in servers.get("services", {}).values()
+    ]
+
+
+def slot_rows() -> list[tuple[str, str, str]]:
+    """Return run, node and slots of each holder of slots on this machine."""
+    taken: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for holder in slots.holders():
+        taken[holder.run, holder.node].append(holder.slot)
+    rows = []
+    for (run, node), held in taken.items():
+        gpus = [slot for slot in held if slot.startswith(slots.GPU)]
+        cores = len(held) - len(gpus)
+        counted = [*gpus, *([f"{cores} core{'s' if cores != 1 else ''}"] if cores else [])]
+        rows.append((run, node, " ".join(counted)))
+    return rows
+
+
+def _champion(runs: Path) -> Champion | None:
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return Journal(runs).champion()
+    return None
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

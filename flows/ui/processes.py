@@ -1,0 +1,66 @@
+"""Processes of `cloze ui`, found by environment variables that all descendants inherit."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+MARK = "CLOZE_SERVERS"  # state directory of the supervisor that started the process
+SERVICE = "CLOZE_SERVICE"  # name of the service that started the process
+POLL_SECONDS = 0.05
+
+
+def marked_processes(directory: Path, service: str | None = None) -> list[psutil.Process]:
+    """Return this user's processes that descend from the supervisor of a state directory.
+
+    Args:
+        service: only descendants of this service. None: all but this process and its descendants.
+    """
+    mine = {os.getpid()}
+    if service is None:
+        mine |= {child.pid for child in psutil.Process().children(recursive=True)}
+    wanted = {MARK: str(directory.resolve()), **({SERVICE: service} if service else {})}
+    found = []
+    for process in psutil.process_iter(["uids"]):
+        uids = process.info["uids"]
+        if process.pid in mine or uids is None or uids.real != os.getuid() or not _runs(process):
+            continue
+        with suppress(psutil.Error, OSError):
+            environment = process.environ()
+            if all(environment.get(name) == value for name, value in wanted.items()):
+                found.append(process)
+    return found
+
+
+def end(processes: Iterable[psutil.Process], grace: float) -> None:
+    """Send SIGTERM to processes, wait up to `grace` seconds, and kill the rest.
+
+    Only processes whose parent is not in the list get SIGTERM: each ends its own children.
+    """
+    listed = list(dict.fromkeys(processes))
+    numbers = {process.pid for process in listed}
+    for process in listed:
+        with suppress(psutil.Error):
+            if process.ppid() not in numbers:
+                process.terminate()
+    deadline = time.monotonic() + grace
+    while (left := list(filter(_runs, listed))) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    deadline = time.monotonic() + 5
+    while any(map(_runs, left)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Return whether a process is alive; a zombie is not."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False

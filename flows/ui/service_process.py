@@ -1,0 +1,165 @@
+"""A supervised server: start, health check, restart with exponential backoff, stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloze.core.processes import PARENT_PID, describe_exit
+from cloze.flows.ui import processes
+from cloze.flows.ui.services import Service
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a restart
+STABLE_SECONDS = 60.0  # after this uptime, the backoff starts over
+MOST_CHARACTERS = 200  # of the error in a message
+_ERROR = re.compile(r"\(?[\w.]*(Error|Exception)\b.*")  # last line of a traceback
+
+
+class ServiceProcess:
+    """A service and its process. The main thread calls `supervise`, another one `check_health`.
+
+    Attributes:
+        state: `waiting` (for its start or restart), `starting`, `up`, `silent` (runs but does not
+            answer), `ended`.
+        last: how the process ended last time.
+        messages: messages for the terminal; the supervisor removes them.
+    """
+
+    def __init__(self, service: Service, logs: Path, environment: Mapping[str, str]) -> None:
+        self.service, self.log = service, logs / f"{service.name}.log"
+        self.environment = {
+            **os.environ,
+            **environment,
+            processes.SERVICE: service.name,
+            PARENT_PID: str(os.getpid()),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+        self.state, self.restarts, self.since, self.last = "waiting", 0, 0.0, ""
+        self.has_been_up = False
+        self.messages: list[str] = []
+        self._pause, self._not_before = FIRST_PAUSE, 0.0
+        self._cleaning: threading.Thread | None = None
+
+    def supervise(self, ready: bool) -> None:
+        """Record that the process has ended, or start it if it is due and `ready`."""
+        if self.process is not None:
+            code = self.process.poll()
+            if code is not None:
+                self._ended(code)
+        elif ready and time.monotonic() >= self._not_before and not self._is_cleaning():
+            self._start()
+
+    def check_health(self) -> None:
+        """Query the server's health; takes up to two seconds."""
+        process = self.process
+        if process is None or process.poll() is not None:
+            return
+        fine = self.service.health is None or answers(self.service.health)
+        if self.process is process and self.state != "ended":
+            if fine:
+                self.state, self.has_been_up = "up", True
+            elif self.state == "up":
+                self.state = "silent"
+
+    def ask_to_end(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended; for use after `ask_to_end`."""
+        if self.process is not None and self.process.poll() is None:
+            return False
+        self.state = "ended"
+        return True
+
+    def kill(self) -> None:
+        """Kill the process group."""
+        if self.process is not None and self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.state = "ended"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the service's entry in `state.json`."""
+        return {
+            "title": self.service.title,
+            "state": self.state,
+            "address": self.service.address,
+            "port": self.service.port,
+            "pid": None if self.process is None else self.process.pid,
+            "since": self.since,
+            "restarts": self.restarts,
+            "last": self.last,
+            "log": str(self.log),
+        }
+
+    def _start(self) -> None:
+        guardian = [sys.executable, "-m", "cloze.flows.ui.process_guard"]
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*guardian, *self.service.command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,  # Ctrl-C in the terminal reaches only the supervisor
+            )
+        self.since, self.state = time.time(), "starting"
+
+    def _ended(self, code: int) -> None:
+        self.process, self.state = None, "waiting"
+        self._cleaning = threading.Thread(target=self._end_leftovers, daemon=True)
+        self._cleaning.start()
+        if time.time() > self.since + STABLE_SECONDS:
+            self._pause = FIRST_PAUSE
+        self._not_before = time.monotonic() + self._pause
+        self.last = f"{describe_exit(code)}{last_error(self.log)}"
+        self.messages.append(
+            f"{self.service.title} {self.last}; restart in {self._pause:.0f} s, log: {self.log}"
+        )
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self.restarts += 1
+
+    def _is_cleaning(self) -> bool:
+        return self._cleaning is not None and self._cleaning.is_alive()
+
+    def _end_leftovers(self) -> None:
+        """End processes that the server left behind; flows of a worker save checkpoints."""
+        left = processes.marked_processes(self.log.parent, self.service.name)
+        processes.end(left, self.service.grace)
+
+
+def answers(url: str) -> bool:
+    """Return whether a server answers a GET of `url`, including with 401 or 403."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except urllib.error.HTTPError as error:
+        return error.code in (401, 403)
+    except (OSError, ValueError):
+        return False
+
+
+def last_error(log: Path) -> str:
+    """Return the last error in a log, or else its last line, truncated and in brackets."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - 16384))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    error = next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1:] and lines[-1])
+    return f" ({error[:MOST_CHARACTERS]})" if error else ""

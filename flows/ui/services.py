@@ -1,0 +1,172 @@
+"""The servers of `cloze ui`: commands, addresses, environment, start conditions."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cloze.core.errors import UsageError
+from cloze.core.processes import free_ports
+from cloze.core.stages.execution import Execution
+from cloze.flows.tracking.spool import tracking_uri
+from cloze.flows.ui import processes, state
+from cloze.flows.ui.loopback_guard import LOOPBACK, names, origins
+
+POOL = "cloze"
+GRACE_MARGIN = 20.0  # seconds for a flow to end and report, added to the ranks' grace period
+SERVER_GRACE = 10.0
+NEARBY = 50  # ports tried after the default one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A server that the supervisor keeps running.
+
+    Attributes:
+        name: name of the log and of the entry in `state.json`.
+        title: name for people.
+        module: arguments of `python -m`.
+        port: port that it listens on; None: none.
+        health: URL that answers 200 when the server is up; None: up means that it runs.
+        after_deploy: start only after the deployments were sent.
+        grace: grace period in seconds.
+    """
+
+    name: str
+    title: str
+    module: tuple[str, ...]
+    port: int | None = None
+    health: str | None = None
+    after_deploy: bool = False
+    grace: float = SERVER_GRACE
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", *self.module]
+
+    @property
+    def address(self) -> str | None:
+        """URL of the server's pages."""
+        return None if self.port is None else address(self.port)
+
+
+def address(port: int) -> str:
+    """Return the URL of a port of this machine."""
+    return f"http://{LOOPBACK}:{port}"
+
+
+def grace_seconds() -> float:
+    """Return the grace period of a cancelled flow: that of the ranks plus a margin, in seconds."""
+    return Execution().min_grace_seconds + GRACE_MARGIN
+
+
+def services(prefect: int, mlflow: int | None) -> tuple[Service, ...]:
+    """Return the servers in start order. Without a port, MLflow's server is left out."""
+    found = [
+        Service(
+            name="prefect",
+            title="Prefect",
+            module=("cloze.flows.ui.prefect_server", str(prefect)),
+            port=prefect,
+            health=f"{address(prefect)}/api/health",
+        )
+    ]
+    if mlflow is not None:
+        hosts, pages = ",".join(sorted(names(mlflow))), ",".join(origins(mlflow))
+        found.append(
+            Service(
+                name="mlflow",
+                title="MLflow",
+                module=(
+                    "mlflow", "server", "--host", LOOPBACK, "--port", str(mlflow), "--workers", "1",
+                    "--allowed-hosts", hosts, "--cors-allowed-origins", pages,
+                ),
+                port=mlflow,
+                health=f"{address(mlflow)}/health",
+            )
+        )  # fmt: skip
+    worker = f"prefect worker start --pool {POOL} --type process --name"
+    found.append(
+        Service(
+            name="worker",
+            title="Prefect's worker",
+            module=(*worker.split(), f"cloze-ui {socket.gethostname()}"),
+            after_deploy=True,
+            grace=grace_seconds(),
+        )
+    )
+    return tuple(found)
+
+
+def mlflow_elsewhere(runs: Path) -> str | None:
+    """Return the address of the MLflow server in use; None: runs are recorded in a database."""
+    uri = tracking_uri(runs)
+    return without_user(uri.rstrip("/")) if uri.startswith(("http://", "https://")) else None
+
+
+def without_user(url: str) -> str:
+    """Return the URL without user and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def environment(runs: Path, prefect_port: int) -> dict[str, str]:
+    """Return the variables for all servers and flows: paths and addresses, no telemetry.
+
+    Prefect's home is in the state directory, so the user's profiles and database are not changed.
+    `PREFECT_HOME`, a database URL and authentication settings in the environment are kept.
+    """
+    place = state.directory(runs).resolve()
+    home = Path(os.environ.get("CLOZE_HOME") or Path.cwd())
+    return {
+        "PREFECT_API_URL": f"{address(prefect_port)}/api",
+        "PREFECT_HOME": os.environ.get("PREFECT_HOME") or str(place / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "CLOZE_HOME": str(home.resolve()),  # working directory of deployed flows
+        # seconds to wait for another writer of Prefect's SQLite; the default of 10 is too short on
+        # a busy machine
+        "PREFECT_SERVER_DATABASE_TIMEOUT": os.environ.get("PREFECT_SERVER_DATABASE_TIMEOUT")
+        or "60",
+        "DO_NOT_TRACK": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        # not an argument, which every user can read: it may contain a password
+        "MLFLOW_BACKEND_STORE_URI": tracking_uri(runs),
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # saves nine unused processes
+        processes.MARK: str(place),
+        "CLOZE_RUNS": str(runs.resolve()),
+    }
+
+
+def choose_port(usual: int, asked: int | None, option: str, taken: Collection[int] = ()) -> int:
+    """Return a free port outside `taken`: the requested one, the default, or a later one.
+
+    Raises:
+        UsageError: the port requested with `option` is not free.
+    """
+    if asked is not None:
+        if asked in taken or not is_free(asked):
+            raise UsageError(
+                f"{option} {asked} is taken by another program; name another port, or leave the "
+                f"option out"
+            )
+        return asked
+    for port in range(usual, min(usual + NEARBY, 65536)):
+        if port not in taken and is_free(port):
+            return port
+    return next(port for port in free_ports(len(taken) + 1) if port not in taken)
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on this port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,343 @@
+"""Open dataset shard: its schema metadata and the flat buffers of its record batches."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.core.ragged import I64
+from cloze.pipeline.dataset.schema import DatasetInfo, ShardLayout, dataset_schema
+
+MASKS = "masks"
+
+# Numbers of the flat buffers of a record batch.
+ID_OFFSETS, IDS, SEGMENT_START, VALID, LABELS, MASK_OFFSETS, POSITION_OFFSETS, POSITIONS = range(8)
+REPLACEMENT_OFFSETS, REPLACEMENTS, DOCUMENTS, SENTENCES, BOUNDARY_OFFSETS, BOUNDARIES = range(8, 14)
+BUFFERS = 14
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Location of the values of one record batch.
+
+    Attributes:
+        arrays: array with the values of each buffer. Uncompressed shards: the whole file, shared by
+            all record batches; else one array per buffer.
+        begins: int64 [BUFFERS], start of each buffer in its array.
+        sizes: int64 [BUFFERS], elements of each buffer; 0 for none.
+        unpacked: decompressed bytes; 0 if memory-mapped.
+    """
+
+    arrays: list[npt.NDArray[Any]]
+    begins: I64
+    sizes: I64
+    unpacked: int
+
+
+class ShardFile:
+    """Open shard.
+
+    Args:
+        file: path of the shard.
+        masks: the stored masks will be read.
+
+    Raises:
+        DataError: the file is damaged or no dataset shard.
+    """
+
+    def __init__(self, file: str, masks: bool = True) -> None:
+        self.file = file
+        try:
+            self._buffer = _bytes_of(file)
+            self._reader = self._open(None)
+            self.info = DatasetInfo.from_schema(self._reader.schema, file)
+            self.layout = ShardLayout.from_schema(self._reader.schema, file)
+            self.dtypes = _dtypes(self._reader.schema, self.info)
+            self.rows, self.bins = self._count()
+            views = {dtype: _array(self._buffer, dtype) for dtype in set(self.dtypes)}
+            self._arrays = [views[dtype] for dtype in self.dtypes]
+            if not masks:
+                names = self._reader.schema.names
+                self._reader = self._open(
+                    [number for number, name in enumerate(names) if name != MASKS]
+                )
+        except DataError:
+            raise
+        except (
+            pa.ArrowException,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ) as error:
+            raise DataError(
+                f"{file} is damaged or no dataset shard ({error}); make the dataset again"
+            ) from error
+
+    def _open(self, fields: list[int] | None) -> pa.RecordBatchFileReader:
+        options = pa.ipc.IpcReadOptions(
+            use_threads=False, **({} if fields is None else {"included_fields": fields})
+        )
+        return pa.ipc.open_file(pa.BufferReader(self._buffer), options=options)
+
+    def _count(self) -> tuple[I64, I64]:
+        """Return rows and length bin of each record batch, from the layout or the batches."""
+        batches = self._reader.num_record_batches
+        if self.layout is None:
+            reader = self._open([self._reader.schema.get_field_index("segment_start")])
+            sizes = np.array(
+                [reader.get_batch(number).num_rows for number in range(batches)], np.int64
+            )
+            return sizes, np.zeros(batches, np.int64)
+        sizes, bins = self.layout.batches()
+        if len(sizes) != batches:
+            raise DataError(
+                f"{self.file} is damaged (it has {batches} record batches, its layout says "
+                f"{len(sizes)}); make the dataset again"
+            )
+        return sizes, bins
+
+    def record_batch(self, number: int) -> RecordBatch:
+        """Return the record batch with this number.
+
+        Raises:
+            DataError: the record batch is damaged.
+        """
+        try:
+            batch = self._reader.get_batch(number)
+            batch.validate()
+            if batch.num_rows != self.rows[number]:
+                raise ValueError(
+                    f"record batch {number} has {batch.num_rows} rows, the layout says "
+                    f"{self.rows[number]}"
+                )
+            buffers, least = _buffers(batch)
+            sizes = [
+                0 if b is None else b.size // dtype.itemsize
+                for b, dtype in zip(buffers, self.dtypes, strict=True)
+            ]
+            if (np.array(sizes) < least).any():
+                raise ValueError(f"record batch {number} lacks values")
+            return self._mapped(buffers, np.array(sizes, np.int64)) or self._unpacked(
+                buffers, np.array(sizes, np.int64)
+            )
+        except (
+            pa.ArrowException,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ) as error:
+            raise DataError(
+                f"{self.file} is damaged or no dataset shard ({error}); make the dataset again"
+            ) from error
+
+    def _mapped(self, buffers: list[pa.Buffer | None], sizes: I64) -> RecordBatch | None:
+        """Return the record batch as places in the file; None if a buffer is not in the file."""
+        begins = np.zeros(BUFFERS, np.int64)
+        for place, buffer in enumerate(buffers):
+            if buffer is None or not buffer.size:
+                continue
+            at = buffer.address - self._buffer.address
+            if at < 0 or at + buffer.size > self._buffer.size:
+                return None
+            begins[place], rest = divmod(at, self.dtypes[place].itemsize)
+            if rest:
+                raise ValueError("a buffer is not aligned")
+        return RecordBatch(self._arrays, begins, sizes, 0)
+
+    def _unpacked(self, buffers: list[pa.Buffer | None], sizes: I64) -> RecordBatch:
+        arrays = [_array(buffer, dtype) for buffer, dtype in zip(buffers, self.dtypes, strict=True)]
+        return RecordBatch(
+            arrays, np.zeros(BUFFERS, np.int64), sizes, sum(array.nbytes for array in arrays)
+        )
+
+
+def _array(buffer: pa.Buffer | None, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """View the buffer as an array without a copy; a single 0 if empty, so index 0 is readable."""
+    count = 0 if buffer is None else buffer.size // dtype.itemsize
+    return (
+        np.zeros(1, dtype) if buffer is None or not count else np.frombuffer(buffer, dtype, count)
+    )
+
+
+def _bytes_of(file: str) -> pa.Buffer:
+    """Return the file's bytes: memory-mapped if local (no open descriptor), else in memory."""
+    if storage.is_local(file):
+        with pa.memory_map(storage.filesystem(file)[1]) as mapped:
+            return mapped.read_buffer()
+    with storage.open_input(file) as handle:
+        return pa.py_buffer(handle.read())
+
+
+def _dtypes(schema: pa.Schema, info: DatasetInfo) -> list[np.dtype[Any]]:
+    """Return the dtype of each buffer; raises `ValueError` for a missing column or wrong type."""
+    ids = np.dtype(schema.field("input_ids").type.value_type.to_pandas_dtype())
+    for field in dataset_schema(info, ids):
+        if schema.field(field.name).type != field.type:
+            raise ValueError(
+                f"the column {field.name} is {schema.field(field.name).type}, not {field.type}"
+            )
+    kinds: dict[int, Any] = {
+        IDS: ids,
+        REPLACEMENTS: ids,
+        VALID: np.uint8,
+        LABELS: np.int8,
+        DOCUMENTS: np.uint64,
+    }
+    kinds |= {POSITIONS: np.uint16, BOUNDARIES: np.uint16}
+    return [np.dtype(kinds.get(place, np.int32)) for place in range(BUFFERS)]
+
+
+def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
+    """Return the flat buffers and the minimum number of elements of each, int64 [BUFFERS]."""
+    rows = batch.num_rows
+    found: list[pa.Buffer | None] = [None] * BUFFERS
+    least = np.zeros(BUFFERS, np.int64)
+    ids, labels, source = (
+        batch.column("input_ids"),
+        batch.column("pair_label"),
+        batch.column("source"),
+    )
+    if any(column.offset for column in batch.columns):
+        raise ValueError("a column begins in the middle of its buffers")
+    found[ID_OFFSETS], found[IDS] = ids.buffers()[1], ids.values.buffers()[1]
+    found[SEGMENT_START] = batch.column("segment_start").buffers()[1]
+    found[VALID], found[LABELS] = labels.buffers()
+    found[DOCUMENTS], found[SENTENCES] = (
+        source.field(name).buffers()[1] for name in ("document", "offset")
+    )
+    least[[ID_OFFSETS]] = rows + 1
+    least[[SEGMENT_START, LABELS, DOCUMENTS, SENTENCES]] = rows
+    if labels.null_count:
+        least[VALID] = -(-rows // 8)
+    else:
+        found[VALID] = None
+    if MASKS in batch.schema.names:
+        masks = batch.column(MASKS)
+        positions, replacements = masks.values.field("positions"), masks.values.field("input_ids")
+        found[MASK_OFFSETS] = masks.buffers()[1]
+        found[POSITION_OFFSETS], found[POSITIONS] = (
+            positions.buffers()[1],
+            positions.values.buffers()[1],
+        )
+        found[REPLACEMENT_OFFSETS], found[REPLACEMENTS] = (
+            replacements.buffers()[1],
+            replacements.values.buffers()[1],
+        )
+        least[[MASK_OFFSETS]] = rows + 1
+    if "boundaries" in batch.schema.names:
+        boundaries = batch.column("boundaries")
+        found[BOUNDARY_OFFSETS], found[BOUNDARIES] = (
+            boundaries.buffers()[1],
+            boundaries.values.buffers()[1],
+        )
+        least[BOUNDARY_OFFSETS] = rows + 1
+    return found, least
+
+
+# Index of a split's record batches, filled on demand.
+
+CACHE_BYTES = 256 << 20  # bytes of decompressed record batches
+
+
+class RecordBatchIndex:
+    """Record batches, numbered over all shards.
+
+    Attributes:
+        files: open shards.
+        file_of: int64 [batches], shard of each record batch.
+        begins: int64 [batches, BUFFERS], `RecordBatch.begins` of the loaded record batches.
+        sizes: int64 [batches, BUFFERS], `RecordBatch.sizes` of the loaded record batches.
+        group: int64 [batches]; equal numbers have the same arrays.
+    """
+
+    def __init__(self, files: list[ShardFile]) -> None:
+        counts = [len(opened.rows) for opened in files]
+        self.files = files
+        self.file_of = np.repeat(np.arange(len(counts)), counts)
+        self._number = np.concatenate(
+            [np.zeros(0, np.int64), *(np.arange(count) for count in counts)]
+        )
+        self.begins = np.zeros((sum(counts), BUFFERS), np.int64)
+        self.sizes = np.zeros((sum(counts), BUFFERS), np.int64)
+        self.group = np.zeros(sum(counts), np.int64)
+        self._is_found = np.zeros(sum(counts), np.bool_)
+        self._found: dict[int, RecordBatch] = {}
+        self._unpacked: OrderedDict[int, int] = (
+            OrderedDict()
+        )  # record batch -> bytes, least recently used first
+        self.unpacked_bytes = 0
+
+    def __getitem__(self, batch: int) -> RecordBatch:
+        """Return a loaded record batch."""
+        return self._found[batch]
+
+    def find(self, batches: I64) -> None:
+        """Load these record batches; decompressed ones stay at least until the next call.
+
+        Raises:
+            DataError: a record batch is damaged.
+        """
+        if self._is_found[batches].all() and not self._unpacked:
+            return
+        wanted = np.unique(batches).tolist()
+        for batch in wanted:
+            if not self._is_found[batch]:
+                self._find(batch)
+            elif batch in self._unpacked:
+                self._unpacked.move_to_end(batch)
+        while self.unpacked_bytes > CACHE_BYTES and len(self._unpacked) > len(wanted):
+            batch, size = self._unpacked.popitem(last=False)
+            del self._found[batch]
+            self._is_found[batch], self.unpacked_bytes = False, self.unpacked_bytes - size
+
+    def _find(self, batch: int) -> None:
+        file = int(self.file_of[batch])
+        found = self.files[file].record_batch(int(self._number[batch]))
+        self.begins[batch], self.sizes[batch] = found.begins, found.sizes
+        self.group[batch] = len(self.files) + batch if found.unpacked else file
+        self._found[batch], self._is_found[batch] = found, True
+        if found.unpacked:
+            self._unpacked[batch] = found.unpacked
+            self.unpacked_bytes += found.unpacked
+
+    def tokens(self) -> int:
+        """Count the tokens of all rows."""
+        found = 0
+        for batch, file in enumerate(self.file_of.tolist()):
+            self.find(np.array([batch]))
+            offsets, begin = (
+                self._found[batch].arrays[ID_OFFSETS],
+                int(self._found[batch].begins[ID_OFFSETS]),
+            )
+            rows = int(self.files[file].rows[self._number[batch]])
+            found += int(offsets[begin + rows]) - int(offsets[begin])
+        return found
+
+    def most_predictions(self) -> int:
+        """Return the maximum number of predictions of a row in any mask copy.
+
+        Reads every offset once.
+        """
+        most = 0
+        for batch in range(len(self._number)):
+            self.find(np.array([batch]))
+            found = self._found[batch]
+            rows = int(self.files[int(self.file_of[batch])].rows[self._number[batch]])
+            if found.sizes[MASK_OFFSETS] > rows:
+                masks = int(found.arrays[MASK_OFFSETS][found.begins[MASK_OFFSETS] + rows])
+                count = max(0, min(masks + 1, int(found.sizes[POSITION_OFFSETS])))
+                begin = int(found.begins[POSITION_OFFSETS])
+                offsets = found.arrays[POSITION_OFFSETS][begin : begin + count]
+                most = max(most, int(np.diff(offsets).max(initial=0)))
+        return most

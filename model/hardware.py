@@ -1,0 +1,159 @@
+"""Devices to train on: a table of GPUs, and this machine's CPU. Imports no torch.
+
+Peaks are for dense matrices. For some GPUs NVIDIA's data sheets list twice as much ("with
+sparsity").
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.stages.execution import MachineSpec
+
+Kind = Literal["cpu", "cuda"]
+# Operations per second that large models reach on a CPU core with bf16 units, and the share of it
+# without them: BERT-mini's step in fp32 compared with bf16 (benchmarks/README.md).
+CPU_CORE_SPEED, FP32_SHARE = 3.5e11, 0.4
+# The Linux kernel's names of the instruction sets that multiply bf16.
+BF16_FLAGS = ("amx_bf16", "avx512_bf16")
+# Assumed model FLOPs utilisation of an unmeasured GPU. On an A100 NVIDIA's DeepLearningExamples
+# reach 45 % with BERT-large at length 128, MosaicML's BERT-base 24 %, llm-foundry's 125M and 350M
+# decoders 43 and 51 %.
+MFU = 0.40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A GPU, or the CPU of a machine.
+
+    Attributes:
+        memory: bytes.
+        bf16: peak operations per second in bf16 with fp32 sums; None: training uses fp32.
+        fp32: peak operations per second in fp32, or in TF32 if the GPU has it.
+        source: reference for the figures.
+    """
+
+    name: str
+    memory: float
+    bf16: float | None
+    fp32: float
+    source: str
+    kind: Kind = "cuda"
+
+    @property
+    def peak(self) -> float:
+        """Peak operations per second in the precision that `precision: auto` selects."""
+        return self.bf16 or self.fp32
+
+    @property
+    def computes_bf16(self) -> bool:
+        """True if `precision: auto` selects bf16."""
+        return self.bf16 is not None
+
+    def speed(self, mfu: float | None = None) -> float:
+        """Return the operations per second that large models reach.
+
+        Args:
+            mfu: share of the peak. None: `MFU` for a GPU, and 1 for a CPU, whose peak is measured.
+        """
+        return self.peak * (mfu if mfu is not None else 1.0 if self.kind == "cpu" else MFU)
+
+
+# name: GB, TFLOP/s in bf16, TFLOP/s in fp32 or TF32, source
+_TABLE: dict[str, tuple[float, float | None, float, str]] = {
+    "v100": (32, None, 15.7, "NVIDIA V100 data sheet (SXM2, 32 GB)"),
+    "t4": (16, None, 8.1, "NVIDIA T4 data sheet"),
+    "a100-40": (40, 312, 156, "NVIDIA A100 data sheet (SXM4, 40 GB)"),
+    "a100-80": (80, 312, 156, "NVIDIA A100 data sheet (SXM4, 80 GB)"),
+    "a10g": (24, 70, 35, "AWS EC2 G5 (70 TFLOP/s tensor, dense), NVIDIA A10 data sheet"),
+    "l4": (24, 121, 60, "NVIDIA L4 data sheet (half of the figures with sparsity)"),
+    "l40s": (48, 362, 183, "NVIDIA L40S data sheet (362 of 733 TFLOP/s are dense)"),
+    "rtx-4090": (24, 165, 82.6, "NVIDIA Ada architecture paper, table 2"),
+    "h100": (80, 989, 494, "NVIDIA H100 data sheet (SXM, half of the figures with sparsity)"),
+    "h200": (141, 989, 494, "NVIDIA H200 data sheet (SXM, half of the figures with sparsity)"),
+    "b200": (180, 2250, 1100, "NVIDIA HGX B200 and DGX B200 data sheets (per GPU, dense)"),
+}
+GPUS: dict[str, Device] = {
+    name: Device(
+        name=name,
+        memory=gigabytes * 1e9,
+        bf16=None if bf16 is None else bf16 * 1e12,
+        fp32=fp32 * 1e12,
+        source=source,
+    )
+    for name, (gigabytes, bf16, fp32, source) in _TABLE.items()
+}
+DEFAULT_GPU = "a100-80"  # used for a GPU that the table lacks
+SPELLINGS = {
+    "a100": "a100-80",
+    "a100-40gb": "a100-40",
+    "a100-80gb": "a100-80",
+    "4090": "rtx-4090",
+    "rtx4090": "rtx-4090",
+    "a10": "a10g",
+}
+
+
+def native_bf16() -> bool:
+    """Return True if this machine's CPU has instructions that multiply bf16."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    return any(flag in flags for flag in BF16_FLAGS)
+
+
+def gpu(name: str) -> Device:
+    """Find a GPU by its name in the table.
+
+    Raises:
+        UsageError: the table lacks it.
+    """
+    wanted = name.strip().lower().replace("_", "-").replace(" ", "-")
+    wanted = SPELLINGS.get(wanted, wanted)
+    if wanted not in GPUS:
+        raise UsageError(f"gpu_type ({name}) is not in the table; {did_you_mean(wanted, GPUS)}")
+    return GPUS[wanted]
+
+
+def recognised(name: str) -> Device | None:
+    """Find a GPU by its driver's name (`NVIDIA H100 80GB HBM3`); None: the table lacks it.
+
+    Hopper's PCIe boards count as missing, because they are slower than the rows of the table.
+    """
+    words = re.sub(r"[^a-z0-9]+", " ", name.lower())
+    if re.search(r"h[12]00.* (pcie|nvl)", words):
+        return None
+    if "a100" in words:
+        return GPUS["a100-80" if "80gb" in words else "a100-40"]
+    for row, device in GPUS.items():
+        if f" {row.replace('rtx-', '')} " in f" {words} ":
+            return device
+    return None
+
+
+def of(kind: str, computer: MachineSpec) -> Device:
+    """Describe the device of a training on this machine: one of its GPUs (`cuda`), or its CPU."""
+    if kind == "cpu":
+        return this_cpu(computer.cpus)
+    found = recognised(computer.gpu) or GPUS[DEFAULT_GPU]
+    return replace(found, memory=float(computer.gpu_bytes)) if computer.gpu_bytes else found
+
+
+def this_cpu(cores: int) -> Device:
+    """Describe the CPU of this machine, with this number of cores."""
+    return Device(
+        name=f"{platform.machine()} CPU, {cores} core{'s' if cores > 1 else ''}",
+        memory=float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        bf16=CPU_CORE_SPEED * cores if native_bf16() else None,
+        fp32=CPU_CORE_SPEED * cores * FP32_SHARE,
+        source="benchmarks/README.md, by the core",
+        kind="cpu",
+    )

@@ -1,0 +1,112 @@
+"""The stages export and import: a checkpoint to a Hugging Face directory, and back.
+
+Export checks that logits are equal and writes `config.json`, `model.safetensors`, tokenizer files
+and `README.md` (a model card). transformers' `AutoTokenizer` opens the directory, and
+`AutoModelForPreTraining`, `...MaskedLM`, `...SequenceClassification`, `...QuestionAnswering`,
+`...TokenClassification` or `...MultipleChoice`. Pretraining, fine-tuning and distillation can start
+from an imported checkpoint.
+
+The command line imports this module; torch is imported when a stage runs.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from cloze.core.config import StageConfig
+from cloze.core.errors import did_you_mean
+from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.model.families.table import FAMILIES
+
+CHECKPOINT = "checkpoint"
+
+
+class ExportConfig(StageConfig):
+    """Options of the stage export: none, the checkpoint has all settings."""
+
+
+class ImportConfig(StageConfig):
+    """Options of the stage import."""
+
+    family: str | None = None
+    """Model family to convert to. Default: that of the directory's model_type."""
+
+    positions: int | None = Field(default=None, ge=1)
+    """Maximum row length of the imported model, if the family supports longer rows."""
+
+    trust_pickle: bool = False
+    """Read weights from a pickle file if there are no others; only tensors are loaded, no code is
+    run."""
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, family: str | None) -> str | None:
+        if family is not None and family not in FAMILIES:
+            raise ValueError(f"there is no such model family; {did_you_mean(family, FAMILIES)}")
+        return family
+
+
+def _export(config: ExportConfig, build: BuildContext) -> StageResult:
+    from cloze.model.hub.write import export
+
+    return export(build)
+
+
+def _import(config: ImportConfig, build: BuildContext) -> StageResult:
+    """Import a directory; see `cloze.model.hub.read.import_directory`.
+
+    Returns:
+        summary: `checkpoint`; `family`; `parameters`; `initialized`, heads that the directory
+            lacks; `left_out`, parameters that the family does not use; `max_logit_difference` from
+            transformers, None without transformers or after a conversion.
+    """
+    from cloze.core import storage
+    from cloze.model import checkpoint
+    from cloze.model.hub.parity import compare_with_transformers
+    from cloze.model.hub.read import import_directory
+
+    source = build.inputs["directory"]
+    found = import_directory(
+        source,
+        build.file(CHECKPOINT),
+        family=config.family,
+        positions=config.positions,
+        trust_pickle=config.trust_pickle,
+    )
+    same = (
+        config.positions is None
+        and not found.fresh
+        and storage.is_local(source)
+        and not config.trust_pickle
+    )
+    difference = (
+        compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source) if same else None
+    )
+    summary = {
+        "checkpoint": CHECKPOINT,
+        "family": found.model.family,
+        "parameters": sum(tensor.numel() for tensor in found.state.values()),
+        "initialized": sorted({name.split(".", 1)[0] for name in found.fresh}),
+        "left_out": list(found.left_out),
+        "max_logit_difference": None if difference is None else difference.absolute,
+    }
+    return StageResult(summary=summary)
+
+
+EXPORT = Stage(
+    name="export",
+    version=2,  # 2: model_input_names; ForMaskedLM in place of ForPreTraining; cards
+    config=ExportConfig,
+    run=_export,
+    inputs={"checkpoint": InputSpec(required=True)},
+    worker="cloze.model",
+)
+IMPORT = Stage(
+    name="import",
+    version=1,
+    config=ImportConfig,
+    run=_import,
+    inputs={"directory": InputSpec(required=True)},
+    worker="cloze.model",
+    outputs=("checkpoint",),
+)

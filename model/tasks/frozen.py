@@ -1,0 +1,211 @@
+"""Frozen features: a BiLSTM and a task head on a frozen encoder (Devlin et al. 2019, 5.3, table 7).
+
+    encoder -> states of some layers [B, L, K, D] -> mixed or concatenated -> BiLSTM
+    [B, L, 2 * size] -> task head
+
+The encoder has no gradient and no dropout, so its states for a text are constant. The checkpoint
+contains the whole encoder. The task's network is built on a backbone that returns its input, of the
+BiLSTM's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cloze.core.errors import UsageError
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import Backbone
+from cloze.model.layers.heads import mean_state
+from cloze.model.tasks.options import Frozen
+from cloze.model.tasks.task import Samples, Task, TaskMetadata
+
+FOUR = 4
+
+
+def layers_read(choice: str, layers: int) -> list[int]:
+    """Return the numbers of the layers of a choice; 0 is the embeddings.
+
+    Raises:
+        UsageError: the encoder has too few layers.
+    """
+    needed = {"second-to-last": 2, "sum-last-four": FOUR, "concat-last-four": FOUR}.get(choice, 1)
+    if layers < needed:
+        raise UsageError(
+            f"frozen ({choice}) needs {needed} layers, the encoder has {layers}; use last or "
+            f"sum-all"
+        )
+    first, last = {
+        "embeddings": (0, 0),
+        "second-to-last": (layers - 1, layers - 1),
+        "last": (layers, layers),
+        "sum-all": (1, layers),
+    }.get(choice, (layers - FOUR + 1, layers))
+    return list(range(first, last + 1))
+
+
+class FeatureBiLSTM(nn.Module):
+    """BiLSTM over the states of K layers, mixed by a learned average or concatenated.
+
+    The average is ELMo's (Peters et al. 2018, equation 1): softmax weights and a scale.
+    """
+
+    def __init__(self, how: Frozen, layers: int, hidden_size: int, dropout: float) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers)) if how.layers.startswith("sum") else None
+        self.scale = nn.Parameter(torch.ones(1)) if how.layers.startswith("sum") else None
+        width = hidden_size if self.weights is not None else hidden_size * layers
+        between = dropout if how.lstm_layers > 1 else 0.0
+        self.dropout = nn.Dropout(dropout)
+        self.lstm = nn.LSTM(
+            width,
+            how.lstm_size,
+            how.lstm_layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=between,
+        )
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Return fp32 [B, L, 2 * size], 0 at padding.
+
+        Args:
+            states: float [B, L, K, D].
+            mask: bool [B, L], real tokens first.
+        """
+        with torch.autocast(states.device.type, enabled=False):  # LSTMs are computed in fp32
+            states = states.float()
+            if self.weights is None or self.scale is None:
+                mixed = states.flatten(2)
+            else:
+                mixed = self.scale * torch.einsum(
+                    "blkd,k->bld", states, self.weights.softmax(dim=0)
+                )
+            packed = nn.utils.rnn.pack_padded_sequence(
+                self.dropout(mixed), mask.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False
+            )
+            read, _ = self.lstm(packed)
+            found, _ = nn.utils.rnn.pad_packed_sequence(
+                read, batch_first=True, total_length=mask.shape[1]
+            )
+        return found
+
+
+class _Given(nn.Module):
+    """Encoder that returns its input."""
+
+    def forward(self, hidden: Tensor, *_: Any) -> Tensor:
+        return hidden
+
+
+class _Mean(nn.Module):
+    """Pooler: the mean over real positions."""
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
+        return mean_state(hidden, attention_mask)
+
+
+class FrozenNetwork(nn.Module):
+    """Frozen encoder, BiLSTM, and a task's network.
+
+    Attributes:
+        layers: numbers of the encoder states that are read.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, head: nn.Module, how: Frozen, config: ModelConfig, dropout: float
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder.requires_grad_(False)
+        self.layers = layers_read(how.layers, len(self._parts) - 1)
+        self.reader = FeatureBiLSTM(how, len(self.layers), config.hidden_size, dropout)
+        self.head = head
+
+    @property
+    def _parts(self) -> list[nn.Module]:
+        """Modules whose outputs are the states: embeddings and layers."""
+        return [
+            self.encoder.get_submodule("embeddings"),
+            *self.encoder.get_submodule("layers").children(),
+        ]
+
+    def train(self, mode: bool = True) -> FrozenNetwork:
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def begin(self) -> None:
+        """Initialize the trained modules with torch's defaults, from its current random state.
+
+        BERT's initialization is meant for one layer on a pretrained state; with a BiLSTM it delays
+        the first hundreds of steps.
+        """
+        for part in (*self.reader.modules(), *self.head.modules()):
+            if isinstance(part, nn.Linear | nn.LSTM):
+                part.reset_parameters()
+
+    @torch.no_grad()
+    def states(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return the encoder's states, float [B, L, K, D]."""
+        parts = self._parts
+        found: dict[int, Tensor] = {}
+
+        def keep(number: int) -> Callable[..., None]:
+            def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+                found[number] = output
+
+            return hook
+
+        hooks = [parts[number].register_forward_hook(keep(number)) for number in self.layers]
+        try:
+            last = self.encoder(
+                batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
+            )
+        finally:
+            for hook in hooks:
+                hook.remove()
+        found[len(parts) - 1] = last  # includes the final norm of a pre-norm family
+        return torch.stack([found[number].float() for number in self.layers], dim=2)
+
+    def forward(self, batch: Mapping[str, Any]) -> Any:
+        """Return the output of the task's network for a batch."""
+        read = self.reader(self.states(batch), batch["attention_mask"])
+        return self.head({**batch, "input_ids": read})
+
+
+def task_network(
+    task: Task[Any, Any],
+    backbone: Backbone,
+    config: ModelConfig,
+    meaning: TaskMetadata,
+    dropout: float,
+) -> nn.Module:
+    """Build the task's network on a backbone, or on frozen features if the metadata says so.
+
+    Raises:
+        UsageError: the encoder has too few layers for the choice.
+    """
+    said = meaning.get("frozen")
+    if not said:
+        return task.network(backbone, config, meaning, dropout)
+    how = Frozen.model_validate(said)
+    wide = config.model_copy(update={"hidden_size": 2 * how.lstm_size})
+    head = task.network(Backbone(encoder=_Given(), pooler=_Mean()), wide, meaning, dropout)
+    return FrozenNetwork(backbone.encoder, head, how, config, dropout)
+
+
+def check_frozen(samples: Samples) -> None:
+    """Check that each sample is one sequence, which frozen features require.
+
+    Raises:
+        UsageError: a sample has several sequences, such as the choices of a question.
+    """
+    one = samples.batch(np.zeros(1, dtype=np.int64), "rows")["input_ids"]
+    if one.shape[0] != 1 or one.shape[1] != samples.lengths[0]:
+        raise UsageError(
+            "frozen features are for tasks whose samples are one sequence each; leave frozen out"
+        )

@@ -1,0 +1,205 @@
+"""Windows of questions and passages: [CLS] question [SEP] part of the passage [SEP].
+
+The rules are those of `convert_examples_to_features` in google-research/bert's run_squad.py. A long
+passage has overlapping windows; a window without the whole answer is trained to point at [CLS]. A
+token counts in the window that shows most context on both sides. Unlike in that program, windows
+move closer for a short `max_length`, so that the answer's window contains the whole answer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cloze.model.tasks.encode import TextSamples
+from cloze.model.tasks.formats.squad import Answer, SquadExamples
+from cloze.model.tasks.options import SpanOptions
+from cloze.model.tasks.task import Ints
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+
+BOUNDS, STARTS, ENDS = "bounds", "start_positions", "end_positions"  # batch entries
+INSIDE, LONG, TORN, NOTHING = (
+    "inside_a_piece",
+    "over_answer_length",
+    "outside_windows",
+    "without_pieces",
+)
+ALL = "all_answers_of_a_question"
+LENGTH_BONUS = 0.01  # bonus per token of window length, which decides ties of context
+
+
+class PassageWindow(NamedTuple):
+    """Part of a passage in token numbers: [begin, end), of which [first, last) count here."""
+
+    begin: int
+    end: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows(TextSamples):
+    """Samples that are windows, with these int64 targets.
+
+    - `bounds` [n, 4]: start and end positions of the passage, and of the part that counts.
+    - `start_positions`, `end_positions` [n]: first and last token of the answer, 0 if not in the
+      window.
+
+    Attributes:
+        question: int64 [n], question number of each window, ascending.
+        begin: int64 [n], number of each window's first token in its passage.
+        offsets: start and end characters of each passage's tokens, int64 [tokens, 2].
+    """
+
+    question: Ints
+    begin: Ints
+    offsets: Sequence[Ints]
+
+
+@functools.lru_cache(
+    maxsize=4096
+)  # shared by questions on one passage, and by passages of one length
+def windows_on(pieces: int, room: int, step: int) -> tuple[PassageWindow, ...]:
+    """Return the windows of a passage with `pieces` tokens; one empty window for an empty passage.
+
+    Args:
+        room: maximum tokens of a window.
+        step: distance of window starts.
+    """
+    begins = [0]
+    while begins[-1] + room < pieces:
+        begins.append(begins[-1] + step)
+    ends = [min(begin + room, pieces) for begin in begins]
+    low, high, places = np.array(begins)[:, None], np.array(ends)[:, None], np.arange(pieces)
+    around = np.minimum(places - low, high - 1 - places)
+    shown = np.where(around >= 0, around + LENGTH_BONUS * (high - low), -np.inf)
+    owner = shown.argmax(axis=0)  # the first on ties; the tokens of a window are contiguous
+    first, last = (
+        np.searchsorted(owner, np.arange(len(begins)), side=side) for side in ("left", "right")
+    )
+    return tuple(map(PassageWindow, begins, ends, first.tolist(), last.tolist()))
+
+
+def pieces_of(answer: Answer, offsets: Ints) -> tuple[int, int, bool]:
+    """Return the first and last token of an answer, and whether they contain nothing else.
+
+    Args:
+        offsets: int64 [tokens, 2], see `Windows`.
+
+    Returns:
+        The last token is before the first if no token overlaps the answer.
+    """
+    end = answer.start + len(answer.text)
+    first = int(np.searchsorted(offsets[:, 1], answer.start, side="right"))
+    last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
+    if first > last:
+        return first, last, False
+    return first, last, bool(offsets[first, 0] == answer.start and offsets[last, 1] == end)
+
+
+def encode_questions(
+    examples: SquadExamples, tokenizer: Tokenizer, max_length: int, options: SpanOptions
+) -> Windows:
+    """Return the windows of all questions, in order.
+
+    Of several answers, training uses the first that can be given exactly, or else the first.
+    """
+    cls, sep, frame = tokenizer.special.cls, tokenizer.special.sep, tokenizer.pair_frame
+    passages = tokenizer.encode_with_offsets(examples.passages)
+    asked = tokenizer.encode_batch(examples.questions)
+    longest_question = min(options.question_length, (max_length - frame.size) // 2)
+    sequences: list[npt.NDArray[np.int32]] = []
+    question: list[int] = []
+    begin: list[int] = []
+    bounds: list[tuple[int, int, int, int]] = []
+    targets: list[tuple[int, int]] = []
+    lost: Counter[str] = Counter()
+    for number, passage in enumerate(examples.passage_of):
+        ids, offsets = passages[passage]
+        head = [cls, *asked[number][:longest_question], *frame.separator]
+        room = max_length - len(head) - 1
+        found = windows_on(
+            len(ids), room, min(options.stride, _widest_step(room, options.answer_length))
+        )
+        span: tuple[int, int] | None = None
+        if examples.answers is not None:
+            span = _trained(examples.answers[number], offsets, found, options.answer_length, lost)
+        for window in found:
+            shift = len(head) - window.begin
+            sequences.append(
+                np.array([*head, *ids[window.begin : window.end], sep], dtype=np.int32)
+            )
+            question.append(number)
+            begin.append(window.begin)
+            bounds.append(
+                (len(head), window.end + shift, window.first + shift, window.last + shift)
+            )
+            held = span is not None and window.begin <= span[0] and span[1] < window.end
+            targets.append(
+                (span[0] + shift, span[1] + shift) if span is not None and held else (0, 0)
+            )
+    places = np.array(targets, dtype=np.int64).reshape(-1, 2)
+    rows = np.array(bounds, dtype=np.int64).reshape(-1, 4)
+    known = {} if examples.answers is None else {STARTS: places[:, 0], ENDS: places[:, 1]}
+    return Windows(
+        sequences=tuple(sequences),
+        second=rows[:, 0],
+        truncated=sum(len(pieces) > longest_question for pieces in asked),
+        pad=tokenizer.special.pad,
+        typed=frame.typed,
+        targets={BOUNDS: rows, **known},
+        dropped_counts=dict(+lost),
+        question=np.array(question, dtype=np.int64),
+        begin=np.array(begin, dtype=np.int64),
+        offsets=[offsets for _, offsets in passages],
+    )
+
+
+def _widest_step(room: int, answer_length: int) -> int:
+    """Return the step at which windows overlap by two answer lengths, at least `room` / 4."""
+    return max(room - 2 * answer_length, room // 4, 1)
+
+
+def _trained(
+    answers: Sequence[Answer],
+    offsets: Ints,
+    windows: Sequence[PassageWindow],
+    longest: int,
+    lost: Counter[str],
+) -> tuple[int, int] | None:
+    """Return the answer's tokens for training, and count impossible answers by reason."""
+    if not answers:
+        return None
+    given: tuple[int, int] | None = None
+    first: tuple[int, int] | None = None
+    for answer in dict.fromkeys(answers):
+        begin, end, whole = pieces_of(answer, offsets)
+        reason = next(_reasons(begin, end, whole, windows, longest), None)
+        if reason is not None:
+            lost[reason] += 1
+        elif given is None:
+            given = begin, end
+        if first is None and begin <= end:
+            first = begin, end
+    lost[ALL] += given is None
+    return given or first
+
+
+def _reasons(
+    begin: int, end: int, whole: bool, windows: Sequence[PassageWindow], longest: int
+) -> Iterator[str]:
+    """Iterate over the reasons why an answer with these tokens cannot be given."""
+    if begin > end:
+        yield NOTHING
+    if not whole:
+        yield INSIDE
+    if end - begin + 1 > longest:
+        yield LONG
+    if not any(window.first <= begin < window.last and end < window.end for window in windows):
+        yield TORN

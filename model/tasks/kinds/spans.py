@@ -1,0 +1,393 @@
+"""The task kind spans: extractive question answering, SQuAD 1.1 and 2.0.
+
+Decoding follows `write_predictions` in google-research/bert's run_squad.py, with two differences:
+it searches all valid spans, not only the best 20 starts and ends, and it cuts the text out of the
+passage by the tokens' characters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cloze.core import storage
+from cloze.core.errors import UsageError
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import Backbone
+from cloze.model.tasks.formats.files import split_file
+from cloze.model.tasks.formats.squad import SquadExamples, counts, read_squad
+from cloze.model.tasks.heads import TokenClassifier
+from cloze.model.tasks.kinds.span_windows import BOUNDS, ENDS, STARTS, Windows, encode_questions
+from cloze.model.tasks.metrics import squad
+from cloze.model.tasks.metrics.bootstrap import Ints, interval
+from cloze.model.tasks.options import SpanOptions, TaskOptions
+from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+
+PREDICTIONS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+
+
+class WindowSpans(NamedTuple):
+    """Best spans of a window, best first: positions in the sequence, logits, and [CLS] logits."""
+
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    start_logits: npt.NDArray[np.float32]
+    end_logits: npt.NDArray[np.float32]
+    null: tuple[float, float]
+
+
+class Span(NamedTuple):
+    """Answer: text, start and end characters in the passage, and logits."""
+
+    text: str
+    begin: int
+    end: int
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionPredictions:
+    """Predictions for a question.
+
+    Attributes:
+        spans: best answers with distinct texts, best first; empty for a passage without tokens.
+        null: start and end logit of "no answer", from the window with the lowest sum.
+    """
+
+    spans: tuple[Span, ...]
+    null: tuple[float, float]
+
+    @property
+    def null_odds(self) -> float:
+        """Score of "no answer" minus score of the best answer, in logits."""
+        return sum(self.null) - (self.spans[0].score if self.spans else 0.0)
+
+    @property
+    def text(self) -> str:
+        """Text of the best answer; empty if there is none."""
+        return self.spans[0].text if self.spans else ""
+
+    def ranked(self, threshold: float | None) -> list[tuple[Span | None, float]]:
+        """Return answers with normalized probabilities, most probable first.
+
+        Args:
+            threshold: include "no answer" (None), with its score reduced by this; None: exclude it.
+        """
+        entries: list[Span | None] = [*self.spans]
+        scores = [span.score for span in self.spans]
+        if threshold is not None or not entries:
+            entries.append(None)
+            scores.append(sum(self.null) - (threshold or 0.0))
+        weights = np.exp(np.array(scores) - max(scores))
+        pairs = zip(entries, (weights / weights.sum()).tolist(), strict=True)
+        return sorted(pairs, key=lambda pair: -pair[1])  # on ties an answer precedes "no answer"
+
+
+def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> list[WindowSpans]:
+    """Return the best spans of every window of a batch.
+
+    Args:
+        logits: fp32 [B, L, 2], of starts and ends.
+        bounds: int64 [B, 4], see `Windows`: spans start in the counting part and end in the
+            passage.
+        n_best: maximum number of spans.
+        longest: maximum tokens of a span.
+    """
+    places = torch.arange(logits.shape[1], device=logits.device)
+    low, high, first, last = (bounds[:, i : i + 1] for i in range(4))
+    start = logits[..., 0].masked_fill((places < first) | (places >= last), -torch.inf)
+    end = logits[..., 1].masked_fill((places < low) | (places >= high), -torch.inf)
+    width = min(longest, logits.shape[1])
+    ends = functional.pad(end, (0, width - 1), value=-torch.inf).unfold(
+        1, width, 1
+    )  # [B, L, width]
+    total = (start[:, :, None] + ends).flatten(1)
+    scores, best = total.topk(min(n_best, total.shape[1]), dim=1)
+    starts = best // width
+    stops = (starts + best % width).clamp(
+        max=logits.shape[1] - 1
+    )  # beyond the end all spans are impossible
+    found = torch.isfinite(scores).cpu().numpy()
+    arrays = [
+        part.cpu().numpy()
+        for part in (starts, stops, start.gather(1, starts), end.gather(1, stops))
+    ]
+    null = logits[:, 0].double().cpu().tolist()
+    rows = []
+    for row, kept in enumerate(found):
+        begin, stop, begin_logits, stop_logits = (part[row][kept] for part in arrays)
+        rows.append(
+            WindowSpans(begin, stop, begin_logits, stop_logits, (null[row][0], null[row][1]))
+        )
+    return rows
+
+
+def merge_windows(
+    answers: Sequence[WindowSpans], examples: SquadExamples, samples: Windows, n_best: int
+) -> list[QuestionPredictions]:
+    """Merge the windows of each question."""
+    lows = samples.targets[BOUNDS][:, 0]
+    found = []
+    edges = np.searchsorted(samples.question, np.arange(len(examples) + 1)).tolist()
+    for number, (begin, end) in enumerate(itertools.pairwise(edges)):
+        passage = examples.passage_of[number]
+        text, offsets = examples.passages[passage], samples.offsets[passage]
+        spans: list[Span] = []
+        for window in range(begin, end):
+            spans += _spans(
+                answers[window], int(samples.begin[window] - lows[window]), text, offsets
+            )
+        spans.sort(key=lambda span: (-span.score, span.begin, span.end))
+        distinct = {span.text: span for span in reversed(spans)}  # best span of each text
+        chosen = sorted(distinct.values(), key=lambda span: (-span.score, span.begin, span.end))[
+            :n_best
+        ]
+        null = min((answers[window].null for window in range(begin, end)), key=sum)
+        found.append(QuestionPredictions(spans=tuple(chosen), null=null))
+    return found
+
+
+def _spans(
+    answer: WindowSpans, shift: int, text: str, offsets: npt.NDArray[np.int64]
+) -> list[Span]:
+    begins = offsets[answer.starts + shift, 0].tolist()
+    ends = offsets[answer.ends + shift, 1].tolist()
+    logits = zip(answer.start_logits.tolist(), answer.end_logits.tolist(), strict=True)
+    return [
+        Span(text[begin:end], begin, end, start_logit, end_logit)
+        for begin, end, (start_logit, end_logit) in zip(begins, ends, logits, strict=True)
+        if text[begin:end].strip()
+    ]
+
+
+def write_official(
+    directory: str,
+    examples: SquadExamples,
+    texts: Sequence[str],
+    found: Sequence[QuestionPredictions],
+    *,
+    null: bool,
+) -> None:
+    """Write the files of run_squad.py: predictions, n-best lists, and with `null` the null odds."""
+    best = {
+        identity: [
+            _entry(span, answer, probability)
+            for span, probability in answer.ranked(0.0 if null else None)
+        ]
+        for identity, answer in zip(examples.ids, found, strict=True)
+    }
+    _write(storage.join(directory, PREDICTIONS), dict(zip(examples.ids, texts, strict=True)))
+    _write(storage.join(directory, N_BEST), best)
+    if null:
+        odds = {
+            identity: answer.null_odds for identity, answer in zip(examples.ids, found, strict=True)
+        }
+        _write(storage.join(directory, NULL_ODDS), odds)
+
+
+def _entry(span: Span | None, answer: QuestionPredictions, probability: float) -> dict[str, Any]:
+    start, end = answer.null if span is None else (span.start_logit, span.end_logit)
+    return {
+        "text": "" if span is None else span.text,
+        "probability": probability,
+        "start_logit": start,
+        "end_logit": end,
+    }
+
+
+def _write(path: str, content: Any) -> None:
+    storage.write_bytes(
+        path,
+        (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"),
+    )
+
+
+# The task.
+
+HEAD = "span"
+SMALLEST = 16  # tokens: minimum window for a question and an answer
+
+
+class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
+    """Start and end logits per position (Devlin et al. 2019, figure 4c, sections 4.2 and 4.3).
+
+    Trained by the mean of both cross-entropies over the positions of the sequence. Unanswerable
+    questions, and windows without the answer, point at [CLS].
+    """
+
+    metrics: tuple[str, ...] = ("f1", "exact_match")
+    max_length = 384
+    predictions = PREDICTIONS
+
+    def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
+        super().__init__(name, options, metrics)
+        assert isinstance(options, SpanOptions)
+        self.span_options = options
+        named = [names[0] for names in options.files.values()] or ["train.json", "dev.json"]
+        self.files = f"a directory with {' and '.join(named[:2])}, in SQuAD's JSON"
+
+    def read(self, path: str, split: str, limit_per_class: int | None) -> SquadExamples:
+        self.refuse_limit(limit_per_class, ", which has no classes")
+        name = split_file(path, split, self.options, (".json",), self.files)
+        return read_squad(name, unanswerable=self.span_options.unanswerable)
+
+    def metadata(self, train: SquadExamples) -> TaskMetadata:
+        del train
+        return {}
+
+    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
+        del meaning
+        return {HEAD: {}}
+
+    def encode(self, examples: SquadExamples, tokenizer: Tokenizer, max_length: int) -> Windows:
+        """Encode questions into windows.
+
+        Raises:
+            UsageError: `max_length` leaves no room for a passage.
+        """
+        if max_length < SMALLEST:
+            raise UsageError(
+                f"max_length ({max_length}) leaves no room for question and passage; use "
+                f"{SMALLEST} or more"
+            )
+        return encode_questions(examples, tokenizer, max_length, self.span_options)
+
+    def network(
+        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+    ) -> nn.Module:
+        del meaning
+        return TokenClassifier(backbone, config.hidden_size, 2, dropout, HEAD)
+
+    def count(self, batch: Mapping[str, Any]) -> int:
+        return len(batch[STARTS])
+
+    def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
+        logits = outputs.masked_fill(
+            ~batch["attention_mask"][:, :, None], torch.finfo(outputs.dtype).min
+        )
+        places = torch.stack([batch[STARTS], batch[ENDS]], dim=1)  # [B, 2]
+        total = nn.functional.cross_entropy(logits, places, reduction="sum") / 2
+        return Loss(total=total, correct=(logits.argmax(dim=1) == places).all(dim=1).sum())
+
+    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
+        return window_spans(
+            outputs, batch[BOUNDS], self.span_options.n_best, self.span_options.answer_length
+        )
+
+    def decode(
+        self, answers: Sequence[Any], examples: SquadExamples, samples: Samples
+    ) -> Sequence[QuestionPredictions]:
+        assert isinstance(samples, Windows)
+        return merge_windows(answers, examples, samples, self.span_options.n_best)
+
+    def texts(self, predictions: Sequence[QuestionPredictions]) -> list[str]:
+        """Return the answer texts; empty for "no answer"."""
+        if not self.span_options.unanswerable:
+            return [found.text for found in predictions]
+        threshold = self.span_options.null_threshold or 0.0
+        return ["" if found.null_odds > threshold else found.text for found in predictions]
+
+    def tuned_options(
+        self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]
+    ) -> dict[str, Any]:
+        """Return the "no answer" threshold with the best F1 on dev, unless configured."""
+        if not self.span_options.unanswerable or self.span_options.null_threshold is not None:
+            return {}
+        return {"null_threshold": self._best(examples, predictions)["best_f1_thresh"]}
+
+    def score(self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]) -> Figures:
+        """Return F1 and exact match.
+
+        With unanswerable questions, also the metrics of evaluate-v2.0.py for both kinds of
+        questions and the best threshold.
+        """
+        exact, f1 = self._scores(examples, self.texts(predictions))
+        figures = {"f1": _mean(f1), "exact_match": _mean(exact)}
+        if self.span_options.unanswerable:
+            has = _has_answer(examples)
+            for name, chosen in (("HasAns", has), ("NoAns", ~has)):
+                if chosen.any():
+                    figures |= {
+                        f"{name}_exact": _mean(exact[chosen]),
+                        f"{name}_f1": _mean(f1[chosen]),
+                    }
+            figures |= self._best(examples, predictions)
+        return figures
+
+    def dataset_statistics(self, examples: SquadExamples) -> dict[str, Any]:
+        return {"questions": {**counts(examples), "mended_answers": examples.mended}}
+
+    def detailed_metrics(
+        self,
+        examples: SquadExamples,
+        predictions: Sequence[QuestionPredictions],
+        *,
+        seed: int,
+        resamples: int,
+    ) -> dict[str, Any]:
+        exact, f1 = self._scores(examples, self.texts(predictions))
+        named = {"f1": f1, "exact_match": exact}
+        drawn = {
+            name: interval(partial(_mean_of, values), len(examples), seed, resamples)
+            for name, values in named.items()
+        }
+        return {"interval": {name: list(bounds) for name, bounds in drawn.items()}}
+
+    def write_predictions(
+        self, directory: str, examples: SquadExamples, predictions: Sequence[QuestionPredictions]
+    ) -> None:
+        """Write `predictions.json` (id to text), `nbest_predictions.json` and `null_odds.json`."""
+        write_official(
+            directory,
+            examples,
+            self.texts(predictions),
+            predictions,
+            null=self.span_options.unanswerable,
+        )
+
+    def _scores(
+        self, examples: SquadExamples, texts: Sequence[str]
+    ) -> tuple[squad.Floats, squad.Floats]:
+        assert examples.answers is not None
+        answers = [[answer.text for answer in given] for given in examples.answers]
+        return squad.question_scores(texts, answers, unanswerable=self.span_options.unanswerable)
+
+    def _best(self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]) -> Figures:
+        """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""
+        exact, f1 = self._scores(examples, [found.text for found in predictions])
+        has, odds = _has_answer(examples), np.array([found.null_odds for found in predictions])
+        figures: Figures = {}
+        for name, scores in (("exact", exact), ("f1", f1)):
+            figures[f"best_{name}"], figures[f"best_{name}_thresh"] = squad.best_threshold(
+                scores, odds, has
+            )
+        return figures
+
+
+def _has_answer(examples: SquadExamples) -> squad.Flags:
+    assert examples.answers is not None
+    return np.array([bool(answers) for answers in examples.answers], dtype=np.bool_)
+
+
+def _mean_of(values: squad.Floats, chosen: Ints) -> float:
+    return _mean(values[chosen])
+
+
+def _mean(values: squad.Floats) -> float:
+    return float(values.mean()) if len(values) else 0.0

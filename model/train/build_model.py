@@ -1,0 +1,287 @@
+"""Setup of a pretraining: initial weights, network, engine, and the split of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from cloze.core import random_keys
+from cloze.core.stages.stage import BuildContext
+from cloze.model.data.batch import AttentionModes, empty_batch
+from cloze.model.data.layouts import LayoutKind, layout_for
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import PretrainingModel
+from cloze.model.layers.encoder import enable_activation_checkpointing
+from cloze.model.objectives import choose
+from cloze.model.train import engines
+from cloze.model.train.compile_policy import WorkEstimate, decide_compile
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.distributed import World
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.loop.batch_source import attention_modes, objective_weights
+from cloze.model.train.loop.data import TrainingData
+from cloze.model.train.loop.interfaces import START, StartPosition
+from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
+from cloze.model.train.optimizers.parameters import freeze_unused
+from cloze.model.train.plan import batch_plan, micro_batch_finder
+from cloze.model.train.precision import DTYPES, Precision, check_reduce, set_tf32
+from cloze.model.train.resume import continuation, state
+from cloze.model.train.resume.initialization import (
+    InitialModel,
+    Teacher,
+    build_network,
+    initial_model,
+    load_teacher,
+)
+from cloze.pipeline.dataset.schema import DatasetInfo
+
+_WEIGHTS = 2  # random stream, distinct from the sampler's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupJob:
+    """Inputs shared by all parts of the setup.
+
+    Attributes:
+        notes: messages for the user, in the order in which they arise.
+    """
+
+    build: BuildContext
+    world: World
+    data: TrainingData
+    notes: list[str]
+
+    @property
+    def info(self) -> DatasetInfo:
+        return self.data.info
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The starting point of a training.
+
+    Attributes:
+        config: the config with model and optimizer filled in.
+        resumed: the checkpoint of this training or of the previous phase.
+        own: `resumed`, if it is a checkpoint of this training.
+        begun: start position of this phase.
+        names: names of the objectives.
+    """
+
+    config: PretrainConfig
+    resumed: state.ResumeState | None
+    own: state.ResumeState | None
+    begun: StartPosition
+    beginning: InitialModel
+    model: ModelConfig
+    optimizer: str
+    teacher: Teacher | None
+    names: tuple[str, ...]
+    directions: AttentionModes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltModel:
+    """The network and its engine.
+
+    Attributes:
+        network: the trained network.
+        networks: the trained network and the teacher's.
+        parameters: number of parameters, before an engine shards them.
+        layout: layout of training batches in the layers.
+    """
+
+    scoring: PretrainModule
+    network: PretrainingModel
+    networks: list[torch.nn.Module]
+    parameters: int
+    engine: engines.EngineConfig
+    precision: Precision
+    compiled: bool
+    layout: LayoutKind
+
+
+def find_start(config: PretrainConfig, job: SetupJob) -> Start:
+    """Find the checkpoint to resume, and choose model, optimizer and objectives."""
+    build, world, info = job.build, job.world, job.info
+    resumed = state.resume(build.path, build.fingerprint, world, job.notes)
+    phase = build.inputs.get("continue")
+    if resumed is None and phase is not None:
+        resumed = continuation.load_trunk(phase, world, build)
+    begun = _begun(resumed, job.data.fingerprint)
+    continuation.check_schedule(config, begun)
+    path = build.inputs.get("teacher")
+    teacher = (
+        None if path is None else load_teacher(path, config.model, info, job.data.tokenizer, build)
+    )
+    optimizer = config.optimizer or DEFAULT_OPTIMIZER
+    if resumed is not None and phase is not None:
+        beginning = continuation.initial_model(resumed, config, info, job.data.tokenizer)
+        optimizer = continuation.optimizer(resumed, config.optimizer)
+    else:
+        checkpoint = build.inputs.get("checkpoint")
+        beginning = initial_model(config.model, checkpoint, info, job.data.tokenizer, teacher)
+    model = beginning.model
+    config = config.model_copy(update={"model": model, "optimizer": optimizer})
+    names = choose(model, info, config.objectives, teacher.model if teacher else None)
+    batch = config.initial_batch or config.global_batch
+    return Start(
+        config=config,
+        resumed=resumed,
+        own=resumed if resumed is not None and resumed.same_run else None,
+        begun=begun,
+        beginning=beginning,
+        model=model,
+        optimizer=optimizer,
+        teacher=teacher,
+        names=tuple(names),
+        directions=attention_modes(names, config.causal_share, batch),
+    )
+
+
+def plan_batch(job: SetupJob, start: Start, precision: Precision) -> batch_plan.BatchPlan:
+    """Plan by estimate how the global batch is split into micro-batches."""
+    config, execution, teacher = start.config, job.build.execution, start.teacher
+    asked = execution.micro_batch
+    return batch_plan.plan(
+        config.global_batch,
+        asked if isinstance(asked, int) else None,
+        start.model,
+        job.info.length,
+        job.world,
+        teacher.model if teacher else None,
+        start.directions.causal_share,
+        how=batch_plan.computing(execution, precision, averaging=config.ema is not None),
+    )
+
+
+def build_model(
+    job: SetupJob, start: Start, plan: batch_plan.BatchPlan, precision: Precision
+) -> BuiltModel:
+    """Build the network, choose its engine, and decide whether to compile it."""
+    config, build, world, notes = start.config, job.build, job.world, job.notes
+    check_reduce(config.reduce, precision)
+    set_tf32(config.tf32, world.device)
+    torch.manual_seed(int(random_keys.fold_in(config.seed, _WEIGHTS)))
+    network, lacking = build_network(start.beginning)
+    if lacking:
+        notes.append(f"the checkpoint lacks what begins at random: {', '.join(lacking)}")
+    if build.execution.activation_checkpointing:
+        enable_activation_checkpointing(network)
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    engine = engines.choose(
+        build.execution.engine,
+        build.execution.zero,
+        world.size,
+        parameters,
+        batch_plan.device_memory(world.device),
+        offload=build.execution.offload,
+    )
+    if engine.reason:
+        notes.append(f"engine {engine.name}: {engine.reason}")
+    compiled = _compiled(job, start, plan, precision, engine.zero)
+    scoring = _scoring(job, start, network, precision, compiled)
+    if start.resumed is not None:
+        continuation.check_optimizer(start.resumed, network, start.optimizer)
+    networks = [network, *([start.teacher.network] if start.teacher else [])]
+    dtype, packed = DTYPES[precision], job.info.packed
+    return BuiltModel(
+        scoring=scoring,
+        network=network,
+        networks=networks,
+        parameters=parameters,
+        engine=engine,
+        precision=precision,
+        compiled=compiled,
+        layout=layout_for(networks, world.device, dtype, compiled=compiled, packed_rows=packed),
+    )
+
+
+def _compiled(
+    job: SetupJob, start: Start, plan: batch_plan.BatchPlan, precision: Precision, zero: int
+) -> bool:
+    """Return True if the training step is compiled; rank 0 decides."""
+    execution, world = job.build.execution, job.world
+    choice = decide_compile(
+        execution.compile,
+        start.own.run.compiled if start.own else None,
+        start.model,
+        _computing(start.config, plan.micro_batch * plan.accumulation, job.info.length),
+        job.data.train,
+        world.device,
+        precision,
+        zero,
+        start.directions,
+        execution.activation_checkpointing,
+    )
+    if choice.reason:
+        job.notes.append(f"not compiled: {choice.reason}")
+    return bool(world.decide_on_rank_zero(lambda: int(choice.compiled)))
+
+
+def _scoring(
+    job: SetupJob, start: Start, network: PretrainingModel, precision: Precision, compiled: bool
+) -> PretrainModule:
+    """Build the module of network and loss; parameters that no objective uses are frozen."""
+    device, teacher = job.world.device, start.teacher
+    weights = {**start.model.loss_weights(), **objective_weights(start.names, start.directions)}
+    scoring = PretrainModule(
+        network, start.names, precision, compiled, device.type, weights, teacher
+    )
+    batch = empty_batch(pad=job.info.special.pad, directions=start.directions)
+    unused = freeze_unused(scoring, {**batch, "mask_id": torch.tensor(-1)})
+    if teacher is not None:  # only now: `freeze_unused` runs the network on the CPU
+        teacher.to(device)
+    if unused:
+        job.notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
+    return scoring
+
+
+def fit_batch(
+    job: SetupJob, start: Start, model: BuiltModel, plan: batch_plan.BatchPlan
+) -> batch_plan.BatchPlan:
+    """Return the plan with the micro-batch found by trial, and at most the initial batch."""
+    config, build, world, length = start.config, job.build, job.world, job.info.length
+    if build.execution.micro_batch == micro_batch_finder.AUTO:
+        tried = micro_batch_finder.MicroBatchTrial(
+            scoring=model.scoring,
+            model=start.model,
+            train=job.data.train,
+            info=job.info,
+            layout=model.layout,
+            directions=start.directions,
+            zero=model.engine.zero,
+            checkpointing=build.execution.activation_checkpointing,
+            offload=model.engine.offload,
+            averaging=config.ema is not None,
+        )
+        found = micro_batch_finder.find_micro_batch(
+            tried, plan.micro_batch * plan.accumulation, world, build.path
+        )
+        plan = batch_plan.plan(config.global_batch, found, start.model, length, world)
+        job.notes.append(
+            f"micro-batch {plan.micro_batch}: {found} rows of {length} tokens fit at once"
+        )
+    # Whole micro-batches at every level give a growing batch few shapes.
+    if config.initial_batch:
+        smallest = min(plan.micro_batch, -(-config.initial_batch // world.size))
+        plan = batch_plan.plan(config.global_batch, smallest, start.model, length, world)
+    return plan
+
+
+def _begun(resumed: state.ResumeState | None, data: str) -> StartPosition:
+    """Return the start position of this phase, for data with this fingerprint."""
+    if resumed is None:
+        return START
+    return resumed.run.begun if resumed.same_run else continuation.start_position(resumed, data)
+
+
+def _computing(config: PretrainConfig, samples: int, length: int) -> WorkEstimate:
+    """Estimate the work of this rank: a number of positions, or the time budget."""
+    if config.seconds is not None:
+        return WorkEstimate(seconds=config.seconds)
+    steps = config.last_step
+    return WorkEstimate(
+        positions=float(config.tokens or 0) if steps is None else float(steps * samples * length)
+    )

@@ -1,0 +1,1 @@
+"""Evaluation during training: loss and accuracy on held-out rows."""

@@ -1,0 +1,434 @@
+"""Held-out evaluation during training: its schedule, its rows and its metrics.
+
+Losses are also reported by frequency band of the target token. Each of the three bands makes up a
+third of the text. The frequent band is learned in the first minutes, the rare band takes the rest
+of the training, so separate losses say more than the mean.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cloze.model.data.batch import (
+    BIDIRECTIONAL,
+    AttentionModes,
+    Batch,
+    collate,
+    empty_batch,
+    move,
+    prefetch_batches,
+)
+from cloze.model.data.layouts import LayoutKind
+from cloze.model.data.mixture import ConcatenatedRows
+from cloze.model.data.sampler import shard_range
+from cloze.model.data.shards import RowTable
+from cloze.model.objectives.masked import BANDS, BANDS_FIELD
+from cloze.model.train.distributed import World
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.loop.batches import BatchSizeSchedule
+from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.train.loop.interfaces import EvaluationInterrupted
+from cloze.pipeline.tokenizer.special import SpecialTokens
+
+ROWS = 4096  # training rows in which tokens are counted
+
+
+def bands_of(counts: np.ndarray[Any, Any]) -> Tensor:
+    """Return each token's frequency band; each band makes up about a third of all occurrences.
+
+    Args:
+        counts: occurrences of each token, [V].
+
+    Returns:
+        int64 [V], indices in `BANDS`. A token on a border belongs to the more frequent band.
+    """
+    order = np.argsort(-counts, kind="stable")
+    more_frequent = np.cumsum(counts[order]) - counts[order]
+    found = np.zeros(len(counts), np.int64)
+    found[order] = np.maximum(
+        0, len(BANDS) - 1 - (len(BANDS) * more_frequent) // max(1, int(counts.sum()))
+    )
+    found[counts == 0] = 0
+    return torch.from_numpy(found)
+
+
+def training_bands(shards: RowTable, special: SpecialTokens, vocabulary: int) -> Tensor:
+    """Compute the bands from the first `ROWS` training rows; special tokens count as 0."""
+    rows = shards.first(ROWS)
+    counts = np.bincount(shards.take(rows, np.zeros_like(rows)).ids, minlength=vocabulary).astype(
+        np.int64
+    )
+    counts[list(special.ids)] = 0
+    return bands_of(counts)
+
+
+COUNT_ROWS = 4096  # rows read at once to count targets
+UNIGRAM_ROWS = 20_000  # training rows from which the unigram distribution is counted
+I64 = npt.NDArray[np.int64]
+
+
+FORWARD_COST = 1 / 3  # of training on a row: the backward pass takes twice as long
+SHARE = 0.05  # maximum share of the training time
+FEWEST_ROWS = 64  # minimum for a meaningful mean
+EVALUATIONS = 10  # per run, by default
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSchedule:
+    """Interval and size of evaluations.
+
+    Attributes:
+        every: steps between evaluations.
+        rows: rows of every evaluation except the last.
+        last: rows of the last evaluation.
+    """
+
+    every: int
+    rows: int
+    last: int
+
+    @classmethod
+    def within(
+        cls, steps: int, trained: int, wanted: int, every: int | None, passes: int = 1
+    ) -> EvaluationSchedule:
+        """Return a schedule that costs at most `SHARE` of training on `trained` rows.
+
+        The last evaluation gets half of that, the earlier ones the rest; short runs have fewer
+        evaluations over fewer rows. A requested interval is kept, and no evaluation has fewer than
+        `FEWEST_ROWS` rows.
+
+        Args:
+            wanted: maximum number of rows per evaluation.
+            every: requested interval; None: `EVALUATIONS` in all, if they can be afforded.
+            passes: how many times each row is scored.
+        """
+        least, last, rest = cls._rows(trained, wanted, passes)
+        if every is None:
+            number = cls.affordable(trained, wanted, passes)
+            every = max(steps // (number + 1), 1)
+            if (steps - 1) // every * least > rest:
+                every = -(-steps // (number + 1))
+        number = (steps - 1) // every
+        return cls(every, min(wanted, max(least, rest // max(1, number))), last)
+
+    @classmethod
+    def affordable(cls, trained: int, wanted: int, passes: int = 1) -> int:
+        """Return the default number of evaluations before the last one; see `within`."""
+        least, _, rest = cls._rows(trained, wanted, passes)
+        return min(EVALUATIONS - 1, rest // max(1, least))
+
+    @classmethod
+    def _rows(cls, trained: int, wanted: int, passes: int) -> tuple[int, int, int]:
+        """Return minimum rows of an evaluation, rows of the last, and total of all others."""
+        room = int(SHARE / FORWARD_COST * trained / passes)
+        least = min(wanted, FEWEST_ROWS)
+        last = min(wanted, max(least, room // 2))
+        return least, last, max(0, room - last)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldoutSet:
+    """The first `rows` held-out rows with mask copy 0, in the attention modes of training.
+
+    Row r is read as sample r. Shards are sorted by a hash, so the first rows are a fair sample.
+
+    Attributes:
+        bands: int64 [V], frequency bands (see `bands_of`); None: the loss is not split by band.
+    """
+
+    shards: RowTable
+    rows: int
+    batch: int
+    pad: int
+    mask: int
+    longest: int
+    layout: LayoutKind = "rows"
+    directions: AttentionModes = BIDIRECTIONAL
+    bands: torch.Tensor | None = None
+
+    def parts(self) -> list[tuple[str, HeldoutSet]]:
+        """Return the set of each dataset by name; a single dataset has the name "".
+
+        A mixture's rows are divided by its weights, but each dataset has at least `FEWEST_ROWS`
+        divided by the number of datasets.
+        """
+        if not isinstance(self.shards, ConcatenatedRows):
+            return [("", self)]
+        parts, shares = self.shards.parts, self.shards.shares
+        least = min(self.rows, FEWEST_ROWS) // len(parts)
+        rows = {
+            name: min(len(part), max(least, round(shares[name] * self.rows)))
+            for name, part in parts.items()
+        }
+        return [(name, replace(self, shards=part, rows=rows[name])) for name, part in parts.items()]
+
+    def batches(self, world: World) -> list[tuple[int, int]]:
+        """Return this rank's batches as row ranges, equally many on every rank.
+
+        Some ranges may be empty.
+        """
+        most = -(-self.rows // world.size)
+        number = -(-most // self.batch)
+        mine = shard_range(0, self.rows, world.rank, world.size)
+        return [shard_range(*mine, part, number) for part in range(number)]
+
+    def load(self, start: int, stop: int) -> Batch:
+        if start == stop:
+            return empty_batch(pad=self.pad, directions=self.directions)
+        rows = np.arange(start, stop)
+        taken = self.shards.take(rows, np.zeros_like(rows))
+        return collate(
+            taken,
+            pad=self.pad,
+            longest=self.longest,
+            layout=self.layout,
+            directions=self.directions,
+            samples=rows,
+        )
+
+    def target_counts(self, vocabulary: int) -> I64:
+        """Count how many times each id is a target, int64 [V]."""
+        counts = np.zeros(vocabulary, np.int64)
+        for _, part in self.parts():
+            for start in range(0, part.rows, COUNT_ROWS):
+                labels = part.load(start, min(start + COUNT_ROWS, part.rows))[
+                    "masked_labels"
+                ].numpy()
+                counts += np.bincount(labels[labels >= 0], minlength=vocabulary)
+        return counts
+
+
+def target_count_rows(heldout: HeldoutSet, train: RowTable) -> HeldoutSet:
+    """Return the training rows whose targets are counted, read like the held-out rows."""
+    return replace(heldout, shards=train, rows=min(len(train), UNIGRAM_ROWS))
+
+
+def unigram_baselines(train: HeldoutSet, heldout: HeldoutSet, vocabulary: int) -> dict[str, float]:
+    """Return the losses of context-free guessing, in nats per held-out target.
+
+    A trained model must be below both.
+
+    Returns:
+        unigram_entropy: entropy of the held-out targets' own distribution, which no such guesser
+        can beat; far too low with few held-out rows. unigram_loss: loss of the training targets'
+        distribution, with add-one smoothing.
+    """
+    targets, seen = heldout.target_counts(vocabulary), train.target_counts(vocabulary) + 1.0
+    if not targets.sum():
+        return {}
+    shares = targets / targets.sum()
+    return {
+        "unigram_entropy": round(entropy(targets), 6),
+        "unigram_loss": round(float(-(shares * np.log(seen / seen.sum())).sum()), 6),
+    }
+
+
+def entropy(counts: I64) -> float:
+    """Return the entropy in nats of the distribution with these counts, which are not all 0."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldoutEvaluator:
+    """The evaluator of a pretraining; see `cloze.model.train.loop.interfaces.Evaluator`.
+
+    Attributes:
+        heldout: all rows that may be scored.
+        batches: batch size schedule.
+        begun: first step of this training.
+        steps: number of steps; None: unknown, and extrapolated from the schedule progress.
+        every: requested interval.
+        passes: how many times the rows are scored: twice with EMA.
+        row_seconds: seconds per row in the newest evaluation; None: no evaluation yet.
+    """
+
+    scoring: PretrainModule
+    heldout: HeldoutSet
+    world: World
+    batches: BatchSizeSchedule
+    begun: int
+    steps: int | None
+    every: int | None = None
+    passes: int = 1
+    row_seconds: float | None = None
+    best_metric: str = "heldout_loss"
+    higher_is_better: bool = False
+
+    def looks(self, steps: int) -> EvaluationSchedule:
+        """Return the evaluation schedule for this number of steps."""
+        return EvaluationSchedule.within(
+            steps, self.batches.samples_before(steps), self.heldout.rows, self.every, self.passes
+        )
+
+    def due(self, step: int, moment: ScheduleProgress) -> bool:
+        if self.steps is None and self.every is None:
+            trained = self.batches.samples_before(self._all_steps(step, moment))
+            return moment.crosses(
+                1 + EvaluationSchedule.affordable(trained, self.heldout.rows, self.passes)
+            )
+        return step % (self.every or self.looks(self.steps or 1).every) == 0
+
+    def __call__(
+        self, step: int, moment: ScheduleProgress, stop_asked: Callable[[], bool]
+    ) -> dict[str, float]:
+        rows, began = self.rows(step, moment), time.perf_counter()
+        found = evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
+        self.row_seconds = (time.perf_counter() - began) / max(1, rows)
+        return found
+
+    def rows(self, step: int, moment: ScheduleProgress) -> int:
+        """Return the number of rows to score after `step` steps."""
+        looks = self.looks(self._all_steps(step, moment))
+        return looks.last if moment.last else looks.rows
+
+    def _all_steps(self, step: int, moment: ScheduleProgress) -> int:
+        """Return the number of steps, extrapolated from the last step's size if unknown."""
+        if self.steps is not None:
+            return self.steps
+        rest = moment.total - moment.done - moment.step_size
+        return (
+            step
+            - self.begun
+            + (max(0, round(rest / moment.step_size)) if moment.step_size > 0 else 0)
+        )
+
+    def closing(self, step_seconds: float) -> float:
+        """Return the maximum seconds of the last evaluation, given the seconds per step."""
+        return (
+            self.passes
+            * self.heldout.rows
+            * (self.row_seconds or FORWARD_COST * step_seconds / self.batches.last)
+        )
+
+
+@torch.no_grad()
+def evaluate(
+    scoring: PretrainModule,
+    heldout: HeldoutSet,
+    world: World,
+    stop_asked: Callable[[], bool] = lambda: False,
+    groups: list[tuple[float, float]] | None = None,
+) -> dict[str, float]:
+    """Score the held-out rows.
+
+    Args:
+        scoring: the trained module; left in training mode.
+        stop_asked: True if this rank was asked to stop; called between batches.
+        groups: if given, collects (predictions, summed loss) of the first objective for each batch
+            of this rank.
+
+    Returns:
+        Of the first objective, usually mlm: heldout_loss (nats), heldout_perplexity,
+        heldout_accuracy and its details (`heldout_top5_accuracy`, `heldout_loss_rare` …). Other
+        objectives have their name in the metric, as in `heldout_nsp_loss`. Metrics without
+        predictions are left out. Of a mixture also the losses of each dataset, as in
+        `heldout_loss_wiki`.
+
+    Raises:
+        EvaluationInterrupted: a rank was asked to stop.
+    """
+    parts = [
+        (name, _sums(scoring, part, world, stop_asked, groups)) for name, part in heldout.parts()
+    ]
+    found = _figures(
+        scoring,
+        sum((part.sums for _, part in parts[1:]), parts[0][1].sums),
+        _added([part.details for _, part in parts]),
+    )
+    for name, part in parts:
+        if name:
+            found |= {
+                f"{figure}_{name}": value
+                for figure, value in _figures(scoring, part.sums, None).items()
+                if "loss" in figure
+            }
+    return {name: round(value, 6) for name, value in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Sums over held-out rows and all ranks.
+
+    Attributes:
+        sums: float64 [3, objectives]: losses, correct answers, targets.
+        details: float64 [2, details], see `PretrainModule.predict`.
+    """
+
+    sums: torch.Tensor
+    details: torch.Tensor | None
+
+
+def _sums(
+    scoring: PretrainModule,
+    heldout: HeldoutSet,
+    world: World,
+    stop_asked: Callable[[], bool],
+    groups: list[tuple[float, float]] | None,
+) -> _Sums:
+    names = scoring.names
+    sums = torch.zeros(3, len(names), dtype=torch.float64)
+    details: torch.Tensor | None = None
+    more = {
+        "mask_id": torch.tensor(heldout.mask),
+        **({} if heldout.bands is None else {BANDS_FIELD: heldout.bands}),
+    }
+    scoring.eval()
+    try:
+        loaded = ({**heldout.load(start, stop), **more} for start, stop in heldout.batches(world))
+        with prefetch_batches(loaded, world.device) as batches:
+            for batch in batches:
+                if world.all_reduce_sum([int(stop_asked())])[0]:
+                    raise EvaluationInterrupted
+                targets = torch.tensor(scoring.count_targets(batch), dtype=torch.float64)
+                figures, finer = scoring(move(batch, world.device))
+                found = figures.cpu()
+                sums[:2] += found
+                sums[2] += targets
+                if groups is not None:
+                    groups.append((float(targets[0]), float(found[0, 0])))
+                details = finer.cpu() if details is None else details + finer.cpu()
+    finally:
+        scoring.train()
+    return _Sums(
+        world.all_reduce_tensor(sums), None if details is None else world.all_reduce_tensor(details)
+    )
+
+
+def _added(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    there = [tensor for tensor in tensors if tensor is not None]
+    return sum(there[1:], there[0]) if there else None
+
+
+def _figures(
+    scoring: PretrainModule, sums: torch.Tensor, details: torch.Tensor | None
+) -> dict[str, float]:
+    """Return the means by name, for objectives with at least one prediction."""
+    names, found = scoring.names, dict[str, float]()
+    for name, loss, correct, count in zip(names, *sums.tolist(), strict=True):
+        if count:
+            found |= {
+                _heldout(f"{name}_loss", names): loss / count,
+                _heldout(f"{name}_accuracy", names): correct / count,
+            }
+    if details is not None:
+        for name, total, count in zip(scoring.detail_names, *details.tolist(), strict=True):
+            if count:
+                found[_heldout(name, names)] = total / count
+    if "heldout_loss" in found:
+        found["heldout_perplexity"] = math.exp(min(found["heldout_loss"], 700.0))
+    return found
+
+
+def _heldout(name: str, objectives: Sequence[str]) -> str:
+    """Return the metric's name: the first objective is the main one and is not named."""
+    return f"heldout_{name.removeprefix(objectives[0] + '_')}"

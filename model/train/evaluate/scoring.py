@@ -1,0 +1,133 @@
+"""The trained module of pretraining: model and objectives, from a batch to the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cloze.model.families.models import PretrainingModel
+from cloze.model.layers.cross_entropy import enable_lazy_logits
+from cloze.model.objectives import LossSum, objectives, total_loss
+from cloze.model.train.loop.interfaces import TrainModule
+from cloze.model.train.precision import Precision, autocast
+from cloze.model.train.resume.initialization import Teacher
+
+
+class PretrainModule(TrainModule):
+    """A model and its objectives.
+
+    Args:
+        model: a family's pretraining model.
+        names: names of the objectives.
+        precision: precision of the forward pass.
+        compiled: True to use torch.compile, for batches of one fixed shape.
+        device_type: device type to compile for.
+        weights: objective name -> weight in the loss. Default: 1.
+        teacher: adds its outputs for a batch to the model's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str],
+        precision: Precision,
+        compiled: bool = False,
+        device_type: str = "cpu",
+        weights: Mapping[str, float] | None = None,
+        teacher: Teacher | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.names = tuple(names)
+        self.precision = precision
+        self.objectives = objectives(names)
+        if isinstance(model, PretrainingModel):
+            model.predicts_all_positions = any(
+                objective.all_positions for objective in self.objectives
+            )
+        if not any(objective.reads_logits for objective in self.objectives):
+            enable_lazy_logits(model)
+        self.weights = dict(weights or {})
+        self.teacher = teacher
+        # Set by `predict`: empty until the first held-out batch.
+        self.detail_names: tuple[str, ...] = ()
+        self._compiled = self._loss
+        if compiled:
+            self._compiled = torch.compile(
+                self._loss, dynamic=False, options={"fallback_random": device_type == "cpu"}
+            )
+            if device_type == "cpu":
+                # Recomputing activations, above all masks, is cheaper than keeping them.
+                torch._functorch.config.aggressive_recomputation = True
+
+    def count_targets(self, batch: Mapping[str, Any]) -> list[int]:
+        """Count the predictions of each objective on a collated batch, before the model runs."""
+        return [objective.count(batch) for objective in self.objectives]
+
+    def chance(self, vocabulary: int) -> float | None:
+        """Return the loss of random guessing, summed over objectives as in log lines.
+
+        None if it is undefined for an objective. Objective weights affect the gradient only, not
+        this metric, which stays in nats per prediction.
+        """
+        parts = [
+            math.nan if item.random_loss is None else item.random_loss(vocabulary)
+            for item in self.objectives
+        ]
+        whole = sum(parts)
+        return None if math.isnan(whole) else whole
+
+    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return loss and metrics as `TrainModule.loss`; compiled while training."""
+        return (self._compiled if self.training else self._loss)(batch, counts)
+
+    def uncompiled(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return loss and metrics for a batch of any shape, never compiled."""
+        return self._loss(batch, counts)
+
+    def _loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+        sums, _ = self._sums(batch)
+        loss = total_loss(
+            sums, {item.name: counts[number] for number, item in enumerate(sums)}, self.weights
+        )
+        return loss, _figures(sums)
+
+    def predict(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the metrics of `loss` and finer ones, never compiled: batch shapes vary.
+
+        Returns:
+            float64 [2, objectives] as in `loss`, and float64 [2, details]: sums and counts of the
+            objectives' details, named by `detail_names`.
+        """
+        sums, outputs = self._sums(batch)
+        figures = _figures(sums)
+        found = {
+            f"{objective.name}_{name}": figure
+            for objective in self.objectives
+            if objective.details is not None
+            for name, figure in objective.details(outputs, batch).items()
+        }
+        self.detail_names = tuple(found)
+        if not found:
+            return figures, figures.new_zeros(2, 0)
+        return figures, torch.stack(
+            [torch.stack(figure) for figure in found.values()], dim=1
+        ).double()
+
+    def _sums(self, batch: Mapping[str, Any]) -> tuple[list[LossSum], dict[str, Tensor]]:
+        """Return each objective's loss, and the model's outputs."""
+        with autocast(self.precision, batch["input_ids"].device.type):
+            outputs: dict[str, Tensor] = self.model(batch)
+            if self.teacher is not None:
+                outputs |= self.teacher(batch)
+        return [objective.score(outputs, batch) for objective in self.objectives], outputs
+
+
+def _figures(sums: Sequence[LossSum]) -> Tensor:
+    """Return float64 [2, objectives], without gradient: summed losses and correct answers."""
+    summed = torch.stack([item.total.detach().double() for item in sums])
+    return torch.stack([summed, torch.stack([item.correct.double() for item in sums])])

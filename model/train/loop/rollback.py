@@ -1,0 +1,192 @@
+"""Rollback to the last good checkpoint after too many consecutive steps with a non-finite gradient.
+
+Skipped steps change nothing, so repeating them would not help either. Going back and skipping the
+rows since then helped with loss spikes (Chowdhery et al., "PaLM", 2022, section 5.1): the same
+weights did well on other batches. It is done once; the second time training ends and names the
+rows. Skipped rows are part of `TrainerState`, so a resume is exact. A kill right after a rollback
+needs no record: repeating the steps leads to the same rollback.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from cloze.core import storage
+from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts.checkpoints import LaunchFence
+from cloze.core.errors import ClozeError, DataError
+from cloze.model import checkpoint
+from cloze.model.train.distributed import World
+from cloze.model.train.loop.interfaces import BatchSource, StepBatches, TrainSpec
+from cloze.model.train.monitor.metrics import JsonlLog
+from cloze.model.train.resume import state
+
+FEW = 12  # maximum number of rows named in a message
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippingSource:
+    """A `BatchSource` that skips steps.
+
+    Attributes:
+        passed: (step, count) pairs: from that step (from 0) on, `count` more steps of the source
+            are skipped.
+    """
+
+    source: BatchSource
+    passed: Sequence[Sequence[int]]
+
+    def _place(self, step: int) -> int:
+        return step + sum(count for at, count in self.passed if step >= at)
+
+    def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
+        return self.source.step_batches(self._place(step), rank, world_size)
+
+    def samples(self, steps: int) -> int:
+        return self.source.samples(self._place(steps))
+
+    def row_ids(self, step: int) -> dict[str, list[int]]:
+        return self.source.row_ids(self._place(step))
+
+
+class RollbackRequired(Exception):
+    """Raised on all ranks at once to request a rollback.
+
+    Args:
+        step: last skipped step (from 1).
+        count: number of consecutive skipped steps.
+    """
+
+    def __init__(self, step: int, count: int) -> None:
+        super().__init__(step, count)
+        self.step, self.count = step, count
+
+
+def roll_back(
+    found: RollbackRequired,
+    training: TrainSpec,
+    progress: state.TrainerState,
+    world: World,
+    skips: JsonlLog,
+) -> tuple[state.ResumeState, str]:
+    """Return the checkpoint to continue from, with `passed` set, and a message.
+
+    Every rank must call it. Later checkpoints are removed.
+
+    Raises:
+        ClozeError: training was rolled back before, or no good checkpoint exists.
+    """
+    failed = (
+        f"{found.count} steps in a row up to step {found.step} had a gradient that is not finite, "
+        f"or left weights that are not (their rows are in"
+        f" {skips.path}"
+    )
+    remedy = f"lower learning_rate ({training.recipe.learning_rate:g}), or use precision fp32"
+    if progress.passed:
+        rows = sorted(
+            set(
+                SkippingSource(training.source, progress.passed)
+                .row_ids(found.step - 1)
+                .get("rows", [])
+            )
+        )
+        named = ", ".join(map(str, rows[:FEW])) + (", …" if len(rows) > FEW else "")
+        at = progress.passed[-1][0]
+        raise ClozeError(
+            f"{failed}; those of the last are {named}), although training went back to step {at} "
+            f"before and passed over the rows that"
+            f" it met then: {remedy}, or take these rows out of the data"
+        )
+    chosen = world.decide_on_rank_zero(
+        lambda: _choose(training.path, found.step - found.count, world.fence)
+    )
+    if chosen < 0:
+        raise ClozeError(
+            f"{failed}), and there is no good checkpoint before them to go back to; {remedy}"
+        )
+    before = state.read(
+        storage.join(training.path, checkpoints.STEPS, checkpoints.step_name(chosen))
+    )
+    passed = [*before.progress.passed, [chosen, found.step - chosen]]
+    _record(skips, training, progress, chosen, found)
+    sentence = (
+        f"WENT BACK TO STEP {chosen}: {failed}); training goes on from there and passes over the "
+        f"rows of steps {chosen + 1} to"
+        f" {found.step}; if it happens again, it ends: {remedy}"
+    )
+    return replace(before, progress=replace(before.progress, passed=passed)), sentence
+
+
+def _choose(path: str, last: int, fence: LaunchFence) -> int:
+    """Return the newest good step up to `last`, or -1, and remove all later checkpoints."""
+    later: list[str] = []
+    for directory in reversed(checkpoints.complete_steps(path)):
+        if checkpoints.parse_step(directory) <= last and _good(directory):
+            with fence.held():
+                for other in later:
+                    checkpoint.clear(other)  # its step will be saved again; pins do not protect it
+            return checkpoints.parse_step(directory)
+        later.append(directory)
+    return -1
+
+
+def _good(directory: str) -> bool:
+    """Return True if the checkpoint is undamaged, finite, and not from a run of skipped steps."""
+    try:
+        checkpoint.verify(directory)
+        found = state.read(directory)
+    except DataError as error:
+        log.warning("passed over: %s", error)
+        return False
+    return (
+        found.progress.skipped_in_a_row == 0
+        and all_finite(found.weights)
+        and all_finite(found.optimizer)
+    )
+
+
+def all_weights_finite(model: nn.Module, world: World) -> bool:
+    """Return True if all weights are finite on all ranks.
+
+    Each rank checks its part of sharded weights.
+    """
+    own = all_finite(
+        {name: getattr(value, "ds_tensor", value) for name, value in model.named_parameters()}
+    )
+    return not world.all_reduce_sum([int(not own)])[0]
+
+
+def all_finite(tensors: Mapping[str, Tensor]) -> bool:
+    """Return True if the tensors contain neither NaN nor infinity."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+
+
+def _record(
+    skips: JsonlLog,
+    training: TrainSpec,
+    progress: state.TrainerState,
+    chosen: int,
+    found: RollbackRequired,
+) -> None:
+    """Record the skipped steps in `skipped.jsonl`, at the step of the checkpoint that is restored.
+
+    A resume truncates the log after its step, so this line is kept.
+    """
+    source = SkippingSource(training.source, progress.passed)
+    bad = range(found.step - found.count, found.step)
+    skips.truncate(chosen)
+    if not any(line["step"] == chosen and "passed_over" in line for line in skips.read()):
+        skips.add(
+            {
+                "step": chosen,
+                "passed_over": [chosen + 1, found.step],
+                "not_finite": {step + 1: source.row_ids(step) for step in bad},
+            }
+        )

@@ -1,0 +1,112 @@
+"""Triggers: when to log, evaluate, save and stop.
+
+Except for the checkpoint timer, all follow from the config, the step and `TrainerState`, so a
+resumed training decides identically.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from cloze.core.stages.execution import Execution
+from cloze.model.train.config import TENTHS
+from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.train.loop.interfaces import Milestones, TrainSpec
+from cloze.model.train.resume.state import TrainerState
+
+LINES = 100  # log lines of a training with an unknown number of steps
+
+
+class StepTriggers:
+    """The triggers of a training. Steps are counted from 1."""
+
+    def __init__(self, training: TrainSpec, execution: Execution) -> None:
+        self._training, self._execution = training, execution
+        self._minutes = 60.0 * execution.checkpoint_minutes
+        self._save_from = time.monotonic() + self._minutes
+        self._counted = (0, 0, 0)  # best step, last step counted, evaluations between them
+
+    def progress_at(self, step: int) -> ScheduleProgress:
+        """Return the schedule progress of a step, for a training with a known number of steps."""
+        return self._training.recipe.pace.progress_at(step - 1, 0, 0, ())
+
+    def last(self, progress: TrainerState) -> int | None:
+        """Return the number of the last step, or None while it is unknown."""
+        return self._training.recipe.pace.last(progress.step, progress.tokens, progress.budget)
+
+    def should_stop(self, progress: TrainerState) -> bool:
+        """Return True after the last step, or when patience is exhausted."""
+        last = self.last(progress)
+        if last is not None and progress.step >= last:
+            return True
+        patience, best = self._training.patience, progress.best
+        if patience is None or best is None:
+            return False
+        start, counted, evaluations = self._counted
+        if start != best["step"]:
+            start, counted, evaluations = int(best["step"]), int(best["step"]), 0
+        since = range(counted + 1, progress.step + 1)  # one step, except after a resume
+        evaluations += sum(self.should_evaluate(step, self.progress_at(step)) for step in since)
+        self._counted = start, progress.step, evaluations
+        return evaluations >= patience
+
+    def should_log(self, step: int, moment: ScheduleProgress) -> bool:
+        """Return True for steps with a log line: by interval, first, last, or evaluated."""
+        every = self._training.log_every
+        due = moment.crosses(LINES) if every is None else step % every == 0
+        return (
+            due
+            or moment.last
+            or step == self._training.begun.step + 1
+            or self.should_evaluate(step, moment)
+        )
+
+    def should_evaluate(self, step: int, moment: ScheduleProgress) -> bool:
+        """Return True if the step is evaluated."""
+        measure = self._training.measure
+        # Milestone checkpoints have metrics, too.
+        wanted = moment.last or step in self._training.milestones
+        return measure is not None and (wanted or measure.due(step, moment))
+
+    def should_save(self, progress: TrainerState) -> bool:
+        """Return True if the current step gets a checkpoint by number, or as the best so far."""
+        step, every = progress.step, self._execution.checkpoint_every
+        # During skipped steps a save could prune the checkpoint for a rollback.
+        due = bool(every and step % every == 0) and not progress.skipped_in_a_row
+        kept = step in self._training.milestones or step in progress.kept
+        return (step != self.last(progress) and (kept or due)) or self.best_step(progress) == step
+
+    def ends_tenth(self, step: int, moment: ScheduleProgress) -> bool:
+        """Return True at the end of a last tenth of this training, whose checkpoint is kept."""
+        pace, begun = self._training.recipe.pace, self._training.begun.step
+        if pace.steps is not None:  # the schedule may be longer than this training
+            moment = ScheduleProgress(
+                done=step - 1 - begun,
+                step_size=1,
+                total=pace.steps - begun,
+                last=step == pace.steps,
+            )
+        late = moment.fraction >= (TENTHS + 1 - self._training.keep_for_merge) / TENTHS
+        return late and moment.crosses(TENTHS) and not moment.last
+
+    def best_step(self, progress: TrainerState) -> int | None:
+        """Return the best step so far, if its checkpoint is kept; else None."""
+        return int(progress.best["step"]) if self._training.keep_best and progress.best else None
+
+    def retained_steps(self, progress: TrainerState) -> Milestones:
+        """Return the steps whose checkpoints are never pruned."""
+        kept, best = self._training.milestones, self.best_step(progress)
+        return replace(
+            kept, steps=kept.steps | {*progress.kept} | (set() if best is None else {best})
+        )
+
+    def save_timer_expired(self) -> bool:
+        """Return True if a checkpoint is due by time, and restart the timer.
+
+        Never with `checkpoint_every`.
+        """
+        if self._execution.checkpoint_every is not None or time.monotonic() < self._save_from:
+            return False
+        self._save_from = time.monotonic() + self._minutes
+        return True

@@ -1,0 +1,1 @@
+"""Monitoring: logs, throughput, gradient norms, warnings, profiles, hang detection."""

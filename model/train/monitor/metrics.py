@@ -1,0 +1,199 @@
+"""Metrics of a run: sums since the last log line, and two files.
+
+  metrics.jsonl   one JSON object per logged step
+  skipped.jsonl   one per step skipped for a non-finite gradient, with the step's rows
+
+A resume truncates both to its step, so no step is missing or repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cloze.core import storage
+from cloze.core.errors import naming
+from cloze.core.processes import peak_memory
+from cloze.model.train.distributed import World
+
+METRICS, SKIPPED = "metrics.jsonl", "skipped.jsonl"
+GB = 1e9
+# Fields that depend on the machine instead of the training, as do all `time_…` fields. Only they
+# differ between equal runs.
+TIMING_FIELDS = frozenset({
+    "time", "tokens_per_second", "padded_tokens_per_second", "data_wait", "mfu", "memory_gb",
+    "gpu_memory_gb",
+})  # fmt: skip
+
+
+def strip_timing(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a log line without the fields that depend on machine and time."""
+    return {
+        name: value
+        for name, value in line.items()
+        if name not in TIMING_FIELDS and not name.startswith("time_")
+    }
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """Return this process's peak memory in GB: resident, and allocated on its GPU."""
+    found = {"memory_gb": round(peak_memory() / GB, 3)}
+    if device.type == "cuda":
+        found["gpu_memory_gb"] = round(torch.cuda.max_memory_allocated(device) / GB, 3)
+    return found
+
+
+class JsonlLog:
+    """A file of JSON lines, each with its `step`. Only rank 0 writes.
+
+    An object store cannot append: there the lines stay in memory and are written as a whole with
+    each checkpoint.
+    """
+
+    def __init__(self, path: str, world: World) -> None:
+        self.path, self._writes, self._local, self._fence = (
+            path,
+            world.is_rank_zero,
+            storage.is_local(path),
+            world.fence,
+        )
+        self._file = Path(storage.filesystem(path)[1])
+        self._kept: list[str] | None = None  # lines for the object store, once read
+        self._put = 0  # number of lines in the object store
+
+    def truncate(self, step: int) -> int:
+        """Drop every line after `step` and all damaged lines; return their number."""
+        if not self._writes:
+            return 0
+        before = self._text()
+        lines = before.splitlines()
+        kept = [line for line in lines if _step(line) <= step]
+        after = "".join(f"{line}\n" for line in kept)  # the last line may lack its newline
+        if after != before:
+            with self._fence.held():
+                storage.write_bytes(self.path, after.encode())
+        if not self._local:
+            self._kept, self._put = after.splitlines(keepends=True), len(kept)
+        return len(lines) - len(kept)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        if not self._writes:
+            return
+        text = json.dumps(line) + "\n"
+        if not self._local:
+            if self._kept is None:
+                self._kept = self._text().splitlines(keepends=True)
+            self._kept.append(text)
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            naming(self.path),
+            self._fence.held(),
+            self._file.open("a", encoding="utf-8") as stream,
+        ):
+            stream.write(text)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all undamaged lines."""
+        return [
+            json.loads(line) for line in self._text().splitlines() if _step(line) < float("inf")
+        ]
+
+    def last(self) -> dict[str, Any]:
+        """Return the newest line, or an empty dict."""
+        return next(iter(self.read()[-1:]), {})
+
+    def sync(self) -> None:
+        """Flush the lines, before a checkpoint relies on them. Any thread may call it."""
+        if not self._writes:
+            return
+        if self._local:
+            if self._file.exists():
+                with self._file.open("ab") as stream:
+                    os.fsync(stream.fileno())
+        elif self._kept is not None and len(self._kept) > self._put:
+            lines = list(self._kept)
+            storage.write_bytes(self.path, "".join(lines).encode())
+            self._put = len(lines)
+
+    def _text(self) -> str:
+        if self._kept is not None:
+            return "".join(self._kept)
+        if not storage.exists(self.path):
+            return ""
+        with storage.open_input(self.path) as stream:
+            return stream.read().decode("utf-8", "replace")
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+@dataclass(slots=True)
+class MetricWindow:
+    """Means since the last logged step.
+
+    Every rank adds its share of each applied step; the sums over ranks are the step's values. They
+    stay on the device until requested, so that logging does not synchronize every step.
+
+    Attributes:
+        names: the objectives.
+        steps: number of applied steps.
+        sums: float64 [2, objectives]: losses in nats and shares of right answers, summed over
+            steps.
+    """
+
+    names: Sequence[str]
+    device: torch.device
+    steps: int = 0
+    norm: float = 0.0
+    sums: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sums = torch.zeros(2, len(self.names), dtype=torch.float64, device=self.device)
+
+    def add(self, figures: Tensor, counts: Tensor, norm: float) -> None:
+        """Add a step.
+
+        Args:
+            figures: this rank's sums, see `PretrainModule`.
+            counts: counts of the step over all ranks.
+            norm: gradient norm.
+        """
+        self.sums += figures / counts.double()
+        self.steps += 1
+        self.norm += norm
+
+    def means(self, world: World) -> dict[str, float]:
+        """Return the means over all ranks, empty without applied steps; every rank must call it."""
+        sums = world.all_reduce_tensor(self.sums.cpu().clone())
+        if not self.steps:
+            return {}
+        losses, right = (sums / self.steps).tolist()
+        found = {"loss": sum(losses)}
+        for name, loss, share in zip(self.names, losses, right, strict=True):
+            found |= {f"{name}_loss": loss, f"{name}_accuracy": share}
+        return {
+            name: round(value, 6)
+            for name, value in (found | {"grad_norm": self.norm / self.steps}).items()
+        }
+
+    def state(self, world: World) -> dict[str, Any]:
+        """Return the state of an unfinished window for a checkpoint; every rank must call it."""
+        sums = world.all_reduce_tensor(self.sums.cpu().clone())
+        return {"steps": self.steps, "norm": self.norm, "sums": sums.tolist()}
+
+    def restore(self, state: Mapping[str, Any], world: World) -> None:
+        self.steps, self.norm = state["steps"], state["norm"]
+        if world.is_rank_zero:  # the sums cover all ranks, so one rank continues them
+            self.sums += torch.tensor(state["sums"], dtype=torch.float64, device=self.device)

@@ -1,0 +1,170 @@
+"""Training throughput: real tokens per second, and model FLOPs utilisation (MFU).
+
+`cloze.model.train.plan.flops` counts the operations, for real tokens only: neither padding nor
+recomputed layers count. A GPU's peak is from `cloze.model.hardware`. A CPU's peak is measured at
+the start by a matrix product.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass
+
+import torch
+
+from cloze.model import hardware
+from cloze.model.data.batch import TokenCounts
+from cloze.model.families.config import ModelConfig
+from cloze.model.train.monitor.time_breakdown import ASIDE, TimeBreakdown
+from cloze.model.train.plan.flops import flops_per_token
+from cloze.model.train.precision import DTYPES, Precision
+
+SIDE = 1024  # of the matrices, larger than the second-level cache
+TRIES = 5  # the fastest counts
+
+
+@dataclass(frozen=True, slots=True)
+class MfuMeter:
+    """MFU of a training.
+
+    Attributes:
+        model: config of the trained model.
+        peak: peak operations per second of all ranks' devices; None: unknown.
+        source: origin of the peak, or the reason why it is unknown.
+    """
+
+    model: ModelConfig
+    peak: float | None
+    source: str
+
+    def mfu(self, tokens_per_second: float, seen: float) -> float | None:
+        """Return the share of the peak; None if the peak is unknown.
+
+        Args:
+            tokens_per_second: real tokens of all ranks.
+            seen: mean number of tokens that a token attends to, itself included.
+        """
+        if self.peak is None:
+            return None
+        return tokens_per_second * flops_per_token(self.model, seen) / self.peak
+
+
+def utilisation(
+    model: ModelConfig, precision: Precision, device: torch.device, ranks: int
+) -> MfuMeter:
+    """Return the MFU meter of a training of `model` on `ranks` ranks with devices like this one."""
+    if device.type == "cuda":
+        peak, source = _gpu_peak(device, precision)
+    elif precision == "fp16":  # matrix products in fp16 take minutes on most CPUs
+        peak, source = None, "no MFU is told: fp16 is for GPUs"
+    else:
+        peak, source = _cpu_peak(precision, torch.get_num_threads()), _told_cpu(precision)
+    return MfuMeter(model, None if peak is None else peak * ranks, source)
+
+
+def _gpu_peak(device: torch.device, precision: Precision) -> tuple[float | None, str]:
+    name = torch.cuda.get_device_name(device)
+    found = hardware.recognised(name)
+    if found is None:
+        return None, f"no MFU is told: {name} is not in the table of GPUs (model/hardware.py)"
+    return (found.fp32 if precision == "fp32" else found.bf16), found.source
+
+
+@functools.cache  # a process may train more than once
+def _cpu_peak(precision: Precision, threads: int) -> float:
+    """Measure the operations per second of this process's threads in a matrix product.
+
+    CPU time is counted, so that other processes on the machine do not matter.
+    """
+    matrix = torch.linspace(-1.0, 1.0, SIDE * SIDE).view(SIDE, SIDE).to(DTYPES[precision])
+    fastest = float("inf")
+    for _ in range(TRIES):
+        began = time.process_time()
+        matrix @ matrix
+        fastest = min(fastest, (time.process_time() - began) / threads)
+    return 2.0 * SIDE**3 / fastest
+
+
+def _told_cpu(precision: Precision) -> str:
+    return (
+        f"a product of two {SIDE} x {SIDE} matrices in {precision} on {torch.get_num_threads()} "
+        f"threads, measured at the start"
+    )
+
+
+class Throughput:
+    """Token throughput of one session, over the time of its steps without evaluations and saves.
+
+    The session's figures exclude the first step, which allocates and compiles.
+    """
+
+    def __init__(self, timeline: TimeBreakdown, utilisation: MfuMeter | None) -> None:
+        """Start a session. Args: utilisation: the MFU meter; None: no MFU."""
+        self._timeline, self._utilisation = timeline, utilisation
+        self._line = self._session = _Interval(timeline.seconds())
+        self._steps = 0
+        self._last = timeline.seconds()  # end of the newest step
+
+    def begin(self) -> None:
+        """Mark the start of the first step."""
+        self._line = _Interval(self._timeline.seconds())
+
+    def step(self, tokens: int, own: TokenCounts) -> None:
+        """Count a finished step. Args: tokens: real tokens of all ranks; own: this rank's."""
+        self._steps, self._last = self._steps + 1, self._timeline.seconds()
+        if self._steps == 1:
+            self._session = _Interval(self._last)
+        else:
+            self._session.add(tokens, own)
+        self._line.add(tokens, own)
+
+    def line(self) -> dict[str, float]:
+        """Return tokens per second, share of waiting for data, and MFU since the last call.
+
+        Padding and lengths are this rank's.
+        """
+        now, interval = self._timeline.seconds(), self._line
+        self._line = _Interval(now)
+        speed, waited = interval.speed(now)
+        found = {"tokens_per_second": round(speed, 1), "data_wait": round(waited, 4)}
+        if interval.own.tokens:
+            padded = speed * interval.own.positions / interval.own.tokens
+            found["padded_tokens_per_second"] = round(padded, 1)
+        mfu = self._mfu(speed, interval.own)
+        return found if mfu is None else {**found, "mfu": mfu}
+
+    def session(self) -> dict[str, float | None]:
+        """Return the figures of the whole session; the speed is None after a single step."""
+        now, interval = self._timeline.seconds(), self._session
+        speed, waited = interval.speed(self._last) if self._steps > 1 else (None, None)
+        wall = max(now["wall"], 1e-9)
+        return {
+            "tokens_per_second": None if speed is None else round(speed, 1),
+            "data_wait": None if waited is None else round(waited, 4),
+            "mfu": None if speed is None else self._mfu(speed, interval.own),
+            "evaluation_share": round(now["evaluation"] / wall, 4),
+            "checkpoint_share": round(now["save"] / wall, 4),
+        }
+
+    def _mfu(self, speed: float, own: TokenCounts) -> float | None:
+        if self._utilisation is None or not own.tokens:
+            return None
+        share = self._utilisation.mfu(speed, own.attended / own.tokens)
+        return None if share is None else float(f"{share:.3g}")
+
+
+class _Interval:
+    """Tokens since a point in time."""
+
+    def __init__(self, since: dict[str, float]) -> None:
+        self._since, self._tokens, self.own = dict(since), 0, TokenCounts()
+
+    def add(self, tokens: int, own: TokenCounts) -> None:
+        self._tokens, self.own = self._tokens + tokens, self.own + own
+
+    def speed(self, now: dict[str, float]) -> tuple[float, float]:
+        """Return tokens per second of step time, and the share of it spent waiting for data."""
+        passed = {name: seconds - self._since[name] for name, seconds in now.items()}
+        seconds = max(passed["wall"] - sum(passed[name] for name in ASIDE), 1e-9)
+        return self._tokens / seconds, min(1.0, max(0.0, passed["data"] / seconds))

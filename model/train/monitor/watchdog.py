@@ -1,0 +1,117 @@
+"""Time limits of steps, and the time that a shutdown takes.
+
+`cloze.core.heartbeat` carries the limits to the parent process; `cloze.flows.launch.hang_detection`
+acts on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import signal
+import statistics
+import time
+from collections import deque
+
+from torch import nn
+
+from cloze.core.heartbeat import HeartbeatWriter
+from cloze.core.stages.stage import Reporter
+from cloze.model.train.distributed import World
+
+TIMES = 10.0  # times the median of the recent steps
+RECENT = 50
+FIRST = 3  # steps without limit: they allocate, compile and open files
+# Factor on the floor for compiled steps: a new batch shape may trigger compilation.
+COMPILED = 10.0
+
+
+class Watchdog:
+    """Sets the time limit of each step.
+
+    Args:
+        pulse: this rank's heartbeat.
+        floor: seconds that any step may take; 0: no limits.
+        compiled: True if steps are compiled.
+    """
+
+    def __init__(self, pulse: HeartbeatWriter, floor: float, compiled: bool) -> None:
+        self._pulse, self._floor = pulse, floor * (COMPILED if compiled else 1.0)
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._seen = self._step = 0
+        self._began: float | None = None
+        # The platform may lack the signal, or stderr be no file.
+        with contextlib.suppress(AttributeError, RuntimeError, ValueError):
+            # SIGUSR1 dumps all stacks to the log, whatever state the interpreter is in.
+            faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+    def begin(self, step: int) -> None:
+        """Mark the start of step `step` (from 1), and the end of the previous one."""
+        now = time.monotonic()
+        if self._began is not None:
+            self._seen += 1
+            if self._seen > FIRST:
+                self._recent.append(now - self._began)
+        self._began, self._step = now, step
+        self._pulse.begin_step(step, self.limit)
+
+    def end(self) -> None:
+        """Mark the end of the last step; what follows has no limit."""
+        self._began = None
+        self._pulse.begin_step(self._step, 0.0)
+
+    def exclude(self, seconds: float) -> None:
+        """Exclude this many seconds since `begin` from the step."""
+        if self._began is not None:
+            self._began += seconds
+
+    @property
+    def median_step_seconds(self) -> float:
+        """Median duration of recent steps in seconds; 0: unknown."""
+        return statistics.median(self._recent) if self._recent else 0.0
+
+    @property
+    def limit(self) -> float:
+        """Limit of a phase of a step in seconds; 0: no limit."""
+        if not self._floor or not self._recent:
+            return 0.0
+        return max(self._floor, TIMES * self.median_step_seconds)
+
+
+STATE_BYTES = 12  # per parameter: weight and Adam's two moments, in fp32
+# Bytes per second including hashing, on a slow disk or a machine with a load of ten times its
+# cores.
+DISK_SPEED = 4e7
+BEGIN_SECONDS = 10.0  # to end an evaluation, and the process
+STEPS = 3.0  # steps that may run before a stop takes effect
+SAVES = 2.0  # safety factor on the duration of a save
+
+
+class ShutdownTimeEstimator:
+    """Calls `Reporter.shutdown_time` when the estimated time for a stop with a save grows."""
+
+    def __init__(self, report: Reporter, model: nn.Module, world: World) -> None:
+        size = sum(int(getattr(value, "ds_numel", value.numel())) for value in model.parameters())
+        self._report = report if world.is_rank_zero else None
+        self._save = STATE_BYTES * size / DISK_SPEED
+        self._step = self._told = 0.0
+        self._tell()
+
+    def observe_save(self, seconds: float) -> None:
+        """Record the duration of a checkpoint."""
+        self._save = max(self._save, SAVES * seconds)
+        self._tell()
+
+    def observe_step(self, seconds: float) -> None:
+        """Record the duration of steps."""
+        self._step = seconds
+        self._tell()
+
+    @property
+    def seconds(self) -> float:
+        return BEGIN_SECONDS + self._save + STEPS * self._step
+
+    def _tell(self) -> None:
+        if self._report is not None and self.seconds > 1.1 * self._told:
+            self._told = round(self.seconds, 1)
+            self._report.shutdown_time(self._told)

@@ -1,0 +1,163 @@
+"""Trained parameters: selection, optimizer groups, learning-rate multipliers and gradient norm."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cloze.model.train.loop.interfaces import TrainingHyperparameters, TrainModule
+from cloze.model.train.optimizers import OptimizerSpec, optimizer_kind
+
+
+def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the trained parameters by name, each once."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            yield name, parameter
+
+
+def freeze_unused(trained: TrainModule, batch: Mapping[str, Any]) -> list[str]:
+    """Freeze parameters that no objective reaches, such as an unused pair head; return their names.
+
+    They have no gradient. If trained, they would still decay where ranks reduce flat gradients or
+    shard the optimizer state, but not elsewhere: the result would depend on the parallelism.
+
+    Args:
+        batch: a batch without samples, on the device of the weights.
+    """
+    training = trained.training
+    loss, _ = trained.eval()(
+        batch, torch.ones(len(trained.names), device=batch["input_ids"].device)
+    )
+    loss.backward()
+    trained.train(training)
+    unused = [
+        name for name, parameter in trained.model.named_parameters() if parameter.grad is None
+    ]
+    for name, parameter in trained.model.named_parameters():
+        parameter.grad = None
+        parameter.requires_grad_(name not in unused)
+    return unused
+
+
+# A layer, or a group of layers with shared weights.
+_BLOCK = re.compile(r"encoder\.(?:layers|groups)\.(\d+)\.")
+
+
+def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[str], float]:
+    """Return a function from parameter name to learning-rate multiplier, for layer-wise decay.
+
+    Of n layers, layer i (from 0) has decay^(n + 1 - i), the embeddings decay^(n + 2), and heads 1,
+    as in `_get_layer_lrs` of google-research/electra's model/optimization.py (Clark et al., 2020,
+    appendix B). The pooler and a norm after the last layer, which ELECTRA lacks, have decay.
+
+    Args:
+        names: names of all parameters of the network.
+    """
+    layers = 1 + max((int(found[1]) for found in map(_BLOCK.match, names) if found), default=-1)
+
+    def rate(name: str) -> float:
+        found = _BLOCK.match(name)
+        if found:
+            return decay ** (layers + 1 - int(found[1]))
+        if name.startswith("encoder.embeddings."):
+            return decay ** (layers + 2)
+        return decay if name.startswith(("encoder.", "pooler.")) else 1.0
+
+    return rate
+
+
+_PLACE = re.compile(r"(?:^|\.)encoder\.(?:(embeddings)\.|(?:layers|groups)\.\d+\.)")
+
+
+def parameter_role(name: str, parameter: Tensor) -> str:
+    """Return a parameter's role: `embeddings`, `hidden` or `others`.
+
+    `embeddings`: tables, their norm and projection; `hidden`: a layer's matrix; `others`: the
+    layers' vectors, and the heads.
+    """
+    found = _PLACE.search(name)
+    if found is None:
+        return "others"
+    if found[1]:
+        return "embeddings"
+    return "hidden" if parameter.ndim > 1 else "others"
+
+
+def parameter_groups(model: nn.Module, recipe: TrainingHyperparameters) -> list[dict[str, Any]]:
+    """Return the optimizer's groups; only matrices decay (google-research/bert, optimization.py).
+
+    Matrices come first. Each group has
+
+        weight_decay  weight decay
+        rate          learning-rate multiplier
+        matrices      True for matrices and tables, False for vectors
+        hidden        number of matrices stacked in each parameter, if the optimizer treats the
+                      layers' matrices separately; else 0
+    """
+    apart = optimizer_kind(recipe.optimizer).matrix_state is not None
+    found: dict[tuple[bool, float, int], dict[str, Any]] = {}
+    for decays in (True, False):
+        for name, parameter in trained_parameters(model):
+            if (parameter.ndim > 1) is decays:
+                where = parameter_role(name, parameter)
+                rate = recipe.rate(name) * recipe.rates.get(where, 1.0)
+                hidden = _stacked(model, name) if apart and where == "hidden" else 0
+                decay = recipe.weight_decay if decays else 0.0
+                values = {
+                    "params": [],
+                    "weight_decay": decay,
+                    "rate": rate,
+                    "matrices": decays,
+                    "hidden": hidden,
+                }
+                found.setdefault((decays, rate, hidden), values)["params"].append(parameter)
+    return list(found.values())
+
+
+def _stacked(model: nn.Module, name: str) -> int:
+    """Return the number of matrices stacked in a layer's matrix, as in a fused projection."""
+    module, _, last = name.removesuffix(".weight").rpartition(".")
+    stacked: Mapping[str, int] = getattr(model.get_submodule(module), "stacked", {})
+    return stacked.get(last, 1)
+
+
+def optimizer_states(
+    model: nn.Module, optimizer: OptimizerSpec
+) -> Iterator[tuple[str, nn.Parameter, str]]:
+    """Yield each optimizer state tensor: parameter name, parameter, and name of the state."""
+    for name, parameter in trained_parameters(model):
+        apart = optimizer.matrix_state is not None and parameter_role(name, parameter) == "hidden"
+        for key in optimizer.matrix_state or () if apart else optimizer.state:
+            yield name, parameter, key
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Set each group's learning rate to `learning_rate` times the group's `rate`."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group["rate"]
+
+
+def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
+    """Return the gradient norm, a scalar on the gradients' device."""
+    return torch.nn.utils.get_total_norm(
+        [parameter.grad for parameter in parameters if parameter.grad is not None]
+    )
+
+
+def clip_gradient_norm(parameters: list[nn.Parameter], largest: float) -> float:
+    """Clip the gradient to the norm `largest` (0: never); return the norm before.
+
+    Waits for the device.
+    """
+    norm = gradient_norm(parameters)
+    found = float(norm)
+    # Most steps of a trained model need no clipping, which saves a pass over all gradients.
+    if 0 < largest < found < math.inf:
+        torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    return found

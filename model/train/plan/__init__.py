@@ -1,0 +1,1 @@
+"""Estimates of memory and time, for `cloze plan-training`, graphs and micro-batches."""

@@ -1,0 +1,130 @@
+"""Split of a global batch into micro-batches, and the check for free disk space."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+
+import torch
+
+from cloze.core import storage
+from cloze.core.errors import ClozeError, UsageError
+from cloze.core.humanize import format_count
+from cloze.core.stages.execution import Execution
+from cloze.model.data.sampler import shard_range
+from cloze.model.families.config import ModelConfig
+from cloze.model.train.distributed import World
+from cloze.model.train.plan.flops import checkpoint_bytes
+from cloze.model.train.plan.memory import CPU_TOKENS, ON_GPU, ComputeOptions, fitting_rows
+from cloze.model.train.precision import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Split of a rank's step: maximum micro-batch size, and number of micro-batches."""
+
+    micro_batch: int
+    accumulation: int
+
+
+def micro_batch_ranges(
+    start: int, stop: int, rank: int, world_size: int, accumulation: int
+) -> list[tuple[int, int]]:
+    """Return the ranges [start, stop) of a rank's micro-batches of a step; some may be empty."""
+    mine = shard_range(start, stop, rank, world_size)
+    return [shard_range(*mine, part, accumulation) for part in range(accumulation)]
+
+
+def plan(
+    global_batch: int,
+    micro_batch: int | None,
+    model: ModelConfig,
+    length: int,
+    world: World,
+    beside: ModelConfig | None = None,
+    causal_share: float = 0.0,
+    how: ComputeOptions = ON_GPU,
+) -> BatchPlan:
+    """Choose the micro-batch if it is not given, and the number of micro-batches.
+
+    Args:
+        global_batch: maximum number of samples per step.
+        micro_batch: the requested micro-batch; None: estimate it.
+        length: maximum number of tokens per sample.
+        beside: config of a teacher that runs on the same batches.
+        causal_share: share of samples that a fill-mask model reads left to right.
+        how: precision and copies of the weights, for a GPU.
+
+    Raises:
+        UsageError: there are more processes than sequences, or micro_batch is less than 1.
+    """
+    if world.size > global_batch:
+        raise UsageError(
+            f"processes ({world.size}) is more than the batch ({global_batch}); use a larger batch "
+            f"or fewer processes"
+        )
+    if micro_batch is not None and micro_batch < 1:
+        raise UsageError(
+            f"micro_batch ({micro_batch}) must be at least 1; leave it out to have it chosen"
+        )
+    rank_batch = -(-global_batch // world.size)
+    limit = min(
+        micro_batch or estimate_micro_batch(model, length, world.device, beside, causal_share, how),
+        rank_batch,
+    )
+    accumulation = -(-rank_batch // limit)
+    return BatchPlan(-(-rank_batch // accumulation), accumulation)
+
+
+def computing(
+    execution: Execution, precision: Precision, *, averaging: bool = False
+) -> ComputeOptions:
+    """Return the options that affect a GPU's memory. Args: averaging: True with EMA."""
+    return ComputeOptions(
+        bf16=precision != "fp32",
+        checkpointing=execution.activation_checkpointing,
+        averaging=averaging,
+    )
+
+
+def estimate_micro_batch(
+    model: ModelConfig,
+    length: int,
+    device: torch.device,
+    beside: ModelConfig | None = None,
+    causal_share: float = 0.0,
+    how: ComputeOptions = ON_GPU,
+) -> int:
+    """Estimate how many sequences of `length` tokens fit a device at once."""
+    if device.type == "cpu":
+        return max(1, CPU_TOKENS // length)
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, fitting_rows(free, model, length, beside, causal_share, how=how))
+
+
+def device_memory(device: torch.device) -> int | None:
+    """Return the bytes of the device's own memory, or None for a CPU."""
+    return None if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[1])
+
+
+def check_disk(path: str, parameters: int, keep: int, averaging: bool = False) -> int:
+    """Check that the disk can hold `keep` checkpoints and the one being written.
+
+    Object stores are not checked.
+
+    Returns:
+        The required bytes.
+
+    Raises:
+        ClozeError: too little space is free.
+    """
+    storage.make_dirs(path)
+    needed = checkpoint_bytes(parameters, averaging) * (keep + 1)
+    free = shutil.disk_usage(storage.filesystem(path)[1]).free if storage.is_local(path) else needed
+    if free < needed:
+        raise ClozeError(
+            f"{path} has {format_count(free)}B free, {keep + 1} checkpoints take "
+            f"{format_count(needed)}B;"
+            " free some space, or lower keep_checkpoints"
+        )
+    return needed

@@ -1,0 +1,260 @@
+"""Cost estimates of stages that run a model: operations, checkpoints, and memory. No torch.
+
+Pretraining is estimated by `cloze.model.train.plan.flops`, all other stages by passes over tokens
+(`pass_cost`, `pass_pace`): 6 operations per weight and token in training, 2 in a forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cloze.core.stages.execution import (
+    CostEstimate,
+    CostModel,
+    Execution,
+    MachineSpec,
+    MeasuredThroughput,
+    Metadata,
+    subtract_startup,
+)
+from cloze.core.stages.stage import role_of
+from cloze.model import hardware
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.table import model_config
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.plan import flops, memory
+from cloze.model.train.plan.flops import BESIDE, WEIGHT_BYTES
+from cloze.model.train.plan.memory import ComputeOptions
+
+# Seconds for torch, the process group, the model, and the last checkpoint's hash.
+START = {"cpu": 12.0, "cuda": 25.0}
+FULL = 0.95  # fill of a row, if the dataset does not exist yet
+USUAL_VOCABULARY = 30_000
+PASS_START = 10.0  # seconds of any stage that reads a checkpoint
+HEADWAY = 0.4  # share of pretraining's speed: short rows, small batches
+FORWARD = 1 / 3  # of a training step
+
+
+def device_of(execution: Execution, computer: MachineSpec) -> str:
+    """Return the device kind on which a stage will run."""
+    if execution.device == "auto":
+        return "cuda" if computer.gpus else "cpu"
+    return execution.device
+
+
+def model_of(facts: Metadata) -> Any:
+    """Return the model in a training's metadata: values, a name, or None."""
+    return facts.get("model") or (facts.get("config") or {}).get("model")
+
+
+def source_model(source: Metadata, default: Any = None) -> tuple[Any, ModelConfig | None, int]:
+    """Return a checkpoint's model: name or values, config, and number of weights (0: unknown)."""
+    said = model_of(source) or default
+    model = None if said is None else model_config(said)
+    counted = 0 if model is None else flops.approximate_parameters(model)
+    return said, model, int(source.get("parameters") or counted)
+
+
+def pass_cost(
+    *,
+    tokens: float,
+    weights: int,
+    device: str,
+    computer: MachineSpec,
+    forward: bool = False,
+    makes: Metadata | None = None,
+    memory_bytes: int | None = None,
+    gpu_memory_bytes: int | None = None,
+    disk_bytes: int = 1 << 20,
+    width: int = 1,
+) -> CostEstimate:
+    """Estimate the cost of passes of a model over `tokens`.
+
+    Args:
+        tokens: total over all passes.
+        forward: True if no gradients are computed.
+        memory_bytes, gpu_memory_bytes: None: a process with the weights.
+    """
+    loaded = WEIGHT_BYTES * weights
+    on_gpu = (1 << 30) + loaded if device == "cuda" else 0
+    return CostEstimate(
+        work=_pass_operations(weights, tokens, device, forward),
+        speed=HEADWAY * hardware.of(device, computer).speed(),
+        startup_seconds=PASS_START,
+        parallelism=width if device == "cuda" else 1,
+        kind=device,
+        size=float(weights or 1),
+        disk_bytes=disk_bytes,
+        memory_bytes=int(memory.PROCESS["cpu"]) + loaded if memory_bytes is None else memory_bytes,
+        gpu_memory_bytes=on_gpu if gpu_memory_bytes is None else gpu_memory_bytes,
+        expected_metadata=makes or {},
+    )
+
+
+def pass_pace(
+    facts: Metadata, *, weights: float, tokens: float, forward: bool = False, width: int = 1
+) -> MeasuredThroughput:
+    """Return the measured operations per second of a stage that `pass_cost` estimates."""
+    asked = (facts.get("execution") or {}).get("device")
+    kind = str(facts.get("device") or ("cuda" if asked == "cuda" else "cpu"))
+    return MeasuredThroughput(
+        amount=_pass_operations(weights, tokens, kind, forward),
+        seconds=subtract_startup(facts["seconds"], PASS_START),
+        width=width if kind == "cuda" else 1,
+        kind=kind,
+        size=weights,
+    )
+
+
+def _pass_operations(weights: float, tokens: float, kind: str, forward: bool) -> float:
+    return (6.0 * weights + BESIDE[kind]) * tokens * (FORWARD if forward else 1.0)
+
+
+def execution_memory(
+    model: ModelConfig,
+    length: int,
+    rows: int,
+    execution: Execution,
+    device: hardware.Device,
+    *,
+    precision: str = "auto",
+    averaging: bool = False,
+) -> tuple[int, int]:
+    """Estimate bytes of the machine and of each GPU, with `rows` rows per step."""
+    ranks, zero = execution.processes * execution.nodes, execution.zero or 0
+    how = ComputeOptions(
+        device=device.kind,
+        bf16=device.computes_bf16 if precision == "auto" else precision != "fp32",
+        checkpointing=execution.activation_checkpointing,
+        offload=execution.offload == "cpu",
+        averaging=averaging,
+    )
+    if isinstance(execution.micro_batch, int):
+        micro = execution.micro_batch
+    elif device.kind == "cpu":
+        micro = memory.CPU_TOKENS // length
+    else:
+        micro = memory.fitting_rows(device.memory, model, length, ranks=ranks, zero=zero, how=how)
+    micro = min(-(-rows // ranks), max(1, micro))
+    found = memory.training_memory(model, length, micro, ranks=ranks, zero=zero, how=how)
+    if device.kind == "cpu":
+        return int(execution.processes * found.total), 0
+    return int(execution.processes * found.host), int(found.total)
+
+
+def _data(inputs: Mapping[str, Metadata]) -> Metadata:
+    """Return the data's metadata; of a mixture the first dataset's, with summed rows."""
+    datasets = [facts for key, facts in sorted(inputs.items()) if role_of(key) == "dataset"]
+    if len(datasets) == 1:
+        return datasets[0]
+    rows = [int(facts.get("rows") or 0) for facts in datasets]
+    means = [float(facts.get("mean_length") or 0.0) for facts in datasets]
+    tokens = sum(count * mean for count, mean in zip(rows, means, strict=True))
+    mean = tokens / sum(rows) if sum(rows) else None
+    return {**datasets[0], "rows": sum(rows), "mean_length": mean}
+
+
+def _trained(
+    model: ModelConfig | None, source: Metadata | None, vocabulary: int
+) -> ModelConfig | None:
+    """Return the config's model, or the checkpoint's; None: not known yet."""
+    if model is None:
+        said = "bert-base" if source is None else model_of(source)
+        if said is None:
+            return None
+        model = model_config(said)
+    return model if model.vocab_size else model.model_copy(update={"vocab_size": vocabulary})
+
+
+def ahead(
+    config: PretrainConfig,
+    inputs: Mapping[str, Metadata],
+    execution: Execution,
+    computer: MachineSpec,
+    before: Metadata | None,
+) -> CostEstimate:
+    """Estimate a pretraining from model, steps, and how full the dataset's rows are."""
+    del before
+    data, kind = _data(inputs), device_of(execution, computer)
+    device = hardware.of(kind, computer)
+    length = int(data.get("length") or 128)
+    mean = float(data.get("mean_length") or FULL * length)
+    source = next((inputs[role] for role in ("continue", "checkpoint") if role in inputs), None)
+    model = _trained(config.model, source, int(data.get("vocab_size") or USUAL_VOCABULARY))
+    if model is None:
+        weights, taken = int((source or {}).get("parameters") or 0), (0, 0)
+        work = 6.0 * weights + BESIDE[kind]
+    else:
+        weights = flops.approximate_parameters(model)
+        work = flops.step_flops(model, mean, kind)
+        taken = execution_memory(
+            model,
+            length,
+            config.global_batch,
+            execution,
+            device,
+            precision=config.precision,
+            averaging=config.ema is not None,
+        )
+    if "teacher" in inputs:
+        work += 6.0 * FORWARD * float(inputs["teacher"].get("parameters") or weights)
+    # Processes share a CPU's cores.
+    width = execution.processes * execution.nodes if kind == "cuda" else 1
+    if config.seconds is not None:
+        tokens = max(0.0, config.seconds - START[kind]) * device.speed() * width / work
+    elif config.last_step is None:
+        tokens = float(config.tokens or 0)
+    else:
+        tokens = config.batches.samples_before(config.last_step) * mean
+    steps = round(tokens / (config.global_batch * mean))
+    kept = execution.keep_checkpoints + config.keep_for_merge - 1 + len(config.milestones)
+    kept += steps // config.milestone_every if config.milestone_every else 0
+    return CostEstimate(
+        work=work * tokens,
+        speed=device.speed(),
+        startup_seconds=START[kind],
+        seconds=config.seconds,
+        parallelism=width,
+        kind=kind,
+        size=float(weights or 1),
+        disk_bytes=flops.checkpoint_bytes(weights, config.ema is not None) * (kept + 1),
+        memory_bytes=taken[0],
+        gpu_memory_bytes=taken[1],
+        expected_metadata={
+            "parameters": weights,
+            "model": None if model is None else model.model_dump(mode="json"),
+            "tokens": tokens,
+            "steps": steps,
+            "vocab_size": data.get("vocab_size"),
+        },
+    )
+
+
+def afterwards(facts: Metadata) -> MeasuredThroughput | None:
+    """Return the measured operations per second of a pretraining's steps, without its start."""
+    measured, tokens = facts.get("tokens_per_second"), float(facts["tokens"])
+    kind, weights = str(facts.get("device") or "cpu"), float(facts["parameters"])
+    config: Mapping[str, Any] = facts["config"]
+    if not tokens:
+        return None
+    work = 6.0 * weights + BESIDE[kind]
+    if config.get("model"):
+        model = model_config(config["model"])
+        if not model.vocab_size:  # infer it from the weights outside the layers
+            inside = flops.approximate_parameters(model)
+            one = model.model_copy(update={"vocab_size": 1})
+            of_a_piece = flops.approximate_parameters(one) - inside
+            pieces = max(1, round((weights - inside) / of_a_piece))
+            model = model.model_copy(update={"vocab_size": pieces})
+        work = flops.step_flops(model, tokens / max(1, int(facts["rows"])), kind)
+    seconds = (
+        tokens / float(measured) if measured else subtract_startup(facts["seconds"], START[kind])
+    )
+    width = int(facts.get("world_size") or 1) if kind == "cuda" else 1
+    return MeasuredThroughput(
+        amount=work * tokens, seconds=seconds, width=width, kind=kind, size=weights
+    )
+
+
+COSTS = CostModel(estimate=ahead, measure=afterwards)

@@ -1,0 +1,271 @@
+"""The memory of a training: state by ZeRO stage, and activations. No torch.
+
+Estimates are upper bounds of one rank's peak, to be planned with under `MARGIN`. They are checked
+by `tests/model/train/test_memory.py` (tensors that autograd keeps) and by `python -m
+benchmarks.memory_plan` (measured peaks on a CPU). `--micro-batch auto` measures on the device.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from cloze.model.families.config import ModelConfig
+from cloze.model.layers.logit_sizes import chunk_rows, in_chunks
+from cloze.model.train.plan.flops import MASK_SHARE, WEIGHT_BYTES, approximate_parameters
+
+CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones cost memory and gain nothing on a CPU
+MARGIN = 0.9  # share of the memory to plan with: allocators round up, batches differ
+PREDICTIONS = 64  # masked positions of a batch are padded to a multiple (`cloze.model.data.batch`)
+GATHERED = 1_000_000_000  # weights that ZeRO-3 keeps whole (DeepSpeed's stage3_max_live_parameters)
+BUCKET_NUMBERS = 1 << 25  # gradients in a bucket of ZeRO (`cloze.model.train.engines.deepspeed`)
+BUCKETS = 3.0  # buckets that exist at once
+# Bytes of a process with torch, data and tokenizer on the host.
+PROCESS = {"cpu": 440e6, "cuda": 2.4e9}
+DEEPSPEED = 80e6  # additional bytes of a process with DeepSpeed
+CONTEXT = 1.2e9  # bytes of a GPU: CUDA's context, cuBLAS's and NCCL's buffers
+HEAP = 1.1  # factor of a CPU's heap for fragmentation (measured; a GPU's is in `MARGIN`)
+PINNED = 1.44  # torch rounds pinned blocks up to powers of two: 1 / ln 2 on average
+BAND_PAYS = 4  # as in `cloze.model.layers.layout`
+TRANSIENT = 0.5  # of a layer: share needed only while the layer is computed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeOptions:
+    """Options of a training step that affect memory.
+
+    Attributes:
+        bf16: True if matrices are multiplied in 16 bits.
+        checkpointing: True if layers keep only their inputs (activation checkpointing).
+        offload: True if the optimizer state is in host memory (ZeRO 1 to 3).
+        averaging: True with EMA.
+    """
+
+    device: Literal["cpu", "cuda"] = "cuda"
+    bf16: bool = True
+    checkpointing: bool = False
+    offload: bool = False
+    averaging: bool = False
+
+    @property
+    def number(self) -> int:
+        """Bytes per operand of a matrix product."""
+        return 2 if self.bf16 else 4
+
+
+ON_GPU = ComputeOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Bytes of one rank at its peak.
+
+    Attributes:
+        state: weights, gradients, optimizer state, and the engine's copies and buffers.
+        activations: kept for the backward pass, and those of the layer being computed.
+        process: the process itself; on a GPU, CUDA's context.
+        saving: copy for a save, written during training; 0 on a GPU, whose copy is in `host`.
+        host: host memory of a rank on a GPU; 0 on a CPU.
+    """
+
+    state: float
+    activations: float
+    process: float
+    saving: float = 0.0
+    host: float = 0.0
+
+    @property
+    def training(self) -> float:
+        """Peak of a step without a save."""
+        return self.state + self.activations + self.process
+
+    @property
+    def total(self) -> float:
+        """Peak of a step during a save."""
+        return self.training + self.saving
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            name: round(value) for name, value in (*asdict(self).items(), ("total", self.total))
+        }
+
+
+def _layer(model: ModelConfig, length: int, layer: int, how: ComputeOptions) -> float:
+    """Return the bytes per token that a layer keeps.
+
+    Attention: input, query, key, value and output; probabilities on a CPU (a GPU's fused kernels
+    recompute them). Then the inputs of two norms in fp32, dropout masks (in the values' dtype on a
+    CPU, bytes on a GPU), and the feed-forward block.
+    """
+    number, width, heads = how.number, model.hidden_size, model.num_attention_heads
+    on_cpu, dropped = how.device == "cpu", model.attention_dropout > 0
+    window = model.window_of(layer)
+    banded = window is not None and length >= BAND_PAYS * window
+    # Local attention stores keys and values three times.
+    attention = number * width * (9.0 if banded else 5.0)
+    if on_cpu and (how.bf16 or dropped):
+        keys = 3 * window if banded and window is not None else length
+        attention += number * heads * keys * (3 if dropped else 1)
+    if model.position_terms:  # a GPU's kernels get their sum, and return its gradient
+        attention += number * model.position_terms * width
+        attention += 0.0 if on_cpu else number * 2 * heads * length
+    mask = 0 if not model.hidden_dropout else number if on_cpu else 1
+    inside = (4 if model.gated else 2) * model.intermediate_size
+    return attention + width * (2 * 4 + 2 * mask + number) + number * inside
+
+
+def _encoder(model: ModelConfig, length: int, how: ComputeOptions) -> float:
+    """Return the bytes per row that embeddings and layers keep."""
+    layers = [_layer(model, length, layer, how) for layer in range(model.num_hidden_layers)]
+    widest = max(layers)
+    if how.checkpointing:  # the first and the last layer are not recomputed
+        inputs = [4.0 * model.hidden_size] * (len(layers) - 2)
+        layers = [*layers[:1], *inputs, *layers[-1:]]
+    embeddings = model.word_width * (4.0 + (how.number if model.hidden_dropout else 0))
+    return length * (sum(layers) + embeddings + TRANSIENT * widest)
+
+
+def _head(model: ModelConfig, predicted: int, how: ComputeOptions) -> float:
+    """Return the bytes of the predicted positions: activations, logits, gradients.
+
+    A GPU also holds the logits in fp32. Chunked logits (`cloze.model.layers.cross_entropy`) take
+    one chunk, and the gradient of the word embeddings in fp32.
+    """
+    own = predicted * model.word_width * (4.0 + 3.0 * how.number)
+    logits = 2.0 * how.number if how.device == "cpu" else 10.0 if how.bf16 else 12.0
+    if reads_logits(model) or not in_chunks(predicted, model.vocab_size, how.device):
+        return own + predicted * logits * model.vocab_size
+    chunk = how.number + (0.0 if how.device == "cpu" else 4.0)
+    chunk *= chunk_rows(model.vocab_size, how.device) * model.vocab_size
+    return own + chunk + (4.0 + how.number) * model.vocab_size * model.word_width
+
+
+def reads_logits(model: ModelConfig) -> bool:
+    """Return True if whole logits are needed: for sampling, or for distillation."""
+    return "discriminator" in model.heads or model.learns_from_teacher
+
+
+def activation_bytes(
+    model: ModelConfig,
+    length: int,
+    how: ComputeOptions = ON_GPU,
+    causal_share: float = 0.0,
+    rows: int = 1,
+) -> float:
+    """Estimate the bytes that a micro-batch keeps for the backward pass.
+
+    Args:
+        causal_share: share of samples that a fill-mask model reads left to right.
+    """
+    share = 1.0 if "lm" in model.heads else MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
+    predicted = (
+        rows * length
+        if share == 1.0
+        else math.ceil(rows * length * share / PREDICTIONS) * PREDICTIONS
+    )
+    encoders = sum(_encoder(one, length, how) for one in (model, *model.auxiliary_models))
+    return rows * encoders + _head(model, predicted, how)
+
+
+def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float:
+    """Estimate the bytes a rank copies for a save: its part of moments and EMA, and weights.
+
+    It does not depend on the ZeRO stage: ranks divide the writing
+    (`cloze.model.train.engines.gradients`), weights by whole tensors, so one rank has the whole
+    word table.
+    """
+    weights = float(WEIGHT_BYTES * approximate_parameters(model))
+    table = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
+    return max(weights / ranks, table) + (3.0 if averaging else 2.0) * weights / ranks
+
+
+def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) -> float:
+    """Estimate a rank's weights, gradients and optimizer state, with the engine's buffers."""
+    weights = float(WEIGHT_BYTES * approximate_parameters(model))
+    average = weights if how.averaging else 0.0
+    rounded = 0.5 * weights if how.bf16 else 0.0  # autocast keeps them until the backward pass
+    if zero == 0 or ranks == 1:
+        # Gradients in flight exist in addition to accumulated ones.
+        sent = weights if ranks > 1 else 0.0
+        return 4.0 * weights + sent + average + rounded
+    whole = {1: 2.0 * weights, 2: weights, 3: min(weights, float(WEIGHT_BYTES * GATHERED))}[zero]
+    # Including the parts that a step cuts out of `whole`.
+    sharded = (6.0 if zero == 3 else 5.0) * weights + average
+    if how.offload:
+        sharded -= 4.0 * weights + average
+    buckets = BUCKETS * min(weights, float(WEIGHT_BYTES * BUCKET_NUMBERS))
+    return whole + sharded / ranks + buckets + rounded
+
+
+def training_memory(
+    model: ModelConfig,
+    length: int,
+    rows: int,
+    *,
+    ranks: int = 1,
+    zero: int = 0,
+    how: ComputeOptions = ON_GPU,
+    causal_share: float = 0.0,
+) -> MemoryEstimate:
+    """Estimate the memory of one of `ranks` processes with micro-batches of `rows` rows."""
+    zero = zero if ranks > 1 else 0
+    state = state_bytes(model, ranks, zero, how)
+    activations = activation_bytes(model, length, how, causal_share, rows)
+    copied = save_bytes(model, ranks, how.averaging)
+    if how.device == "cpu":
+        process = PROCESS["cpu"] + (DEEPSPEED if zero else 0.0)
+        return MemoryEstimate(
+            state=HEAP * state,
+            activations=HEAP * activations,
+            process=process,
+            saving=HEAP * copied,
+        )
+    host = PROCESS["cuda"] + PINNED * copied
+    host += offloaded_bytes(model, ranks) if zero and how.offload else 0.0
+    return MemoryEstimate(state=state, activations=activations, process=CONTEXT, host=host)
+
+
+def offloaded_bytes(model: ModelConfig, ranks: int) -> float:
+    """Estimate a rank's part of an offloaded optimizer: weights, gradient and two moments."""
+    return 4.0 * WEIGHT_BYTES * approximate_parameters(model) / ranks
+
+
+def fitting_rows(
+    free: float,
+    model: ModelConfig,
+    length: int,
+    beside: ModelConfig | None = None,
+    causal_share: float = 0.0,
+    *,
+    ranks: int = 1,
+    zero: int = 0,
+    how: ComputeOptions = ON_GPU,
+) -> int:
+    """Estimate how many sequences of `length` tokens fit a GPU with `free` bytes at once.
+
+    Args:
+        beside: config of a teacher that runs on the same batches.
+        causal_share: see `activation_bytes`.
+        ranks, zero: see `training_memory`.
+
+    Returns:
+        The number, from 8 on a multiple of 8; 0 if not even one fits.
+    """
+    fixed = training_memory(model, length, 0, ranks=ranks, zero=zero, how=how)
+    memory = free * MARGIN - fixed.training
+    teacher = None if beside is None else beside.model_copy(update={"num_hidden_layers": 1})
+    # A teacher keeps nothing for a backward pass; it takes weights, a layer and logits.
+    if beside is not None:
+        memory -= WEIGHT_BYTES * approximate_parameters(beside)
+
+    def fits(rows: int) -> bool:
+        taught = 0.0 if teacher is None else rows * activation_bytes(teacher, length, how)
+        return activation_bytes(model, length, how, causal_share, rows) + taught <= memory
+
+    most = 1
+    while fits(most):
+        most *= 2
+    found = bisect.bisect_left(range(most), True, key=lambda rows: not fits(rows + 1))
+    return found if found < 8 else found - found % 8

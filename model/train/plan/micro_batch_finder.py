@@ -1,0 +1,270 @@
+"""`--micro-batch auto`: find the number of sequences per micro-batch by trial.
+
+Forward and backward passes of growing size run over synthetic rows of maximum length, before engine
+and optimizer exist; `cloze.model.train.plan.memory` estimates the memory these will need. A GPU is
+tried until its memory is full or a step's rows fit. On a CPU two small sizes give the memory per
+row, and more than `CPU_TOKENS` are never used, because they gain nothing. All ranks use the minimum
+over ranks. The result is saved with the training, so that a resume on as many ranks has the same
+micro-batches and dropout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from cloze.core import storage
+from cloze.core.errors import ClozeError, DataError
+from cloze.core.processes import peak_memory, reset_peak_memory
+from cloze.model.data.batch import AttentionModes, Batch, collate, move
+from cloze.model.data.layouts import LayoutKind
+from cloze.model.data.rows import MaskedRows
+from cloze.model.data.shards import RowTable
+from cloze.model.families.config import ModelConfig
+from cloze.model.train.distributed import World
+from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.plan import memory
+from cloze.model.train.plan.flops import WEIGHT_BYTES, approximate_parameters
+from cloze.model.train.plan.memory import CPU_TOKENS, MARGIN, ComputeOptions
+from cloze.pipeline.dataset.schema import DatasetInfo
+
+AUTO = "auto"
+# In the training's directory; the leading underscore excludes it from the artifact.
+FILE = "_micro_batch.json"
+LOOKED_AT = 256  # rows whose predictions are counted
+CPU_TRIED = 512  # tokens of the smaller of two sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchTrial:
+    """The setting of a trial.
+
+    Attributes:
+        scoring: network and objectives, before an engine wraps them.
+        model: config of the model.
+        train: training rows; the first ones give the number of predictions per row.
+        info: metadata of the dataset.
+        layout, directions: as in the training's batches.
+        zero: ZeRO stage of the training.
+        checkpointing: True with activation checkpointing.
+        offload: True if the optimizer state is in host memory.
+        averaging: True with EMA.
+    """
+
+    scoring: PretrainModule
+    model: ModelConfig
+    train: RowTable
+    info: DatasetInfo
+    layout: LayoutKind
+    directions: AttentionModes
+    zero: int
+    checkpointing: bool
+    offload: bool = False
+    averaging: bool = False
+
+    def batch(self, rows: int) -> Batch:
+        """Return a batch of `rows` rows of maximum length."""
+        made = full_rows(self.info, rows, _predictions(self.train, self.info))
+        samples = np.arange(rows)
+        return collate(
+            made,
+            pad=self.info.special.pad,
+            longest=self.info.length,
+            layout=self.layout,
+            directions=self.directions,
+            samples=samples,
+        )
+
+    def run(self, rows: int, device: torch.device) -> None:
+        """Run forward and backward, leaving no gradients."""
+        batch = move(self.batch(rows), device)
+        counts = torch.ones(len(self.scoring.names), device=device)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self.scoring.train()
+            loss, _ = self.scoring.uncompiled(batch, counts)
+            loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in self.scoring.parameters():
+            parameter.grad = None
+
+    def remaining_bytes(self, world: World) -> float:
+        """Estimate the bytes that only training needs: moments, EMA, copies, buckets."""
+        how = ComputeOptions(
+            device="cuda" if world.device.type == "cuda" else "cpu",
+            bf16=self.scoring.precision != "fp32",
+            checkpointing=self.checkpointing,
+            offload=self.offload,
+            averaging=self.averaging,
+        )
+        weights = WEIGHT_BYTES * approximate_parameters(self.model)
+        alone = memory.state_bytes(self.model, 1, 0, replace(how, averaging=False))
+        held = alone - 2.0 * weights  # a trial has no moments
+        return max(0.0, memory.state_bytes(self.model, world.size, self.zero, how) - held)
+
+
+def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path: str) -> int:
+    """Return the rows that fit on all ranks, at most `rank_batch`.
+
+    Args:
+        path: directory of the training.
+
+    Raises:
+        ClozeError: not even one row fits.
+    """
+    key = (
+        f"{world.size} ranks, {world.device.type}, {trial.info.length} tokens, ZeRO {trial.zero}, "
+        f"{trial.scoring.precision}"
+    )
+    key += ", layers again" if trial.checkpointing else ""
+    key += ", averaged" if trial.averaging else ""
+    known = world.decide_on_rank_zero(lambda: _known(path, key))
+    if known:
+        return min(known, rank_batch)
+    find = _on_gpu if world.device.type == "cuda" else _on_cpu
+    trial.scoring.to(world.device)
+    found = world.all_reduce_min(find(trial, rank_batch, world))
+    if found < 1:
+        raise ClozeError(
+            f"not one row of {trial.info.length} tokens fits the memory beside the model; use "
+            f"--zero 3 on more GPUs,"
+            " --activation-checkpointing, or shorter rows"
+        )
+    if world.is_rank_zero:
+        storage.write_bytes(
+            storage.join(path, FILE),
+            (json.dumps({"for": key, "micro_batch": found}) + "\n").encode(),
+        )
+    return found
+
+
+def _known(path: str, key: str) -> int:
+    """Return the saved result of a resumed training, or 0."""
+    try:
+        content = json.loads(storage.read_text(storage.join(path, FILE)))
+        return int(content["micro_batch"]) if content["for"] == key else 0
+    except (DataError, OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _on_gpu(trial: MicroBatchTrial, rank_batch: int, world: World) -> int:
+    """Double the rows until memory is full, and return the number that fits under the margin."""
+    free, _ = torch.cuda.mem_get_info(world.device)
+    room = MARGIN * (free + torch.cuda.memory_reserved(world.device)) - trial.remaining_bytes(world)
+
+    def peak(rows: int) -> float | None:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(world.device)
+        try:
+            trial.run(rows, world.device)
+        except torch.cuda.OutOfMemoryError:
+            for parameter in trial.scoring.parameters():
+                parameter.grad = None
+            return None
+        finally:
+            torch.cuda.empty_cache()
+        return float(torch.cuda.max_memory_reserved(world.device))
+
+    return extrapolate_rows(peak, room, rank_batch)
+
+
+def extrapolate_rows(peak: Callable[[int], float | None], room: float, most: int) -> int:
+    """Return the rows that fit into `room` bytes, at most `most`; from 8 on a multiple of 8.
+
+    If `most` rows fit, the result is `most`.
+
+    Args:
+        peak: maps a number of rows to the peak in bytes; None: out of memory.
+    """
+    measured: dict[int, float] = {}
+    rows, out = 1, most + 1
+    while rows <= most:
+        found = peak(rows)
+        if found is None or found > room:
+            out = rows
+            break
+        measured[rows] = found
+        rows = min(2 * rows, most) if rows < most else most + 1
+    if not measured:
+        return 0
+    if out > most:
+        return most
+    *before, largest = sorted(measured)
+    fitting = largest
+    if before:
+        a_row = (measured[largest] - measured[before[-1]]) / (largest - before[-1])
+        if a_row > 0:
+            fitting = min(out - 1, largest + int((room - measured[largest]) / a_row))
+    return fitting if fitting < 8 else fitting - fitting % 8
+
+
+def _on_cpu(trial: MicroBatchTrial, rank_batch: int, world: World) -> int:
+    """Return the rows that fit free memory, with bytes per row from two sizes or from the estimate.
+
+    The greater of both is used.
+    """
+    most = min(rank_batch, max(1, CPU_TOKENS // trial.info.length))
+    small = min(most, max(1, CPU_TRIED // trial.info.length))
+    how = ComputeOptions(
+        device="cpu", bf16=trial.scoring.precision != "fp32", checkpointing=trial.checkpointing
+    )
+    a_row = memory.activation_bytes(trial.model, trial.info.length, how, rows=small) / small
+    first, second = (_cpu_peak(trial, rows) for rows in (small, 2 * small))
+    if first is not None and second is not None:
+        a_row = max(a_row, (second - first) / small)
+    room = MARGIN * _free_memory() / _local_ranks(world) - trial.remaining_bytes(world)
+    return max(0, min(most, int(room / a_row)))
+
+
+def _cpu_peak(trial: MicroBatchTrial, rows: int) -> float | None:
+    """Return the process's peak with `rows` rows; None: the kernel cannot reset it."""
+    if not reset_peak_memory():
+        return None
+    trial.run(rows, torch.device("cpu"))
+    return float(peak_memory())
+
+
+def _free_memory() -> float:
+    """Return the available bytes of this machine, or of this process's control group."""
+    found = float(psutil.virtual_memory().available)
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        return min(found, float(limit) - used) if limit != "max" else found
+    except (OSError, ValueError):
+        return found
+
+
+def _local_ranks(world: World) -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size)))
+
+
+def _predictions(train: RowTable, info: DatasetInfo) -> int:
+    """Return the maximum number of predicted positions of a full row, among the first rows."""
+    rows = np.arange(min(len(train), LOOKED_AT))
+    found = train.take(rows, np.zeros_like(rows))
+    share = float((found.counts / np.maximum(found.lengths, 1)).max(initial=0.0))
+    return max(1, min(info.length - 2, round(share * info.length)))
+
+
+def full_rows(info: DatasetInfo, rows: int, predictions: int) -> MaskedRows:
+    """Return rows of maximum length without content, whose first positions are predicted."""
+    whole = np.full(rows, info.length, np.int64)
+    return MaskedRows(
+        ids=np.full(rows * info.length, info.special.unk, np.int64),
+        lengths=whole,
+        segment_start=whole // 2 if info.pair_task else whole,
+        pair_labels=np.full(rows, 0 if info.pair_task else -100, np.int64),
+        positions=np.tile(np.arange(1, predictions + 1), rows),
+        replacements=np.full(rows * predictions, info.special.mask, np.int64),
+        counts=np.full(rows, predictions, np.int64),
+        documents=np.arange(rows).astype(np.uint64),
+        sentences=np.zeros(rows, np.int64),
+        boundaries=np.zeros(rows if info.packed else 0, np.int64),
+        boundary_counts=np.ones(rows, np.int64) if info.packed else None,
+    )

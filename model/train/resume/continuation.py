@@ -1,0 +1,179 @@
+"""Phases of a pretraining: continue with a checkpoint's weights, optimizer and counters.
+
+BERT trains at length 128 and then at 512 (Devlin et al., 2019, appendix A.2); a decay branches from
+a trunk of constant learning rate (Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond
+Fixed Training Durations", 2024). Step numbers continue, and with them Adam's bias correction, log
+lines and milestones. A dataset that an earlier phase has read continues at its next sample, alone
+or in a mixture; other datasets start at their first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from cloze.core import storage
+from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.errors import UsageError
+from cloze.core.stages.stage import BuildContext
+from cloze.model import checkpoint
+from cloze.model.checkpoint import LoadedCheckpoint
+from cloze.model.families.config import ModelConfig, for_dataset
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.distributed import World
+from cloze.model.train.loop.interfaces import StartPosition
+from cloze.model.train.optimizers import optimizer_kind
+from cloze.model.train.optimizers.parameters import optimizer_states
+from cloze.model.train.resume import state
+from cloze.model.train.resume.initialization import InitialModel, check_same_shape, check_vocabulary
+from cloze.pipeline import tokenizer
+from cloze.pipeline.dataset.schema import DatasetInfo
+
+
+def check_inputs(inputs: Mapping[str, str]) -> None:
+    """Check that a phase starts from one place.
+
+    Raises:
+        UsageError: both `continue` and `checkpoint` are given.
+    """
+    if "continue" in inputs and "checkpoint" in inputs:
+        raise UsageError(
+            f"continue ({inputs['continue']}) and checkpoint ({inputs['checkpoint']}) exclude each "
+            f"other: continue goes on with"
+            " optimizer and step numbers, checkpoint begins anew from the weights; leave one out"
+        )
+
+
+def load_trunk(path: str, world: World, build: BuildContext) -> state.ResumeState:
+    """Read the training to continue: an artifact of pretrain or one of its checkpoints.
+
+    Every rank must call it. The checkpoint is pinned until `build` ends.
+
+    Raises:
+        UsageError: `path` is neither, or is an unfinished training.
+        DataError: there is no checkpoint, or it is damaged.
+    """
+    if checkpoints.complete_steps(path) and not artifact.is_artifact(path):
+        raise UsageError(
+            f"continue ({path}) is not finished; wait for it, or name one of its checkpoints "
+            f"({checkpoints.STEPS}/step-…)"
+        )
+    # Its tensors are read later.
+    directory = build.cleanup.enter_context(checkpoint.resolve_pinned(path))
+    if not storage.exists(storage.join(directory, checkpoint.TRAINING)):
+        raise UsageError(
+            f"continue ({path}) holds weights without a training's state; begin a new training "
+            f"from them with checkpoint"
+        )
+    world.decide_on_rank_zero(lambda: _verified(directory))
+    return state.read(directory).as_phase()
+
+
+def _verified(directory: str) -> int:
+    checkpoint.verify(directory)
+    return 0
+
+
+def start_position(found: state.ResumeState, data: str) -> StartPosition:
+    """Return the start position of a phase that reads the data with this fingerprint."""
+    progress, run = found.progress, found.run
+    same = run.data == data
+    places = (
+        run.begun.places
+        if same
+        else {**run.begun.places, **(progress.places or {run.data: progress.samples})}
+    )
+    return StartPosition(
+        step=progress.step,
+        sample=progress.samples if same else places.get(data, 0),
+        places=places,
+        updates=progress.updates,
+        tokens=progress.tokens,
+        skipped=progress.skipped,
+    )
+
+
+def initial_model(
+    found: state.ResumeState, config: PretrainConfig, info: DatasetInfo, pieces: str
+) -> InitialModel:
+    """Return the model that the phase continues: the checkpoint's.
+
+    Args:
+        found: the trunk, or this phase's own checkpoint.
+        pieces: tokenizer directory of the dataset.
+
+    Raises:
+        UsageError: the model or dataset does not fit the optimizer state.
+    """
+    with checkpoint.resolve_pinned(found.path) as directory:
+        said = checkpoint.load_metadata(directory)
+        if config.model is not None:
+            check_same_shape(config.model, said, found.path)
+        model = _model(said, info, pieces)
+    return InitialModel(model=model, state=found.weights)
+
+
+def optimizer(found: state.ResumeState, wanted: str | None) -> str:
+    """Return the optimizer that the phase continues: the trunk's.
+
+    Raises:
+        UsageError: `wanted` is a different optimizer.
+    """
+    before = str(found.run.config.get("optimizer"))
+    if wanted not in (None, before):
+        raise UsageError(
+            f"optimizer ({wanted}) is not that of {found.path} ({before}), whose state it cannot "
+            f"go on with; leave it out, or"
+            " begin a new training from the weights with checkpoint"
+        )
+    return before
+
+
+def _model(said: LoadedCheckpoint, info: DatasetInfo, pieces: str) -> ModelConfig:
+    remedy = f"make the dataset with --tokenizer {said.tokenizer}"
+    wanted = check_vocabulary(
+        tokenizer.load(said.tokenizer), tokenizer.load(pieces), said.path, remedy
+    )
+    if len(wanted) > said.model.vocab_size:
+        raise UsageError(
+            f"the dataset's tokenizer has {len(wanted):,} pieces, {said.path} knows "
+            f"{said.model.vocab_size:,}, and the optimizer's"
+            " state cannot grow; begin a new training from the weights with checkpoint"
+        )
+    return for_dataset(said.model, info)
+
+
+def check_schedule(config: PretrainConfig, begun: StartPosition) -> None:
+    """Check that the phase ends within a schedule that phases share.
+
+    Raises:
+        UsageError: the phase ends after the schedule.
+    """
+    if config.last_step is None or config.schedule_steps is None:
+        return
+    last = begun.step + config.last_step
+    if last > config.schedule_steps:
+        raise UsageError(
+            f"schedule_steps ({config.schedule_steps}) ends before step {last}, the last of this "
+            f"phase ({config.last_step} after"
+            f" step {begun.step}); use {last} or more in all phases, or leave it out for a "
+            f"schedule of this phase's own"
+        )
+
+
+def check_optimizer(found: state.ResumeState, model: nn.Module, optimizer: str) -> None:
+    """Check that the optimizer state covers every trained parameter.
+
+    Raises:
+        UsageError: a parameter has no optimizer state.
+    """
+    if found.progress.updates == 0:
+        return
+    for name, _, key in optimizer_states(model, optimizer_kind(optimizer)):
+        if f"{name}/{key}" not in found.optimizer:
+            raise UsageError(
+                f"{found.path} has no optimizer state of {name}, which was not trained there; use "
+                f"the objectives of the phase before,"
+                " or begin a new training from the weights with checkpoint"
+            )

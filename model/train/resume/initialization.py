@@ -1,0 +1,326 @@
+"""Initial weights of a training: random, from a checkpoint, or from a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from cloze.core import storage
+from cloze.core.artifacts import checkpoints
+from cloze.core.errors import UsageError
+from cloze.core.stages.stage import BuildContext
+from cloze.model import checkpoint
+from cloze.model.checkpoint import LoadedCheckpoint
+from cloze.model.families.config import ModelConfig, for_dataset
+from cloze.model.families.models import (
+    PretrainingModel,
+    first_weights,
+    load_model,
+    new_model,
+    vocab_parameters,
+)
+from cloze.model.families.table import FAMILIES, config_class, model_config
+from cloze.model.hub.read import read_directory
+from cloze.pipeline import tokenizer
+from cloze.pipeline.dataset.schema import DatasetInfo
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+
+WORD = "encoder.embeddings.word.weight"
+
+
+def check_vocabulary(known: Tokenizer, wanted: Tokenizer, path: str, remedy: str) -> list[str]:
+    """Check that the dataset's tokenizer `wanted` extends the model's tokenizer `known`.
+
+    Returns:
+        The tokens of `wanted`, by id.
+
+    Raises:
+        UsageError: an id refers to another token.
+    """
+    old, new = _pieces(known), _pieces(wanted)
+    different = next(
+        (place for place, piece in enumerate(old) if place >= len(new) or new[place] != piece), None
+    )
+    if different is not None:
+        theirs = repr(new[different]) if different < len(new) else "nothing"
+        raise UsageError(
+            f"the dataset's tokenizer does not fit the embedding of {path}: id {different} is "
+            f"{old[different]!r} there and"
+            f" {theirs} in the dataset; {remedy}"
+        )
+    return new
+
+
+def extend_embeddings(loaded: LoadedCheckpoint, wanted: Tokenizer, path: str) -> dict[str, Tensor]:
+    """Return the checkpoint's weights, with an embedding row for each token of `wanted` it lacks.
+
+    A new token starts as the mean of the tokens into which the checkpoint's tokenizer splits it.
+
+    Args:
+        path: the checkpoint, for messages.
+
+    Raises:
+        UsageError: the dataset's vocabulary does not start with the checkpoint's.
+    """
+    known = tokenizer.load(loaded.tokenizer)
+    remedy = f"make the dataset with --tokenizer {loaded.tokenizer}, or with an extension of it"
+    new = check_vocabulary(known, wanted, path, remedy)
+    state = dict(loaded.state)
+    rows = len(state[WORD])  # may exceed the number of tokens: some vocabularies are padded
+    added = new[rows:]
+    if not added:
+        return state
+    parts = [known.backend.encode(_plain(piece), add_special_tokens=False).ids for piece in added]
+    for name in vocab_parameters(loaded.model):
+        if name in state:
+            rows_added = [
+                state[name][ids].mean(dim=0) if ids else state[name].mean(dim=0) for ids in parts
+            ]
+            state[name] = torch.cat([state[name], torch.stack(rows_added)])
+    return state
+
+
+def _pieces(found: Tokenizer) -> list[str]:
+    names: list[str] = [""] * found.vocab_size
+    for piece, number in found.backend.get_vocab(with_added_tokens=True).items():
+        names[number] = piece
+    return names
+
+
+def _plain(piece: str) -> str:
+    return piece.removeprefix("##").replace("Ġ", " ").replace("▁", " ").strip()
+
+
+class Teacher:
+    """The frozen model that a student learns from (DistilBERT, Sanh et al., 2019).
+
+    Args:
+        model: config of the teacher.
+        state: weights of the teacher, under Cloze's names.
+        student: config of the student, which sets the temperature.
+    """
+
+    def __init__(
+        self, model: ModelConfig, state: Mapping[str, Tensor], student: ModelConfig
+    ) -> None:
+        self.model = model
+        self.state = state
+        self.network: nn.Module = load_model(model, state).requires_grad_(False)
+        self.temperature = torch.tensor(student.teacher_temperature())
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensor.numel() for tensor in self.state.values())
+
+    def first_weights(self, student: ModelConfig) -> dict[str, Tensor]:
+        """Return the initial weights of a student of this config."""
+        return first_weights(student, self.model, self.state)
+
+    def to(self, device: torch.device) -> None:
+        """Move the teacher to the student's device, before the first batch."""
+        self.network.to(device)
+        self.temperature = self.temperature.to(device)
+
+    @torch.no_grad()
+    def __call__(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return `teacher_logits` [M, V], `teacher_hidden` [B, L, D] and `temperature`."""
+        outputs = self.network(batch)
+        return {
+            "teacher_logits": outputs["mlm_logits"],
+            "teacher_hidden": outputs["hidden"],
+            "temperature": self.temperature,
+        }
+
+
+def load_teacher(
+    path: str, student: ModelConfig | None, info: DatasetInfo, pieces: str, build: BuildContext
+) -> Teacher:
+    """Read the teacher at `path`.
+
+    Args:
+        path: a path that `checkpoint.resolve` accepts, or a Hugging Face directory.
+        student: model of the config.
+        info: metadata of the dataset.
+        pieces: tokenizer directory of the dataset.
+        build: build context, which pins the checkpoint.
+
+    Raises:
+        UsageError: the student's family does not learn from a teacher, or the teacher cannot read
+            the dataset.
+        DataError: there is no usable model at `path`.
+    """
+    if student is None or not student.learns_from_teacher:
+        family = "bert" if student is None else student.family
+        students = ", ".join(name for name in FAMILIES if config_class(name).learns_from_teacher)
+        raise UsageError(
+            f"teacher ({path}) is for models of the family {students}, this one is {family}; use "
+            f"{students}-base"
+        )
+    if storage.exists(storage.join(path, checkpoint.CONFIG)) and not checkpoints.is_checkpoint(
+        path
+    ):
+        found = read_directory(path)
+        model, state, heads, words = found.model, found.state, found.heads, path
+    else:
+        loaded = checkpoint.load_input(build, path)
+        model, state, heads, words = loaded.model, loaded.state, loaded.heads, loaded.tokenizer
+    if "masked_lm" not in heads or "discriminator" in heads:
+        raise UsageError(
+            f"teacher ({path}) has no masked_lm head to learn from (it has {', '.join(heads)}); "
+            f"use another model"
+        )
+    if model.max_position_embeddings < info.length:
+        raise UsageError(
+            f"teacher ({path}) reads {model.max_position_embeddings} positions, the dataset has "
+            f"rows of {info.length}; make the"
+            " dataset shorter"
+        )
+    check_vocabulary(
+        tokenizer.load(words),
+        tokenizer.load(pieces),
+        path,
+        f"make the dataset with --tokenizer {words}",
+    )
+    if model.vocab_size < info.vocab_size:
+        raise UsageError(
+            f"teacher ({path}) knows {model.vocab_size:,} pieces, the dataset's vocabulary has "
+            f"{info.vocab_size:,}; make the"
+            f" dataset with --tokenizer {words}"
+        )
+    return Teacher(model, state, student)
+
+
+DEFAULT_MODEL = "bert-base"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialModel:
+    """The model that training starts with.
+
+    Attributes:
+        model: config of the model, with its vocabulary size.
+        state: initial weights, under Cloze's names; missing ones (a head) are random. None: all
+            random.
+        teacher_weights: if `state` is None: weights that a student takes from its teacher.
+    """
+
+    model: ModelConfig
+    state: Mapping[str, Tensor] | None = field(default=None, repr=False)
+    teacher_weights: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+
+
+def initial_model(
+    wanted: ModelConfig | None,
+    path: str | None,
+    info: DatasetInfo,
+    pieces: str,
+    teacher: Teacher | None = None,
+) -> InitialModel:
+    """Choose the initial model.
+
+    Args:
+        wanted: model of the config; None: the checkpoint's, or BERT-base without a checkpoint.
+        path: a checkpoint, or None.
+        info: metadata of the dataset.
+        pieces: tokenizer directory of the dataset.
+        teacher: gives a student without a checkpoint its initial weights.
+
+    Raises:
+        UsageError: model, checkpoint and dataset do not fit together.
+        DataError: the checkpoint is missing or damaged.
+    """
+    if path is None:
+        model = for_dataset(wanted or model_config(DEFAULT_MODEL), info)
+        return InitialModel(
+            model=model, teacher_weights=teacher.first_weights(model) if teacher else {}
+        )
+    with checkpoint.resolve_pinned(path) as directory:
+        loaded = checkpoint.load(directory)
+        if wanted is not None:
+            check_same_shape(wanted, loaded, path)
+        state = extend_embeddings(loaded, tokenizer.load(pieces), path)
+    model = loaded.model.model_copy(update={"vocab_size": len(state[WORD])})
+    return InitialModel(model=for_dataset(model, info), state=state)
+
+
+def build_network(beginning: InitialModel) -> tuple[PretrainingModel, list[str]]:
+    """Build the network; return it with the names of parameters that the checkpoint lacks.
+
+    Raises:
+        UsageError: the encoder's weights do not match the config.
+    """
+    network = new_model(beginning.model)
+    if beginning.state is None:
+        network.load_state_dict(beginning.teacher_weights, strict=False)
+        return network, []
+    own = network.state_dict()
+    for name, tensor in own.items():
+        if name not in beginning.state:
+            if name.startswith("encoder."):
+                raise UsageError(
+                    f"the checkpoint lacks {name}; use a checkpoint of a {beginning.model.family} "
+                    f"model"
+                )
+            continue
+        given = beginning.state[name]  # one at a time, as they may be read from disk
+        if given.shape != tensor.shape:
+            raise UsageError(
+                f"{name} of the checkpoint has the shape {tuple(given.shape)}, the model's is "
+                f"{tuple(tensor.shape)};"
+                " leave model out to take the checkpoint's"
+            )
+        tensor.copy_(given)
+    return network, sorted(own.keys() - beginning.state.keys())
+
+
+def begin_with_unigrams(
+    network: PretrainingModel, model: ModelConfig, counts: npt.NDArray[np.int64]
+) -> None:
+    """Initialize the output biases with the log frequencies of the targets.
+
+    Frequencies are add-one smoothed, and the biases are centred. The context-free guess is thus
+    correct before the first step, and the hidden states learn the rest.
+
+    Args:
+        counts: how many times each token is a target, int64 [V].
+
+    Raises:
+        UsageError: the output layer has no bias, or nothing is predicted.
+    """
+    biases = [
+        found
+        for name in vocab_parameters(model)
+        if (found := network.get_parameter(name)).dim() == 1
+    ]
+    if not biases or not counts.sum():
+        lacking = (
+            f"the output layer of {model.family} has no bias"
+            if counts.sum()
+            else "the dataset has no masked tokens to count"
+        )
+        raise UsageError(f"output_bias unigram: {lacking}; leave it out")
+    logarithms = torch.from_numpy(np.log(counts + 1.0))
+    for bias in biases:
+        bias.data.copy_(logarithms - logarithms.mean())
+
+
+def check_same_shape(wanted: ModelConfig, loaded: LoadedCheckpoint, path: str) -> None:
+    """Check that a model given with a checkpoint is the checkpoint's; dropout may differ."""
+    free = {"vocab_size", "pad_token_id", "initializer_range"}
+    ours, theirs = wanted.model_dump(), loaded.model.model_dump()
+    for name in [*ours, *theirs]:
+        if (
+            name not in free
+            and not name.endswith("_dropout")
+            and ours.get(name) != theirs.get(name)
+        ):
+            raise UsageError(
+                f"{name} ({ours.get(name)}) is not that of the checkpoint {path} "
+                f"({theirs.get(name)}); leave model out to take the"
+                " checkpoint's"
+            )

@@ -1,0 +1,337 @@
+"""Asynchronous checkpoints: every rank copies its shard to host memory, and a thread writes it.
+
+  save_async  every rank: wait for the previous save, copy its share of weights and optimizer
+              state (training is paused), return
+  thread      every rank: write and sync its files; exchange hashes or errors with the others
+              rank 0: then config, tokenizer, state.json; finally `checkpoint.json`, which
+              completes the checkpoint; prune older ones
+  wait        every rank: until the save is complete
+
+The threads have a process group of their own, so that saves and steps never wait for each other.
+All ranks learn the result of each save: if one rank cannot write, all fail with its message. A kill
+at any time leaves a directory without `checkpoint.json`, which is ignored and removed by the next
+session. The copy is complete before the next step starts, so the checkpoint is exactly that step's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cloze.core import storage
+from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts.artifact import FileEntry
+from cloze.core.errors import ClozeError, SupersededError
+from cloze.model import checkpoint
+from cloze.model.tensors import part_name, write_tensors
+from cloze.model.train.distributed import World
+from cloze.model.train.engines.protocol import Engine
+from cloze.model.train.loop.interfaces import CheckpointMetadata, Milestones
+from cloze.model.train.resume import state
+
+LINGER_SECONDS = 60.0  # time that a failing training gives a running save
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A rank's copy of a step's state in host memory.
+
+    Attributes:
+        state: contents of `state.json`.
+        kept: milestones, which are not pruned.
+        weights: this rank's share, by name.
+        trained: the trained weights, if `weights` are their EMA; else None.
+        optimizer: this rank's tensors and tensor slices.
+        shapes: whole shapes of the sliced tensors.
+        datasets: of a mixture: see `checkpoint.write_metadata`.
+    """
+
+    step: int
+    state: bytes
+    kept: Milestones
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    trained: Mapping[str, Tensor] | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    datasets: Sequence[Mapping[str, Any]] = ()
+
+
+class CheckpointSaver:
+    """Saves the checkpoints of one training. Every rank calls all methods in the same order.
+
+    Args:
+        path: directory of the training; checkpoints are below it.
+        saved: metadata of the model.
+        run: metadata of the training.
+        keep: number of newest checkpoints to keep.
+        averages: True if the engine has an EMA, which is then the checkpoint's model.
+        sync: flushes the log lines to disk.
+    """
+
+    def __init__(
+        self, path: str, world: World, *, saved: CheckpointMetadata, run: state.RunInfo, keep: int,
+        averages: bool = False,
+        sync: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._path, self._world, self._saved, self._run, self._keep, self._sync = (
+            path,
+            world,
+            saved,
+            run,
+            keep,
+            sync,
+        )
+        self._averages = averages
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._landed: deque[tuple[int, float]] = deque()  # the thread appends
+        self.written = 0
+        self.seconds = 0.0  # from the copy to `checkpoint.json`, over all saves
+
+    @property
+    def failed(self) -> bool:
+        """True if a save failed: the next `save_async` or `wait` raises its error, on all ranks."""
+        return self._error is not None
+
+    def pop_completed(self) -> list[tuple[int, float]]:
+        """Return newly completed steps since the last call, each with its seconds."""
+        return [self._landed.popleft() for _ in range(len(self._landed))]
+
+    def save_async(
+        self,
+        progress: state.TrainerState,
+        kept: Milestones,
+        engine: Engine,
+        datasets: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Copy this step's state and start to write it; return as soon as training may continue.
+
+        Raises:
+            ClozeError: the previous save failed.
+            SupersededError: another launch has taken over.
+        """
+        self.wait()
+        # No rank may write before the leftovers are removed.
+        self._world.decide_on_rank_zero(lambda: self._make_room(progress.step))
+        weights, trained = _weights(engine), None
+        if self._averages:
+            with engine.ema_weights():
+                weights, trained = _weights(engine), weights
+        shapes: dict[str, tuple[int, ...]] = {}
+
+        def pieces() -> Iterable[tuple[str, Tensor]]:
+            for piece in engine.optimizer_state():
+                if piece.whole:
+                    yield piece.name, piece.values.view(piece.shape)
+                else:
+                    shapes[piece.name] = piece.shape
+                    yield piece.key, piece.values
+
+        optimizer = copy_to_host(pieces())
+        if self._world.device.type == "cuda":
+            torch.cuda.synchronize(self._world.device)
+        snapshot = Snapshot(
+            step=progress.step,
+            state=state.content(progress, self._run),
+            kept=kept,
+            weights=weights,
+            optimizer=optimizer,
+            trained=trained,
+            shapes=shapes,
+            datasets=datasets,
+        )
+        self._thread = threading.Thread(
+            target=self._write, args=(snapshot,), name="cloze-save", daemon=True
+        )
+        self._thread.start()
+
+    def _make_room(self, step: int) -> int:
+        """Remove the leftovers of an interrupted save."""
+        directory = self._directory(step)
+        with self._world.fence.held():
+            if storage.exists(directory):
+                checkpoint.clear(directory)
+        return 0
+
+    def wait(self) -> None:
+        """Wait until nothing is being written.
+
+        Raises:
+            ClozeError: a rank could not write its shard. Older checkpoints are intact.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Wait up to `LINGER_SECONDS` for a running save, however the training ended."""
+        if self._thread is not None:
+            self._thread.join(LINGER_SECONDS)
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the session's number of checkpoints, and mean seconds per checkpoint."""
+        return {
+            "checkpoints_written": self.written,
+            "checkpoint_seconds": round(self.seconds / self.written, 3) if self.written else None,
+        }
+
+    def _directory(self, step: int) -> str:
+        return storage.join(self._path, checkpoints.STEPS, checkpoints.step_name(step))
+
+    def _write(self, snapshot: Snapshot) -> None:
+        """Run one save in the thread and keep its error."""
+        began = time.monotonic()
+        try:
+            self._save(snapshot)
+        except BaseException as error:
+            self._error = error
+        else:
+            seconds = time.monotonic() - began
+            self.written, self.seconds = self.written + 1, self.seconds + seconds
+            self._landed.append((snapshot.step, seconds))
+
+    def _save(self, snapshot: Snapshot) -> None:
+        files = self._agreed(snapshot.step, lambda: self._write_part(snapshot))
+        self._agreed(snapshot.step, lambda: self._publish(snapshot, files))
+
+    def _agreed(self, step: int, do: Callable[[], list[FileEntry]]) -> list[FileEntry]:
+        """Run `do` and return the results of all ranks; if one rank fails, all fail.
+
+        Raises:
+            ClozeError: the error of any rank.
+            SupersededError: another launch has taken over.
+        """
+        failed, done = None, list[FileEntry]()
+        try:
+            done = do()
+        except BaseException as error:
+            failed = error
+        said = self._world.gathered(
+            {
+                "files": [[one.path, one.size, one.sha256] for one in done],
+                "error": _sentence(failed),
+                "superseded": isinstance(failed, SupersededError),
+            },
+            self._world.saving,
+        )
+        wrong = [(rank, one["error"]) for rank, one in enumerate(said) if one["error"]]
+        if not wrong:
+            return [
+                FileEntry(path=path, size=size, sha256=sha256)
+                for one in said
+                for path, size, sha256 in one["files"]
+            ]
+        if superseded := [one["error"] for one in said if one["superseded"]]:
+            # The directory belongs to another launch, so nothing is removed.
+            raise SupersededError(superseded[0]) from failed
+        directory = self._directory(step)
+        if failed is not None and not isinstance(failed, (OSError, ClozeError)):
+            raise failed
+        if self._world.is_rank_zero:
+            _cleared(directory)
+        rank, cause = wrong[0]
+        where = f" by rank {rank}" if self._world.size > 1 else ""
+        raise ClozeError(
+            f"the checkpoint {directory} could not be written{where} ({cause}); older ones are "
+            f"intact: free some space and run again"
+        ) from failed
+
+    def _write_part(self, snapshot: Snapshot) -> list[FileEntry]:
+        """Write and sync this rank's files."""
+        directory, world, found = self._directory(snapshot.step), self._world, []
+        optimizer = f"{checkpoint.TRAINING}/{part_name(state.OPTIMIZER, world.rank, world.size)}"
+        parts = {
+            part_name(checkpoint.WEIGHTS, world.rank, world.size): (snapshot.weights, {}),
+            optimizer: (snapshot.optimizer, snapshot.shapes),
+        }
+        if snapshot.trained is not None:
+            name = f"{checkpoint.TRAINING}/{part_name(state.WEIGHTS, world.rank, world.size)}"
+            parts[name] = (snapshot.trained, {})
+        for name, (tensors, shapes) in parts.items():
+            digest, size = write_tensors(
+                storage.join(directory, name), tensors, shapes, world.fence.held
+            )
+            found.append(FileEntry(path=name, size=size, sha256=digest))
+        storage.fsync_tree(directory)
+        return found
+
+    def _publish(self, snapshot: Snapshot, files: list[FileEntry]) -> list[FileEntry]:
+        """Complete the checkpoint on rank 0, unless another launch has taken over."""
+        if self._world.is_rank_zero:
+            with self._world.fence.held():
+                self._commit(snapshot, files)
+        return []
+
+    def _commit(self, snapshot: Snapshot, files: list[FileEntry]) -> None:
+        directory, saved = self._directory(snapshot.step), self._saved
+        checkpoint.write_metadata(
+            directory,
+            model=saved.model,
+            tokenizer=saved.tokenizer,
+            heads=saved.heads,
+            task=saved.task,
+            dataset=saved.dataset,
+            datasets=snapshot.datasets,
+            step=snapshot.step,
+        )
+        storage.write_bytes(
+            storage.join(directory, checkpoint.TRAINING, state.STATE), snapshot.state
+        )
+        self._sync()
+        storage.fsync_tree(directory)
+        checkpoint.finalize(directory, files)
+        storage.fsync_directory(directory)
+        storage.fsync_directory(storage.join(self._path, checkpoints.STEPS))
+        try:
+            state.prune(self._path, self._keep, snapshot.kept)
+        except (OSError, ClozeError) as error:
+            log.warning(
+                "older checkpoints could not be removed (%s); they are tried again after the next "
+                "save",
+                error,
+            )
+
+
+def _weights(engine: Engine) -> dict[str, Tensor]:
+    return copy_to_host(
+        (name, checkpoint.to_saved_dtype(tensor)) for name, tensor in engine.weights()
+    )
+
+
+def copy_to_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Copy tensors to host memory: from a GPU to pinned memory, asynchronously."""
+    found = {}
+    for name, tensor in tensors:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        found[name] = copy.copy_(tensor.detach(), non_blocking=True)
+    return found
+
+
+def _sentence(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return (
+        (error.strerror if isinstance(error, OSError) else None)
+        or str(error)
+        or type(error).__name__
+    )
+
+
+def _cleared(directory: str) -> None:
+    """Remove an incomplete checkpoint; if that fails, the next session removes it."""
+    try:
+        checkpoint.clear(directory)
+    except (OSError, ClozeError) as error:
+        log.warning("%s could not be removed (%s)", directory, error)

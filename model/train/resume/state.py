@@ -1,0 +1,307 @@
+"""Training checkpoints: the complete state for an exact resume.
+
+  checkpoints/step-00000200/   a checkpoint (see `cloze.model.checkpoint`), and in addition
+    training/state.json             step, counters, metrics of the unfinished log window; under
+                                    `run`: fingerprint, config, precision, engine, package
+                                    versions, start position
+    training/optimizer.safetensors  <parameter>/<state> -> tensor. With n ranks:
+                                    optimizer-00001-of-0000n.safetensors and so on, each with
+                                    its rank's tensors or slices (`cloze.model.tensors`)
+    training/weights.safetensors    with EMA: the trained weights, also one file per rank
+
+Any number of ranks, engine and ZeRO stage can read it. The order of the data is a function of the
+step, and every micro-batch seeds dropout from (seed, step, first sample), so neither is saved.
+`cloze.model.train.resume.saving` writes it; it counts only once `checkpoint.json` exists. Then
+older checkpoints are pruned, except milestones and pinned ones
+(`cloze.core.artifacts.checkpoints`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts.checkpoints import LaunchFence
+from cloze.core.errors import DataError
+from cloze.model import checkpoint
+from cloze.model.tensors import LazyTensors
+from cloze.model.train.distributed import World
+from cloze.model.train.loop.interfaces import Milestones, StartPosition
+
+# Readable formats; format 3 has all tensors in one file, as one rank still writes them.
+FORMATS = (3, 4)
+FORMAT = FORMATS[-1]
+STATE = "state.json"
+OPTIMIZER = "optimizer.safetensors"
+WEIGHTS = "weights.safetensors"
+# Defaults for fields that older checkpoints lack.
+OLDER: dict[str, Any] = {
+    "kept": [],
+    "passed": [],
+    "places": {},
+    "by_source": [],
+    "overflows": 0,
+    "loss_scale": [],
+    "budget": [],
+}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainerState:
+    """The progress of a training over all its phases.
+
+    Attributes:
+        step: number of steps done, skipped ones included.
+        samples: number of the next step's first sample, in the data's order.
+        updates: number of applied optimizer steps.
+        tokens: number of real tokens (no padding) processed.
+        skipped: number of steps skipped for a non-finite gradient.
+        skipped_in_a_row: skipped steps since the last update, without overflows.
+        overflows: skipped steps whose gradient overflowed fp16 because of the loss scale.
+        loss_scale: state of fp16's loss scale; see `cloze.model.train.engines.loss_scale`.
+        window: sums since the last log line; see `cloze.model.train.monitor.metrics.MetricWindow`.
+        pending: log line of this step, if a stop interrupted its evaluation.
+        first_loss: loss before the first update of this phase.
+        best: best evaluation of this phase so far, and its step.
+        kept: steps of this phase whose checkpoints are kept besides milestones; see
+            `cloze.model.train.loop.triggers.StepTriggers.ends_tenth`.
+        passed: (step, steps) pairs that this phase skips; see `cloze.model.train.loop.rollback`.
+        places: of a mixture: dataset fingerprint -> its next sample.
+        by_source: of a mixture: real tokens of each dataset in this phase.
+        budget: with a time budget: the first step (from 0) of the learning-rate schedule and the
+            number of the last step, once rank 0 has fixed it; else empty.
+    """
+
+    step: int = 0
+    samples: int = 0
+    updates: int = 0
+    tokens: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    overflows: int = 0
+    loss_scale: list[float] = field(default_factory=list)
+    window: dict[str, Any] = field(default_factory=dict)
+    pending: dict[str, Any] | None = None
+    first_loss: float | None = None
+    best: dict[str, float] | None = None
+    kept: list[int] = field(default_factory=list)
+    passed: list[list[int]] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    by_source: list[int] = field(default_factory=list)
+    budget: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """The constant metadata of a training; a resume changes only engine and packages.
+
+    Attributes:
+        fingerprint: fingerprint of the artifact.
+        build: id of the build, which is also that of its MLflow run.
+        config: resolved config.
+        precision: resolved precision of the forward pass.
+        compiled: True if torch.compile is used.
+        engine: name of the engine.
+        zero: ZeRO stage.
+        packages: versions by name.
+        begun: start position, after the steps of earlier phases.
+        data: fingerprint of the data.
+    """
+
+    fingerprint: str
+    build: str
+    config: Mapping[str, Any]
+    precision: str
+    compiled: bool
+    engine: str
+    zero: int
+    packages: Mapping[str, str]
+    begun: StartPosition
+    data: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeState:
+    """A checkpoint that was read back.
+
+    Attributes:
+        weights: trained weights by name, read on access, as is `optimizer`.
+        average: the EMA, if the training has one; else None.
+        same_run: True for a checkpoint of this training; False: of one that a new phase continues.
+    """
+
+    path: str
+    progress: TrainerState
+    run: RunInfo
+    weights: LazyTensors
+    optimizer: LazyTensors
+    average: LazyTensors | None = None
+    same_run: bool = True
+
+    def as_phase(self) -> ResumeState:
+        """Return the state for a new phase: only the counters continue."""
+        progress = replace(
+            self.progress,
+            window={},
+            pending=None,
+            first_loss=None,
+            best=None,
+            kept=[],
+            passed=[],
+            by_source=[],
+            budget=[],
+        )
+        return replace(self, progress=progress, same_run=False)
+
+
+def content(progress: TrainerState, run: RunInfo) -> bytes:
+    """Return the contents of `state.json`."""
+    said = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
+    return (json.dumps(said, indent=1, sort_keys=True) + "\n").encode()
+
+
+def prune(path: str, keep: int, milestones: Milestones) -> None:
+    """Remove all checkpoints except the newest `keep`, milestones and pinned ones.
+
+    Leftovers of kills are removed, too.
+    """
+    for directory in checkpoints.complete_steps(path)[: -max(1, keep)]:
+        if checkpoints.parse_step(directory) not in milestones:
+            checkpoints.remove(directory)
+    checkpoints.remove_leftovers(path)
+
+
+def prune_finished(path: str, milestones: Milestones) -> None:
+    """Remove a finished artifact's checkpoints except the newest, milestones and pinned ones."""
+    prune(path, 1, milestones)
+    checkpoints.delete_quarantined(path)
+
+
+def milestone_checkpoints(path: str, milestones: Milestones) -> dict[str, str]:
+    """Return the existing milestones: step -> checkpoint, relative to `path`."""
+    steps = [checkpoints.parse_step(directory) for directory in checkpoints.complete_steps(path)]
+    return {
+        str(step): f"{checkpoints.STEPS}/{checkpoints.step_name(step)}"
+        for step in steps
+        if step in milestones
+    }
+
+
+def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) -> str | None:
+    """Return the newest undamaged checkpoint of this run, or None.
+
+    Newer damaged ones are quarantined. Leftovers of kills are removed.
+
+    Args:
+        notes: receives a message for each damaged checkpoint.
+
+    Raises:
+        DataError: checkpoints exist, but none is usable, or they belong to another run.
+    """
+    candidates = checkpoints.complete_steps(path)[::-1]
+    for directory in candidates:
+        try:
+            checkpoint.verify(directory)
+            found = _read_state(directory)
+        except DataError as error:
+            notes.append(f"DAMAGED CHECKPOINT PASSED OVER: {error}")
+            log.warning("%s", notes[-1])
+            continue
+        theirs = str(found["run"]["fingerprint"])
+        if theirs != fingerprint:
+            raise DataError(
+                f"{directory} belongs to a run with other settings or data (fingerprint "
+                f"{theirs[:12]}, wanted"
+                f" {fingerprint[:12]}); use another directory"
+            )
+        with fence.held():
+            for damaged in candidates[: candidates.index(directory)]:
+                checkpoints.quarantine(damaged)
+            checkpoints.remove_leftovers(path)
+        return directory
+    if candidates:
+        raise DataError(
+            f"{storage.join(path, checkpoints.STEPS)} has {len(candidates)} checkpoints, none of "
+            f"which can be used"
+            f" ({candidates[0].rpartition('/')[2]} is the newest); restore one, or remove the "
+            f"directory to start again from step 0"
+        )
+    with fence.held():
+        checkpoints.remove_leftovers(path)
+    return None
+
+
+def resume(path: str, fingerprint: str, world: World, notes: list[str]) -> ResumeState | None:
+    """Read the newest usable checkpoint below `path`, or return None; rank 0 chooses.
+
+    Raises:
+        DataError: see `newest`.
+    """
+
+    def choose() -> int:
+        directory = newest(path, fingerprint, notes, world.fence)
+        return -1 if directory is None else int(directory.rsplit("-", 1)[1])
+
+    step = world.decide_on_rank_zero(choose)
+    return (
+        None
+        if step < 0
+        else read(storage.join(path, checkpoints.STEPS, checkpoints.step_name(step)))
+    )
+
+
+def read(directory: str) -> ResumeState:
+    """Read the verified checkpoint at `directory`; its tensors are read on access.
+
+    Raises:
+        DataError: the training state is missing, damaged, or of another format.
+    """
+    content = _read_state(directory)
+    values = {name: content[name] for name in TrainerState.__dataclass_fields__}
+    begun = StartPosition(**content["run"]["begun"])
+    training = storage.join(directory, checkpoint.TRAINING)
+    averages = any(
+        name.startswith(WEIGHTS.removesuffix(".safetensors"))
+        for name in storage.list_files(training)
+    )
+    return ResumeState(
+        path=directory,
+        progress=TrainerState(**values),
+        run=RunInfo(
+            **{
+                **{name: content["run"][name] for name in RunInfo.__dataclass_fields__},
+                "begun": begun,
+            }
+        ),
+        weights=LazyTensors.open(training, WEIGHTS) if averages else checkpoint.weights(directory),
+        optimizer=LazyTensors.open(training, OPTIMIZER),
+        average=checkpoint.weights(directory) if averages else None,
+    )
+
+
+def _read_state(directory: str) -> dict[str, Any]:
+    name = storage.join(directory, checkpoint.TRAINING, STATE)
+    try:
+        content: dict[str, Any] = {**OLDER, **json.loads(storage.read_text(name))}
+        missing = TrainerState.__dataclass_fields__.keys() - content.keys()
+        if (
+            content["format"] not in FORMATS
+            or missing
+            or RunInfo.__dataclass_fields__.keys() - content["run"].keys()
+        ):
+            raise DataError(
+                f"{name} has another format ({content['format']}, this program reads {FORMATS[0]} "
+                f"to {FORMAT}); use another checkpoint"
+            )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{name} is missing or damaged ({error}); use another checkpoint"
+        ) from error
+    return content

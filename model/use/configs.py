@@ -1,0 +1,207 @@
+"""Configs of the inference commands, and of the stages merge, perplexity, score and vectors.
+
+No torch: the command line imports this module at every start.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from cloze.core.config import InputPath, StageConfig
+
+
+class VerbConfig(StageConfig):
+    """Options of every inference command; subclasses add to them."""
+
+    requests: tuple[dict[str, Any], ...] = ()
+    """Requests from the command line: their fields by name."""
+
+    file: str | None = None
+    """File or pipe with one request per line."""
+
+    called: str | None = None
+    """Name of the file in messages, if its path means nothing to a user."""
+
+    jsonl: bool = False
+    """Read each line of the file as a JSON object with the request's fields."""
+
+    common: dict[str, Any] = Field(default_factory=dict)
+    """Fields of every request that does not set them itself."""
+
+    @model_validator(mode="after")
+    def _something(self) -> VerbConfig:
+        if not self.requests and self.file is None:
+            raise ValueError(
+                "requests (found none) and file (found none) leave nothing to answer; give one of "
+                "them"
+            )
+        return self
+
+
+class AnswerConfig(VerbConfig):
+    """Options of answer. A request has `question` and `passage`, a text of any length."""
+
+    top_k: int = Field(default=5, ge=1)
+    """Number of answers, best first."""
+
+
+class ClassifyConfig(VerbConfig):
+    """Options of classify; a request has `text`, and `pair` or `choices` if the task needs it."""
+
+    top_k: int | None = Field(default=None, ge=1)
+    """Number of labels, best first. Default: all."""
+
+
+class TagConfig(VerbConfig):
+    """Options of tag. A request has `text`."""
+
+    words: bool = False
+    """Split words at spaces only; punctuation is already separated."""
+
+
+class FillMaskConfig(VerbConfig):
+    """Options of fill-mask; a request has `text` with [MASK] or the tokenizer's mask token."""
+
+    top_k: int = Field(default=5, ge=1)
+    """Number of candidates per [MASK]."""
+
+
+class GenerateConfig(VerbConfig):
+    """Options of generate. A request has `text`, the beginning of a text."""
+
+    tokens: int = Field(default=40, ge=1)
+    """Maximum number of new tokens; fewer if the text ends, or the model can read no more."""
+
+    samples: int = Field(default=1, ge=1)
+    """Number of continuations per text; more than one are sampled."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    """Sampling temperature; 0 takes the most likely token. Default: 0, or 1 with other sampling
+    options."""
+
+    top_k: int | None = Field(default=None, ge=1)
+    """Sample from this number of most likely tokens."""
+
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Sample from the fewest tokens whose probabilities sum to this value."""
+
+    seed: int = Field(default=1, ge=0, lt=1 << 63)
+    """Seed of the sampling."""
+
+
+class EmbedConfig(VerbConfig):
+    """Options of embed. A request has `text`."""
+
+    pooling: Literal["mean", "first", "pooler"] | None = None
+    """Vector of a text: mean of the last hidden states, the first one, or the pooler's output.
+    Default: the checkpoint's, else mean."""
+
+    normalize: bool | None = None
+    """Scale vectors to length 1. Default: as the checkpoint was tuned, else off."""
+
+    max_length: int | None = Field(default=None, ge=3)
+    """Maximum tokens per text, special tokens included. Default: as the checkpoint was tuned, else
+    its maximum."""
+
+    npy: str | None = None
+    """File for all vectors, float32 [n, D] in NumPy format; the answers are then empty."""
+
+
+class ScoreTextsConfig(VerbConfig):
+    """Options of the command score. A request has `text`."""
+
+    mask: Literal["token", "whole-word", "word-l2r", "causal"] = "token"
+    """Mask for a scored token: token (itself), whole-word, word-l2r (with the rest of its word), or
+    causal (score left to right)."""
+
+    normalize: Literal["none", "tokens", "penalty"] = "none"
+    """Divisor of the sum: none, tokens (their number), or penalty, ((5 + n) / 6) ** 0.8."""
+
+
+class ScoreConfig(StageConfig):
+    """Options of the stage score."""
+
+    data: InputPath | None = None
+    """Minimal pairs: a .jsonl, .tsv or .csv file, or a directory of them, such as BLiMP's."""
+
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Column of a role (good, bad, phenomenon, id, term, field), where it differs from BLiMP's.
+    Repeatable."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Maximum number of pairs per phenomenon, from the first. Default: all."""
+
+    mask: Literal["token", "whole-word", "word-l2r", "causal"] = "token"
+    """Mask for a scored token: token (itself), whole-word, word-l2r (with the rest of its word), or
+    causal (score left to right)."""
+
+    normalize: Literal["none", "tokens", "penalty"] = "none"
+    """Divisor of the sum: none, tokens (their number), or penalty, ((5 + n) / 6) ** 0.8."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Precision of the encoder. bf16 is faster and may reverse pairs of nearly equal scores."""
+
+    resamples: int = Field(default=1000, ge=1)
+    """Number of bootstrap resamples for the confidence interval."""
+
+    seed: int = Field(default=1, ge=0, lt=1 << 63)
+    """Seed of the bootstrap."""
+
+
+class PerplexityConfig(StageConfig):
+    """Options of the stage perplexity."""
+
+    rows: int = Field(default=2048, ge=1)
+    """Maximum number of held-out rows; the first ones, which are a random sample."""
+
+    batch_size: int = Field(default=32, ge=1)
+    """Maximum rows per forward pass."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
+
+
+class MergeConfig(StageConfig):
+    """Options of the stage merge: checkpoints and their weights."""
+
+    last: int | None = Field(default=None, ge=2)
+    """Number of newest checkpoints to average. Default: 3, if no --step is given."""
+
+    steps: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Step whose checkpoint to average, instead of the newest. Repeatable."""
+
+    decay: float = Field(default=1.0, gt=0, le=1)
+    """Weight of each checkpoint relative to the next newer one. 1: plain mean; below 1: exponential
+    mean."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> MergeConfig:
+        if self.steps and self.last is not None:
+            raise ValueError(
+                "last and steps exclude each other: both say which checkpoints; give one of them"
+            )
+        if len(set(self.steps)) == 1:
+            raise ValueError(
+                f"steps {list(self.steps)} is one checkpoint, whose mean is itself; name several"
+            )
+        return self
+
+
+class VectorsConfig(StageConfig):
+    """Options of the stage vectors."""
+
+    pooling: Literal["mean", "first", "pooler"] | None = None
+    """Vector of a window: mean of the last hidden states, the first one, or the pooler's output.
+    Default: the checkpoint's, else mean."""
+
+    max_length: int | None = Field(default=None, ge=3)
+    """Maximum tokens per window, special tokens included. Default: as the checkpoint was tuned,
+    else its maximum."""
+
+    windows: int = Field(default=4, ge=1)
+    """Maximum number of windows per document; later text is ignored."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""

@@ -1,0 +1,233 @@
+"""Statistics of the kept documents, computed by shard and added up.
+
+Statistics are sums, or samples by a hash of the document's key: they do not depend on shards or
+workers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloze.core import random_keys
+from cloze.core.words import count_words
+
+I64 = npt.NDArray[np.int64]
+
+SAMPLES = 8
+SAMPLE_CHARACTERS = 700
+LANGUAGE_DOCUMENTS = 2000  # approximate number of documents identified
+LANGUAGE_CHARACTERS = 2000
+_SAMPLE, _LANGUAGE = 0x53414D50, 0x4C414E47
+
+# Upper limits of the bins in words; the last bin is open.
+DOCUMENT_BINS = (25, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200)
+SENTENCE_BINS = (2, 4, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 70, 100)
+
+Identify = Callable[[str], tuple[str, float]]
+
+
+@functools.cache
+def _identify() -> Identify | None:
+    try:
+        from cloze.pipeline.corpus.steps.filters.language import identify
+    except ImportError:
+        return None
+    return identify
+
+
+def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
+    """Return the statistics of one shard.
+
+    Args:
+        batch: schema CORPUS.
+        total: documents in the whole corpus; sets the sampling rate.
+
+    Returns:
+        `origins` (documents, sentences, words, characters and bytes by kind, origin and licence),
+        `documents` and `sentences` (counts per bin), `samples`, `languages` (sampled documents by
+        language), and `infoboxes` (documents with one, and their fields).
+    """
+    sentences = batch["sentences"]
+    offsets = sentences.offsets.to_numpy().astype(np.int64)
+    flat = sentences.flatten()
+    sentence_bytes = pc.binary_length(flat).to_numpy(zero_copy_only=False).astype(np.int64)
+    sentence_characters = pc.utf8_length(flat).to_numpy(zero_copy_only=False).astype(np.int64)
+    sentence_words = _words(flat, sentence_bytes)
+    counts = np.diff(offsets)
+    words = _sums(sentence_words, offsets)
+    figures = {
+        "documents": np.ones(len(batch), dtype=np.int64),
+        "sentences": counts,
+        "words": words,
+        "characters": _sums(sentence_characters, offsets)
+        + np.maximum(counts - 1, 0),  # including the blanks between sentences
+        "bytes": _sums(sentence_bytes, offsets) + np.maximum(counts - 1, 0),
+    }
+    named = list(
+        zip(*(batch[name].to_pylist() for name in ("source", "origin", "licence")), strict=True)
+    )
+    groups = {group: number for number, group in enumerate(sorted(set(named)))}
+    members = np.array([groups[group] for group in named], np.int64)
+    sums = {name: _group_sums(values, members, len(groups)) for name, values in figures.items()}
+    return {
+        "origins": [
+            dict(zip(("kind", "origin", "licence"), group, strict=True))
+            | {name: found[number] for name, found in sums.items()}
+            for group, number in groups.items()
+        ],
+        "documents": _histogram(words, DOCUMENT_BINS),
+        "sentences": _histogram(sentence_words, SENTENCE_BINS),
+        "samples": _samples(batch, total),
+        "languages": _languages(batch, total),
+        "infoboxes": _infoboxes(batch["infobox"]),
+    }
+
+
+def _words(flat: pa.Array, sizes: I64) -> I64:
+    """Return the number of words of each sentence; unspaced scripts as in `count_words`."""
+    if not len(flat):
+        return np.zeros(0, dtype=np.int64)
+    ends = np.frombuffer(
+        flat.buffers()[1], dtype=np.int32, count=len(flat) + 1, offset=4 * flat.offset
+    ).astype(np.int64)
+    data = np.frombuffer(flat.buffers()[2], dtype=np.uint8)[ends[0] : ends[-1]]
+    ends -= ends[0]
+    inked = data > 0x20
+    begins = inked.copy()  # first letter of a word: after a blank, or at the start of a sentence
+    begins[1:] &= ~inked[:-1]
+    opening = ends[:-1][sizes > 0]
+    begins[opening] = inked[opening]
+    words: I64 = np.diff(np.searchsorted(np.flatnonzero(begins), ends)).astype(np.int64, copy=False)
+    asian = (
+        (data >= 0xE0) & (data != 0xE2) & (data != 0xEF)
+    )  # first bytes of letters of unspaced scripts, and of no other punctuation
+    for row in np.flatnonzero(np.diff(np.searchsorted(np.flatnonzero(asian), ends))).tolist():
+        words[row] = count_words(flat[row].as_py())
+    return words
+
+
+def _sums(values: I64, offsets: I64) -> I64:
+    running = np.concatenate(([0], np.cumsum(values)))
+    found: I64 = np.diff(running[offsets - offsets[0]])
+    return found
+
+
+def _group_sums(values: I64, members: I64, groups: int) -> list[int]:
+    found = np.zeros(groups, np.int64)
+    np.add.at(found, members, values)
+    return [int(value) for value in found]
+
+
+def added(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[tuple[str, ...], dict[str, int]]:
+    """Sum the integer columns of rows that agree in `names`."""
+    found: dict[tuple[str, ...], dict[str, int]] = {}
+    for row in rows:
+        figures = {name: value for name, value in row.items() if isinstance(value, int)}
+        known = found.setdefault(tuple(row[name] for name in names), dict.fromkeys(figures, 0))
+        for name, value in figures.items():
+            known[name] += value
+    return dict(sorted(found.items()))
+
+
+def _histogram(values: I64, bins: tuple[int, ...]) -> list[int]:
+    """Return the number of values per bin; the last count is of values above all limits."""
+    return [
+        int(count)
+        for count in np.bincount(
+            np.searchsorted(bins, values, side="left"), minlength=len(bins) + 1
+        )
+    ]
+
+
+def _lowest(
+    batch: pa.RecordBatch, salt: int, wanted: int, total: int
+) -> tuple[I64, random_keys.U64]:
+    """Return the documents whose hash is below `wanted` of `total`, and the hashes."""
+    ranks = random_keys.fold_in(salt, batch["key"].to_numpy())
+    chosen = np.flatnonzero(random_keys.uniform(ranks) * max(total, 1) < wanted)
+    return chosen, ranks[chosen]
+
+
+def _samples(batch: pa.RecordBatch, total: int) -> list[dict[str, Any]]:
+    chosen, ranks = _lowest(batch, _SAMPLE, 8 * SAMPLES, total)
+    best = np.argsort(ranks, kind="stable")[:SAMPLES]
+    samples = []
+    for row, rank in zip(chosen[best].tolist(), ranks[best].tolist(), strict=True):
+        document = batch.slice(row, 1).to_pylist()[0]
+        text = ""
+        for number, sentence in enumerate(document["sentences"]):
+            text += ("\n" if number in document["paragraphs"] else " ") * bool(number) + sentence
+            if len(text) > SAMPLE_CHARACTERS:
+                break
+        samples.append(
+            {
+                "rank": rank,
+                "id": document["id"],
+                "title": document["title"],
+                "source": document["source"],
+                "split": document["split"],
+                "sentences": len(document["sentences"]),
+                "text": text[:SAMPLE_CHARACTERS] + ("…" if len(text) > SAMPLE_CHARACTERS else ""),
+            }
+        )
+    return samples
+
+
+def _infoboxes(column: pa.ListArray) -> dict[str, int]:
+    fields = np.diff(column.offsets.to_numpy())
+    return {"documents": int((fields > 0).sum()), "fields": int(fields.sum())}
+
+
+def _languages(batch: pa.RecordBatch, total: int) -> dict[str, int]:
+    identify = _identify()
+    if identify is None:
+        return {}
+    counts: dict[str, int] = {}
+    for row in _lowest(batch, _LANGUAGE, LANGUAGE_DOCUMENTS, total)[0].tolist():
+        text = " ".join(batch["sentences"][row].as_py())[:LANGUAGE_CHARACTERS]
+        language = identify(text)[0] or "unknown"
+        counts[language] = counts.get(language, 0) + 1
+    return counts
+
+
+def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Combine the statistics of all shards; adds `sources`, the sums by kind."""
+    origins: list[Mapping[str, Any]] = []
+    documents = np.zeros(len(DOCUMENT_BINS) + 1, dtype=np.int64)
+    sentences = np.zeros(len(SENTENCE_BINS) + 1, dtype=np.int64)
+    samples: list[dict[str, Any]] = []
+    languages: dict[str, int] = {}
+    infoboxes = {"documents": 0, "fields": 0}
+    for shard in shards:
+        origins += shard["origins"]
+        documents += np.array(shard["documents"])
+        sentences += np.array(shard["sentences"])
+        samples = sorted(
+            [*samples, *shard["samples"]], key=lambda sample: (sample["rank"], sample["id"])
+        )[:SAMPLES]
+        for language, count in shard["languages"].items():
+            languages[language] = languages.get(language, 0) + count
+        infoboxes = {name: count + shard["infoboxes"][name] for name, count in infoboxes.items()}
+    return {
+        "sources": {kind: figures for (kind,), figures in added(origins, "kind").items()},
+        "origins": [
+            {"kind": kind, "origin": origin, "licence": licence, **figures}
+            for (kind, origin, licence), figures in added(
+                origins, "kind", "origin", "licence"
+            ).items()
+        ],
+        "documents": documents.tolist(),
+        "sentences": sentences.tolist(),
+        "samples": [
+            {name: value for name, value in sample.items() if name != "rank"} for sample in samples
+        ],
+        "languages": dict(sorted(languages.items(), key=lambda pair: (-pair[1], pair[0]))),
+        "infoboxes": infoboxes,
+    }

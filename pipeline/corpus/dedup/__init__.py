@@ -1,1 +1,0 @@
-"""Copies, exact and near, and text of evaluation tasks: found by hashes, without moving any text."""

@@ -1,0 +1,1 @@
+"""Deduplication: exact and near duplicates by hashes, semantic duplicates by embeddings."""

@@ -1,0 +1,290 @@
+"""Signatures of documents, from hashes of word n-grams.
+
+Words are compared without case and punctuation, in Unicode's composed form (NFC). In scripts
+without spaces (Chinese, Japanese, Thai and others) every letter is hashed separately with its
+marks, and two or three letters count as a word (core/words.py). An n-gram there begins at every
+letter, so it is found wherever a quotation begins. All functions work on whole documents in numpy.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import unicodedata
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cloze.core import random_keys
+from cloze.core.words import IGNORABLE, UNSPACED_LETTER, is_mark, letters_a_word
+from cloze.pipeline.corpus.options import DEFAULT, MinHash
+
+I64 = npt.NDArray[np.int64]
+
+_SPACE = 0x20
+_MANY_SIGNS = 40
+# smallest first byte of a UTF-8 character of three bytes or more; unspaced scripts have no shorter
+# ones
+_SEVERAL = 0xE0
+_WORD = 6  # sixths in a word; an ideograph counts 3, a Thai letter 2
+
+
+class _Signs(dict[str, str | None]):
+    """Replacement of each character of lower-case text.
+
+    A space for punctuation, "" for ignorable characters, None for characters that stay.
+    """
+
+    def __missing__(self, character: str) -> str | None:
+        stays = character.isalnum() or character <= "\x7f" or is_mark(character)
+        self[character] = found = "" if character in IGNORABLE else None if stays else " "
+        return found
+
+
+_SIGNS = _Signs()
+_ASCII = bytes(
+    code + 32 if 65 <= code <= 90 else code if 48 <= code <= 57 or 97 <= code <= 122 else _SPACE
+    for code in range(128)
+)
+_ASCII_WORDS = _ASCII + bytes(range(128, 256))
+
+_BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that it has an inverse modulo 2**64
+_LETTERS = random_keys.fold_in(0x5348494E, np.arange(256))  # a random number for each byte
+
+
+def normalize_words(text: str) -> bytes:
+    """Return the words of `text` in lower case with single spaces, as UTF-8.
+
+    Lone surrogates are kept.
+    """
+    if text.isascii():
+        return _single_spaced(_lowered(text))
+    # No word spans ". ". Most sentences are pure ASCII, which is much faster.
+    runs = (" ".join(run) for _, run in itertools.groupby(text.split(". "), str.isascii))
+    return _single_spaced(b" ".join(map(_lowered, runs)))
+
+
+def _single_spaced(data: bytes) -> bytes:
+    """Return the words separated by single spaces, without spaces at the ends."""
+    letters = np.frombuffer(data, dtype=np.uint8)
+    inked = letters != _SPACE
+    kept = inked.copy()
+    kept[1:] |= inked[:-1]
+    words: bytes = letters[kept].tobytes()
+    return words.rstrip(b" ")
+
+
+def _lowered(text: str) -> bytes:
+    """Return the text in lower case, with spaces in place of punctuation and signs."""
+    if text.isascii():
+        return text.encode("ascii").translate(_ASCII_WORDS)
+    lowered = unicodedata.normalize("NFC", text).lower()
+    letters = set(lowered)  # few, so checking each is faster than a regex over the text
+    signs = {letter: sign for letter in letters if (sign := _SIGNS[letter]) is not None}
+    if len(signs) > _MANY_SIGNS:
+        lowered = lowered.translate({ord(letter): sign for letter, sign in signs.items()})
+    else:
+        for letter, sign in signs.items():
+            lowered = lowered.replace(letter, sign)
+    if UNSPACED_LETTER.search("".join(letters)):
+        lowered = UNSPACED_LETTER.sub(r" \g<0> ", lowered)
+    return lowered.encode("utf-8", "surrogatepass").translate(_ASCII_WORDS)
+
+
+def _powers(count: int) -> tuple[random_keys.U64, random_keys.U64]:
+    """Return _BASE**i and its inverse modulo 2**64, for i < `count`."""
+    tables = []
+    for base in (_BASE, pow(_BASE, -1, 1 << 64)):
+        table = np.full(count, base, dtype=np.uint64)
+        table[0] = 1
+        tables.append(np.multiply.accumulate(table))
+    return tables[0], tables[1]
+
+
+_KNOWN_POWERS = _powers(1 << 16)
+_LETTER_BLOCK = 1 << 12  # letters hashed at a time, so that intermediate arrays fit in the cache
+
+
+class WordSequence:
+    """Words of one text, for hashing n-grams of any length.
+
+    Attributes:
+        count: number of words; in scripts without spaces two or three letters count as one.
+        starts, ends: int64 [words and such letters], byte offsets in `data`.
+    """
+
+    def __init__(self, data: bytes, letters_alone: bool = False) -> None:
+        """Hash all prefixes of the text.
+
+        Args:
+            data: result of `normalize_words`.
+            letters_alone: in scripts without spaces every letter is a word.
+        """
+        letters = np.frombuffer(data, dtype=np.uint8)
+        spaces = np.flatnonzero(letters == _SPACE)
+        self.data = data
+        self.starts = np.concatenate(([0], spaces + 1))
+        self.ends = np.concatenate((spaces, [letters.size]))
+        self._parts = None if letters_alone else _parts_before(letters, self.starts)
+        words = self.starts.size if self._parts is None else max(1, int(self._parts[-1]) // _WORD)
+        self.count = words if data else 0
+        self._powers, self._inverses = (
+            _KNOWN_POWERS if letters.size < _KNOWN_POWERS[0].size else _powers(letters.size + 1)
+        )
+        self._sums = np.zeros(letters.size + 1, dtype=np.uint64)
+        room = np.empty(min(_LETTER_BLOCK, letters.size), dtype=np.uint64)
+        with np.errstate(
+            over="ignore"
+        ):  # polynomial hash modulo 2**64 of every run, from one prefix sum
+            for begin in range(0, letters.size, _LETTER_BLOCK):
+                block = letters[begin : begin + _LETTER_BLOCK]
+                terms = np.take(
+                    _LETTERS, block, out=room[: block.size], mode="wrap"
+                )  # other modes copy first
+                terms *= self._powers[begin : begin + block.size]
+                terms[0] += self._sums[begin]
+                np.cumsum(terms, out=self._sums[begin + 1 : begin + 1 + block.size])
+
+    def ngrams(self, length: int) -> random_keys.U64:
+        """Return the hash of each run of `length` words, uint64 [n]; empty for shorter texts.
+
+        A run begins at every word, and at every letter of unspaced scripts.
+        """
+        if self.count < length:
+            return np.zeros(0, dtype=np.uint64)
+        starts, ends = self._runs(length)
+        with np.errstate(over="ignore"):
+            return random_keys.splitmix64(
+                (self._sums[ends] - self._sums[starts]) * self._inverses[starts]
+            )
+
+    def _runs(self, length: int) -> tuple[I64, I64]:
+        """Return the starts and ends of the runs; the last word of a run is included whole."""
+        if self._parts is None:
+            return self.starts[: self.starts.size - length + 1], self.ends[length - 1 :]
+        last = np.searchsorted(self._parts, self._parts[:-1] + length * _WORD)
+        last = last[last < self._parts.size]
+        if not last.size:  # the whole text is less than one word
+            last = np.array([self.starts.size])
+        return self.starts[: last.size], self.ends[last - 1]
+
+    def text(self, first: int, length: int) -> str:
+        """Return the words of a run."""
+        starts, ends = self._runs(length)
+        return self.data[starts[first] : ends[first]].decode("utf-8", "replace")
+
+
+def _parts_before(letters: npt.NDArray[np.uint8], starts: I64) -> I64 | None:
+    """Return the sixths of words before each word, and the total, int64 [words + 1].
+
+    None if the text has no unspaced script.
+    """
+    if not letters.size or letters.max() < _SEVERAL:
+        return None
+    at = np.flatnonzero(letters[starts] >= _SEVERAL)
+    lead, begin = letters[starts[at]].astype(np.int64), starts[at]
+    second, third = letters[begin + 1] & 0x3F, letters[begin + 2] & 0x3F
+    code = ((lead & 0x0F) << 12) | (second.astype(np.int64) << 6) | third
+    four = lead >= 0xF0
+    code[four] = ((code[four] & 0x7FFF) << 6) | (letters[begin[four] + 3] & 0x3F)
+    parts = np.full(starts.size, _WORD, np.int64)
+    parts[at] //= letters_a_word()[code]
+    return np.concatenate(([0], np.cumsum(parts)))
+
+
+U8 = npt.NDArray[np.uint8]
+U32 = npt.NDArray[np.uint32]
+
+EXACT_BYTES = 16
+_BLOCK = 1 << 10  # n-grams hashed at a time, so that a block of hashes fits in the cache
+_SMALLEST_BUFFER = 16  # numpy's minimum
+_MOST = np.iinfo(np.uint32).max
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Hashes of a document for finding its duplicates.
+
+    Attributes:
+        exact: 16 bytes, equal for texts that differ only in case, punctuation and spacing.
+        bands: uint64 [bands]; near duplicates share at least one. None without MinHash.
+        sketch: uint8 [bands · rows], lowest byte of each minimum. None without MinHash.
+    """
+
+    exact: bytes
+    bands: random_keys.U64 | None = None
+    sketch: U8 | None = None
+
+
+def signature(text: str, minhash: MinHash | None = DEFAULT) -> Signature:
+    """Return the signature of a text; texts without words have that of the empty text."""
+    data = normalize_words(text)
+    exact = hashlib.blake2b(data, digest_size=EXACT_BYTES).digest()
+    if minhash is None:
+        return Signature(exact)
+    minima = _minima(shingles(data, minhash.ngram), minhash.minima)
+    with np.errstate(over="ignore"):
+        bands = random_keys.splitmix64(
+            (minima.reshape(minhash.bands, minhash.rows) * _row_factors(minhash.rows)).sum(
+                axis=1, dtype=np.uint64
+            )
+        )
+    return Signature(exact, bands, minima.astype(np.uint8))
+
+
+def shingles(data: bytes, length: int = DEFAULT.ngram) -> U32:
+    """Return the hash of each n-gram of normalized text, uint32 [n].
+
+    A text of fewer than `length` words gives one hash of all its words.
+    """
+    words = WordSequence(data)
+    return (words.ngrams(max(1, min(length, words.count))) >> np.uint64(32)).astype(np.uint32)
+
+
+@functools.cache
+def _row_factors(count: int) -> random_keys.U64:
+    """Return random odd numbers that combine the minima of a band into one number."""
+    return random_keys.fold_in(0x524F57, np.arange(count)) | np.uint64(1)
+
+
+@functools.cache
+def _factors(count: int) -> U32:
+    """Return odd random factors: multiplying by one permutes the 32-bit numbers."""
+    factors = (random_keys.fold_in(0x464143, np.arange(count)) >> np.uint64(32)).astype(np.uint32)
+    return factors[:, None] | np.uint32(1)
+
+
+def _minima(hashes: U32, count: int) -> U32:
+    """Return the smallest hash under each of `count` permutations, uint32 [count]."""
+    factors = _factors(count)
+    minima = np.full(count, _MOST, dtype=np.uint32)
+    room = np.empty((count, min(_BLOCK, hashes.size)), dtype=np.uint32)
+    with np.errstate(over="ignore"):  # also restores the buffer size
+        np.setbufsize(
+            _SMALLEST_BUFFER
+        )  # with a larger buffer numpy copies both factors, which takes longer than multiplying
+        for begin in range(0, hashes.size, _BLOCK):
+            block = hashes[begin : begin + _BLOCK]
+            permuted = np.multiply(block, factors, out=room[:, : block.size])
+            np.minimum(minima, permuted.min(axis=1), out=minima)
+    return minima
+
+
+def similarity(left: U8, right: U8) -> npt.NDArray[np.float64]:
+    """Estimate the Jaccard similarity of pairs of sketches, corrected for chance; float64 [n].
+
+    Args:
+        left, right: uint8 [n, bands · rows], as `Signature.sketch`.
+    """
+    agreeing = (left == right).mean(axis=1)
+    found: npt.NDArray[np.float64] = np.clip((agreeing - 2.0**-8) / (1 - 2.0**-8), 0.0, 1.0)
+    return found
+
+
+def jaccard(left: str, right: str, length: int = DEFAULT.ngram) -> float:
+    """Return the exact Jaccard similarity of the n-gram sets of two texts."""
+    one, two = (np.unique(shingles(normalize_words(text), length)) for text in (left, right))
+    both = np.intersect1d(one, two, assume_unique=True).size
+    return both / max(1, one.size + two.size - both)

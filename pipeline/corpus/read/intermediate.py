@@ -1,0 +1,311 @@
+"""Intermediate files between reading and writing, and the Arrow schema of a corpus shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloze.core import random_keys, storage
+from cloze.core.errors import DataError, first_line
+from cloze.pipeline.corpus.document import InfoboxField
+from cloze.pipeline.corpus.options import MinHash
+
+# 2: url, licence, origin; 3: infobox. Readers of shards ask for the columns they need, so shards of
+# earlier versions remain readable.
+VERSION = 3
+
+# A row is a document. `sentences` are in order; `paragraphs` has the index of each sentence that
+# opens a paragraph.
+_NAME = pa.dictionary(pa.int32(), pa.string())  # for a few values that most documents share
+_FIELD = pa.struct([pa.field(name, pa.string(), nullable=False) for name in InfoboxField._fields])
+
+CORPUS = pa.schema(
+    [
+        pa.field("key", pa.uint64(), nullable=False),  # blake2b of `id`: the document's random seed
+        pa.field("id", pa.string(), nullable=False),  # source kind / file / the document's own name
+        pa.field("source", pa.string(), nullable=False),  # name of the reader: wikipedia, books, …
+        pa.field("title", pa.string(), nullable=False),
+        pa.field(
+            "url", pa.string(), nullable=False
+        ),  # of the document, if the source gives one; else empty
+        pa.field(
+            "licence", _NAME, nullable=False
+        ),  # SPDX name or expression, or any text; empty: unknown
+        pa.field(
+            "origin", _NAME, nullable=False
+        ),  # name of the source and date of the snapshot: `enwiki 2024-05-01`
+        pa.field(
+            "infobox", pa.list_(_FIELD), nullable=False
+        ),  # fields of the infoboxes, if the options ask for them
+        pa.field("split", pa.string(), nullable=False),  # train | heldout, derived from `key`
+        pa.field("sentences", pa.list_(pa.string()), nullable=False),
+        pa.field("paragraphs", pa.list_(pa.int32()), nullable=False),
+    ],
+    metadata={"cloze.corpus": str(VERSION)},
+)
+
+PART = pa.schema(
+    [
+        pa.field(field.name, pa.string(), nullable=False)
+        if pa.types.is_dictionary(field.type)
+        else field
+        for field in CORPUS
+    ]
+)
+"""Schema of documents in intermediate files, without dictionaries: batches cannot share one."""
+
+
+I64 = npt.NDArray[np.int64]
+KEPT_BYTES = 256 << 20  # of batches that are cached for later shards
+MOST_OPEN = 1 << 13  # maximum number of open files
+
+REJECTED = pa.schema(
+    [
+        pa.field("key", pa.uint64(), nullable=False),  # of the document
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field(
+            "scope", pa.string(), nullable=False
+        ),  # document, or line (a line, paragraph or sentence)
+        pa.field("step", pa.string(), nullable=False),  # the cleaning step
+        pa.field("reason", pa.string(), nullable=False),  # as in the counters
+        pa.field(
+            "detail", pa.string(), nullable=False
+        ),  # duplicate: id of the kept document; contamination: the task's words
+        pa.field("text", pa.string(), nullable=False),
+    ],
+    metadata={"cloze.rejected": "1"},
+)
+
+
+def signatures_schema(minhash: MinHash | None, verified: bool, mixed: bool = False) -> pa.Schema:
+    """Return the schema of the signatures of an intermediate file; it is read column by column.
+
+    Args:
+        minhash: None: without bands and sketches.
+        verified: with sketches, to estimate similarities.
+        mixed: with words and language, for the mixture (pipeline/corpus/write/mixing.py).
+    """
+    fields = [
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("characters", pa.uint32(), nullable=False),
+        pa.field("bytes", pa.uint32(), nullable=False),
+        pa.field("heldout", pa.bool_(), nullable=False),
+        pa.field("exact_high", pa.uint64(), nullable=False),
+        pa.field("exact_low", pa.uint64(), nullable=False),
+    ]
+    if mixed:
+        fields += [pa.field(name, pa.uint32(), nullable=False) for name in ("words", "language")]
+    if minhash is not None:
+        fields += [
+            pa.field(f"band_{band:02d}", pa.uint64(), nullable=False)
+            for band in range(minhash.bands)
+        ]
+        if verified:
+            fields.append(pa.field("sketch", pa.binary(minhash.minima), nullable=False))
+    return pa.schema(fields)
+
+
+def shard_position(key: npt.ArrayLike) -> random_keys.U64:
+    """Return the position of documents in the corpus as uint64, a hash of their keys."""
+    return random_keys.fold_in(0x504C414345, key)
+
+
+def shard_of(places: random_keys.U64, shards: int) -> I64:
+    """Return the shard number of each position, int64."""
+    return random_keys.randint_below(places, shards).astype(np.int64)
+
+
+def compact(array: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
+    """Copy an array into minimal buffers, so that the bytes of a file depend on the values only.
+
+    Args:
+        kind: type of the result; a dictionary type gives a sorted dictionary.
+    """
+    kind = kind or array.type
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+    if pa.types.is_dictionary(kind):
+        values = array.cast(kind.value_type)
+        names = pc.unique(values).sort()
+        return pa.DictionaryArray.from_arrays(
+            compact(pc.index_in(values, value_set=names)), compact(names)
+        )
+    if pa.types.is_list(kind):
+        offsets = array.offsets.to_numpy().astype(np.int32)
+        values = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        return pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), compact(values), type=kind)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays(
+            [compact(one) for one in array.flatten()], fields=list(kind)
+        )
+    if pa.types.is_string(kind):
+        ends = (
+            np.frombuffer(
+                array.buffers()[1], dtype=np.int32, count=len(array) + 1, offset=4 * array.offset
+            )
+            if len(array)
+            else np.zeros(1, np.int32)
+        )
+        data = array.buffers()[2]
+        held = memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else b""
+        return pa.StringArray.from_buffers(
+            len(array), pa.py_buffer((ends - ends[0]).astype(np.int32)), pa.py_buffer(bytes(held))
+        )
+    return pa.array(array.to_numpy(zero_copy_only=False).copy(), kind)
+
+
+def compact_batch(table: pa.Table, arrow_schema: pa.Schema) -> pa.RecordBatch:
+    """Return the table as one record batch of compact columns."""
+    columns = [compact(table[field.name], field.type) for field in arrow_schema]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
+
+
+class IntermediateFile:
+    """An intermediate file, read by batch: memory-mapped if local, else by range requests."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            fs, inner = storage.filesystem(path)
+            if storage.is_local(path):
+                with pa.memory_map(
+                    inner
+                ) as mapped:  # the map outlives the descriptor; the last batch releases it
+                    self._source: Any = pa.BufferReader(mapped.read_buffer())
+            else:
+                self._source = pa.PythonFile(fs.open(inner, "rb", cache_type="none"), mode="r")
+            self._reader = pa.ipc.open_file(self._source)
+        except FileNotFoundError as error:
+            raise DataError(f"{path} does not exist; run the stage again") from error
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path} is damaged ({first_line(error)}); remove the directory and run the stage "
+                f"again"
+            ) from error
+        self.batches: int = self._reader.num_record_batches
+        self.schema: pa.Schema = self._reader.schema
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        return self._reader.get_batch(number)
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> IntermediateFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PartReader:
+    """Random access to documents of intermediate files, for shards written in order.
+
+    Rows of a run are sorted by position, so consecutive shards share batches. A batch is cached
+    until its last row's shard is written, up to `KEPT_BYTES` in total: a range of shards then reads
+    each batch once.
+
+    Args:
+        paths: the files, by number.
+        shards: number of shards of the corpus.
+    """
+
+    def __init__(self, paths: Sequence[str], shards: int = 1) -> None:
+        self._paths, self._shards = paths, shards
+        self._open: dict[int, IntermediateFile] = {}
+        self._kept: dict[
+            tuple[int, int], tuple[pa.RecordBatch, int]
+        ] = {}  # with the shard of the last row
+        self._bytes = 0
+
+    def __enter__(self) -> PartReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._open.values():
+            file.close()
+
+    def pass_shard(self, number: int) -> None:
+        """Drop the cached batches without rows for later shards."""
+        for key in [key for key, (_, last) in self._kept.items() if last <= number]:
+            self._bytes -= self._kept.pop(key)[0].nbytes
+
+    def batch(self, part: int, number: int) -> pa.RecordBatch:
+        """Return a batch of a file."""
+        key = part, number
+        if key in self._kept:
+            return self._kept[key][0]
+        found = self._fetched(part, number)
+        if found.num_rows and self._bytes + found.nbytes <= KEPT_BYTES:
+            last = shard_of(shard_position(found["key"][-1:].to_numpy()), self._shards)
+            self._kept[key] = found, int(last[0])
+            self._bytes += found.nbytes
+        return found
+
+    def _fetched(self, part: int, number: int) -> pa.RecordBatch:
+        file = self._open.get(part)
+        if file is not None:
+            return file.batch(number)
+        file = IntermediateFile(self._paths[part])
+        if len(self._open) < MOST_OPEN:
+            self._open[part] = file
+            return file.batch(number)
+        with file:
+            return file.batch(number)
+
+    def taken(
+        self,
+        arrow_schema: pa.Schema,
+        part: npt.NDArray[Any],
+        batch: npt.NDArray[Any],
+        row: npt.NDArray[Any],
+    ) -> pa.Table:
+        """Return the documents at these positions, in the given order."""
+        order = np.lexsort((row, batch, part))
+        pieces = [pa.RecordBatch.from_pylist([], schema=arrow_schema)]
+        for begin, end in _runs(part[order]):
+            for first, last in _runs(batch[order[begin:end]]):
+                chosen = order[begin + first : begin + last]
+                pieces.append(
+                    self.batch(int(part[chosen[0]]), int(batch[chosen[0]])).take(
+                        pa.array(row[chosen])
+                    )
+                )
+        return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(np.argsort(order)))
+
+
+def read_selected(
+    parts: tuple[str, ...],
+    arrow_schema: pa.Schema,
+    part: npt.NDArray[Any],
+    batch: npt.NDArray[Any],
+    row: npt.NDArray[Any],
+) -> pa.Table:
+    """Return the documents at these positions, in the given order.
+
+    Args:
+        parts: paths without endings.
+    """
+    with PartReader(part_files(parts)) as reader:
+        return reader.taken(arrow_schema, part, batch, row)
+
+
+def part_files(parts: Sequence[str]) -> list[str]:
+    """Return the paths of the document files."""
+    return [f"{path}.arrow" for path in parts]
+
+
+def _runs(column: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) of each run of equal values."""
+    if not column.size:
+        return
+    change = np.flatnonzero(column[1:] != column[:-1]) + 1
+    borders = [0, *change.tolist(), int(column.size)]
+    yield from zip(borders[:-1], borders[1:], strict=True)

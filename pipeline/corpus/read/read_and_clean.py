@@ -1,0 +1,350 @@
+"""First step of the corpus stage: read slices, clean their documents, write intermediate files."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cloze.core import random_keys, storage
+from cloze.core.artifacts.artifact import HELDOUT, TRAIN
+from cloze.core.words import count_words
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.document import Document, sanitize_document
+from cloze.pipeline.corpus.duplicates.signatures import signature
+from cloze.pipeline.corpus.options import MinHash
+from cloze.pipeline.corpus.provenance import Origin, licence_name
+from cloze.pipeline.corpus.read.intermediate import (
+    PART,
+    REJECTED,
+    compact_batch,
+    shard_position,
+    signatures_schema,
+)
+from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
+from cloze.pipeline.corpus.steps.base import CleaningResult, Sentences
+from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
+from cloze.pipeline.corpus.steps.personal_data import make_redactor
+from cloze.pipeline.corpus.write.mixing import language_code
+
+RUN_BYTES = 32 << 20
+BATCH_BYTES = 256 << 10  # minimum that a shard reads of each run
+CHUNK_DOCUMENTS = 1 << 10
+
+
+class SortedBatches:
+    """Rows for an intermediate file: collected, sorted by position within a run, cut into batches.
+
+    `add` and `close` yield the finished batches.
+    """
+
+    def __init__(self, arrow_schema: pa.Schema, run_bytes: int = RUN_BYTES) -> None:
+        self.schema, self.run_bytes = arrow_schema, run_bytes
+        self._rows: list[dict[str, Any]] = []
+        self._chunks: list[pa.RecordBatch] = []
+        self._size = self._pending = 0
+
+    def add(self, row: dict[str, Any], size: int) -> Iterator[pa.RecordBatch]:
+        """Add a row; `size` is the size of its text in bytes."""
+        self._rows.append(row)
+        self._pending += size
+        if self._pending >= BATCH_BYTES or len(self._rows) >= CHUNK_DOCUMENTS:
+            self._pack()
+        if self._size >= self.run_bytes:
+            yield from self._flush()
+
+    def close(self) -> Iterator[pa.RecordBatch]:
+        """Yield the remaining batches."""
+        self._pack()
+        yield from self._flush()
+
+    def _pack(self) -> None:
+        if self._rows:
+            columns = [
+                pa.array([row[field.name] for row in self._rows], field.type)
+                for field in self.schema
+            ]
+            self._chunks.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        self._size += self._pending
+        self._rows, self._pending = [], 0
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        chunks, self._chunks = self._chunks, []
+        size, self._size = self._size, 0
+        if not chunks:
+            return
+        key = np.concatenate([chunk["key"].to_numpy() for chunk in chunks])
+        order = np.argsort(shard_position(key), kind="stable")
+        table = pa.Table.from_batches(chunks).combine_chunks()
+        del chunks
+        rows = max(1, int(len(order) * BATCH_BYTES / max(size, 1)))
+        for begin in range(0, len(order), rows):
+            chosen = order[begin : begin + rows]
+            yield compact_batch(table.take(pa.array(chosen)), self.schema)
+
+
+class IntermediateWriter:
+    """Writer of the documents, signatures and rejected texts of one group of slices.
+
+    The files are written atomically.
+    """
+
+    def __init__(self, path: str, references: pa.Schema, keep_rejected: bool) -> None:
+        self._stack = contextlib.ExitStack()
+        self._names = {f"{path}.arrow": PART, f"{path}.refs.arrow": references}
+        self._references = references
+        self._rejects = f"{path}.rejected.arrow" if keep_rejected else None
+        self._runs = SortedBatches(
+            pa.schema([*PART, *(field for field in references if field.name != "key")])
+        )
+        self._rejected = SortedBatches(REJECTED)
+        self._files: list[Any] = []
+        self.documents = self.bytes = 0
+
+    def __enter__(self) -> IntermediateWriter:
+        names = {**self._names, **({self._rejects: REJECTED} if self._rejects else {})}
+        for name, arrow_schema in names.items():
+            handle = self._stack.enter_context(storage.atomic_output(name))
+            self._files.append(self._stack.enter_context(pa.ipc.new_file(handle, arrow_schema)))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def finish(self) -> None:
+        """Write the buffered rows."""
+        self._write(self._runs.close())
+        self._write_rejected(self._rejected.close())
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.documents += 1
+        self.bytes += row["bytes"]
+        self._write(self._runs.add(row, row["bytes"]))
+
+    def reject(self, row: dict[str, Any]) -> None:
+        self._write_rejected(self._rejected.add(row, len(row["text"])))
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
+        for batch in batches:
+            for file, arrow_schema in zip(self._files, (PART, self._references), strict=False):
+                columns = [batch[name] for name in arrow_schema.names]
+                file.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema))
+
+    def _write_rejected(self, batches: Iterator[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self._files[2].write_batch(batch)
+
+
+EXAMPLES = 3  # per reason
+EXAMPLE_CHARACTERS = 300
+
+
+def read_documents(config: CorpusConfig, tally: ReadCounters) -> Iterator[Document]:
+    """Yield the documents of a slice with licence and origin, free of lone surrogates."""
+    reader = find_reader(tally.slice.kind)
+    if not reader.takes_names and not storage.is_file(tally.slice.path):
+        tally.quarantine("no_file", "it is a link that leads to no file, or a pipe")
+        return
+    for document in reader.read(tally.slice, config, tally):
+        origin = tally.origin
+        licence = licence_name(document.licence) or origin.licence
+        yield sanitize_document(
+            replace(document, licence=licence, origin=origin.label)
+            if licence or origin.label
+            else document
+        )
+
+
+def is_heldout(key: int, fraction: float) -> bool:
+    """Return True if the document with this key is held out."""
+    return float(random_keys.uniform(random_keys.splitmix64(key))) < fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSliceGroup:
+    """Read, clean, filter and split the documents of a group of slices.
+
+    Attributes:
+        parts: directory of the intermediate files.
+        config: config of the stage.
+        prepared: result of `prepare_steps`.
+    """
+
+    parts: str
+    config: CorpusConfig
+    prepared: Mapping[str, Any]
+
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        """Read the slices, with separate counters per slice.
+
+        Args:
+            unit: `name` of the intermediate file and the `slices`.
+
+        Returns:
+            counters, documents, bytes of text, unreadable places, matches by task, examples of
+            rejected text, and origins.
+        """
+        config = self.config
+        minhash = config.minhash()
+        references = signatures_schema(minhash, config.dedup_similarity > 0, config.mixes)
+        steps = build_steps(config, self.prepared)
+        with IntermediateWriter(
+            storage.join(self.parts, unit["name"]), references, config.keep_rejected
+        ) as writer:
+            dropped = _Dropped(writer if config.keep_rejected else None, make_redactor(config))
+            origins: set[Origin] = set()
+            tallies = [
+                ReadCounters(
+                    slice=Slice.from_json(one),
+                    stop=config.on_error == "stop",
+                    allowed=config.rejected_share,
+                )
+                for one in unit["slices"]
+            ]
+            for tally in tallies:
+                for raw in read_documents(config, tally):
+                    dropped.begin(raw, tally)
+                    origins.add(tally.origin)
+                    result = run_steps(raw, steps, dropped.observe)
+                    if result.document is not None and result.sentences is not None:
+                        writer.add(_row(result.document, result.sentences, config, minhash))
+            writer.finish()
+        counters: Counter[str] = Counter()
+        for tally in tallies:
+            counters.update(tally.counters)
+        return {
+            "counters": dict(counters),
+            "documents": writer.documents,
+            "bytes": writer.bytes,
+            "unreadable": [asdict(entry) for tally in tallies for entry in tally.report()],
+            "tasks": dropped.tasks,
+            "examples": dropped.examples.as_json(),
+            "origins": sorted(map(asdict, origins), key=lambda one: tuple(one.values())),
+        }
+
+
+class _Dropped:
+    """Counter and recorder of what the cleaning steps drop.
+
+    Args:
+        writer: receives the rejected texts; None: they are not written.
+        telling: redacts a document and its text for output.
+    """
+
+    def __init__(
+        self,
+        writer: IntermediateWriter | None,
+        telling: Callable[[Document, str], tuple[Document, str]],
+    ) -> None:
+        self._writer, self._telling = writer, telling
+        self.tasks: Counter[str] = Counter()
+        self.examples = RejectedExamples()
+
+    def begin(self, raw: Document, tally: ReadCounters) -> None:
+        """Set the raw document that is observed next, and the counters of its slice."""
+        self._raw, self._tally = raw, tally
+
+    def observe(self, step: str, before: Document, result: CleaningResult) -> None:
+        """Count and record what a step dropped; the `observe` argument of `run_steps`."""
+        if not result.removed and result.document is not None:
+            return
+        document = before if step == "sentences" else self._raw
+        detail = "; ".join(match.words for match in result.matches)
+        self.tasks.update({match.task for match in result.matches})
+        for removed in result.removed:
+            self._tally.drop_lines(removed.reason)
+            self._note(document, "line", step, removed.reason, detail, removed.text)
+        if result.document is None:
+            self._tally.drop(str(result.reason))
+            self._note(document, "document", step, str(result.reason), detail, document.text)
+
+    def _note(
+        self, document: Document, scope: str, step: str, reason: str, detail: str, text: str
+    ) -> None:
+        """Offer the text as an example and write it if there is a writer."""
+        document, text = self._telling(document, text)
+        self.examples.offer(scope, reason, document, text)
+        if self._writer is not None:
+            row = {
+                "key": random_keys.document_key(document.id),
+                "id": document.id,
+                "source": document.source,
+                "title": document.title,
+                "scope": scope,
+                "step": step,
+                "reason": reason,
+                "detail": detail,
+                "text": text,
+            }
+            self._writer.reject(row)
+
+
+def _row(
+    document: Document, sentences: Sentences, config: CorpusConfig, minhash: MinHash | None
+) -> dict[str, Any]:
+    """Return a row with the columns of CORPUS and of the signatures."""
+    text = " ".join(sentences.texts)
+    key = random_keys.document_key(document.id)
+    found = signature(text, minhash)
+    heldout = is_heldout(key, config.heldout_fraction)
+    row: dict[str, Any] = {
+        "key": key,
+        "id": document.id,
+        "source": document.source,
+        "title": document.title,
+        "url": document.url,
+        "licence": document.licence,
+        "origin": document.origin,
+        "infobox": [field._asdict() for field in document.infobox],
+        "split": HELDOUT if heldout else TRAIN,
+        "sentences": sentences.texts,
+        "paragraphs": sentences.paragraphs,
+        "characters": len(text),
+        "bytes": len(text) if text.isascii() else len(text.encode()),
+        "heldout": heldout,
+        "exact_high": int.from_bytes(found.exact[:8], "little"),
+        "exact_low": int.from_bytes(found.exact[8:], "little"),
+    }
+    if config.mixes:
+        row |= {
+            "words": sum(map(count_words, sentences.texts)),
+            "language": language_code(document.language),
+        }
+    if found.bands is not None and found.sketch is not None:
+        row |= {f"band_{band:02d}": value for band, value in enumerate(found.bands.tolist())}
+        if config.dedup_similarity > 0:
+            row["sketch"] = found.sketch.tobytes()
+    return row
+
+
+class RejectedExamples:
+    """Up to three dropped documents and lines per reason, chosen by hash, independent of order."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
+
+    def offer(self, scope: str, reason: str, document: Document, text: str) -> None:
+        """Keep the text if its hash is among the smallest."""
+        rank = -random_keys.document_key(f"{document.id}\0{text[:EXAMPLE_CHARACTERS]}")
+        chosen = self._chosen.setdefault((scope, reason), [])
+        if len(chosen) < EXAMPLES:
+            heapq.heappush(chosen, (rank, document.title or document.id, text[:EXAMPLE_CHARACTERS]))
+        elif rank > chosen[0][0]:
+            heapq.heapreplace(
+                chosen, (rank, document.title or document.id, text[:EXAMPLE_CHARACTERS])
+            )
+
+    def as_json(self) -> list[list[Any]]:
+        """Return [scope, reason, hash, title, text] per example."""
+        return [
+            [*name, -rank, title, text]
+            for name, chosen in sorted(self._chosen.items())
+            for rank, title, text in sorted(chosen)
+        ]

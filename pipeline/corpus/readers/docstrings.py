@@ -1,0 +1,288 @@
+"""Source `docstrings`: docstrings of installed Python packages, a source of English prose.
+
+The path is a comma-separated list of packages (`numpy,torch`; `stdlib` is the standard library) or
+a directory. Files are parsed, never imported. A document is a module: its docstrings, and the
+strings that document C extensions (`add_newdoc`, `add_docstr`). Only prose is kept
+(pipeline/corpus/readers/docstring_text.py). Of paragraphs repeated in a package the first is kept.
+A package is one slice, so this depends only on the files of the slice.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import posixpath
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+
+STDLIB = "stdlib"
+
+_SKIPPED_DIRECTORIES = frozenset(
+    {
+        "test",
+        "tests",
+        "testing",
+        "_testing",
+        "site-packages",
+        "dist-packages",
+        "__pycache__",
+        "node_modules",
+    }
+)
+_SKIPPED_FILES = re.compile(r"(?:conftest|test_.*|.*_test|.*_tests|.*_pb2|.*_pb2_grpc)\.py")
+_SKIPPED_STDLIB = frozenset({"idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data"})
+_DOCUMENTING_CALLS = frozenset(
+    {
+        "add_newdoc",
+        "add_docstr",
+        "_add_docstr",
+        "add_docstr_all",
+        "_add_docstr_all",
+        "add_newdoc_for_scalar_type",
+    }
+)
+_DOCUMENTING_NAME = re.compile(r"doc(?:s|string|strings)?(?:_|$)", re.IGNORECASE)
+_MOST_SOURCE_BYTES = 8 << 20  # larger files are generated tables
+
+
+class DocstringsReader(FileReader):
+    """Reader of documents `docstrings/<package>/<module>`."""
+
+    kind = "docstrings"
+    takes_names = True
+    patterns = ("*.py",)
+
+    def slices(self, path: str) -> list[Slice]:
+        """Return one slice per package.
+
+        Raises:
+            DataError: a package is not installed here.
+        """
+        if "/" in path or path.startswith("."):
+            if not storage.is_local(path):
+                raise DataError(
+                    f"{path} is in a store; source docstrings reads directories of this machine: "
+                    f"copy it to a disk"
+                )
+            if not storage.is_dir(path):
+                raise DataError(
+                    f"{path} is no directory of Python files; check the path of source docstrings"
+                )
+            roots = [(posixpath.basename(path.rstrip("/")), path)]
+        else:
+            names = [name.strip() for name in path.split(",") if name.strip()]
+            if not names:
+                raise DataError("source docstrings names no package; write docstrings=numpy,torch")
+            roots = [_locate(name) for name in dict.fromkeys(names)]
+        found = []
+        for name, root in roots:
+            file_slice = Slice(kind=self.kind, name=name, path=root, size=0)
+            files = self.files(file_slice)
+            if not files:
+                raise DataError(
+                    f"package {name} ({root}) holds no Python file; leave it out of source "
+                    f"docstrings"
+                )
+            size = sum(Path(file).stat().st_size for _, file in files)
+            found.append(Slice(kind=self.kind, name=name, path=root, size=size))
+        return found
+
+    def files(self, file_slice: Slice) -> list[tuple[str, str]]:
+        """Return the files of modules, without tests and generated code, by relative name."""
+        if Path(file_slice.path).is_file():
+            return [(posixpath.basename(file_slice.path), file_slice.path)]
+        skipped = _SKIPPED_DIRECTORIES | (
+            _SKIPPED_STDLIB if file_slice.name == STDLIB else frozenset()
+        )
+        found: list[tuple[str, str]] = []
+        pending = [Path(file_slice.path)]
+        while pending:
+            for entry in pending.pop().iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    if entry.name not in skipped and not entry.name.startswith((".", "config-")):
+                        pending.append(entry)
+                elif entry.suffix == ".py" and not _SKIPPED_FILES.fullmatch(entry.name):
+                    found.append((entry.relative_to(file_slice.path).as_posix(), str(entry)))
+        return sorted(found)
+
+    def read(
+        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield a document per module with docstrings; quarantine files that do not parse."""
+        from cloze.pipeline.corpus.readers.docstring_text import prose
+
+        seen: set[str] = set()
+        for name, path in self.files(file_slice):
+            tree = _parse(name, path, tally)
+            if tree is None:
+                continue
+            strings = list(dict.fromkeys(_strings(tree)))
+            if not strings:
+                continue
+            tally.read(sum(len(text.encode("utf-8", "surrogatepass")) for text in strings))
+            paragraphs = []
+            for text in strings:
+                for paragraph in prose(text):
+                    if paragraph in seen:
+                        tally.drop_lines("repeated_paragraph")
+                    else:
+                        seen.add(paragraph)
+                        paragraphs.append(paragraph)
+            module = _module(file_slice.name, name)
+            yield Document(
+                id=f"{self.kind}/{file_slice.name}/{module}",
+                source=self.kind,
+                title=module,
+                paragraphs=tuple(paragraphs),
+            )
+
+
+def _locate(name: str) -> tuple[str, str]:
+    """Return (import name, path) of an installed package, without importing it."""
+    if name == STDLIB:
+        return STDLIB, sysconfig.get_path("stdlib")
+    top, *inner = name.replace("-", "_").split(".")
+    location = _find(top)
+    if (
+        location is None
+    ):  # the distribution may have another name than the package: scikit-learn, beautifulsoup4
+        inner = []
+        for candidate in sorted(_packages_of(name)):
+            if (location := _find(candidate)) is not None:
+                top = candidate
+                break
+    if location is None:
+        raise DataError(
+            f"package {name!r} is not installed here; install it, or leave it out of source "
+            f"docstrings"
+        )
+    root = Path(location)
+    for part in inner:
+        root = root / part if (root / part).is_dir() else root / f"{part}.py"
+    if not root.exists():
+        raise DataError(
+            f"package {top!r} holds no module {'.'.join(inner)!r} that can be read; check source "
+            f"docstrings"
+        )
+    return ".".join([top, *inner]), str(root)
+
+
+def _packages_of(distribution: str) -> list[str]:
+    """Return the top-level packages of an installed distribution."""
+    wanted = _normalized(distribution)
+    brought = importlib.metadata.packages_distributions().items()
+    return [
+        package
+        for package, owners in brought
+        if not package.startswith("_") and wanted in map(_normalized, owners)
+    ]
+
+
+def _normalized(distribution: str) -> str:
+    """Normalize a distribution name (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _find(name: str) -> str | None:
+    """Return the directory or file of a top-level package."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    for location in spec.submodule_search_locations or ():
+        return location
+    return spec.origin if spec.origin and spec.origin.endswith(".py") else None
+
+
+def _module(package: str, name: str) -> str:
+    """Return the full name of a module; a single-file package is named by itself."""
+    parts = name.removesuffix(".py").split("/")
+    if parts[-1] == "__init__" or parts == package.split(".")[-1:]:
+        parts.pop()
+    return ".".join(parts if package == STDLIB and parts else [package, *parts])
+
+
+def _parse(name: str, path: str, tally: ReadCounters) -> ast.Module | None:
+    data = Path(path).read_bytes()
+    if len(data) > _MOST_SOURCE_BYTES:
+        tally.quarantine(
+            "too_large",
+            f"a source file of {len(data):,} bytes is generated, not written",
+            inner=name,
+        )
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ignore invalid escapes
+            return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        where = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        tally.quarantine(
+            "syntax_error", f"the file{where} is no Python that this Python reads", inner=name
+        )
+        return None
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
+    """Yield the docstrings of the module and other documenting strings, in order."""
+    pending: list[Any] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node, clean=False)
+            if text:
+                yield text
+        elif isinstance(node, ast.Expr):
+            call = node.value
+            if isinstance(call, ast.Call) and _last_name(call.func) in _DOCUMENTING_CALLS:
+                yield from _constants([*call.args, *(keyword.value for keyword in call.keywords)])
+        elif isinstance(node, ast.Assign) and any(
+            _DOCUMENTING_NAME.search(_last_name(target)) for target in node.targets
+        ):
+            yield from _constants([node.value])
+        for field in (
+            "finalbody",
+            "orelse",
+            "handlers",
+            "cases",
+            "body",
+        ):  # the last one pushed is popped first
+            inner = getattr(node, field, ())
+            if isinstance(inner, list):
+                pending.extend(reversed(inner))
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Subscript):
+        return _last_name(node.value)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _constants(nodes: list[Any]) -> Iterator[str]:
+    """Yield the multi-line strings in the expressions."""
+    for node in nodes:
+        for inner in ast.walk(node):
+            if (
+                isinstance(inner, ast.Constant)
+                and isinstance(inner.value, str)
+                and "\n" in inner.value
+            ):
+                yield inner.value
+
+
+reader = DocstringsReader()

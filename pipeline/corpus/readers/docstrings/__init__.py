@@ -1,1 +1,0 @@
-"""The prose in the docstrings of installed Python packages."""

@@ -1,0 +1,1 @@
+"""Readers of MediaWiki dumps in any language, and of WikiExtractor's output."""

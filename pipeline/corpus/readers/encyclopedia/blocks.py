@@ -1,0 +1,316 @@
+"""Rules of reading articles, and the assembly of paragraphs from the blocks of a page."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cloze.pipeline.corpus.document import (
+    A_HOLE,
+    HOLE_LIST,
+    HOLE_TEMPLATE,
+    LATIN,
+    OTHER_SCRIPTS,
+    PLACEHOLDER,
+    UNMARKED,
+    InfoboxField,
+    has_hole,
+    is_plain,
+)
+from cloze.pipeline.corpus.readers.encyclopedia.elements import (
+    GAP,
+    close_gaps,
+    unescape_literals,
+    without_padding,
+)
+from cloze.pipeline.corpus.readers.prose import (
+    ends_as_sentence,
+    has_finite_verb,
+    reads_as_prose,
+    reads_as_statement,
+)
+
+if TYPE_CHECKING:
+    from cloze.pipeline.corpus.readers.encyclopedia.elements import Formulas
+    from cloze.pipeline.corpus.readers.encyclopedia.tables import Form
+
+
+_NONE = 7  # below all heading levels
+
+
+@dataclass(kw_only=True)
+class ArticleRules:
+    """Rules for pages of one language, from wikitext or HTML.
+
+    Attributes:
+        dropped_sections: lower-case headings of sections to drop.
+        kept_sections: lower-case headings; if any, only these sections are read. "" is the lead.
+        language: language of the pages (ISO 639).
+        formulas: treatment of formulas that do not read as text.
+        kept_tables: treatment of tables.
+        infoboxes: collect the fields of infoboxes.
+    """
+
+    dropped_sections: frozenset[str] = frozenset()
+    kept_sections: frozenset[str] = frozenset()
+    language: str = "en"
+    formulas: Formulas = "drop"
+    kept_tables: Form = "drop"
+    infoboxes: bool = False
+
+
+class SectionFilter:
+    """Tracker of the sections of a page, given its headings in order.
+
+    Args:
+        dropped: lower-case headings of sections to drop, including subsections.
+        kept: lower-case headings; if any, only these sections are read. "" is the lead.
+    """
+
+    def __init__(self, dropped: frozenset[str], kept: frozenset[str]) -> None:
+        self._dropped, self._kept = dropped, kept
+        self._skipped = _NONE  # level of the heading whose section is dropped
+        self._open = (
+            0 if not kept or "" in kept else _NONE
+        )  # level of the heading whose section is kept
+
+    @property
+    def is_read(self) -> bool:
+        """Return True if the current section is read."""
+        return self._skipped == _NONE and self._open != _NONE
+
+    def heading(self, level: int, name: str) -> None:
+        """Enter the section of a heading of this level (1 to 6)."""
+        name = name.strip(" :").lower()
+        if level <= self._skipped:
+            self._skipped = level if name in self._dropped else _NONE
+        if self._kept and (level <= self._open or self._open in (0, _NONE)):
+            self._open = level if name in self._kept else _NONE
+
+
+def lowered(names: Iterable[str]) -> frozenset[str]:
+    """Return names in lower case and stripped, for comparison."""
+    return frozenset(name.strip().lower() for name in names)
+
+
+# Assembly of paragraphs. The neighbours of a list, formula or table decide what becomes of it.
+
+_RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
+_ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template without opening braces
+_AGE = re.compile(
+    r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)"
+)  # relative to the day on which the page is shown
+_LETTER = re.compile(r"[^\W\d_]")
+# In a list item: a book, not a sentence. ISBN, ISSN, ASIN, OCLC or doi at the start of a word; the
+# search is by one letter.
+_CITATION = re.compile(r"[AIOd](?<!\w.)(?:(?<=I)S[BS]N|(?<=A)SIN|(?<=O)CLC|(?<=d)oi:)")
+_CLAUSE = re.compile(r"[;,](?:\s*(?:and|or|und|et|y|e|och|og|en|i|и))?\Z")
+_LEADS = re.compile(r"[:：—–]\Z")
+_GOES_ON = re.compile(r"[a-z]+[\s,]")
+
+# An unknown template after a sentence is like a note, before one like a heading: no words are
+# missing.
+_BEHIND = re.compile(rf"([{LATIN}{OTHER_SCRIPTS}][\"'”’)\]]*)(\s*)(?:{HOLE_TEMPLATE}\s*)+")
+_AT_END = re.compile(
+    rf"(?<=[{UNMARKED}])\s*(?:{HOLE_TEMPLATE}\s*)+\Z"
+)  # where no mark ends a sentence
+_AHEAD = re.compile(rf"^[\s{GAP}]*(?:{HOLE_TEMPLATE}\s*)+")
+_SENTENCES_SHARE, _CHARACTERS_SHARE = (
+    2 / 3,
+    0.8,
+)  # minimum share of sentences among list items, and of their characters
+_VERBS_SHARE = 0.5  # of the items
+
+
+@dataclass(slots=True)
+class ExtractedPage:
+    """Result of reading a page.
+
+    Attributes:
+        paragraphs: the text.
+        infobox: fields of the infoboxes, if wanted.
+        dropped: counts of omitted text by reason.
+    """
+
+    paragraphs: list[str] = field(default_factory=list)
+    infobox: list[InfoboxField] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def drop_marginal_templates(line: str) -> str:
+    """Remove unknown templates before and after sentences; those inside remain placeholders."""
+    line = _AT_END.sub("", _BEHIND.sub(_behind, line))
+    ahead = _AHEAD.match(line)
+    if (
+        ahead
+        and not line[ahead.end() : ahead.end() + 1].islower()
+        and line[ahead.end() : ahead.end() + 1] not in tuple(",;:.)")
+    ):
+        line = line[ahead.end() :]
+    return line
+
+
+def _behind(match: re.Match[str]) -> str:
+    following = match.string[match.end() : match.end() + 1]
+    return match[0] if following.islower() or following in tuple(",;:") else f"{match[1]} "
+
+
+class Blocks:
+    """Assembler of paragraphs from blocks that are given in order.
+
+    Args:
+        found: page to add the paragraphs to.
+        english: apply rules based on English words.
+    """
+
+    def __init__(self, found: ExtractedPage, english: bool) -> None:
+        self._found, self._english = found, english
+        self._open = ""  # the last paragraph; the next block may continue it
+        self._items: list[str] = []
+        self._indented = True  # all items are indented text
+
+    def paragraph(self, text: str) -> None:
+        """Add a paragraph."""
+        self._close_list()
+        text = plain(text)
+        if not _LETTER.search(text) and not A_HOLE.search(text):
+            return
+        if (
+            self._open and A_HOLE.search(self._open[-1]) and _GOES_ON.match(text)
+        ):  # a formula on a separate line
+            text = f"{self._open} {text}"
+        else:
+            self._emit()
+        self._open = text
+
+    def item(self, text: str, indented: bool) -> None:
+        """Add a list item.
+
+        Args:
+            indented: the item is indented text (`:`) without a bullet.
+        """
+        text = plain(text)
+        if _LETTER.search(text) or A_HOLE.search(text):
+            self._items.append(text)
+            self._indented &= indented
+
+    def heading(self) -> None:
+        """End the current block: what follows is separate."""
+        self._close_list()
+        if _LEADS.search(self._open):
+            self._open += f" {HOLE_LIST}"
+        self._emit()
+
+    def dropped(self, hole: str = HOLE_LIST) -> None:
+        """Note an omitted table, program or chart."""
+        self._close_list()
+        if _LEADS.search(self._open):
+            self._open += f" {hole}"
+
+    def kept(self, text: str) -> None:
+        """Add a line that is kept although it is not prose, such as a table row."""
+        self._close_list()
+        self._emit()
+        text = plain(text)
+        if text:
+            self._found.paragraphs.append(text)
+
+    def finish(self) -> ExtractedPage:
+        """Finish the page and return it."""
+        self.heading()
+        return self._found
+
+    def _close_list(self) -> None:
+        if not self._items:
+            return
+        items, indented = self._items, self._indented
+        self._items, self._indented = [], True
+        lead = (
+            self._open
+            if self._open and (_LEADS.search(self._open) or not ends_as_sentence(self._open))
+            else ""
+        )
+        if indented and not any(_LETTER.search(item) for item in items):  # formulas
+            self._take_away(lead, PLACEHOLDER)
+        elif not _is_running_text(items, led=bool(lead), indented=indented, english=self._english):
+            self._found.dropped["list_item"] += len(items)
+            self._take_away(lead, HOLE_LIST)
+        elif lead and all(ends_as_sentence(item) or _CLAUSE.search(item) for item in items[:-1]):
+            self._open = " ".join([lead, *items])
+            self._emit()
+        else:
+            if lead:
+                self._found.paragraphs.append(lead)
+                self._open = ""
+            self._emit()
+            self._found.paragraphs += items
+
+    def _take_away(self, lead: str, hole: str) -> None:
+        """Leave a placeholder for the omitted list; it marks a sentence that leads to it."""
+        if not lead:
+            self._emit()
+        self._open = f"{self._open} {hole}" if self._open else hole
+
+    def _emit(self) -> None:
+        text, self._open = self._open, ""
+        if not _LETTER.search(text):
+            return
+        if (
+            reads_as_prose(text)
+            or A_HOLE.search(text[-1:])
+            or (len(text.split(maxsplit=3)) > 3 and _LEADS.search(text))
+            or (self._english and reads_as_statement(text))
+        ):
+            self._found.paragraphs.append(text)
+        else:
+            self._found.dropped["fragment"] += 1
+
+
+def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english: bool) -> bool:
+    """Return True if the items of a list are kept as text.
+
+    In English, a list without a lead-in whose items hardly have verbs is a bibliography or an
+    inventory, whatever the items end in.
+    """
+    if any(has_hole(item) or _CITATION.search(item) for item in items):
+        return False
+    if (
+        led
+        and len(items) > 1
+        and all(_CLAUSE.search(item) for item in items[:-1])
+        and not _CLAUSE.search(items[-1])
+    ):
+        return True
+    sentences = [
+        item for item in items if reads_as_prose(item) or (english and reads_as_statement(item))
+    ]
+    if indented and led:
+        return len(sentences) == len(items)
+    if len(sentences) < _SENTENCES_SHARE * len(items) or sum(
+        map(len, sentences)
+    ) < _CHARACTERS_SHARE * sum(map(len, items)):
+        return False
+    return led or not english or sum(map(has_finite_verb, items)) >= _VERBS_SHARE * len(items)
+
+
+def plain(text: str) -> str:
+    """Return text on one line without remnants of markup."""
+    if "&" in text:
+        text = html.unescape(text)
+    if "|" in text:
+        text = _ARGUMENTS.sub(HOLE_TEMPLATE, text)
+    if "[" in text or "]" in text or "{" in text or "}" in text or "~" in text or text[:1] == "|":
+        text = _RESIDUE.sub("", text)
+    mended = (
+        without_padding(text)
+        if is_plain(text)
+        else close_gaps(unescape_literals(" ".join(text.split())))
+    )
+    text = (text if mended == text else " ".join(mended.split())).lstrip(",;: –—-")
+    if ")" in text and (" ago)" in text or "(age" in text):
+        text = _AGE.sub("", text)
+    return text

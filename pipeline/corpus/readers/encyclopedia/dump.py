@@ -1,0 +1,303 @@
+"""Source `wikipedia`: articles of MediaWiki XML dumps (`pages-articles`, also compressed).
+
+A multistream dump (`…-multistream.xml.bz2`) is a sequence of bzip2 streams: one with `<siteinfo>`,
+many of a hundred pages each, one with the end. Its index (`…-multistream-index.txt.bz2`) gives the
+byte offset of each page's stream. A slice is a run of whole streams. If the index is missing or
+does not fit, the dump is read whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from cloze.core import storage
+from cloze.core.errors import DataError
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.provenance import page_url, wiki
+from cloze.pipeline.corpus.readers.base import HEAD_BYTES, FileReader, ReadCounters, Slice, is_for
+from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
+from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
+from cloze.pipeline.corpus.readers.streams import CorruptStreamError, as_utf8, open_source, peek
+
+if TYPE_CHECKING:
+    from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Page, Site
+    from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
+
+
+SLICE_BYTES = 32 << 20  # approximate compressed bytes per slice: half a minute on one core
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")
+_LINE = re.compile(rb"^(\d{1,19}):", re.MULTILINE)
+_log = logging.getLogger(__name__)
+
+
+def index_name(path: str) -> str | None:
+    """Return the path of the index of the dump at `path`, if it exists.
+
+    `a-multistream.xml.bz2` has `a-multistream-index.txt.bz2`, `a-multistream7.xml-p5p9.bz2` has
+    `a-multistream-index7.txt-p5p9.bz2`; both may be uncompressed.
+    """
+    directory, name = posixpath.split(path)
+    if "multistream" not in name or not name.endswith(".bz2"):
+        return None
+    packed = name.replace("multistream", "multistream-index", 1).replace(".xml", ".txt", 1)
+    for candidate in (packed, packed.removesuffix(".bz2")):
+        found = posixpath.join(directory, candidate)
+        if candidate != name and storage.exists(found):
+            return found
+    return None
+
+
+def cut(file_slice: Slice) -> list[Slice]:
+    """Divide a dump into slices of about SLICE_BYTES, if it is large and has an index."""
+    if file_slice.size <= SLICE_BYTES:
+        return [file_slice]
+    index = index_name(file_slice.path)
+    if index is None:
+        return [file_slice]
+    changed = str(storage.stat(index).get("mtime") or storage.stat(index).get("LastModified") or "")
+    borders = _borders(file_slice.path, index, file_slice.size, SLICE_BYTES, changed)
+    if len(borders) < 3:
+        return [file_slice]
+    ranges = list(zip(borders[:-1], borders[1:], strict=True))
+    return [replace(file_slice, span=span, size=span[1] - span[0]) for span in ranges]
+
+
+@functools.lru_cache(maxsize=64)
+def _borders(path: str, index: str, size: int, step: int, _changed: str) -> tuple[int, ...]:
+    """Return the borders of slices: 0, starts of streams at least `step` apart, and the dump's end.
+
+    Return (0, size) if the index does not fit the dump.
+    """
+    borders = [0]
+    for offset in _offsets(index):
+        if offset < borders[-1] or offset >= size:
+            if offset >= size:  # a truncated dump: the existing part is read in slices
+                break
+            continue
+        if offset - borders[-1] >= step:
+            borders.append(offset)
+    if size - borders[-1] < step // 4 and len(borders) > 1:
+        borders.pop()
+    with storage.open_input(path) as handle:
+        for border in borders:
+            handle.seek(border)
+            if not _STREAM.match(handle.read(10)):
+                _log.warning(
+                    "%s does not fit %s: no stream begins at byte %d; the dump is read by one "
+                    "worker",
+                    index,
+                    path,
+                    border,
+                )
+                return 0, size
+    return *borders, size
+
+
+def _offsets(index: str) -> Iterator[int]:
+    """Yield the offsets in an index, once per run of lines; unreadable parts are left out."""
+    source = open_source(index)
+    rest, last = b"", -1
+    try:
+        while True:
+            try:
+                data = source.read(1 << 20)
+            except CorruptStreamError:
+                continue
+            if not data:
+                return
+            head, newline, rest = (rest + data).rpartition(b"\n")
+            for found in dict.fromkeys(_LINE.findall(head + newline)):
+                if int(found) != last:
+                    last = int(found)
+                    yield last
+    finally:
+        source.close()
+
+
+class WikipediaOptions(CorpusOptions):
+    """Options of the sources wikipedia and html: pages, sections and elements to read."""
+
+    dropped_sections: tuple[str, ...] | None = None
+    """wikipedia: heading of a section to drop. Repeatable. Default: a list by language."""
+
+    kept_sections: tuple[str, ...] = ()
+    """wikipedia: read only sections with this heading; '' is the lead. Repeatable. Default: all."""
+
+    disambiguation_templates: tuple[str, ...] = ()
+    """wikipedia: template that marks disambiguation pages. Repeatable."""
+
+    tables: Literal["drop", "prose", "markdown"] = "drop"
+    """wikipedia: drop tables, or write them as prose or Markdown."""
+
+    infobox: Literal["drop", "metadata"] = "drop"
+    """wikipedia: drop infoboxes, or keep them in the column infobox."""
+
+    math: Literal["drop", "latex"] = "drop"
+    """wikipedia: drop sentences with formulas that are not readable as text, or keep LaTeX."""
+
+    other_wikis: Literal["refuse", "read"] = "refuse"
+    """wikipedia: refuse or read dumps of wikis without running text, such as Wiktionary."""
+
+    def sections_to_drop(self, language: str) -> frozenset[str]:
+        """Return the lower-case headings of sections to drop in this language (empty: unknown)."""
+        if self.dropped_sections is None:
+            known = language in mediawiki_names.APPENDED_SECTIONS
+            return frozenset(
+                mediawiki_names.appended_sections(
+                    *([language] if known else self.expected_languages)
+                )
+            )
+        return lowered(self.dropped_sections)
+
+    def rules(self, language: str) -> dict[str, Any]:
+        """Return the fields of `ArticleRules` for pages in this language (empty: unknown)."""
+        return {
+            "dropped_sections": self.sections_to_drop(language),
+            "kept_sections": lowered(self.kept_sections),
+            "language": language or self.fallback_language,
+            "formulas": self.math,
+            "kept_tables": self.tables,
+            "infoboxes": self.infobox == "metadata",
+        }
+
+
+class WikipediaReader(FileReader):
+    """Reader of documents `wikipedia/<file name>/<page id>`."""
+
+    kind = "wikipedia"
+    options = WikipediaOptions
+    patterns = ("*.xml", "*.xml.bz2", "*.xml.gz", "*.xml.xz", "*.xml.zst", "*.xml-p*.bz2")
+
+    def cut(self, file_slice: Slice) -> list[Slice]:
+        return cut(file_slice)
+
+    def read(
+        self, file_slice: Slice, options: WikipediaOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield the articles of a dump or slice.
+
+        Unreadable pages are recorded by byte of the decompressed XML, streams by byte of the file.
+        """
+        from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Dump
+
+        first = file_slice.span is None or file_slice.span[0] == 0
+        last = file_slice.span is None or file_slice.span[1] >= int(
+            storage.stat(file_slice.path)["size"] or 0
+        )
+        site = None if first else _site(file_slice, options)
+        source = open_source(file_slice.path, file_slice.span)
+        markup: WikitextParser | None = None
+        disambiguation = lowered(options.disambiguation_templates)
+        unpacked = source
+        if first:
+            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+            if head.lstrip()[:1] != b"<" and not is_for(self.kind, head, tally):
+                source.close()
+                return
+        try:
+            dump = Dump(
+                unpacked, tally, options.maximum_document_bytes, fragment=not first, last=last
+            )
+            for page in dump.pages():
+                if markup is None:
+                    site = site or dump.site
+                    check_wiki(file_slice.path, site.dbname, site.base, options)
+                    markup = _markup(site, options)
+                    tally.set_origin(wiki(site.dbname, site.base, file_slice.name))
+                tally.read(
+                    len(page.text)
+                    if page.text.isascii()
+                    else len(page.text.encode("utf-8", "surrogatepass"))
+                )
+                reason = _reason(page, markup, disambiguation)
+                if reason is not None:
+                    tally.drop(reason)
+                    continue
+                extracted = markup.extract(page.text)
+                for line_reason, count in extracted.dropped.items():
+                    tally.drop_lines(line_reason, count)
+                yield Document(
+                    id=f"{self.kind}/{file_slice.name}/{page.id.strip()}",
+                    source=self.kind,
+                    title=page.title,
+                    paragraphs=tuple(extracted.paragraphs),
+                    language=markup.language,
+                    url=page_url(site.base, page.title) if site else "",
+                    infobox=tuple(extracted.infobox),
+                )
+        finally:
+            source.close()
+        if not dump.count and not tally.unreadable and file_slice.span is None:
+            tally.quarantine("empty_dump", "the dump holds no page")
+
+
+def _markup(site: Site, options: WikipediaOptions) -> WikitextParser:
+    from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
+
+    language = mediawiki_names.language_code(site.language)
+    return WikitextParser(site.names, **options.rules(language))
+
+
+def check_wiki(path: str, name: str, address: str, options: WikipediaOptions) -> None:
+    """Check that a dump is of a wiki with running text.
+
+    Args:
+        path: path of the dump.
+        name: database name, such as `enwiktionary`; may be empty.
+        address: URL of one of its pages.
+        options: options of the stage.
+
+    Raises:
+        DataError: the wiki has hardly any running text, and `other_wikis` is `refuse`.
+    """
+    project = mediawiki_names.project(name, address)
+    lost = mediawiki_names.NO_PROSE.get(project)
+    if lost is not None and options.other_wikis == "refuse":
+        raise DataError(
+            f"{path} is a dump of {project.capitalize()} ({name or address}) and no encyclopedia: "
+            f"{lost}; "
+            "take a dump of Wikipedia, or set corpus.other_wikis to read to take what is left"
+        )
+
+
+def _site(file_slice: Slice, options: WikipediaOptions) -> Site:
+    """Return `<siteinfo>` from the beginning of a dump of which a slice is read."""
+    from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Dump
+
+    source = open_source(file_slice.path)
+    try:
+        tally = ReadCounters(
+            slice=file_slice, stop=False
+        )  # problems here are reported by the first slice
+        dump = Dump(as_utf8(source), tally, options.maximum_document_bytes)
+        next(dump.pages(), None)
+        return dump.site
+    finally:
+        source.close()
+
+
+def _reason(page: Page, markup: WikitextParser, disambiguation: frozenset[str]) -> str | None:
+    """Return why a page is not an article; None if it is one."""
+    if page.redirect or mediawiki_names.is_redirect(page.text):
+        return "redirect"
+    if page.ns.strip() not in ("", "0") or (not page.ns and markup.is_namespaced(page.title)):
+        return "namespace"
+    if page.model.strip() not in ("", "wikitext"):
+        return "not_wikitext"
+    if page.too_long:
+        return "too_long"
+    if mediawiki_names.names_meanings(page.title) or mediawiki_names.lists_meanings(
+        page.text, disambiguation
+    ):
+        return "disambiguation"
+    return None
+
+
+reader = WikipediaReader()

@@ -1,0 +1,315 @@
+"""Gaps left by removed markup, literals, quotes, and elements without running text.
+
+Gaps are marked where something was removed, so that only these places are repaired: `({{IPA|x}};
+born 1935)` has a gap and becomes `(born 1935)`; `(or, more precisely, a hill)` has none and is not
+changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Literal
+
+from cloze.pipeline.corpus.document import HOLE_TEMPLATE, HOLES, PLACEHOLDER
+from cloze.pipeline.corpus.readers.prose import is_unspaced
+
+GAP = "\ue0fc"
+"""Marks a removal that no sentence needs: a reference, a note, a flag."""
+
+PHONES = "\ue0fb"
+"""Marks a removed pronunciation: dispensable unless the sentence is about it."""
+
+_TAKEN = f"{GAP}{PHONES}{''.join(HOLES)}"
+_ANY = re.compile(f"[{_TAKEN}]")
+_RUN = re.compile(rf"{GAP}(?:\s*{GAP})+")
+_BRACKET = re.compile(r"([(\[])([^()\[\]]*)([)\]])")
+_SEPARATOR = re.compile(r"([;,])")
+# A part of a bracket that had only removed text, with words that lead to it or count it.
+_LEADS = (
+    "or|and|also|from|in|at|of|on|to|by|as|is|see|near|around|about|approximately|approx|circa|ca?|"
+    "born|lit|literally|pron|pronounced|pronunciation|local|"
+    "locally|IPA|UK|US|English|equivalent|usually|sometimes|often|formerly|the|a|an|with|for|years?"
+    "|months?|days?|old|ago|aged?|dollars?|pounds?|euros?|"
+    "current|currently|present|today|adjusted|inflation|terms|money|worth"
+)
+_EMPTY_PART = re.compile(rf"\W*(?:(?:{_LEADS})\b\W*)*", re.IGNORECASE)
+_JOINS = re.compile(rf"\s*(?:{GAP}\s*)+(?:(?:or|and)\s+)?")  # at the beginning of a bracket
+_QUOTED = re.compile(
+    rf"[\"“«‘](?<![^\s(\[;,{GAP}].)"
+    rf"(?:(?<=\")\s*{GAP}\s*\"|(?<=“)\s*{GAP}\s*”|(?<=«)\s*{GAP}\s*»|(?<=‘)\s*{GAP}\s*’)(?!\w)"
+)
+_SPOKEN_OF = re.compile(
+    rf"\b(?:pronounced|pronunciations?|spoken|sounds?|phonemes?|vowels?|consonants?|written|as|is|"
+    rf"are|of|by|the|an?|to|between|like|with|than|for)"
+    rf"((?:\s|:|,)*[\"“/]?){PHONES}",
+    re.IGNORECASE,
+)
+_BETWEEN = re.compile(rf"([,;:])\s*(?:{GAP}\s*)+([,;:.!?])")
+_MARK_BEHIND = re.compile(rf"{GAP}[{GAP}\s]*[,;:.!?)\]]")
+_BEFORE = re.compile(rf"\s*(?:{GAP}\s*)+(?=[,;:.!?)\]](?:[\s)\]\"”’»]|$))")
+_ALONE = re.compile(rf"{GAP}+(\s*)")
+_PADDING = re.compile(
+    r"[,;:.!?()\[\]](?:(?<= [,;:.!?)\]])|(?<=[(\[]) )"
+)  # begins with characters rarer than a blank
+_PADDED = re.compile(r"([(\[])\s+|\s+([)\]])|\s+([,;:.!?])(?=[\s)\]\"”’]|$)")
+_ROUNDS = 4
+
+
+def close_gaps(text: str) -> str:
+    """Close the gaps, and remove brackets that contain only gaps and placeholders.
+
+    Other placeholders stay. Blanks inside brackets and before punctuation are removed everywhere.
+    """
+    if not text.isascii() and _ANY.search(text):
+        text = _closed(text)
+    return without_padding(text)
+
+
+def without_padding(text: str) -> str:
+    """Remove blanks inside brackets and before punctuation."""
+    return _PADDED.sub(r"\1\2\3", text) if _PADDING.search(text) else text
+
+
+def _closed(text: str) -> str:
+    if "(" in text or "[" in text:
+        for _ in range(_ROUNDS):  # nested brackets
+            before = text
+            text = _BRACKET.sub(_bracket, text)
+            if text == before:
+                break
+    if PHONES in text:
+        text = _SPOKEN_OF.sub(lambda match: match[0][:-1] + HOLE_TEMPLATE, text).replace(
+            PHONES, GAP
+        )
+    if GAP not in text:
+        return text
+    text = _RUN.sub(
+        _one_slot, text
+    )  # else the patterns below would rescan a long run from each gap
+    if '"' in text or "“" in text or "«" in text or "‘" in text:
+        text = _QUOTED.sub(GAP, text)
+    text = _BETWEEN.sub(lambda match: match[2] if match[2] in ".!?" else match[1], text)
+    return _spaced(_BEFORE.sub("", text) if _MARK_BEHIND.search(text) else text)
+
+
+def _one_slot(match: re.Match[str]) -> str:
+    return f"{GAP} " if match[0].strip(GAP) else GAP
+
+
+def _bracket(match: re.Match[str]) -> str:
+    if not _ANY.search(match[2]):
+        return match[0]
+    content = _JOINS.sub(GAP, match[2], count=1) if match[2].lstrip().startswith(GAP) else match[2]
+    pieces = _SEPARATOR.split(content)
+    parts, marks = pieces[::2], ["", *pieces[1::2]]
+    kept = [
+        place
+        for place, part in enumerate(parts)
+        if part.strip() and not (_ANY.search(part) and _EMPTY_PART.fullmatch(part))
+    ]
+    if not kept:
+        return GAP
+    text = "".join(
+        (marks[place] if number else "") + parts[place] for number, place in enumerate(kept)
+    )
+    if kept[0]:
+        text = re.sub(r"^\s*(?:or|and)\s+", "", text)
+    return f"{match[1]}{_spaced(text).replace(PHONES, '').strip()}{match[3]}"
+
+
+def _spaced(text: str) -> str:
+    """Remove the gaps, with a blank where one was next to a gap or words would touch."""
+    pieces: list[str] = []
+    position = 0
+    for match in _ALONE.finditer(text):
+        before = text[position : match.start()]
+        kept = before.rstrip()
+        last = text[match.start() - 1 : match.start()]
+        touching = (
+            last.isalpha()
+            and text[match.end() : match.end() + 1].isalpha()
+            and not is_unspaced(last)
+        )
+        pieces += (kept, " " if match[1] or len(kept) < len(before) or touching else "")
+        position = match.end()
+    return "".join((*pieces, text[position:]))
+
+
+# Literal text, such as that of `<nowiki>`: its characters move to the private-use area until the
+# end.
+
+_CHARACTERS = "[]{}|'=*#:;!<>_~&$-/"
+_HIDE = {ord(character): 0xE100 + ord(character) for character in _CHARACTERS}
+_SHOW = {hidden: plain for plain, hidden in _HIDE.items()}
+_HIDDEN = re.compile("[\ue100-\ue1ff]")
+
+
+def escape_literals(text: str) -> str:
+    """Replace the characters that could be markup."""
+    return text.translate(_HIDE)
+
+
+def unescape_literals(text: str) -> str:
+    """Restore the characters that `escape_literals` replaced."""
+    return text.translate(_SHOW) if not text.isascii() and _HIDDEN.search(text) else text
+
+
+# Apostrophes of italics and bold, removed by MediaWiki's rules.
+
+_QUOTES = re.compile("('''*)")  # not `'{2,}`: a search is faster for a prefix of two characters
+
+
+def without_quotes(line: str) -> str:
+    """Remove the marks of italics and bold, but keep apostrophes."""
+    if "''" not in line:
+        return line
+    pieces = _QUOTES.split(line)
+    marks = pieces[1::2]
+    if (
+        sum(len(mark) != 2 for mark in marks) % 2
+        and sum(len(mark) in (2, 5) or len(mark) > 5 for mark in marks) % 2
+    ):
+        found = _meant_as_apostrophe(pieces)
+        if found is not None:
+            pieces[found] += "'"
+    # one of four is an apostrophe; all but five of more than five
+    pieces[1::2] = ["'" * max(0, len(mark) - (3 if len(mark) == 4 else 5)) for mark in marks]
+    return "".join(pieces)
+
+
+def _meant_as_apostrophe(pieces: list[str]) -> int | None:
+    """Return the index of the text before the bold mark that contains an apostrophe.
+
+    After a single letter, else after a word, else after a blank.
+    """
+    found: dict[str, int] = {}
+    for place in range(0, len(pieces) - 1, 2):
+        if len(pieces[place + 1]) not in (3, 4):
+            continue
+        before = pieces[place]
+        kind = (
+            "blank"
+            if before[-1:] == " "
+            else "letter"
+            if before[-2:-1] in (" ", "") and before
+            else "word"
+        )
+        found.setdefault(kind, place)
+        if kind == "letter":
+            break
+    return next((found[kind] for kind in ("letter", "word", "blank") if kind in found), None)
+
+
+# Elements whose content is not running text: references, galleries, programs, formulas.
+
+Formulas = Literal["drop", "latex"]
+
+_DROPPED = (
+    "ref|references|gallery|timeline|score|syntaxhighlight|source|pre|imagemap|hiero|graph|template"
+    "styles|inputbox|mapframe|"
+    "maplink|templatedata|categorytree|math|chem|ce|s|strike|del|table|style|script|includeonly|ind"
+    "icator"
+)
+_NAMES = frozenset(_DROPPED.split("|"))
+_NAME = re.compile(_DROPPED, re.IGNORECASE)
+# A reference with only text, as nearly all are, matches as a whole; of other elements only the
+# opening tag. ſ, K, İ, ı stand for Latin letters if case is ignored.
+_TAG = re.compile(
+    r"<(?:ref\b[^<>]*>(?:(?<=/>)|[^<]*</ref>)|([a-zA-Z\u017f\u212a\u0130\u0131]+)\b[^<>]*>)"
+)
+_SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
+_FORMULAS = frozenset({"math", "chem", "ce"})
+_SHOWN = frozenset(
+    {"score", "syntaxhighlight", "source", "hiero", "pre"}
+)  # words of the sentence around them
+BEFORE_SLOT = " \n\t([{"
+"""A removal leaves a gap only after one of these characters."""
+
+
+def drop_elements(text: str, formulas: Formulas = "drop") -> str:
+    """Remove elements whose content is not running text.
+
+    Short formulas are kept as text; other formulas leave a placeholder.
+
+    Args:
+        formulas: `latex` also keeps other formulas, as `$…$`.
+    """
+    pieces: list[str] = []
+    position = end = 0
+    hopeless: set[str] = set()  # names without remaining closing tags
+    odd = "İ" in text  # two letters in lower case
+    while match := _TAG.search(text, end):
+        begin, end = match.span()
+        tag = match[1]
+        if tag is None:
+            if "ref" not in hopeless:
+                pieces += (
+                    text[position:begin],
+                    left_over(text[begin - 1 : begin], text[end : end + 1]),
+                )
+                position = end
+            continue
+        name = tag.lower()
+        if (
+            name not in _NAMES and (name.isascii() or not _NAME.fullmatch(tag))
+        ) or name in hopeless:
+            continue
+        content = ""
+        if text[end - 2] != "/":
+            close = _closing(tag if odd else name, odd).search(text, end)
+            if close is None:
+                hopeless.add(name)
+                continue
+            content = text[end : close.start()]
+            end = text.find(">", close.end()) + 1 or len(text)
+        pieces.append(text[position:begin])
+        if name in _FORMULAS and content:
+            pieces.append(formula(content.strip(), formulas))
+        elif name in _SHOWN and content:
+            pieces.append(HOLE_TEMPLATE)
+        else:
+            pieces.append(left_over(text[begin - 1 : begin], text[end : end + 1]))
+        position = end
+    pieces.append(text[position:])
+    return "".join(pieces)
+
+
+@functools.lru_cache(maxsize=256)
+def _closing(name: str, exactly: bool) -> re.Pattern[str]:
+    """Return the pattern of the closing tag of a lower-case name, in any case or exactly."""
+    same = {"k": "[kK\N{KELVIN SIGN}]"}
+    letters = (
+        re.escape(letter)
+        if exactly or not letter.isascii()
+        else same.get(letter, f"[{letter}{letter.upper()}]")
+        for letter in name
+    )
+    return re.compile(f"</{''.join(letters)}")
+
+
+def left_over(before: str, after: str) -> str:
+    """Return what a removal between two characters leaves: a gap, a blank, or nothing.
+
+    Args:
+        before, after: adjacent characters; empty at the ends of the text.
+    """
+    if before and before in BEFORE_SLOT:
+        return GAP
+    if after.isupper() and before and before in '.!?"':
+        return " "  # only a reference separated two sentences
+    return ""
+
+
+def formula(content: str, formulas: Formulas) -> str:
+    """Return a TeX formula as text if it reads so; else as `formulas` says, or a placeholder."""
+    if _SIMPLE_FORMULA.fullmatch(content):
+        return content
+    return escape_literals(f"${' '.join(content.split())}$") if formulas == "latex" else PLACEHOLDER
+
+
+def power(base: str, exponent: str) -> str:
+    """Return a character and its exponent: `10^−7`, `km²`; other raised figures are unchanged."""
+    if base.isdigit() or base == ")":
+        return f"{base}^{exponent}"
+    return base + {"2": "²", "3": "³"}.get(exponent, exponent)

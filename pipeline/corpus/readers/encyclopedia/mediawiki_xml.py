@@ -1,0 +1,352 @@
+"""Pages of a MediaWiki XML dump, one by one in bounded memory.
+
+expat parses each `<page>` separately; the part before the first is read only for `<siteinfo>`.
+Damage thus costs one page, and any run of pages can be read without those before it (slices of a
+multistream dump). A page cannot declare entities, and a document type is refused: dumps have none,
+only attacks do.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.parsers.expat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.streams import ByteSource, CorruptStreamError, Utf8Transcoder
+
+_CHUNK = 1 << 18
+_TEXTS = frozenset({"title", "ns", "id", "model", "text"})
+_OPEN = re.compile(rb"<page(?=[\s>])")
+_BORDER = re.compile(rb"</page\s*>|<page(?=[\s>])")
+_LONGEST_BORDER = 16
+_LONGEST_HEADER = 4 << 20
+_LONGEST_TOKEN = 4 << 20  # bytes of a tag; expat holds a token in memory
+_DOCTYPE = re.compile(rb"<!DOCTYPE\s*([\w:.-]{0,40})", re.IGNORECASE)
+_ENCODING = re.compile(rb"""^\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([\w.:-]{1,40})["']""")
+_LANGUAGE = re.compile(rb"""<mediawiki\b[^>]*\bxml:lang\s*=\s*["']([\w-]{1,20})["']""")
+
+
+@dataclass(slots=True)
+class Page:
+    """A page of a dump; of several revisions the last.
+
+    Attributes:
+        title: title of the page.
+        ns, id, model: as text; empty if missing.
+        text: wikitext.
+        redirect: the element `<redirect>` is present.
+        too_long: the text exceeds the limit; `text` is incomplete.
+    """
+
+    title: str = ""
+    ns: str = ""
+    id: str = ""
+    model: str = ""
+    text: str = ""
+    redirect: bool = False
+    too_long: bool = False
+
+
+@dataclass(slots=True)
+class Site:
+    """Content of `<siteinfo>`.
+
+    Attributes:
+        names: lower-case namespace names by key.
+        language: language of the wiki.
+        dbname: database name.
+        base: URL of the main page.
+    """
+
+    names: dict[int, set[str]] = field(default_factory=dict)
+    language: str = ""
+    dbname: str = ""
+    base: str = ""
+
+
+class _PageParser:
+    """Incremental parser of one page."""
+
+    def __init__(self, limit: int) -> None:
+        self.page = Page()
+        self._limit = limit
+        self._path: list[str] = []
+        self._pieces: list[str] | None = None
+        self._length = 0
+        self._fed = 0
+        parser = self._expat = xml.parsers.expat.ParserCreate("utf-8")
+        parser.buffer_text = True
+        parser.buffer_size = 1 << 16
+        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
+        parser.CharacterDataHandler = self._text
+
+    def feed(self, data: bytes, final: bool) -> None:
+        self._fed += len(data)
+        self._expat.Parse(data, final)
+        if self._fed - self._expat.CurrentByteIndex > _LONGEST_TOKEN:
+            raise xml.parsers.expat.ExpatError("a tag has no end")
+
+    @property
+    def error_offset(self) -> int:
+        return max(0, self._expat.ErrorByteIndex)
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._path.append(name)
+        if name in _TEXTS:
+            self._pieces, self._length = [], 0
+        elif name == "redirect":
+            self.page.redirect = True
+
+    def _text(self, data: str) -> None:
+        if self._pieces is None:
+            return
+        self._length += len(data)
+        if self._length <= self._limit:
+            self._pieces.append(data)
+
+    def _end(self, name: str) -> None:
+        self._path.pop()
+        if name not in _TEXTS:  # unescaped markup: its text belongs to the page
+            return
+        pieces, self._pieces = self._pieces, None
+        if pieces is None or (
+            name == "id" and self._path != ["page"]
+        ):  # revisions have their own id
+            return
+        setattr(self.page, name, "".join(pieces))
+        if name == "text":
+            self.page.too_long = self._length > self._limit
+
+
+def read_site(header: bytes) -> Site:
+    """Parse what precedes the first page; unclosed elements are no error."""
+    site = Site()
+    language = _LANGUAGE.search(header)
+    site.language = language[1].decode().lower() if language else ""
+    pieces: list[str] = []
+    key = 0
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal key
+        pieces.clear()
+        key = int(attributes["key"]) if re.fullmatch(r"-?\d{1,6}", attributes.get("key", "")) else 0
+
+    def end(name: str) -> None:
+        if name == "namespace":
+            site.names.setdefault(key, set()).add("".join(pieces).strip().lower())
+        elif name in ("dbname", "base"):
+            setattr(site, name, "".join(pieces).strip())
+
+    parser = xml.parsers.expat.ParserCreate("utf-8")
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = (
+        start,
+        end,
+        pieces.append,
+    )
+    try:
+        parser.Parse(header, False)
+    except xml.parsers.expat.ExpatError:
+        return site
+    return site
+
+
+class Dump:
+    """Pages in a byte range of a dump.
+
+    Args:
+        source: decompressed UTF-8 without byte order mark.
+        tally: counters of the slice.
+        limit: maximum characters of a text.
+        fragment: `source` lacks the beginning of the dump.
+        last: `source` includes the end of the dump.
+
+    Attributes:
+        site: set when the first page is read.
+        count: number of pages started.
+    """
+
+    def __init__(
+        self,
+        source: ByteSource,
+        tally: ReadCounters,
+        limit: int,
+        *,
+        fragment: bool = False,
+        last: bool = True,
+    ) -> None:
+        self._source, self._tally, self._limit = source, tally, limit
+        self._last = last
+        self._begun = fragment
+        self._buffer, self._offset = (
+            b"",
+            0,
+        )  # buffered bytes, and their offset in the decompressed dump
+        self._refused = False
+        self._gap = False  # bytes were lost since the last page
+        self._open: _PageParser | None = None
+        self._page_offset = 0
+        self.site = Site()
+        self.count = 0
+
+    def pages(self) -> Iterator[Page]:
+        """Yield the readable pages; damage is recorded in the counters."""
+        tail = b""
+        while True:
+            try:
+                data = self._source.read(_CHUNK)
+            except CorruptStreamError as error:
+                self._tally.record_damage(
+                    error.reason,
+                    f"the dump is {_STATE[error.reason]}: {error}",
+                    offset=error.offset,
+                )
+                self._open, self._gap = None, True
+                self._offset, self._buffer = self._offset + len(self._buffer), b""
+                continue
+            if not data:
+                break
+            tail = (tail + data[-64:])[-64:]
+            self._buffer = self._buffer + data if self._buffer else data
+            if not self._begun and not self._begin():
+                if self._refused:
+                    return
+                continue
+            yield from self._scan()
+        yield from self._finish(tail)
+
+    def _begin(self) -> bool:
+        """Read what precedes the first page; return False if incomplete or refused."""
+        found = _OPEN.search(self._buffer)
+        if not found and len(self._buffer) < _LONGEST_HEADER:
+            return False
+        header = self._buffer[: found.start()] if found else self._buffer
+        encoding = _ENCODING.match(header)
+        if encoding and encoding[1].lower() not in (
+            b"utf-8",
+            b"utf8",
+            b"utf-16",
+            b"us-ascii",
+            b"ascii",
+        ):
+            try:
+                self._source = Utf8Transcoder(self._source, encoding[1].decode(), self._buffer)
+            except LookupError:
+                self._refuse(
+                    f"the dump is damaged: it declares an encoding that nobody knows "
+                    f"({encoding[1].decode()})"
+                )
+                return False
+            self._buffer, self._begun = b"", True
+            self.site = read_site(_ENCODING.sub(b"<?xml version='1.0'", header))
+            return True
+        doctype = _DOCTYPE.search(header)
+        if doctype:
+            self._refuse(
+                f"the dump is damaged: it declares a document type ({doctype[1].decode()}), which "
+                f"dumps never do"
+            )
+            return False
+        self.site = read_site(header)
+        self._begun = True
+        return True
+
+    def _refuse(self, sentence: str) -> None:
+        self._refused = True
+        self._tally.record_damage("damaged", sentence)
+
+    def _scan(self) -> Iterator[Page]:
+        """Yield the pages that end in the buffer."""
+        position, buffer = 0, self._buffer
+        while True:
+            if self._open is None:
+                found = _OPEN.search(buffer, position)
+                if not found:
+                    position = max(position, len(buffer) - _LONGEST_BORDER)
+                    break
+                position = found.start()
+                if len(buffer) - position <= _LONGEST_BORDER:
+                    break
+                self._open, self._page_offset, self._gap = (
+                    _PageParser(self._limit),
+                    self._offset + position,
+                    False,
+                )
+                self.count += 1
+                search = position + 5
+            else:
+                search = position
+            found = _BORDER.search(buffer, search)
+            if found is None:
+                end = max(position, len(buffer) - _LONGEST_BORDER)
+                if end > position:
+                    self._feed(buffer[position:end])
+                    position = end
+                break
+            closed = buffer[found.start() + 1] == 0x2F  # a slash
+            page = self._feed(
+                buffer[position : found.end() if closed else found.start()], final=True
+            )
+            position = found.end() if closed else found.start()
+            if page is not None:
+                yield page
+            self._open = None
+        self._buffer = buffer[position:]
+        self._offset += position
+
+    def _feed(self, data: bytes, final: bool = False) -> Page | None:
+        """Feed data to the open page; return the page when complete. After an error return None."""
+        parser = self._open
+        assert parser is not None
+        if isinstance(parser, _Skipped):
+            return None
+        try:
+            parser.feed(data, final)
+        except xml.parsers.expat.ExpatError as error:
+            where = self._page_offset + parser.error_offset
+            name = "truncated" if "no element found" in str(error) else "damaged"
+            self._open = _Skipped(self._limit)
+            self._tally.record_damage(
+                name,
+                f"the dump is {name} at byte {where:,} of its XML, in page {self.count:,} "
+                f"({error})",
+                offset=where,
+            )
+            return None
+        return parser.page if final else None
+
+    def _finish(self, tail: bytes) -> Iterator[Page]:
+        if not self._begun:
+            self._check_header()
+            return
+        if self._open is not None:
+            yield from filter(None, [self._feed(self._buffer, final=True)])
+        elif self.count and self._last and not self._gap and b"</mediawiki" not in tail:
+            where = self._offset + len(self._buffer)
+            self._tally.record_damage(
+                "truncated",
+                f"the dump is truncated at byte {where:,} of its XML (its end is missing)",
+                offset=where,
+            )
+
+    def _check_header(self) -> None:
+        doctype = _DOCTYPE.search(self._buffer)
+        if doctype:
+            self._refuse(
+                f"the dump is damaged: it declares a document type ({doctype[1].decode()}), which "
+                f"dumps never do"
+            )
+        elif self._buffer.strip() and b"<mediawiki" not in self._buffer:
+            self._refuse(
+                "the dump is damaged at byte 0 of its XML (it holds no element <mediawiki>)"
+            )
+        elif self._buffer.strip() and b"</mediawiki" not in self._buffer and not self._gap:
+            self._refuse("the dump is truncated: it ends before its first page")
+
+
+class _Skipped(_PageParser):
+    """Placeholder for the rest of an unreadable page."""
+
+
+_STATE = {"truncated": "truncated", "damaged": "damaged", "bomb": "a bomb"}

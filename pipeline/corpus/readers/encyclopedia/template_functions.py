@@ -1,0 +1,421 @@
+"""Template functions; other templates are data (encyclopedia/templates.txt).
+
+A function gets positional and named arguments as plain text, the language of the wiki and, from the
+data, an own text. The results were compared with MediaWiki's rendering
+(benchmarks/fidelity_templates.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from cloze.pipeline.corpus.document import HOLE_TEMPLATE
+from cloze.pipeline.corpus.readers.encyclopedia import template_numbers as numbers
+from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES, escape_literals
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import GERMAN, NAMES
+
+Arguments = list[str]
+Named = dict[str, str]
+Rule = Callable[[Arguments, Named], str]
+
+
+def first(arguments: Arguments) -> str:
+    """Return the first non-empty argument."""
+    return next((argument for argument in arguments if argument), "")
+
+
+def labelled(code: str, text: str, named: Named) -> str:
+    """Render `{{lang-fr|île}}` as `French: île`."""
+    label = NAMES.get(code)
+    return (
+        f"{label}: {text}" if text and label and named.get("label") not in ("no", "none") else text
+    )
+
+
+def _quotation(arguments: Arguments, named: Named) -> str:
+    text = named.get("text") or named.get("quote") or named.get("1")
+    return f"\n\n{text or (arguments[0] if arguments else '')}\n\n"
+
+
+def _block(arguments: Arguments, named: Named) -> str:
+    """Render a block quotation as a paragraph, with its translation."""
+    texts = (named.get(name) for name in ("text", "texte", "texto", "testo", "citation"))
+    text = next(filter(None, texts), first(arguments))
+    translation = named.get("übersetzung", "")
+    return f"\n\n{text}\n\n" + (f"{translation}\n\n" if translation else "")
+
+
+def _lines(arguments: Arguments, named: Named) -> str:
+    """Render a list shown in columns: `{{colonnes|nombre=4|1=* …}}`."""
+    text = named.get("1") or named.get("content") or first(arguments)
+    return f"\n{text}\n" if text else ""
+
+
+def _harvard(arguments: Arguments) -> tuple[str, str]:
+    """Return the authors and the year of a citation that is part of the sentence."""
+    if len(arguments) < 2:
+        return first(arguments), ""
+    authors, year = arguments[:-1], arguments[-1]
+    if len(authors) > 3:
+        return f"{authors[0]} et al.", year
+    return ", ".join(authors[:-1]) + (" & " if len(authors) > 1 else "") + authors[-1], year
+
+
+def _harvard_text(arguments: Arguments, named: Named) -> str:
+    names, year = _harvard(arguments)
+    return f"{names} ({year})" if year else names
+
+
+def _harvard_bare(arguments: Arguments, named: Named) -> str:
+    return " ".join(filter(None, _harvard(arguments)))
+
+
+def _audio(arguments: Arguments, named: Named) -> str:
+    """Render `{{Audio|x.ogg|Alabama}}` as its label; without one it is a button."""
+    return (
+        ""
+        if len(arguments) < 2
+        or arguments[1].lower() in ("listen", "help", "pronunciation", "audio")
+        else arguments[1]
+    )
+
+
+def _nihongo(arguments: Arguments, named: Named) -> str:
+    """Render `{{nihongo|Aikido|合気道|aikidō}}` as `Aikido (合気道, aikidō)`."""
+    name, *others = [*arguments, "", "", "", ""][:5]
+    inside = ", ".join(filter(None, others[:3]))
+    return f"{name} ({inside})" if name and inside else name or inside
+
+
+_CHINESE = (
+    (("c",), "Chinese"), (("s",), "simplified Chinese"), (("t",), "traditional Chinese"), (("p",
+    "hp"), "pinyin"), (("w",), "Wade–Giles"),
+    (("j",), "Jyutping"), (("cy",), "Cantonese Yale"), (("poj",), "Pe̍h-ōe-jī"), (("l", "lit"),
+    "literally"),
+)  # fmt: skip
+
+
+def _chinese(arguments: Arguments, named: Named) -> str:
+    """Render `{{zh|c=中文|p=Zhōngwén}}` as `Chinese: 中文; pinyin: Zhōngwén`."""
+    found: list[str] = []
+    for keys, label in _CHINESE:
+        text = next((named[key] for key in keys if named.get(key)), "")
+        if text:
+            found.append(f"literally: '{text}'" if label == "literally" else f"{label}: {text}")
+    return "; ".join(found)
+
+
+def _reading(arguments: Arguments, named: Named) -> str:
+    """Render `{{読み仮名|東京|とうきょう}}` as `東京（とうきょう）`."""
+    return (
+        f"{arguments[0]}（{arguments[1]}）"
+        if len(arguments) > 1 and arguments[1]
+        else first(arguments)
+    )
+
+
+def _tag(arguments: Arguments, named: Named) -> str:
+    """Render `{{tag|exec}}` as `<exec>...</exec>`, or as opening, closing or single tag."""
+    if not arguments or not arguments[0]:
+        return ""
+    name, kind = (
+        arguments[0],
+        (arguments[1] if len(arguments) > 1 else named.get("type", "pair")).lower()[:1],
+    )
+    inside = " " + named["attribs"] if named.get("attribs") else ""
+    forms = {
+        "o": f"<{name}{inside}>",
+        "c": f"</{name}>",
+        "s": f"<{name}{inside} />",
+        "e": f"<{name}{inside} />",
+    }
+    return escape_literals(
+        forms.get(kind, f"<{name}{inside}>{named.get('content', '...')}</{name}>")
+    )
+
+
+def _template_name(arguments: Arguments, named: Named) -> str:
+    """Render `{{tl|convert}}` as `{{convert}}`."""
+    return escape_literals("{{" + "|".join(arguments) + "}}") if arguments else ""
+
+
+def _verse(arguments: Arguments, named: Named) -> str:
+    """Render `{{bibleverse||Mark|3:25|KJV}}` as `Mark 3:25`."""
+    words = [argument for argument in arguments if argument]
+    if len(words) > 1 and words[0].isdigit() and not words[1][:1].isdigit():
+        words[:2] = [f"{words[0]} {words[1]}"]
+    return " ".join(words[:2])
+
+
+def _music(arguments: Arguments, named: Named) -> str:
+    signs = {
+        "flat": "♭",
+        "b": "♭",
+        "sharp": "♯",
+        "#": "♯",
+        "natural": "♮",
+        "doublesharp": "𝄪",
+        "doubleflat": "𝄫",
+    }
+    return signs.get(arguments[0].lower(), arguments[0]) if arguments else ""
+
+
+def _spoken(arguments: Arguments, named: Named) -> str:
+    """Render `{{IPA|/a/}}` as text, and `{{IPA|de|ˈalbɛʁt|lang}}` as a removable pronunciation."""
+    return PHONES if len(arguments) > 1 else first(arguments)
+
+
+def _foreign(arguments: Arguments, named: Named) -> str:
+    """Render `{{langx|de|Neuland}}` as `German: Neuland`."""
+    return (
+        labelled(arguments[0].partition("-")[0], first(arguments[1:2]), named) if arguments else ""
+    )
+
+
+def _marriage(arguments: Arguments, named: Named) -> str:
+    """Render `{{marriage|Mary Todd|1842|1865}}` as `Mary Todd (m. 1842–1865)`."""
+    spouse, *rest = [*arguments, ""]
+    years = [
+        argument for argument in rest if "=" not in argument and any(map(str.isdigit, argument))
+    ]
+    return f"{spouse} (m. {'–'.join(years[:2])})" if spouse and years else spouse
+
+
+def _height(arguments: Arguments, named: Named) -> str:
+    """Render `{{height|ft=6|in=6}}` as `6 ft 6 in`."""
+    return (
+        " ".join(f"{named[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if named.get(unit))
+        or HOLE_TEMPLATE
+    )
+
+
+def _edition(arguments: Arguments, named: Named) -> str:
+    """Render `{{Escyr|2022||2022 contest}}` as `2022 contest`, `{{nfly|2019}}` as `2019`."""
+    return first(arguments[2:]) or first(arguments[:1])
+
+
+_ROMAN = re.compile("[IVXLCDM]+")
+_MONTHS = {
+    "fr": (
+        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre"
+    ).split(),
+    "uk": (
+        "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня"
+    ).split(),
+}
+_ENDINGS = {"ère": "re", "ème": "e"}
+
+
+def _nth(number: str) -> str:
+    return f"{number}{'er' if number == 'I' else 'e'}"
+
+
+def _century(arguments: Arguments, named: Named, word: str = "") -> str:
+    """Render `{{s|XIX}}` and `{{s-|XIX|e}}` as `XIXe siècle`.
+
+    In Russian, the template of this name keeps words on one line.
+    """
+    number = first(arguments)
+    return f"{_nth(number)} {word}".strip() if _ROMAN.fullmatch(number) else number
+
+
+def _centuries(arguments: Arguments, named: Named, word: str = "") -> str:
+    """Render `{{s2|XIX|e|XX|e}}` as `XIXe et XXe siècles`."""
+    both = [argument for argument in arguments if _ROMAN.fullmatch(argument)][:2]
+    return (
+        f"{_nth(both[0])} et {_nth(both[1])} {word}"
+        if len(both) > 1
+        else _century(arguments, named, word.replace("siècles", "siècle"))
+    )
+
+
+def _period(arguments: Arguments, named: Named, word: str = "") -> str:
+    """Render `{{sp|XVIII|-|XXI}}` as `XVIIIe – XXIe siècle`."""
+    both = [argument for argument in arguments if _ROMAN.fullmatch(argument)][:2]
+    if len(both) < 2:
+        return _century(arguments, named, word)
+    words = [
+        argument
+        for argument in arguments
+        if argument and not _ROMAN.fullmatch(argument) and argument not in ("e", "er")
+    ]
+    return (
+        f"{_nth(both[0])} {'–' if not words or words[0] in ('-', '–') else words[0]} "
+        f"{_nth(both[1])} {word}"
+    )
+
+
+def _century_es(arguments: Arguments, named: Named) -> str:
+    """Render `{{siglo|XIX||s}}` as `siglo XIX`, `{{siglo|VII|a}}` as `VII a. C.`."""
+    number = first(arguments)
+    before = {"s": "siglo ", "S": "Siglo "}.get("".join(arguments[2:3])[:1], "")
+    return f"{before}{number}{' a. C.' if 'a' in arguments[1:2] else ''}" if number else ""
+
+
+def _century_ca(arguments: Arguments, named: Named) -> str:
+    """Render `{{segle|XIII|s}}` as `segle XIII`, `{{segle|IV|-}}` as `segle IV aC`."""
+    number = first(arguments)
+    return f"segle {number}{' aC' if '-' in arguments[1:] else ''}" if number else ""
+
+
+def _century_pt(arguments: Arguments, named: Named) -> str:
+    number = first(arguments)
+    return (
+        f"século {number}{' a.C.' if 'a.C.' in arguments[1:] or 'AC' in arguments[1:] else ''}"
+        if number
+        else ""
+    )
+
+
+def _date_fr(arguments: Arguments, named: Named) -> str:
+    """Render `{{date|14|juillet|1789|en France}}` or `{{date|14 juillet 1789|…}}`.
+
+    Parts that end with a minus are hidden.
+    """
+    if not arguments:
+        return ""
+    parts = (
+        arguments[0].split()
+        if " " in arguments[0].strip()
+        else [argument for argument in arguments[:3] if argument]
+    )
+    if (
+        len(parts) > 1
+        and (len(parts) == 3 or " " not in arguments[0].strip())
+        and parts[1].isdigit()
+        and 1 <= int(parts[1]) <= 12
+    ):
+        parts[1] = _MONTHS["fr"][int(parts[1]) - 1]
+    return " ".join(part for part in parts if not part.endswith("-"))
+
+
+def _date_uk(arguments: Arguments, named: Named) -> str:
+    """Render `{{ДН|27|1|1839}}` as `27 січня 1839`.
+
+    `{{ДН|27|1|1839|15}}` is `15 (27) січня 1839`.
+    """
+    if len(arguments) < 3 or not (arguments[1].isdigit() and 1 <= int(arguments[1]) <= 12):
+        return HOLE_TEMPLATE if arguments else ""
+    old = (
+        f"{arguments[3]} ({arguments[0]})" if len(arguments) == 4 and arguments[3] else arguments[0]
+    )
+    return f"{old} {_MONTHS['uk'][int(arguments[1]) - 1]} {arguments[2]}"
+
+
+_PLAIN = re.compile(r"(?<![\d.,])\d{4,}(?![\d.,])|(?<![\d.,])(\d+)\.(\d+)(?![\d.,])")
+_EXPONENT = re.compile(r"-?\d+")
+_ORDINAL = re.compile(r"(\d+|[ivxlcdm]+)(er|ère|re|e|ème|nd|nde)(?:s)?")
+_PLACE = re.compile(r"\d+(?:er|e) [^\W\d].*")
+
+
+def _number_fr(text: str) -> str:
+    """Return numbers in French notation: `10283.5` as `10 283,5`."""
+
+    def written(match: re.Match[str]) -> str:
+        whole, _, decimals = match[0].partition(".")
+        grouped = f"{int(whole):,}".replace(",", " ") if whole[0] != "0" else whole
+        return f"{grouped},{decimals}" if decimals else grouped
+
+    return _PLAIN.sub(written, text)
+
+
+def _unit_fr(arguments: Arguments, named: Named) -> str:
+    """Render `{{unité|1930|km|2}}`: the number, then units without powers."""
+    return " ".join(
+        [
+            *map(_number_fr, arguments[:1]),
+            *(word for word in arguments[1:] if word and not _EXPONENT.fullmatch(word)),
+        ]
+    )
+
+
+def _unit_es(arguments: Arguments, named: Named) -> str:
+    """Render `{{unidad|5|km|2}}` as `5 km`."""
+    return " ".join(
+        [
+            *arguments[:1],
+            *(word for word in arguments[1:] if word and not _EXPONENT.fullmatch(word)),
+        ]
+    )
+
+
+def _aside(arguments: Arguments, named: Named) -> str:
+    """Render `{{incise|tout juste âgée}}` as `— tout juste âgée —`.
+
+    With `stop` or `fin`, at the end of a sentence, the second dash is omitted.
+    """
+    text = first(arguments)
+    return (
+        (f"— {text}" if "stop" in arguments[1:] or "fin" in arguments[1:] else f"— {text} —")
+        if text
+        else ""
+    )
+
+
+def _time(arguments: Arguments, named: Named) -> str:
+    return " ".join(
+        f"{number} {unit}"
+        for number, unit in zip(arguments, ("h", "", "s"), strict=False)
+        if number
+    ).strip()
+
+
+def _ruler(arguments: Arguments, named: Named) -> str:
+    """Render `{{souverain2|Guillaume IV (roi du Royaume-Uni)}}` as `Guillaume IV`."""
+    return re.sub(r"\s*\(.*\)$", "", first(arguments))
+
+
+def _formula(arguments: Arguments, named: Named) -> str:
+    return "".join(
+        arguments[1:] if len(arguments) > 1 and not arguments[1].isdigit() else arguments
+    )
+
+
+FUNCTIONS: dict[str, Callable[..., str]] = {
+    "quotation": _quotation, "block": _block, "lines": _lines, "harvard_text": _harvard_text,
+    "harvard_bare": _harvard_bare, "audio": _audio,
+    "nihongo": _nihongo, "chinese": _chinese, "reading": _reading, "tag": _tag,
+    "template_name": _template_name, "verse": _verse,
+    "music": _music, "spoken": _spoken, "foreign": _foreign, "marriage": _marriage,
+    "height": _height, "edition": _edition,
+    "century": _century, "centuries": _centuries, "period": _period, "century_es": _century_es,
+    "century_ca": _century_ca,
+    "century_pt": _century_pt, "date_fr": _date_fr, "date_uk": _date_uk, "unit_fr": _unit_fr,
+    "unit_es": _unit_es, "aside": _aside,
+    "time": _time, "ruler": _ruler, "formula": _formula, "bar": lambda arguments, named: "|",
+    **numbers.FUNCTIONS,
+}  # fmt: skip
+"""Functions by their name in the data."""
+
+_INDICATED = frozenset(NAMES) | {
+    "mul",
+    "en",
+}  # {{en}} after a French work: its language
+_GERMAN_LANGUAGE = re.compile(r"([a-z]{2,3})s(?:-[a-z]+)?")
+
+
+def by_name(name: str, shown: str, text: str, language: str) -> str | None:
+    """Return what a template says by its name; None if it does not.
+
+    `{{23e|place}}` says `23e place`, `{{18e arrondissement de Paris}}` its own name, `{{Calcio
+    Napoli}}` `Napoli`, `{{enS|Tower}}` `englisch Tower`.
+
+    Args:
+        name: lower-case name.
+        shown: name as typed.
+        text: first argument.
+        language: language of the wiki.
+    """
+    if language == "fr":
+        if not text and name in _INDICATED:
+            return GAP
+        if found := _ORDINAL.fullmatch(name):
+            number = found[1] if found[1].isdigit() else found[1].upper()
+            return f"{number}{_ENDINGS.get(found[2], found[2])} {text}".strip()
+        return shown if _PLACE.fullmatch(name) and not text else None
+    if language == "it" and name.startswith("calcio "):
+        return shown[len("calcio ") :]
+    found = _GERMAN_LANGUAGE.fullmatch(name)
+    spoken = GERMAN.get(found[1]) if found else None
+    return None if spoken is None else f"{spoken} {text}".strip()

@@ -1,0 +1,345 @@
+"""Template functions for numbers, measures, money and dates, in the notation of the page.
+
+What only MediaWiki could compute (current prices, ages) leaves a placeholder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from cloze.pipeline.corpus.document import HOLE_TEMPLATE
+
+Arguments = list[str]
+Named = dict[str, str]
+
+_MONTHS = (
+    "January February March April May June July August September October November December".split()
+)
+_MONTH_NUMBERS = {
+    name[:length].lower(): number
+    for number, name in enumerate(_MONTHS, 1)
+    for length in (3, len(name))
+}
+_NUMBER = re.compile(
+    r"[−–-]?\d[\d,]*(?:\.\d+)?(?:[+/⁄]{1,2}\d+)*(?:e[−+-]?\d+)?(?:[-–]\d[\d,.]*)?|[−-]?\.\d+"
+)
+_PLAIN = re.compile(r"([−–-]?)(\d+)((?:\.\d+)?)")
+_POWER = re.compile(r"([−–-]?\d[\d,]*(?:\.\d+)?)e([−+-]?\d+)")
+_RANGES = {
+    "to": "to", "to(-)": "to", "-": "–", "–": "–", "and": "and", "and(-)": "and", "or": "or",
+    "x": "×", "xx": "×", "×": "×", "*": "×",
+    "by": "by", "by(x)": "by", "+/-": "±", "±": "±", "+": "+", "&": "&", "to about": "to about",
+    ",": ",", ", and": ", and", ", or": ", or",
+    "and -": "and", "to -": "to",
+}  # fmt: skip
+_INSIDE = re.compile(r"(\d[\d,.]*) ?(x|×|by|to|and|or|±) ?(\d[\d,.]*)")
+_UNITS = {
+    "sqmi": "sq mi", "sqft": "sq ft", "sqyd": "sq yd", "km2": "km²", "m2": "m²", "cm2": "cm²",
+    "mm2": "mm²", "m3": "m³", "km3": "km³",
+    "cuft": "cu ft", "cumi": "cu mi", "cuyd": "cu yd", "cuin": "cu in", "cm3": "cm³", "dm3": "dm³",
+    "mm3": "mm³", "c": "°C", "f": "°F", "k": "K",
+    "usgal": "US gal", "impgal": "imp gal", "u.s.gal": "US gal", "km/h": "km/h", "ha": "hectares",
+    "kph": "km/h", "m/s2": "m/s²", "lt": "long tons",
+    "lbs": "lb", "ftlbf": "ft⋅lbf", "lbft": "lb⋅ft", "micrometre": "μm", "acre": "acres",
+    "oilbbl": "barrels", "koilbbl": "thousand barrels", "moilbbl": "million barrels",
+    "goilbbl": "billion barrels", "bbl": "barrels",
+    "mcuft": "million cu ft", "bcuft": "billion cu ft", "tcuft": "trillion cu ft",
+    "pd/sqmi": "per sq mi", "pd/km2": "per km²", "/sqmi": "per sq mi",
+    "/km2": "per km²", "pd/sqkm": "per km²", "sqkm": "km²", "in2": "sq in", "sqin": "sq in",
+    "mi2": "sq mi", "ft3": "cu ft", "in3": "cu in",
+    "c-change": "°C", "f-change": "°F", "musgal": "million US gal", "MT": "metric tons",
+    "ST": "short tons", "m3/s": "m³/s", "cuft/s": "cu ft/s",
+    "au": "AU", "w/m2": "W/m²", "kg/m3": "kg/m³", "g/cm3": "g/cm³",
+}  # fmt: skip
+_SYMBOLS = {
+    "C": "°C", "F": "°F", "c": "°C", "f": "°F", "sqmi": "mi²", "sqft": "ft²", "cuft": "ft³",
+    "km2": "km²", "m2": "m²", "m3": "m³", "km3": "km³", "cm2": "cm²",
+    "mm2": "mm²", "cm3": "cm³", "mi2": "mi²", "kph": "km/h", "m3/s": "m³/s", "/km2": "/km²",
+    "pd/km2": "/km²", "/sqmi": "/mi²", "pd/sqmi": "/mi²",
+    "sqkm": "km²", "acre": "acre", "ha": "ha", "lbs": "lb", "m/s2": "m/s²", "kg/m3": "kg/m³",
+    "g/cm3": "g/cm³", "oilbbl": "bbl",
+}  # fmt: skip
+_POWERS = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
+_SEQUENCES = {
+    "mi": ("yd", "ch", "ft", "furlong"),
+    "yd": ("ft", "in"),
+    "ft": ("in",),
+    "st": ("lb",),
+    "lb": ("oz",),
+    "hand": ("in",),
+}  # 5 ft 8 in
+_SEPARATORS = {
+    **dict.fromkeys("de es it nl id tr da el ca ro sl hr sr vi".split(), "."),
+    **dict.fromkeys("fr pt ru uk pl cs sk sv fi no nb nn hu bg et lv lt".split(), " "),
+}
+
+_FOUR_GROUPED = frozenset(("fr", "pt"))  # and English: 1 930; other languages: 1930
+
+_CURRENCIES = {
+    "usd": "US$", "us": "US$", "us$": "US$", "gbp": "£", "uk": "£", "eur": "€", "euro": "€",
+    "jpy": "¥", "yen": "¥", "cny": "CN¥", "rmb": "CN¥",
+    "inr": "₹", "aud": "A$", "cad": "C$", "nzd": "NZ$", "hkd": "HK$", "sgd": "S$", "krw": "₩",
+    "rub": "₽", "ils": "₪", "php": "₱", "brl": "R$",
+    "mxn": "MX$", "twd": "NT$", "try": "₺", "uah": "₴", "ngn": "₦", "vnd": "₫", "ghs": "GH₵",
+    "thb": "฿", "pln": "zł", "chf": "CHF ",
+}  # fmt: skip
+
+
+def grouped(number: str, language: str = "en") -> str:
+    """Return `1234567.5` as `1,234,567.5`, or with the language's separators.
+
+    Other text is returned unchanged.
+    """
+    found = _PLAIN.fullmatch(number)
+    if found is None or len(found[2]) < 4 or found[2][0] == "0":
+        return number
+    separator = _SEPARATORS.get(language, ",")
+    if separator != ",":
+        if len(found[2]) == 4 and language not in _FOUR_GROUPED:
+            return number.replace(".", ",")
+        return f"{found[1]}{int(found[2]):,}".replace(",", separator) + found[3].replace(".", ",")
+    return f"{found[1]}{int(found[2]):,}{found[3]}"
+
+
+def spelled(number: str, language: str = "en") -> str:
+    """Return a number as it reads: `4.5e6` is `4.5 million`, `5+1/2` is `5 1/2`."""
+    number = (
+        number.replace("//", "/").replace("⁄", "/").replace("+", " ")
+        if "e" not in number.lower()
+        else number
+    )
+    number = re.sub(r"(?<=\d)-(?=\d)", "–", number) if "e" not in number.lower() else number
+    power = _POWER.fullmatch(number.lower())
+    if power is None:
+        return grouped(number, language)
+    exponent = int(power[2].replace("−", "-"))
+    if exponent in _POWERS and exponent > 3 and language == "en":
+        return f"{power[1]} {_POWERS[exponent]}"
+    mantissa = power[1].replace(",", "").replace("−", "-").replace("–", "-")
+    whole, _, decimals = mantissa.partition(".")
+    if 0 <= exponent <= 15 and len(decimals) <= exponent:
+        return grouped(whole + decimals + "0" * (exponent - len(decimals)), language)
+    return f"{power[1]} × 10^{exponent}"
+
+
+def _unit(name: str, language: str = "en") -> str:
+    if language != "en":  # the symbol; names of units are English
+        return _SYMBOLS.get(name, name)
+    power = re.fullmatch(r"e(3|6|9|12)(.+)", name)
+    if power:
+        return f"{_POWERS[int(power[1])]} {_unit(power[2])}"
+    if name.endswith("/d"):
+        return f"{_unit(name[:-2])} per day"
+    return _UNITS.get(name) or _UNITS.get(name.lower(), name.replace("_", " "))
+
+
+def convert(arguments: Arguments, named: Named, language: str = "en") -> str:
+    """Render `{{convert|12|to|15|km|mi}}` as `12 to 15 km`.
+
+    `{{convert|6|ft|2|in|m}}` is `6 ft 2 in`. Values are those of the author. Between two numbers
+    there must be a range word, or a unit with its smaller unit; else the result is a placeholder.
+    In languages other than English a non-ASCII word between two numbers is a range, and units are
+    symbols.
+    """
+    suffix = next(
+        (argument for argument in arguments if argument[:1] == "-" and argument[1:2].isalpha()), ""
+    )
+    parts = [part for argument in arguments for part in _one_range(argument)]
+    words: list[str] = []
+    while parts and _NUMBER.fullmatch(parts[0]):
+        number, between, *parts = [*parts, ""]
+        words.append(spelled(number, language))
+        following = bool(parts) and _NUMBER.fullmatch(parts[0]) is not None
+        if following and (
+            between.lower() in _RANGES
+            or (language != "en" and not between.isascii() and between.isalpha())
+        ):
+            sign = _RANGES.get(between.lower(), between)
+            if language != "en":
+                words.append("–" if sign == "to" else sign)
+            else:
+                words.append("to" if between in "-–" and parts[0][0] in "-−–" else sign)
+            continue
+        words.append(_unit(between, language))
+        smaller = parts[1].lower() if len(parts) > 1 else ""
+        if smaller in _SEQUENCES.get(between.lower(), ()) and following:
+            continue
+        if (
+            len(parts) > 1 and parts[0].lower() in _RANGES and _NUMBER.fullmatch(parts[1])
+        ):  # 5 ft 6 in to 5 ft 8 in
+            words.append(_RANGES[parts.pop(0).lower()])
+        elif following and smaller:
+            return HOLE_TEMPLATE  # two values with an unknown relation
+        else:
+            break
+    if not words or not words[-1]:
+        return words[0] if len(words) == 2 else HOLE_TEMPLATE
+    text = re.sub(r" (?=,)", "", re.sub(r" ?– ?", "–", " ".join(words)))
+    return text + (suffix if named.get("adj") == "mid" else "")
+
+
+def _one_range(argument: str) -> list[str]:
+    """Split `5 x 10` or `5 to 10` in one argument into three parts."""
+    found = _INSIDE.fullmatch(argument)
+    return [argument] if found is None else [found[1], found[2], found[3]]
+
+
+def _month(text: str) -> str:
+    """Return `6`, `06`, `June` or `Jun` as `June`; empty if no month."""
+    if text.isdigit():
+        return _MONTHS[int(text) - 1] if 1 <= int(text) <= 12 else ""
+    number = _MONTH_NUMBERS.get(text.lower())
+    return _MONTHS[number - 1] if number else ""
+
+
+def date(arguments: Arguments, named: Named) -> str:
+    """Render year, month and day as `5 May 2016`; other arguments are joined unchanged."""
+    parts = [argument for argument in arguments[:3] if argument]
+    if (
+        not parts
+        or not parts[0].isdigit()
+        or (len(parts) > 1 and not _month(parts[1]))
+        or (len(parts) > 2 and not parts[2].isdigit())
+    ):
+        return " ".join(parts)
+    if len(parts) == 1:
+        return parts[0]
+    day = [str(int(parts[2]))] if len(parts) > 2 else []
+    if day and named.get("mf", "").lower().startswith("y"):
+        return f"{_month(parts[1])} {day[0]}, {parts[0]}"
+    return " ".join([*day, _month(parts[1]), parts[0]])
+
+
+def as_of(arguments: Arguments, named: Named) -> str:
+    """Render `{{as of|2012|June}}` as `As of June 2012`."""
+    first = {"mf": "y" if named.get("df", "").lower() == "us" else "", **named}
+    told = (
+        f"{'Since' if named.get('since') else 'As of'} "
+        f"{date(arguments, first)}{named.get('post', '')}"
+    )
+    text = named.get("alt") or told
+    lower = named.get("lc") or named.get("lc_text")
+    return text[0].lower() + text[1:] if lower and lower.lower() not in ("n", "no", "off") else text
+
+
+def fraction(arguments: Arguments, named: Named) -> str:
+    """Render `{{frac|3|1|2}}` as `3 1/2`, `{{frac|8}}` as `1/8`."""
+    if len(arguments) == 3:
+        return f"{arguments[0]} {arguments[1]}/{arguments[2]}"
+    return "/".join(arguments) if len(arguments) == 2 else f"1/{arguments[0]}" if arguments else ""
+
+
+def _value(arguments: Arguments, named: Named) -> str:
+    """Render `{{val|4.5|0.2|e=6|u=m}}` as `4.5 ± 0.2 × 10^6 m`."""
+    if not arguments:
+        return ""
+    error = (
+        f" ± {grouped(arguments[1])}"
+        if len(arguments) > 1 and _NUMBER.fullmatch(arguments[1])
+        else ""
+    )
+    exponent = f" × 10^{named['e']}" if named.get("e") else ""
+    unit = named.get("u") or named.get("ul") or ""
+    per = named.get("up") or named.get("upl")
+    before, after = named.get("p") or "", named.get("s") or ""
+    number = spelled(arguments[0])
+    return f"{before}{number}{error}{exponent}{after} {unit}{'/' + per if per else ''}".strip()
+
+
+def _ordinal(arguments: Arguments, named: Named) -> str:
+    if not arguments or not arguments[0].isdigit():
+        return ""
+    number = int(arguments[0])
+    ending = (
+        "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{ending}"
+
+
+_SCALES = {
+    "m": " million",
+    "mn": " million",
+    "million": " million",
+    "b": " billion",
+    "bn": " billion",
+    "billion": " billion",
+}
+
+
+def _money(arguments: Arguments, named: Named, symbol: str) -> str:
+    """Render `{{US$|1500}}` as `US$1,500`."""
+    amount = spelled(arguments[0]) if arguments else ""
+    scale = _SCALES.get(arguments[1].lower(), "") if len(arguments) > 1 else ""
+    return f"{symbol}{amount}{scale}" if amount else symbol
+
+
+def _currency(arguments: Arguments, named: Named) -> str:
+    """Render `{{currency|1000|GBP}}` as `£1,000`."""
+    code = (
+        arguments[1] if len(arguments) > 1 else named.get("type") or named.get("currency") or "usd"
+    ).strip()
+    amount = spelled(named.get("amount") or (arguments[0] if arguments else ""))
+    return (
+        f"{_CURRENCIES.get(code.lower(), code.upper() + ' ')}{amount}" if amount else HOLE_TEMPLATE
+    )
+
+
+def _price(arguments: Arguments, named: Named) -> str:
+    """Render `{{Format price|3160384}}` with separators; the argument may be a placeholder."""
+    return spelled(arguments[0]) if arguments else ""
+
+
+def _coordinates(arguments: Arguments, named: Named) -> str:
+    """Render `{{coord|30|12|N|74|7|W}}` as `30°12′N 74°7′W`; title-only coordinates as ""."""
+    if "inline" not in named.get("display", "inline").lower() and "i" not in named.get(
+        "display", ""
+    ).lower().split(","):
+        return ""
+    halves: list[str] = []
+    numbers: list[str] = []
+    for argument in arguments:
+        if argument.upper() in ("N", "S", "E", "W"):
+            halves.append(
+                "".join(number + sign for number, sign in zip(numbers, "°′″", strict=False))
+                + argument.upper()
+            )
+            numbers = []
+        elif _NUMBER.fullmatch(argument) and len(numbers) < 3:
+            numbers.append(argument)
+        else:
+            break
+    if len(halves) == 2:
+        return " ".join(halves)
+    return f"{numbers[0]}, {numbers[1]}" if not halves and len(numbers) == 2 else ""
+
+
+def _gauge(arguments: Arguments, named: Named) -> str:
+    """Render `{{RailGauge|1435mm}}` and `{{track gauge}}` as `1,435 mm`."""
+    text = arguments[0] if arguments else ""
+    metric = re.fullmatch(r"(\d+) ?mm", text)
+    feet = re.fullmatch(r"(\d+)ft(?:([\d.]+)in)?", text)
+    if metric:
+        return f"{grouped(metric[1])} mm"
+    if feet:
+        return f"{feet[1]} ft" + (f" {feet[2]} in" if feet[2] else "")
+    return "standard" if text == "sg" else HOLE_TEMPLATE
+
+
+def _density(arguments: Arguments, named: Named) -> str:
+    """Render `{{pop density|3645257|640081.87|km2|sqmi|prec=1}}` as `5.7/km²`."""
+    try:
+        people, area = (float(argument.replace(",", "")) for argument in arguments[:2])
+        figure = f"{people / area:.{int(named.get('prec', '0'))}f}"
+    except (ValueError, ZeroDivisionError):
+        return HOLE_TEMPLATE
+    return f"{grouped(figure)}/{_unit(arguments[2])}" if len(arguments) > 2 else HOLE_TEMPLATE
+
+
+FUNCTIONS: dict[str, Callable[..., str]] = {
+    "convert": convert, "as_of": as_of, "date": date, "fraction": fraction, "value": _value,
+    "ordinal": _ordinal, "currency": _currency,
+    "price": _price, "money": _money, "coordinates": _coordinates, "gauge": _gauge,
+    "density": _density,
+}  # fmt: skip
+"""Functions by their name in encyclopedia/templates.txt."""

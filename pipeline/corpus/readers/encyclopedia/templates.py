@@ -1,0 +1,317 @@
+"""Rendering of templates inside sentences.
+
+Most templates are data (templates.txt), some are functions (template_functions.py). For others the
+form decides: the only argument is shown, as are the text of `{{x|en|text}}` and the parts of a date
+or measure; a template without arguments directly after a word is a note (`word{{when}}`). All
+others leave a placeholder, because unknown words are missing; sentences with a placeholder are
+dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cloze.pipeline.corpus.document import HOLE_TEMPLATE
+from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import NAMES
+from cloze.pipeline.corpus.readers.encyclopedia.template_functions import (
+    FUNCTIONS,
+    Arguments,
+    Named,
+    Rule,
+    by_name,
+    first,
+    labelled,
+)
+from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import convert, grouped
+from cloze.pipeline.corpus.readers.prose import is_unspaced
+
+_DATA = Path(__file__).with_name("templates.txt")
+_SECTION = re.compile(r"\[([a-z-]+|\*)\]")
+_SILENT, _SPOKEN = "!silent", "!phones"
+
+# Families of names, in any language, whose removal loses no words.
+_BEGINNINGS = re.compile(
+    r"(?:cite|citation|vcite|sfn|harv(?!txt|nb|coltxt)|efn|refn|notelist|reflist|refbegin|refend|"
+    r"ref |infobox|taxobox|navbox|pp-|use |"
+    r"main(?:$| )|see also|authority|#tag:ref|flagicon|flagdeco|subst:|defaultsort|displaytitle|"
+    r"webarchive|"
+    r"citar? |cytuj|cituj|ref-[a-z]{2,3}$|portal |refimprove|inflation[-/]fn|audio[- ]icon)"
+)
+_ENDINGS = re.compile(
+    r".* (?:needed|inline|icon|source\??|span|required|begin|end|stub|box)|.*(?:-inline|-stub|"
+    r"[?？؟])|.*(?:verification|verify|citation|footnote|disputed).*"
+)
+_DATED = re.compile(r"\s*(?:date|datum|fecha|дата|تاريخ|data)\s*=")
+PHONETIC = re.compile(r"ipac?-.*|(?:ipa|lfe|xpa)-.*")
+
+_NAMED = re.compile(r"\s*[\w -]{1,30}\s*")
+_LANGUAGE = re.compile(r"lang-([a-z]{2,3})(?:-[a-z-]+)?\d?")
+_FOREIGN_CODE = re.compile(r"[a-z]{2,3}")
+_COMPUTED = re.compile(
+    r"#|population|metadata|metadaten|einwohner|data |inflation|age|alter|wikidata|current|local|"
+    r"page|site|number"
+)
+_PLAIN_WORD = re.compile(r"[^\W\d_]{2,}")
+_NO_WORDS = re.compile(
+    r"\.(?:ogg|oga|wav|mp3|jpe?g|png|gif|svg|webm|pdf)\b|https?:|www\.|[=<>{}\[\]]", re.IGNORECASE
+)
+_FIGURE = re.compile(r"[−–+-]?\d[\d.,\u00a0  ]*(?:[-–]\d[\d.,]*)?")
+_UNIT = re.compile(
+    r"(?:[kKMGTmcµμdh]?(?:m|g|l|L|W|Wh|Hz|B|b|N|J|Pa|V|A|s|mol|eV)[23²³]?|km/h|m/s|ha|%|‰|°[CF]?|"
+    r"[CFK]|mi|ft|in|yd|lb|oz|t|h|min)"
+)
+_LONGEST_SAID = 200  # characters
+_ENDS = frozenset('.!?。！？।…"”’»)」』')
+
+
+def render(content: str, language: str = "en", before: str = "") -> str:
+    """Return the text for a template: words, a gap (encyclopedia/elements.py) or a placeholder.
+
+    Args:
+        content: text between the braces, with inner templates rendered.
+        language: language of the wiki.
+        before: preceding character; empty at the beginning.
+    """
+    head, *rest = content.split("|")
+    name, behind, rule = (_looked_up if len(head) <= _LONGEST_HEAD else _look_up)(head, language)
+    if behind is not None:
+        rest.insert(0, behind)
+    if name == "formatnum":
+        number = rest[0].strip() if rest else ""
+        return grouped(number, language) or GAP
+    if isinstance(rule, str):
+        return rule
+    if rule is None:
+        said = by_name(name, head.strip(), rest[0].strip() if rest else "", language)
+        if said is not None:
+            return said
+    arguments: Arguments = []
+    named: Named = {}
+    for part in rest:
+        key, equals, value = part.partition("=")
+        if equals and _NAMED.fullmatch(key):
+            named[key.strip().lower()] = value.strip()
+        else:
+            arguments.append(part.strip())
+    for place in range(1, 4):  # `1=` is a positional argument whose value contains an equals sign
+        if str(place) in named and len(arguments) == place - 1:
+            arguments.append(named[str(place)])
+    if rule is not None:
+        return rule(arguments, named) or GAP
+    if spoken := _LANGUAGE.fullmatch(name):
+        text = first(arguments[:1])
+        return (labelled(spoken[1], text, named) if language == "en" else text) or GAP
+    if is_silent(name, rest) or "\n" in content.strip():  # a box spans several lines
+        return GAP
+    return _by_shape(name, head.strip(), arguments, named, before)
+
+
+def _by_shape(name: str, shown: str, arguments: Arguments, named: Named, before: str) -> str:
+    """Return the text for an unknown template, as far as its arguments tell."""
+    clings = before in (",", ";") or (before.isalnum() and not is_unspaced(before))
+    if before in _ENDS or before == GAP:
+        return HOLE_TEMPLATE  # after a sentence, where placeholders are removed
+    if not arguments and not named:
+        if not _PLAIN_WORD.search(name) and not any(map(str.isdigit, name)):
+            return GAP  # a mark
+        return GAP if clings and not shown.isupper() else HOLE_TEMPLATE
+    if _COMPUTED.match(name) or any(
+        _NO_WORDS.search(one) or HOLE_TEMPLATE in one or len(one) > _LONGEST_SAID
+        for one in arguments
+    ):
+        return HOLE_TEMPLATE
+    given = [one for one in arguments if one]
+    if len(given) == 1 and not _PLAIN_WORD.search(given[0]):
+        return GAP if clings else HOLE_TEMPLATE  # number of a note, or without a unit
+    if len(given) == 1 and not (named and clings):
+        return given[0]
+    if len(given) == 2 and _FOREIGN_CODE.fullmatch(given[0]) and given[0] in NAMES:
+        return given[1]
+    if (
+        len(given) > 2
+        and _FOREIGN_CODE.fullmatch(given[1])
+        and given[1] in NAMES
+        and _PLAIN_WORD.search(given[0])
+    ):
+        return given[0]  # a link to another wiki
+    if given and _FIGURE.fullmatch(given[0]):
+        if (
+            len(given) == 3
+            and _PLAIN_WORD.fullmatch(given[1])
+            and given[2].isdigit()
+            and len(given[0]) < 3
+        ):
+            return " ".join(given)  # a date
+        if len(given) > 1 and _UNIT.fullmatch(given[1]):
+            return f"{given[0]} {given[1]}"
+    return HOLE_TEMPLATE
+
+
+def is_silent(name: str, rest: Sequence[str]) -> bool:
+    """Return True if a template shows nothing that a sentence needs, judging by its name.
+
+    Args:
+        name: lower-case name, with blanks for underscores.
+        rest: arguments. A date argument marks editors' doubts and requests.
+    """
+    return (
+        _BEGINNINGS.match(name) is not None
+        or _ENDINGS.fullmatch(name) is not None
+        or any(_DATED.match(part) for part in rest)
+    )
+
+
+def says_phones(name: str) -> bool:
+    """Return True if a template of this lower-case name shows a pronunciation."""
+    return PHONETIC.fullmatch(name) is not None or _pattern(name, "en") == _SPOKEN
+
+
+def _look_up(head: str, language: str) -> tuple[str, str | None, Rule | str | None]:
+    """Return the name of a template, the text after a colon (formatnum:12), and its rule."""
+    name = head.strip().lower().replace("_", " ")
+    name, colon, _ = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
+    pattern = _pattern(name, language)
+    rule: Rule | str | None = None if pattern is None else _compiled(pattern, language)
+    if rule is None and PHONETIC.fullmatch(name):
+        rule = PHONES
+    return name, head.partition(":")[2] if colon else None, rule
+
+
+_looked_up = functools.lru_cache(maxsize=1 << 13)(
+    _look_up
+)  # a page has few names, and most pages have the same ones
+_LONGEST_HEAD = 80  # characters; longer heads are not cached
+
+
+# Template data
+
+_SHORTEST_BORROWED = 4  # letters
+
+
+def _pattern(name: str, language: str) -> str | None:
+    sections, borrowed = _tables()
+    return sections.get(language, {}).get(name) or sections["*"].get(name) or borrowed.get(name)
+
+
+@functools.cache
+def _tables() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Return the patterns by section and name, and those usable in all languages, by name."""
+    sections: dict[str, dict[str, str]] = {"*": {}}
+    current = sections["*"]
+    names: list[str] = []
+    for line in _DATA.read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        if section := _SECTION.fullmatch(line):
+            current = sections.setdefault(section[1], {})
+            continue
+        listed, arrow, pattern = line.partition(" => ")
+        names += [name.strip() for name in listed.split(" | ")]
+        if arrow:
+            current.update(
+                dict.fromkeys(
+                    names, pattern.replace("␣ ", " ").replace(" ␣", " ").replace("␣", " ")
+                )
+            )
+            names = []
+    borrowed: dict[str, str] = {}
+    for rules in sections.values():
+        borrowed.update(
+            {
+                name: pattern
+                for name, pattern in rules.items()
+                if len(name) >= _SHORTEST_BORROWED and name not in borrowed
+            }
+        )
+    return sections, borrowed
+
+
+_PARTS = re.compile(r"\[([^\[\]]*)\]|\{([^{}]+)\}")
+
+
+def _compiled(pattern: str, language: str) -> Rule | str:
+    """Compile a pattern of the data for one language; return constant results as strings."""
+    if pattern == _SILENT:
+        return GAP
+    if pattern == _SPOKEN:
+        return PHONES
+    if pattern.startswith("!"):
+        name, _, text = pattern[1:].partition(" ")
+        function = FUNCTIONS[name]
+        if function is convert:
+            return functools.partial(convert, language=language)
+        return (
+            functools.partial(lambda arguments, named: function(arguments, named, text))
+            if text
+            else function
+        )
+    if pattern == "{1}":
+        return _first
+    if "{" not in pattern:
+        return pattern
+
+    parts = _parted(pattern)
+
+    def rule(arguments: Arguments, named: Named) -> str:
+        said, is_empty = _said(parts, arguments, named, language)
+        return "" if is_empty and any(kind == "slot" for kind, _ in parts) else said
+
+    return rule
+
+
+_Parts = list[tuple[str, Any]]
+
+
+def _parted(pattern: str) -> _Parts:
+    """Split a pattern into texts, slots and optional pieces, which are patterns again."""
+    parts: _Parts = []
+    position = 0
+    for match in _PARTS.finditer(pattern):
+        parts.append(("text", pattern[position : match.start()]))
+        parts.append(("slot", match[2]) if match[1] is None else ("optional", _parted(match[1])))
+        position = match.end()
+    return [*parts, ("text", pattern[position:])]
+
+
+def _said(parts: _Parts, arguments: Arguments, named: Named, language: str) -> tuple[str, bool]:
+    """Return the text of a pattern, and whether its slots outside optional pieces are all empty."""
+    pieces: list[str] = []
+    is_empty = True
+    for kind, part in parts:
+        if kind == "text":
+            pieces.append(part)
+        elif kind == "slot":
+            pieces.append(_value(part, arguments, named, language))
+            is_empty &= not pieces[-1]
+        else:
+            text, nothing = _said(part, arguments, named, language)
+            pieces.append("" if nothing else text)
+    return "".join(pieces), is_empty
+
+
+def _first(arguments: Arguments, named: Named) -> str:
+    return named.get("1", arguments[0] if arguments else "")
+
+
+def _value(slot: str, arguments: Arguments, named: Named, language: str) -> str:
+    """Return the value of a slot such as `2/first:number` for the given arguments."""
+    choices, colon, form = slot.partition(":")
+    for choice in choices.split("/"):
+        if choice == "all":
+            return (form if colon else " ").join(filter(None, arguments))
+        if choice.isdigit():
+            text = named.get(
+                choice, arguments[int(choice) - 1] if int(choice) <= len(arguments) else ""
+            )
+        elif choice in ("first", "last"):
+            text = first(arguments if choice == "first" else arguments[::-1])
+        else:
+            text = choice.strip('"') if choice.startswith('"') else named.get(choice, "")
+        if text:
+            return grouped(text, language) if form == "number" else text
+    return ""

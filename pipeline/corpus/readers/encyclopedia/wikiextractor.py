@@ -1,0 +1,213 @@
+"""Source `wikiextractor`: output of WikiExtractor, `<doc id= url= title=>` files or JSON lines.
+
+The first line of a document repeats its title and is dropped. The old format, in which most corpora
+exist, writes section headings as short lines with a full stop (`Early life.`); they are dropped as
+well. Formulas (`formula_12`) become placeholders, and sentences with one are dropped. Of the
+templates that WikiExtractor removes, only empty brackets are repaired: `( ; born 1935)` becomes
+`(born 1935)`.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+import orjson
+
+from cloze.pipeline.corpus.document import PLACEHOLDER, Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.provenance import wiki
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.encyclopedia.elements import without_padding
+from cloze.pipeline.corpus.readers.lines import read_lines
+from cloze.pipeline.corpus.readers.prose import has_finite_verb, reads_as_prose, reads_as_statement
+from cloze.pipeline.corpus.readers.streams import as_utf8, open_source
+
+_ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=\s+\w+="|\s*>)')
+_FORMULA = re.compile(r"(?:formula|codice|math)_\d+")
+_LEFTOVER = re.compile(
+    r"<?\[?(?:https?|ftp)://[^\s\]>)]+\]?>?|\[\d{1,2}\]?(?=\s|$)|\[\[[^\[\]|]*\|(?:[^\[\]|"
+    r"]*\|)*.*$|\[\[|\]\]|\{\{|\}\}|__[A-Z]{3,}__"
+)
+_MARK = re.compile(r"[\[\]<]|://|\{\{|\}\}|__")  # quick test for _LEFTOVER and _TAG
+_TAG = re.compile(r"</?(?:[a-zA-Z]+)(?:\s[^<>]*)?/?>")
+_HEADING = re.compile(r"#+ .*|(?:[^\W\d_]|\d|[\"'“‘(])(?:(?![.!?] )[^\n]){0,58}\.")
+_ABBREVIATION = re.compile(r"\b(U\.S|St|Dr|Mr|Mrs|Ms|Jr|Sr|vs|No|Vol|[A-Z])\. ")
+_DISAMBIGUATION = re.compile(
+    r"\b(?:may|can) (?:also |either )?(?:refer to|mean)(?: any of)?(?: the following)?:\s*$",
+    re.MULTILINE,
+)
+_BRACKETS = re.compile(r"[(\[]")
+_EMPTY_BRACKETS = re.compile(r" ?[(\[](?:[\s,;:]|\"\"|“”)*[)\]]")
+_AFTER_OPENING = re.compile(r"(?<=[(\[])(?:[\s,;:]|\"\"|“”)+")
+_MOST_HEADING_WORDS = 8
+
+_Raw = tuple[int, bytes, str, str, str]  # byte offset, text, title, id, URL
+
+
+class WikiextractorReader(FileReader):
+    """Reader of documents `wikiextractor/<relative file name>/<doc id>`."""
+
+    kind = "wikiextractor"
+    patterns = (
+        "wiki_*",
+        *(
+            f"*.json{ending}{packed}"
+            for ending in ("", "l")
+            for packed in ("", ".bz2", ".gz", ".xz", ".zst")
+        ),
+    )
+
+    def read(
+        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield the documents of a file; those that are not UTF-8 are quarantined.
+
+        A file that ends inside a document is damaged.
+        """
+        for offset, raw, title, name, url in self._raw(file_slice, options, tally):
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                where = offset + error.start
+                tally.quarantine(
+                    "bad_utf8", f"document {name!r} is not UTF-8 at byte {where:,}", offset=where
+                )
+                continue
+            tally.read(len(raw))
+            if _DISAMBIGUATION.search(text[:400]) or title.endswith("(disambiguation)"):
+                tally.drop("disambiguation")
+                continue
+            tally.set_origin(wiki("", url, file_slice.name))
+            yield Document(
+                id=f"{self.kind}/{file_slice.name}/{name}",
+                source=self.kind,
+                title=title,
+                paragraphs=tuple(_paragraphs(text, title, tally)),
+                url=url,
+            )
+
+    def _raw(
+        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
+    ) -> Iterator[_Raw]:
+        """Yield the documents that are not too long."""
+        attributes: dict[str, str] | None = None
+        lines: list[bytes] = []
+        start = size = 0
+        found = False
+        limit = options.maximum_document_bytes
+        source = open_source(file_slice.path)
+        try:
+            for line in read_lines(as_utf8(source), tally, limit):
+                data = b"" if line.data is None else line.data
+                if attributes is not None and not data.startswith((b"</doc>", b"<doc ")):
+                    size += line.size + 1
+                    if size > limit:
+                        lines.clear()
+                    else:
+                        lines.append(data)
+                    continue
+                if attributes is not None and size > limit:
+                    tally.read(size)
+                    tally.drop("too_long")
+                elif attributes is not None and data.startswith(b"<doc "):
+                    tally.record_damage("truncated", _unfinished(attributes), offset=start)
+                elif attributes is not None:
+                    title, name, url = (attributes.get(key, "") for key in ("title", "id", "url"))
+                    yield start, b"\n".join([*lines, b""]), title, name, url
+                attributes = None
+                if data.startswith(b"<doc "):
+                    attributes = _attributes(data)
+                    lines, size, start, found = [], 0, line.offset + line.size + 1, True
+                elif line.data is None:
+                    tally.read(line.size)
+                    tally.drop("too_long")
+                    found = True
+                elif data.startswith(b"{"):
+                    found = True
+                    yield from _json(data, line.offset, tally)
+                elif data.strip() and not found:
+                    break
+        finally:
+            source.close()
+        if attributes is not None:
+            tally.record_damage("truncated", _unfinished(attributes), offset=start)
+        elif not found and not tally.unreadable:
+            tally.quarantine(
+                "no_documents", "the file holds neither <doc …> elements nor JSON lines"
+            )
+
+
+def _unfinished(attributes: dict[str, str]) -> str:
+    return (
+        f"the file ends inside document {attributes.get('id', '')!r} "
+        f"({attributes.get('title', '')})"
+    )
+
+
+def _attributes(line: bytes) -> dict[str, str]:
+    found = _ATTRIBUTE.findall(line.decode("utf-8", "replace"))
+    return {name: html.unescape(value) for name, value in found}
+
+
+def _json(line: bytes, offset: int, tally: ReadCounters) -> Iterator[_Raw]:
+    try:
+        content = orjson.loads(line)
+        text, title, name, url = (
+            content["text"],
+            str(content.get("title", "")),
+            str(content["id"]),
+            content.get("url", ""),
+        )
+        raw = text.encode("utf-8", "surrogatepass")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        tally.quarantine(
+            "bad_json",
+            f"the line at byte {offset:,} is no JSON object with id and text ({error})",
+            offset=offset,
+        )
+        return
+    yield offset, raw, title, name, url if isinstance(url, str) else ""
+
+
+def _paragraphs(text: str, title: str, tally: ReadCounters) -> Iterator[str]:
+    first = True
+    for line in text.split("\n"):
+        line = html.unescape(line).strip()
+        if not line:
+            continue
+        was_first, first = first, False
+        if was_first and line.rstrip(".") == title.strip().rstrip("."):
+            continue
+        if is_heading(line):
+            tally.drop_lines("heading")
+            continue
+        if "_" in line:
+            line = _FORMULA.sub(PLACEHOLDER, line)
+        if _MARK.search(line):
+            line = _TAG.sub("", _LEFTOVER.sub("", line))
+        line = " ".join(line.split())
+        if _BRACKETS.search(line):
+            line = _AFTER_OPENING.sub("", _EMPTY_BRACKETS.sub("", line))
+        line = without_padding(line).strip()
+        if (
+            reads_as_prose(line)
+            or (len(line) > 80 and line.endswith(":"))
+            or reads_as_statement(line)
+        ):
+            yield line
+        elif line:
+            tally.drop_lines("fragment")
+
+
+def is_heading(line: str) -> bool:
+    """Return True if a line of the old format is a heading: few words, one full stop, no verb."""
+    if not _HEADING.fullmatch(_ABBREVIATION.sub(r"\1 ", line) if ". " in line else line):
+        return False
+    return line.startswith("#") or (
+        len(line.split()) <= _MOST_HEADING_WORDS and not has_finite_verb(line)
+    )
+
+
+reader = WikiextractorReader()

@@ -1,0 +1,407 @@
+"""Wikitext to paragraphs of plain text.
+
+A page is read in three passes, linear in its length. First, elements with their own content
+(references, HTML tables, formulas, galleries) are removed (encyclopedia/elements.py). Then one scan
+over the brackets resolves templates, links and tables from the inside out. Last, headings, lists
+and paragraphs are recognized by line and assembled (encyclopedia/blocks.py). "We extract only the
+text passages and ignore lists, tables, and headers" (Devlin et al. 2019, section 3.1): headings,
+tables, and lists that are not running text are dropped.
+
+mwparserfromhell knows more of the grammar, but parses about 2 MB/s, this module more than 10. It
+also returns broken markup, which is frequent in dumps, as text; here none of it may stay.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloze.pipeline.corpus.document import HOLE_TEMPLATE
+from cloze.pipeline.corpus.readers.encyclopedia import infobox, tables, templates
+from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
+    ArticleRules,
+    Blocks,
+    ExtractedPage,
+    SectionFilter,
+    drop_marginal_templates,
+)
+from cloze.pipeline.corpus.readers.encyclopedia.elements import (
+    BEFORE_SLOT,
+    GAP,
+    drop_elements,
+    escape_literals,
+    power,
+    without_quotes,
+)
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
+    CATEGORY_ALIASES,
+    FILE_ALIASES,
+)
+
+_FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
+
+_NAMESPACES = frozenset(
+    "user wikipedia mediawiki template help portal talk module draft special".split()
+)
+
+
+_NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
+_PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
+_BRACKET = re.compile(
+    r"\{[{|]|\}\}|\[\[|\]\]|\}(?<=\|\})(?!\})"
+)  # of `|}` only the second character, for bars are frequent
+# A link without inner brackets: its label, or a target that is shown, or content to examine.
+_SIMPLE_LINK = re.compile(
+    r"\[\[(?:[^\[\]{}|:]*\|(?=\s*[^\s\[\]])([^\[\]{}]*)|(?=\S)([^\[\]{}|:#]+)(?<=\S)|"
+    r"([^\[\]{}]*))\]\]"
+)
+_TABLE_INDENT = 40  # characters of blanks and list marks before a table
+_TABLE_LINE = re.compile(r"^[ \t]*[|!][^\n]*\n?|^[\w \t-]+=[^\n]*\n", re.MULTILINE)
+_LANGUAGE = re.compile(
+    r"(?:[a-z]{2,3}|simple|zh-[a-z-]+|be-tarask|be-x-old|roa-[a-z]+|bat-smg|map-bms|fiu-vro|nds-nl)"
+)
+_INTERWIKI = frozenset(
+    "w wikt wiktionary s wikisource q wikiquote b commons c d m meta species voy".split()
+)
+
+# Typical of files, whatever the name of their namespace: an ending, or display options.
+_FILE = re.compile(
+    r"\A[^|\n]*\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[gav]|opus|flac|wav|mp[34]|mid|webm|mpe?g|"
+    r"stl|pdf|djvu)\s*(?:\||\Z)|"
+    r"\|\s*(?:thumb(?:nail)?|(?:\d+x?|x)\d* ?px|frameless)\s*(?:\||\Z)",
+    re.IGNORECASE,
+)
+
+_EXTERNAL = re.compile(
+    r"\[(?:(?:https?|ftp|irc|news):)?//([^\]\n]{0,2000})\]|\[mailto:([^\]\n]{0,2000})\]"
+)
+_URL = re.compile(r"(?:https?|ftp)://[^\s<>\]|]*")
+_POWER = re.compile(r"<sup>(?<=[\w)]<sup>)([−–+-]?\d{1,3})</sup>")
+_BLOCK_TAG = re.compile(
+    r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr|onlyinclude|"
+    r"noinclude)\b[^<>]*>",
+    re.IGNORECASE,
+)
+_BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
+_TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
+_SWITCH = re.compile(r"__[^\W\d_]{3,}__")
+_VARIANTS = re.compile(
+    r"-\{([^{}]*)\}-"
+)  # of a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
+_HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
+_OPENS = {"}}": "{{", "]]": "[[", "}": "{|"}
+_DEEPEST = 60  # maximum nesting of brackets; MediaWiki stops at 40 templates
+_LONGEST_HEADING = 300  # characters
+_HAS_CODE = re.compile(r"<(?:code|tt|kbd|samp)")  # four times as fast as separate searches
+_CODE = re.compile(r"<(/?)(code|tt|kbd|samp)\b[^<>]*>", re.IGNORECASE | re.ASCII)
+_TAG_NAME = re.compile(r"</?([a-zA-Z][\w:-]*)[^<>]*>")
+_HTML = frozenset(
+    """
+    abbr b bdi bdo big blockquote br caption center cite code data dd del dfn div dl dt em font h1
+    h2 h3 h4 h5 h6 hr i ins kbd li link mark
+    meta nowiki ol p pre q rb rp rt rtc ruby s samp small span strike strong sub sup table td th
+    time tr tt u ul var wbr
+    """.split()
+)  # tags known to MediaWiki; others are shown as text
+_MARK = re.compile(r"[*#;:]+")
+_TERM = re.compile(r"\s:\s")
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An open bracket: its kind, and the text since."""
+
+    kind: str
+    pieces: list[str] = field(default_factory=list)
+
+
+class WikitextParser(ArticleRules):
+    """Parser for the pages of one wiki.
+
+    Args:
+        namespaces: lower-case namespace names by key, from `<siteinfo>`.
+        rules: fields of `ArticleRules`.
+    """
+
+    def __init__(self, namespaces: Mapping[int, Iterable[str]], **rules: Any) -> None:
+        super().__init__(**rules)
+        files = {name for key in _FILE_KEYS for name in namespaces.get(key, ())}
+        self._files = files | FILE_ALIASES | CATEGORY_ALIASES
+        self._namespaces = {
+            name for key, names in namespaces.items() if key != 0 for name in names if name
+        }
+        self._namespaces |= FILE_ALIASES | CATEGORY_ALIASES | _NAMESPACES
+
+    def is_namespaced(self, title: str) -> bool:
+        """Return True if the title has the prefix of a namespace other than the articles'."""
+        name, colon, _ = title.partition(":")
+        return bool(colon) and name.strip().lower().removesuffix(" talk") in self._namespaces
+
+    def extract(self, text: str) -> ExtractedPage:
+        """Return the text passages of a page."""
+        text = _without_comments(text)
+        closed, close, rest = text.rpartition("</nowiki>")
+        if close:
+            text = _NOWIKI.sub(lambda match: escape_literals(match[1]), closed + close) + rest
+        text = drop_elements(text, self.formulas)
+        text = _PARAMETER.sub("", text) if "{{{" in text else text
+        found = self._paragraphs(self._inline(text))
+        if self.infoboxes:
+            infobox.collect(text, self.shown, found)
+        return found
+
+    def shown(self, text: str) -> str:
+        """Return what the page shows for a piece of wikitext without non-text elements."""
+        return "\n".join(map(without_quotes, self._inline(text).split("\n")))
+
+    def _inline(self, text: str) -> str:
+        """Resolve templates, links, tables and tags; keep the apostrophes of bold and italics."""
+        text = self._resolve(self._simple_links(text))
+        text = _EXTERNAL.sub(lambda match: (match[1] or match[2] or "").partition(" ")[2], text)
+        text = _BREAK.sub(" ", text)
+        text = _URL.sub("", text) if "://" in text else text
+        if "<" in text:
+            if _HAS_CODE.search(text):
+                text = _without_code_tags(text)
+            text = _POWER.sub(_raised, text)
+            text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
+        if "-{" in text:
+            text = _VARIANTS.sub(_variant, text)
+        return _SWITCH.sub("", text)
+
+    def _simple_links(self, text: str) -> str:
+        pieces = _SIMPLE_LINK.split(text)
+        if len(pieces) == 1:
+            return text
+        for place in range(3, len(pieces), 4):
+            content = pieces[place]
+            if content is not None:
+                pieces[place] = self._link(content)
+        return "".join(filter(None, pieces))
+
+    def _resolve(self, text: str) -> str:
+        """Replace templates, links and tables by their text; drop unmatched brackets."""
+        root = _Frame("")
+        stack = [root]
+        open_frames = dict.fromkeys(("{{", "[[", "{|"), 0)
+        position = 0
+        for match in _BRACKET.finditer(text):
+            token, begin = match[0], match.start()
+            if token == "}":
+                begin -= 1
+                if begin < position:  # the bar belongs to `{|`
+                    continue
+            if (token == "{|" or token == "}") and not _begins_line(text, begin):
+                continue
+            if begin > position:
+                stack[-1].pieces.append(text[position:begin])
+            position = match.end()
+            if token in open_frames:
+                if len(stack) <= _DEEPEST:
+                    stack.append(_Frame(token))
+                    open_frames[token] += 1
+                continue
+            opening = _OPENS[token]
+            if opening == "[[":  # a link does not extend beyond its template or table
+                if stack[-1].kind == "[[":
+                    open_frames["[["] -= 1
+                    _close(stack, self._link, "")
+                continue
+            if not open_frames[opening]:
+                continue
+            while stack[-1].kind != opening:
+                open_frames[stack[-1].kind] -= 1
+                _abandon(stack)
+            open_frames[opening] -= 1
+            _close(
+                stack,
+                self._template if opening == "{{" else self._table,
+                text[position : position + 1],
+            )
+        stack[-1].pieces.append(text[position:])
+        while len(stack) > 1:
+            _abandon(stack)
+        return "".join(root.pieces)
+
+    def _link(self, content: str, before: str = "") -> str:
+        target, bar, label = content.partition("|")
+        target = target.strip()
+        shown = target.startswith(":")
+        prefix, colon, rest = target.lstrip(":").partition(":")
+        prefix = prefix.strip().lower().replace("_", " ")
+        if colon and not shown and (prefix in self._files or _FILE.search(content)):
+            return ""
+        if bar:
+            if label.strip():
+                return label
+            return re.sub(r"\s*\(.*\)$|,.*$", "", rest if colon else target)  # the "pipe trick"
+        if colon and prefix in _INTERWIKI:
+            return rest.rpartition(":")[2]
+        if colon and not shown and target[: len(prefix)].islower() and _LANGUAGE.fullmatch(prefix):
+            return ""
+        return target.lstrip(":").partition("#")[0] or target.lstrip("#")
+
+    def _template(self, content: str, before: str) -> str:
+        return templates.render(content, self.language, before)
+
+    def _table(self, content: str, before: str) -> str:
+        rows = tables.rows(content, self.kept_tables) if self.kept_tables != "drop" else []
+        return "".join(f"\n{tables.MARK}{row}" for row in rows or [""]) + "\n"
+
+    def _paragraphs(self, text: str) -> ExtractedPage:
+        found = ExtractedPage()
+        blocks = Blocks(found, self.language == "en")
+        lines: list[str] = []  # of the open paragraph
+        term = ""  # of a definition that has not followed yet
+        sections = SectionFilter(self.dropped_sections, self.kept_sections)
+
+        def flush() -> None:
+            nonlocal term
+            if lines:
+                blocks.paragraph(" ".join(lines))
+                lines.clear()
+            if term:  # bold text that heads what follows
+                found.dropped["heading"] += 1
+                blocks.heading()
+                term = ""
+
+        for raw in text.split("\n"):
+            if "''" in raw:
+                raw = without_quotes(raw)
+            line = drop_marginal_templates(raw.strip()) if HOLE_TEMPLATE in raw else raw.strip()
+            if not line:
+                if raw:  # only templates or their remnants
+                    flush()
+                    blocks.dropped()
+                elif lines:
+                    flush()
+                continue
+            first = line[0]
+            heading = (
+                _HEADING.fullmatch(line) if first == "=" and len(line) <= _LONGEST_HEADING else None
+            )
+            if heading:
+                flush()
+                blocks.heading()
+                found.dropped["heading"] += 1
+                sections.heading(len(heading[1]), html.unescape(heading[2]))
+            elif not sections.is_read:
+                found.dropped["section"] += 1
+            elif first in "*#;:":
+                if lines:
+                    flush()
+                marks = _MARK.match(line)[0]  # type: ignore[index]
+                item = line[len(marks) :].strip()
+                if marks[-1] == ";":
+                    flush()
+                    term, _, definition = _TERM.split(item + " : ", maxsplit=1)[0], "", item
+                    inline = _TERM.search(definition)
+                    if inline:
+                        blocks.item(f"{term}: {definition[inline.end() :]}", indented=False)
+                        term = ""
+                elif term:
+                    blocks.item(
+                        f"{term.rstrip(': ')}: {item}" if marks[-1] == ":" else item, indented=False
+                    )
+                    term = ""
+                else:
+                    blocks.item(item, indented=marks.strip(":") == "")
+            elif first == tables.MARK:
+                flush()
+                if len(line) > 1:
+                    blocks.kept(line[1:])
+                else:
+                    blocks.dropped()
+            elif first in "|!" or line.startswith("----"):
+                flush()
+                blocks.dropped()
+                found.dropped["table_row"] += 1
+            else:
+                lines.append(line)
+        flush()
+        return blocks.finish()
+
+
+def _without_comments(text: str) -> str:
+    """Remove comments; one without an end extends to the end of the page."""
+    pieces: list[str] = []
+    position = 0
+    while (begin := text.find("<!--", position)) >= 0:
+        pieces.append(text[position:begin])
+        position = text.find("-->", begin + 4) + 3
+        if position < 3:
+            position = len(text)
+    return "".join((*pieces, text[position:])) if pieces else text
+
+
+def _begins_line(text: str, position: int) -> bool:
+    """Return True if only blanks and list marks precede `position` on its line."""
+    begin = max(0, position - _TABLE_INDENT)
+    line = text.rfind("\n", begin, position) + 1
+    return (line > 0 or begin == 0) and not text[line:position].strip(" \t:*")
+
+
+def _close(stack: list[_Frame], resolve: Callable[[str, str], str], following: str) -> None:
+    """Resolve the innermost bracket; `following` is the next character."""
+    content = "".join(stack.pop().pieces)
+    pieces = stack[-1].pieces
+    before = pieces[-1][-1:] if pieces else ""
+    found = resolve(content, before)
+    if (
+        found != GAP
+        or not before
+        or before in BEFORE_SLOT
+        or (before.isalpha() and following.isalpha())
+    ):
+        pieces.append(found)  # after a word no gap is left
+
+
+def _abandon(stack: list[_Frame]) -> None:
+    """Close a bracket without an end: keep what reads as text."""
+    frame = stack.pop()
+    content = "".join(frame.pieces)
+    if frame.kind != "[[":
+        content = "\n" + _TABLE_LINE.sub(
+            "", content.partition("\n")[2] if frame.kind == "{|" else content
+        )
+    else:
+        content = content.rpartition("|")[2] if "\n" not in content else content
+    stack[-1].pieces.append(content)
+
+
+def _raised(match: re.Match[str]) -> str:
+    return power(match.string[match.start() - 1], match[1])[1:]
+
+
+def _without_code_tags(text: str) -> str:
+    """Remove tags of program code; inside them, tags unknown to HTML are text."""
+    pieces: list[str] = []
+    position = 0
+    opened: re.Match[str] | None = None
+    last = {
+        match[2].lower(): match.start() for match in _CODE.finditer(text) if match[1]
+    }  # last closing tag of each name
+    for match in _CODE.finditer(text):
+        if opened is None:
+            if not match[1] and last.get(match[2].lower(), -1) > match.start():
+                opened = match
+        elif match[1] and match[2].lower() == opened[2].lower():
+            pieces += (
+                text[position : opened.start()],
+                _TAG_NAME.sub(_unknown_tag, text[opened.end() : match.start()]),
+            )
+            opened, position = None, match.end()
+    return "".join((*pieces, text[position:]))
+
+
+def _unknown_tag(match: re.Match[str]) -> str:
+    return match[0] if match[1].lower() in _HTML else escape_literals(match[0])
+
+
+def _variant(match: re.Match[str]) -> str:
+    """Return the first script's word."""
+    content = match[1].partition("|")[2] if "|" in match[1] else match[1]
+    return content.split(";")[0].rpartition(":")[2].strip()

@@ -1,0 +1,308 @@
+"""Source `warc`: web pages from WARC files (.warc, .warc.gz), and texts from WET files.
+
+FastWARC reads the records (ISO 28500), one member of the compressed file at a time. Crawlers
+compress each record as a separate member, so damage or a wrong length costs only that member. An
+uncompressed file counts as one member.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.lines import paragraphs
+from cloze.pipeline.corpus.readers.streams import (
+    ByteSource,
+    CorruptStreamError,
+    Streams,
+    open_source,
+)
+from cloze.pipeline.corpus.readers.web_text import WebOptions, decoded, main_text
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class WarcRecord:
+    """A WARC record.
+
+    Attributes:
+        offset: first byte in the decompressed file.
+        type: value of WARC-Type, such as `response`.
+        size: stated length of the content in bytes.
+        record: `fastwarc.warc.WarcRecord` with its content in memory; None if longer than the
+            limit.
+    """
+
+    offset: int
+    type: str
+    size: int
+    record: Any | None
+
+
+class _Member:
+    """File object for FastWARC: one stream of a compressed file, or an uncompressed file.
+
+    Attributes:
+        damage: why the member ends early, if it does.
+        following: first bytes of the next member.
+    """
+
+    def __init__(self, source: ByteSource, first: bytes) -> None:
+        self._source, self._data, self._position = source, first, 0
+        self._start = _start(source)
+        self._ended = False
+        self.damage: CorruptStreamError | None = None
+        self.following = b""
+
+    def read(self, size: int = -1, /) -> bytes:
+        if not self._data and not self._ended:
+            self._fill()
+        size = len(self._data) if size < 0 else size
+        data, self._data = self._data[:size], self._data[size:]
+        self._position += len(data)
+        return data
+
+    def _fill(self) -> None:
+        try:
+            data = self._source.read(_CHUNK)
+        except (
+            CorruptStreamError
+        ) as error:  # not raised here: FastWARC would turn it into an OSError
+            self.damage, self._ended = error, True
+            return
+        if _start(self._source) != self._start:
+            self.following, self._ended = data, True
+        else:
+            self._data, self._ended = data, not data
+
+    def tell(self) -> int:
+        return self._position
+
+
+def _start(source: ByteSource) -> int:
+    return source.start if isinstance(source, Streams) else 0
+
+
+def read_records(source: ByteSource, tally: ReadCounters, limit: int) -> Iterator[WarcRecord]:
+    """Yield the records of a file in order.
+
+    Args:
+        source: decompressed bytes.
+        tally: counters of the slice.
+        limit: maximum bytes of content in memory.
+    """
+    offset, first = 0, b""
+    while True:
+        try:
+            first = first or source.read(_CHUNK)
+        except CorruptStreamError as error:
+            tally.record_damage(error.reason, str(error), offset=error.offset)
+            continue
+        if not first:
+            return
+        member = _Member(source, first)
+        yield from _records(member, offset, tally, limit, packed=isinstance(source, Streams))
+        while member.read():
+            pass
+        if member.damage is not None:
+            tally.record_damage(
+                member.damage.reason, str(member.damage), offset=member.damage.offset
+            )
+        offset, first = offset + member.tell(), member.following
+
+
+def _records(
+    member: _Member, start: int, tally: ReadCounters, limit: int, *, packed: bool
+) -> Iterator[WarcRecord]:
+    """Yield the records of a member; each is yielded once the next record or the end is reached."""
+    from fastwarc.warc import ArchiveIterator
+
+    stream: Any = member  # FastWARC calls only `read` and `tell`
+    offset, held, reason, fault = start, None, "", ""
+    try:
+        for record in ArchiveIterator(stream, parse_http=False, stream_detect=False):
+            if held is not None:
+                yield held
+            held, offset = None, start + record.stream_pos
+            size, stated = record.content_length, record.headers.get("Content-Length") or "no"
+            if stated.strip() != str(size):
+                reason = "bad_record"
+                fault = f"the record at byte {offset:,} has {stated[:30]} for its Content-Length"
+                break
+            if _attach_content(record, size, limit) < size:
+                reason, end = ("bad_length", "member") if packed else ("truncated", "file")
+                fault = f"the {end} ends inside the record at byte {offset:,} of {size:,} bytes"
+                break
+            kind = (record.headers.get("WARC-Type") or "").lower()
+            held = WarcRecord(offset, kind, size, record if size <= limit else None)
+    except (OSError, ValueError) as error:
+        if held is None:
+            reason = "no_record"
+            fault = f"no WARC record begins at byte {offset:,} ({str(error).rstrip('.')})"
+        elif member.damage is None:
+            reason = "bad_length"
+            fault = f"the record at byte {offset:,} does not end after its {held.size:,} bytes"
+    if not fault:
+        if held is not None:
+            yield held
+        return
+    while member.read():
+        pass
+    if member.damage is not None:
+        return  # `read_records` reports the damage
+    sentence = f"{fault}; nothing is read up to byte {start + member.tell():,}"
+    if packed:
+        tally.quarantine(reason, sentence, offset=offset)
+    else:
+        tally.record_damage(reason, sentence, offset=offset)
+
+
+def _attach_content(record: Any, size: int, limit: int) -> int:
+    """Read a record's content, and attach it if it is not too long. Return its size in bytes.
+
+    FastWARC's own `freeze` allocates the stated length; a wrong length could exhaust memory.
+    """
+    pieces, have = [], 0
+    while data := record.reader.read(_CHUNK):
+        have += len(data)
+        if size <= limit:
+            pieces.append(data)
+    if size <= limit:
+        record.set_bytes_content(b"".join(pieces))
+    return have
+
+
+_TYPES = frozenset({"response", "resource", "conversion"})
+_HTML = frozenset({"text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"})
+_LOOKS_HTML = re.compile(
+    rb"\s*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_LONGEST_HTML = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """Payload of a record."""
+
+    mime: str
+    charset: str
+    data: bytes
+
+
+class WarcReader(FileReader):
+    """Reader of documents `warc/<relative file name>/<record id>`."""
+
+    kind = "warc"
+    options = WebOptions
+    patterns = tuple(
+        f"*.{name}{packed}"
+        for name in ("warc", "warc.wet", "wet")
+        for packed in ("", ".gz", ".bz2", ".xz", ".zst")
+    )
+
+    def read(
+        self, file_slice: Slice, options: WebOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield the pages and texts of one file."""
+        source = open_source(file_slice.path)
+        found = False
+        try:
+            for raw in read_records(source, tally, options.maximum_document_bytes):
+                if raw.type not in _TYPES:
+                    continue
+                found = True
+                tally.read(raw.size)
+                if raw.record is None:
+                    tally.drop("too_long")
+                    continue
+                document = self._document(raw, file_slice, options, tally)
+                if isinstance(document, str):
+                    tally.drop(document)
+                else:
+                    yield document
+        finally:
+            source.close()
+        if not found and not tally.unreadable:
+            tally.quarantine(
+                "no_documents", "the file holds no response, resource or conversion record"
+            )
+
+    def _document(
+        self, raw: WarcRecord, file_slice: Slice, options: WebOptions, tally: ReadCounters
+    ) -> Document | str:
+        """Return the record's document, or the reason to drop it."""
+        record = raw.record
+        assert record is not None
+        try:
+            content = _content(record, raw.type, options.maximum_document_bytes)
+        except (OSError, ValueError, EOFError) as error:
+            message = str(error).rstrip(".") or type(error).__name__
+            tally.quarantine(
+                "bad_record",
+                f"the record at byte {raw.offset:,} cannot be read ({message})",
+                offset=raw.offset,
+            )
+            return "bad_record"
+        if isinstance(content, str):
+            return content
+        headers = {name.lower(): value for name, value in record.headers.items()}
+        uri = headers.get("warc-target-uri", "").strip("<>")
+        text = decoded(content.data, content.charset, html=content.mime in _HTML)
+        title = ""
+        if content.mime in _HTML:
+            page = main_text(text, options.extractor)
+            if isinstance(page, str):
+                return page
+            title, kept, dropped = page
+            for reason, count in dropped.items():
+                tally.drop_lines(reason, count)
+        else:
+            kept = list(paragraphs(text))
+        name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or str(
+            raw.offset
+        )
+        return Document(
+            id=f"{self.kind}/{file_slice.name}/{name}",
+            source=self.kind,
+            title=title or uri,
+            paragraphs=tuple(kept),
+            url=uri,
+        )
+
+
+def _content(record: Any, kind: str, limit: int) -> _Content | str:
+    """Return the decoded payload, or the reason to drop the record."""
+    mime = record.headers.get("Content-Type", "") or ""
+    if kind == "response":
+        if not mime.lower().startswith("application/http"):
+            return "not_http"
+        record.parse_http(auto_decode="all")
+        if record.http_headers is None or record.http_headers.status_code is None:
+            return "not_http"
+        if record.http_headers.status_code != 200:
+            return "http_status"
+        mime = record.http_headers.get("Content-Type", "") or ""
+    data = record.reader.read(limit + 1)
+    if len(data) > limit:
+        return "too_long"
+    charset = _CHARSET.search(mime)
+    name = mime.partition(";")[0].strip().lower()
+    if not name and kind != "conversion":
+        name = "text/html" if _LOOKS_HTML.match(data) else ""
+    name = name or ("text/plain" if kind == "conversion" else "")
+    if name in _HTML and len(data) > _LONGEST_HTML:
+        return "too_long"
+    if name not in _HTML and name != "text/plain":
+        return "not_text"
+    if not data.strip():
+        return "empty"
+    return _Content(name, charset[1] if charset else "", data)
+
+
+reader = WarcReader()

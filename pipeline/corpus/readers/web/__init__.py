@@ -1,1 +1,0 @@
-"""Crawled pages: WARC and WET files."""

@@ -1,0 +1,203 @@
+"""Text of web pages: decoding, and extraction of the main text."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.prose import reads_as_prose
+
+_META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_META_BYTES = 4096
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def decoded(data: bytes, charset: str = "", *, html: bool) -> str:
+    """Decode a page; invalid bytes become U+FFFD.
+
+    The encoding is taken from the byte order mark, the HTTP header, `<meta>`, or detection.
+
+    Args:
+        data: bytes of the page.
+        charset: from the HTTP header; empty: none.
+        html: the page may declare its encoding in `<meta>`.
+    """
+    from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
+
+    mark = next((name for sign, name in _MARKS if data.startswith(sign)), "")
+    meta = _META.search(data[:_META_BYTES]) if html else None
+    named = [mark, charset, meta[1].decode() if meta else ""]
+    for label in filter(None, named):
+        encoding = map_encoding_to_html5(label, fallback_utf8=False)
+        if encoding is None or (
+            encoding.startswith("utf-16") and label != mark
+        ):  # a page with a readable <meta> is not UTF-16
+            continue
+        try:
+            return _without_mark(data.decode(encoding))
+        except (UnicodeDecodeError, LookupError):
+            continue
+    try:
+        return _without_mark(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        found: str = bytes_to_str(
+            data,
+            detect_encoding(data, html5_compatible=True) or "windows-1252",
+            errors="replace",
+            strip_bom=True,
+        )
+        return _SURROGATES.sub("\ufffd", found)
+
+
+def _without_mark(text: str) -> str:
+    return _SURROGATES.sub("\ufffd", text.removeprefix("\ufeff"))
+
+
+# Extraction of the main text without navigation, comments and boilerplate, by trafilatura or
+# Resiliparse.
+
+Extractor = Literal["trafilatura", "fast"]
+
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+_UNCLOSED = frozenset(
+    (
+        "area base br col embed hr img input link meta param source track wbr p li dt dd tr td th "
+        "thead tbody tfoot option optgroup colgroup"
+    ).split()
+)
+# nesting depth; Resiliparse's time grows with it, and lxml omits deeper elements
+_DEEPEST = 256
+_LONGEST = 2 << 20  # characters for trafilatura: a few seconds
+# Meaningless tags that trafilatura removes one by one, moving the text each time: quadratic time.
+_STRIPPED = re.compile(
+    r"</?(?:abbr|acronym|bdi|bdo|big|cite|data|dfn|font|ins|mark|nobr|small|span|wbr)\b[^<>]*>",
+    re.IGNORECASE,
+)
+_MOST_STRIPPED = 4_000
+# Elements whose words touch and only the style sheet separates: `<a>Kristi Noem</a><span>Kristi
+# Lynn …`.
+_INLINE = "(?:a|abbr|b|em|font|i|small|span|strong|u)"
+_TOUCHING = re.compile(
+    rf"</(?<=[^\W\d_A-ZÀ-Þ]</){_INLINE}\s*>(?:</{_INLINE}\s*>)*(?=(?:<[a-zA-Z][^<>]{{0,"
+    rf"2000}}>)+[A-ZÀ-Þ])"
+)
+_TITLE = re.compile(r"<title\b[^<>]*>([^<]{0,2000})", re.IGNORECASE)
+_DROPPED = {"head": "heading", "code": "code"}  # elements of trafilatura
+_APART = frozenset(("lb", "p", "quote", "head"))
+
+
+class WebOptions(CorpusOptions):
+    """Options of the text extraction from web pages."""
+
+    extractor: Extractor = "trafilatura"
+    """Extractor of the main text of crawled pages: trafilatura, or fast (Resiliparse, five times as
+    fast, keeps only full sentences)."""
+
+
+def main_text(text: str, extractor: Extractor) -> tuple[str, list[str], Counter[str]] | str:
+    """Extract the main text of an HTML page.
+
+    Returns:
+        (title, lines, numbers of omitted lines by reason), or the reason to drop the page.
+    """
+    text = _TOUCHING.sub(r"\g<0> ", text.replace("\0", ""))
+    if extractor == "trafilatura" and len(text) <= _LONGEST:
+        lines, dropped = _by_trafilatura(text)
+        if lines:
+            return _title(text), lines, dropped
+    if _depth(text) > _DEEPEST:
+        return "too_deep"
+    title, lines = _by_resiliparse(text)
+    kept = [line for line in lines if reads_as_prose(line)]
+    return title, kept, Counter(fragment=len(lines) - len(kept))
+
+
+def _by_trafilatura(text: str) -> tuple[list[str], Counter[str]]:
+    """Return the lines of the main text (also items and rows), without headings and code."""
+    from trafilatura import bare_extraction
+
+    if len(_STRIPPED.findall(text)) > _MOST_STRIPPED:
+        text = _STRIPPED.sub("", text)
+    try:
+        page = bare_extraction(
+            text, include_comments=False, fast=True, deduplicate=False, with_metadata=False
+        )
+    except Exception:  # unexpected errors of any kind: the other extractor reads the page
+        page = None
+    lines: list[str] = []
+    dropped: Counter[str] = Counter()
+    for block in () if page is None or isinstance(page, dict) else page.body:
+        if block.tag in _DROPPED:
+            dropped[_DROPPED[block.tag]] += 1
+        elif block.tag == "list":
+            lines += map(_words, block.iter("item"))
+        elif block.tag == "table":
+            lines += (
+                ", ".join(filter(None, map(_words, row.iter("cell")))) for row in block.iter("row")
+            )
+        else:
+            lines.append(_words(block))
+    return [line for line in lines if any(map(str.isalnum, line))], dropped
+
+
+def _words(element: Any) -> str:
+    """Return the text of an element on one line, without nested lists."""
+    return " ".join("".join(_pieces(element)).split())
+
+
+def _pieces(element: Any) -> Iterator[str]:
+    yield element.text or ""
+    for child in element:
+        if child.tag != "list":
+            apart = " " if child.tag in _APART else ""
+            yield apart
+            yield from _pieces(child)
+            yield apart
+        yield child.tail or ""
+
+
+def _by_resiliparse(text: str) -> tuple[str, list[str]]:
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
+
+    tree = HTMLTree.parse(text)
+    body = extract_plain_text(
+        tree,
+        main_content=True,
+        list_bullets=False,
+        alt_texts=False,
+        links=False,
+        form_fields=False,
+        noscript=False,
+        comments=False,
+    )
+    return " ".join((tree.title or "").split()), [
+        line for line in (" ".join(line.split()) for line in body.split("\n")) if line
+    ]
+
+
+def _title(text: str) -> str:
+    from html import unescape
+
+    found = _TITLE.search(text)
+    return " ".join(unescape(found[1]).split()) if found else ""
+
+
+def _depth(text: str) -> int:
+    """Return the maximum nesting depth, without elements whose end tag is optional."""
+    depth = deepest = 0
+    for closing, name in _TAG.findall(text):
+        if name.lower() in _UNCLOSED:
+            continue
+        depth = max(0, depth - 1) if closing else depth + 1
+        deepest = max(deepest, depth)
+    return deepest

@@ -1,1 +1,0 @@
-"""MediaWiki dumps of any language, and what WikiExtractor has made of them."""

@@ -1,0 +1,1 @@
+"""Filters: steps that drop documents, or lines of them."""

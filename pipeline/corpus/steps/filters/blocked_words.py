@@ -1,0 +1,154 @@
+"""Filter of documents or paragraphs with words of a user's list, such as insults.
+
+A list cannot tell the meaning of a word in context: pages on medicine or history are dropped too.
+Therefore no list is included, some occurrences may be allowed, and drops are counted.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from cloze.core import storage
+from cloze.core.config import InputPath
+from cloze.core.errors import DataError
+from cloze.core.words import UNSPACED_LETTER, caseless, is_mark
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
+
+REASON = "blocked_words"
+
+
+class BlockedWordsOptions(CorpusOptions):
+    """Options of the blocked-words filter."""
+
+    blocked_words: InputPath | None = None
+    """File of blocked words and phrases, one per line, in any case."""
+
+    blocked_words_unit: Literal["document", "paragraph"] = "document"
+    """Unit to drop: the document, or the paragraph."""
+
+    blocked_words_allowed: int = Field(default=0, ge=0)
+    """Number of occurrences allowed per unit."""
+
+    @model_validator(mode="after")
+    def _list_is_named(self) -> Self:
+        if self.blocked_words is None and (
+            self.blocked_words_unit != "document" or self.blocked_words_allowed
+        ):
+            raise ValueError(
+                "blocked_words_unit and blocked_words_allowed need blocked_words: a file of words, "
+                "one a line"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class WordList:
+    """A list of blocked words, prepared for searching.
+
+    Attributes:
+        phrases: first word of a phrase -> the possible remaining words; () for single words.
+        parts: texts in scripts without spaces, which match anywhere.
+    """
+
+    phrases: dict[str, tuple[tuple[str, ...], ...]]
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, lines: list[str]) -> WordList:
+        phrases: dict[str, set[tuple[str, ...]]] = {}
+        parts = []
+        for line in lines:
+            text = caseless(line.strip())
+            if not text or text.startswith("#"):
+                continue
+            if UNSPACED_LETTER.search(text):
+                parts.append(text)
+            elif words := _word().findall(text):
+                phrases.setdefault(words[0], set()).add(tuple(words[1:]))
+        return cls(
+            {first: tuple(sorted(rest)) for first, rest in phrases.items()},
+            tuple(sorted(set(parts))),
+        )
+
+    def count(self, text: str) -> int:
+        """Count the occurrences of the words and phrases in a text; only whole words match."""
+        folded = caseless(text)
+        words = _word().findall(folded)
+        found = sum(_occurrences(part, folded) for part in self.parts)
+        for at, word in enumerate(words):
+            for rest in self.phrases.get(word, ()):
+                found += tuple(words[at + 1 : at + 1 + len(rest)]) == rest
+        return found
+
+
+@functools.cache
+def _word() -> Any:
+    import regex
+
+    return regex.compile(r"\w+(?:['’-]\w+)*")  # regex's \w has combining marks, re's not
+
+
+def _occurrences(part: str, text: str) -> int:
+    """Count `part` in the text; an occurrence followed by a combining mark does not match."""
+    found, at = 0, text.find(part)
+    while at >= 0:
+        end = at + len(part)
+        found += not is_mark(text[end : end + 1] or " ")
+        at = text.find(part, end)
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def read_list(path: str) -> WordList:
+    """Read the list at `path`.
+
+    Raises:
+        DataError: the file is missing, not UTF-8, or empty.
+    """
+    try:
+        found = WordList.of(storage.read_text(path).splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"blocked_words ({path}) cannot be read as UTF-8 ({error}); name a file of words, one "
+            f"a line"
+        ) from error
+    if not found.phrases and not found.parts:
+        raise DataError(f"blocked_words ({path}) holds no word; write one a line, or leave it out")
+    return found
+
+
+def _build(options: BlockedWordsOptions) -> StepFunction | None:
+    if options.blocked_words is None:
+        return None
+    listed, allowed = read_list(options.blocked_words), options.blocked_words_allowed
+
+    def documents(document: Document) -> CleaningResult:
+        return (
+            CleaningResult(None, REASON)
+            if listed.count(document.text) > allowed
+            else CleaningResult(document)
+        )
+
+    def paragraphs(document: Document) -> CleaningResult:
+        bad = [text for text in document.paragraphs if listed.count(text) > allowed]
+        if not bad:
+            return CleaningResult(document)
+        removed = tuple(RemovedText(REASON, text) for text in bad)
+        kept = tuple(text for text in document.paragraphs if listed.count(text) <= allowed)
+        return (
+            CleaningResult(replace(document, paragraphs=kept), None, removed)
+            if kept
+            else CleaningResult(None, REASON, removed)
+        )
+
+    return documents if options.blocked_words_unit == "document" else paragraphs
+
+
+STEP = CleaningStep(options=BlockedWordsOptions, build=_build)

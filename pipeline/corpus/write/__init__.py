@@ -1,0 +1,1 @@
+"""From intermediate files to corpus shards: mixture, order and Arrow files."""

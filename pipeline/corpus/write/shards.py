@@ -1,0 +1,181 @@
+"""Readers' view of the corpus artifact: shards of documents sorted by key."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloze.core import storage
+from cloze.core.arrow import read_arrow, write_arrow
+from cloze.core.artifacts import artifact
+from cloze.core.errors import DataError
+from cloze.core.ragged import I64
+from cloze.core.random_keys import U64
+from cloze.pipeline.corpus.read.intermediate import CORPUS, IntermediateFile
+
+STAGES = ("corpus", "semdedup")
+"""Stages that make a corpus."""
+
+READ = ("key", "id", "split", "sentences")
+"""Columns that later stages read; every version of the schema has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusShards:
+    """A finished corpus artifact.
+
+    Attributes:
+        path: its directory.
+        names: shard file names, sorted.
+        sizes: bytes per shard.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def open(cls, path: str) -> CorpusShards:
+        """Open the corpus in directory `path`.
+
+        Raises:
+            DataError: no finished corpus there.
+        """
+        manifest = artifact.read_manifest(path)
+        shards = (
+            entry
+            for entry in manifest.files
+            if entry.path.startswith("corpus-") and entry.path.endswith(".arrow")
+        )
+        files = sorted((entry.path, entry.size) for entry in shards)  # without rejected/
+        if manifest.stage not in STAGES or not files:
+            raise DataError(
+                f"{path} holds a {manifest.stage} artifact with {len(files)} Arrow files, not a "
+                f"corpus; name one that `cloze corpus` made"
+            )
+        return cls(
+            path=path,
+            names=tuple(name for name, _ in files),
+            sizes=tuple(size for _, size in files),
+        )
+
+    def file(self, name: str) -> str:
+        return storage.join(self.path, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Documents of one shard.
+
+    Attributes:
+        keys: uint64 [D].
+        sentences: sentences of all documents, concatenated.
+        counts: int64 [D], sentences per document.
+    """
+
+    keys: U64
+    sentences: list[str]
+    counts: I64
+
+
+def read_shard(path: str) -> pa.Table:
+    """Read a corpus shard; documents are sorted by key, then id, whatever their order in the file.
+
+    Raises:
+        DataError: the file is not a corpus shard.
+    """
+    table = read_arrow(path)
+    missing = [name for name in READ if name not in table.column_names]
+    if missing or table.schema.field("sentences").type != CORPUS.field("sentences").type:
+        raise DataError(
+            f"{path} is no corpus shard (it lacks {', '.join(missing) or 'a list of sentences'}); "
+            f"make one with `cloze corpus`"
+        )
+    keys = table["key"].to_numpy()
+    if len(keys) > 1 and not (keys[1:] > keys[:-1]).all():
+        table = table.take(pc.sort_indices(table, [("key", "ascending"), ("id", "ascending")]))
+    return table
+
+
+def fill_missing_columns(table: pa.Table) -> pa.Table:
+    """Return the shard with all columns of CORPUS; missing columns are empty."""
+
+    def empty(kind: pa.DataType) -> pa.Array:
+        return pa.array([[] if pa.types.is_list(kind) else ""] * table.num_rows, kind)
+
+    columns = [
+        table[field.name] if field.name in table.column_names else empty(field.type)
+        for field in CORPUS
+    ]
+    return pa.table(columns, schema=CORPUS)
+
+
+def texts(table: pa.Table, chosen: npt.NDArray[np.bool_]) -> Texts:
+    """Return the chosen documents of a shard."""
+    picked = table.filter(pa.array(chosen))
+    sentences = picked["sentences"].combine_chunks()
+    return Texts(
+        keys=picked["key"].to_numpy(),
+        sentences=sentences.flatten().to_pylist(),
+        counts=pc.list_value_length(sentences).to_numpy(zero_copy_only=False).astype(np.int64),
+    )
+
+
+def text_bytes(table: pa.Table) -> I64:
+    """Return the UTF-8 bytes of each document's sentences, int64 [D]."""
+    sizes = []
+    for chunk in table["sentences"].chunks:
+        ends = np.concatenate(
+            [
+                [0],
+                np.cumsum(
+                    pc.binary_length(chunk.values).to_numpy(zero_copy_only=False), dtype=np.int64
+                ),
+            ]
+        )
+        sizes.append(np.diff(ends[chunk.offsets.to_numpy()]))
+    return np.concatenate([np.zeros(0, np.int64), *sizes]).astype(np.int64)
+
+
+def in_split(table: pa.Table, split: str) -> npt.NDArray[np.bool_]:
+    """Return which documents are in `split`, bool [D]."""
+    found: npt.NDArray[np.bool_] = pc.equal(table["split"], split).to_numpy()
+    return found
+
+
+# Plan files with one record batch per shard, divided into files of 1,024 shards.
+
+SHARDS = 1 << 10  # per file
+
+
+def piece_file(path: str, piece: int) -> str:
+    """Return the name of a file: `plan.arrow`, `plan-00001.arrow`, …"""
+    return f"{path.removesuffix('.arrow')}-{piece:05d}.arrow" if piece else path
+
+
+def write_by_shard(path: str, arrow_schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write one record batch per shard, in order; `batches` is consumed while writing."""
+    rest = iter(batches)
+    for piece in itertools.count():
+        first = next(rest, None)
+        if first is None and piece:
+            return
+        held = itertools.chain(
+            () if first is None else (first,), itertools.islice(rest, SHARDS - 1)
+        )
+        write_arrow(piece_file(path, piece), arrow_schema, held)
+
+
+def read_of_shard(path: str, shard: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of one shard's batch."""
+    piece, number = divmod(shard, SHARDS)
+    with IntermediateFile(piece_file(path, piece)) as file:
+        batch = file.batch(number)
+        return {name: batch[name].to_numpy().copy() for name in batch.schema.names}

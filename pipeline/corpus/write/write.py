@@ -1,0 +1,232 @@
+"""Last step of the corpus stage: write ranges of shards from the intermediate files.
+
+A unit writes consecutive shards, because every unit opens every intermediate file and neighbouring
+shards share batches. The number of units is bounded, so the files are read only a few times,
+whatever the corpus size. With `keep_rejected`, a second file per shard has the dropped texts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cloze.core import storage
+from cloze.core.arrow import read_arrow, write_arrow
+from cloze.core.artifacts.artifact import shard_name
+from cloze.pipeline.corpus.card.statistics import measure
+from cloze.pipeline.corpus.document import join_sentences
+from cloze.pipeline.corpus.duplicates.plan import REASONS
+from cloze.pipeline.corpus.read.intermediate import (
+    CORPUS,
+    PART,
+    REJECTED,
+    IntermediateFile,
+    PartReader,
+    compact_batch,
+    part_files,
+    shard_of,
+    shard_position,
+)
+from cloze.pipeline.corpus.read.read_and_clean import BATCH_BYTES, RUN_BYTES
+from cloze.pipeline.corpus.write.mixing import copied_id, copied_key
+from cloze.pipeline.corpus.write.shards import read_of_shard
+
+REJECTED_DIRECTORY = "rejected"
+MOST_UNITS, LEAST_UNITS = 128, 16
+
+REJECTED_INDEX = pa.schema(
+    [pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "first", "last")]
+)
+
+
+def corpus_shard_name(number: int, shards: int) -> str:
+    return shard_name("corpus", number, shards)
+
+
+def rejected_name(number: int, shards: int) -> str:
+    return storage.join(REJECTED_DIRECTORY, shard_name("rejected", number, shards))
+
+
+def rejected_file(part: str) -> str:
+    """Return the file of rejected texts that belongs to an intermediate file."""
+    return f"{part}.rejected.arrow"
+
+
+def shard_ranges(shards: int, part_bytes: Sequence[int], *, ranged: bool) -> list[tuple[int, int]]:
+    """Return (first, end) of the shards of each unit.
+
+    Args:
+        shards: number of shards.
+        part_bytes: bytes of text per intermediate file.
+        ranged: batches are fetched by range requests, as from a store. Fewer units then limit the
+            total to about twice the bytes of the files.
+    """
+    units = MOST_UNITS
+    if ranged:
+        runs = sum(max(1, -(-size // RUN_BYTES)) for size in part_bytes)
+        units = min(MOST_UNITS, max(LEAST_UNITS, sum(part_bytes) // max(1, runs * BATCH_BYTES)))
+    units = max(1, min(units, shards))
+    borders = [shards * number // units for number in range(units + 1)]
+    return list(itertools.pairwise(borders)) if shards else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteShards:
+    """Write consecutive shards of the corpus.
+
+    Attributes:
+        parts: paths of the intermediate files without endings, by number.
+        plan: first plan file (pipeline/corpus/write/shards.py).
+        directory: output directory.
+        shards: number of shards.
+        documents: number of documents in the corpus.
+    """
+
+    parts: tuple[str, ...]
+    plan: str
+    directory: str
+    shards: int
+    documents: int
+
+    def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
+        """Write the shards from `first` to `end` of `unit`; return the statistics of each."""
+        with PartReader(part_files(self.parts), self.shards) as reader:
+            return {
+                "shards": [
+                    self._write(number, reader) for number in range(unit["first"], unit["end"])
+                ]
+            }
+
+    def _write(self, number: int, reader: PartReader) -> dict[str, Any]:
+        """Write a shard; return its statistics."""
+        chosen = read_of_shard(self.plan, number)
+        table = reader.taken(PART, chosen["part"], chosen["batch"], chosen["row"])
+        reader.pass_shard(number)
+        table = _renamed(table, chosen["copy"].astype(np.int64))
+        batch = compact_batch(table, CORPUS)
+        write_arrow(
+            storage.join(self.directory, corpus_shard_name(number, self.shards)), CORPUS, [batch]
+        )
+        return measure(batch, self.documents)
+
+
+def _renamed(table: pa.Table, copies: npt.NDArray[np.int64]) -> pa.Table:
+    """Return the documents with new ids and keys for repetitions."""
+    if not copies.any():
+        return table
+    names = [
+        copied_id(name, copy)
+        for name, copy in zip(table["id"].to_pylist(), copies.tolist(), strict=True)
+    ]
+    table = table.set_column(
+        0, PART.field("key"), pa.array(copied_key(table["key"].to_numpy(), copies), pa.uint64())
+    )
+    return table.set_column(1, PART.field("id"), pa.array(names, pa.string()))
+
+
+def index_rejected(parts: Sequence[str], shards: int, path: str) -> None:
+    """Write which shards each batch of rejected texts has rows for.
+
+    Batches are sorted by position, so the first and last row suffice. A shard's writer then opens
+    only the batches it needs.
+
+    Args:
+        parts: as in `WriteShards`.
+        shards: number of shards.
+        path: the index, schema REJECTED_INDEX, a row per batch.
+    """
+    rows: list[tuple[int, int, int, int]] = []
+    for number, part in enumerate(parts):
+        with IntermediateFile(rejected_file(part)) as file:
+            for batch_number in range(file.batches):
+                keys = file.batch(batch_number)["key"].to_numpy()
+                first, last = shard_of(shard_position(keys[[0, -1]]), shards).tolist()
+                rows.append((number, batch_number, first, last))
+    columns = [
+        pa.array(column, pa.int32())
+        for column in (zip(*rows, strict=True) if rows else ([], [], [], []))
+    ]
+    write_arrow(path, REJECTED_INDEX, [pa.RecordBatch.from_arrays(columns, schema=REJECTED_INDEX)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteRejected:
+    """Write the rejected texts of consecutive shards: dropped by cleaning, or as duplicates.
+
+    Attributes:
+        parts, directory, shards: as in `WriteShards`.
+        index: file written by `index_rejected`.
+        duplicates: first file of duplicates, schema DUPLICATES, a batch per shard.
+    """
+
+    parts: tuple[str, ...]
+    index: str
+    duplicates: str
+    directory: str
+    shards: int
+
+    def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
+        """Write the shards from `first` to `end` of `unit`; return the number of rows."""
+        index = read_arrow(self.index)
+        rejected = [rejected_file(part) for part in self.parts]
+        with (
+            PartReader(part_files(self.parts), self.shards) as parts,
+            PartReader(rejected, self.shards) as dropped,
+        ):
+            return {
+                "rows": sum(
+                    self._write(number, index, parts, dropped)
+                    for number in range(unit["first"], unit["end"])
+                )
+            }
+
+    def _write(self, number: int, index: pa.Table, parts: PartReader, dropped: PartReader) -> int:
+        """Write the rejected texts of a shard; return the number of rows."""
+        pieces = [*self._read(number, index, dropped), self._duplicates(number, parts)]
+        for reader in (parts, dropped):
+            reader.pass_shard(number)
+        table = pa.concat_tables([REJECTED.empty_table(), *pieces]).combine_chunks()
+        # lines of one document keep their order; for equal ids the text decides
+        order = [
+            (name, "ascending") for name in ("key", "scope", "step", "reason", "text", "detail")
+        ]
+        batch = compact_batch(table.take(pa.compute.sort_indices(table, order)), REJECTED)
+        write_arrow(
+            storage.join(self.directory, rejected_name(number, self.shards)), REJECTED, [batch]
+        )
+        return int(batch.num_rows)
+
+    def _read(self, number: int, index: pa.Table, dropped: PartReader) -> Iterator[pa.Table]:
+        part, batches, first, last = (index[name].to_numpy() for name in REJECTED_INDEX.names)
+        for at in np.flatnonzero((first <= number) & (number <= last)).tolist():
+            batch = dropped.batch(int(part[at]), int(batches[at]))
+            rows = np.flatnonzero(
+                shard_of(shard_position(batch["key"].to_numpy()), self.shards) == number
+            )
+            if rows.size:
+                yield pa.Table.from_batches([batch.take(pa.array(rows))])
+
+    def _duplicates(self, number: int, parts: PartReader) -> pa.Table:
+        found = read_of_shard(self.duplicates, number)
+        documents = parts.taken(PART, found["part"], found["batch"], found["row"]).to_pylist()
+        stay = parts.taken(PART, found["of_part"], found["of_batch"], found["of_row"])[
+            "id"
+        ].to_pylist()
+        rows = [
+            {
+                **{name: document[name] for name in ("key", "id", "source", "title")},
+                "scope": "document",
+                "step": "dedup",
+                "reason": REASONS[why],
+                "detail": of,
+                "text": join_sentences(document["sentences"], document["paragraphs"]),
+            }
+            for document, of, why in zip(documents, stay, found["reason"].tolist(), strict=True)
+        ]
+        return pa.Table.from_pylist(rows, schema=REJECTED)

@@ -1,0 +1,109 @@
+"""The masking rules by name, and other options of masks. Light, because configs import it.
+
+A rule chooses the tokens to predict. A new rule is a function in `rules.py` or a module of its own,
+and one row here. The function is `(MaskCandidates, budget [R, K], keys [R, K]) -> MaskSelection`;
+its options are a subclass of `cloze.core.options.Options` in the same module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, Field, field_validator
+
+from cloze.core.errors import did_you_mean
+
+
+class MaskingRule(NamedTuple):
+    """A masking rule, a row of `RULES`."""
+
+    function: str  # `module:function`
+    options: str | None = None  # `module:class`
+    highest_rate: float = 1.0  # maximum share of tokens that it can choose in every row
+
+
+RULES = {
+    "token": MaskingRule("cloze.pipeline.dataset.masking.rules:choose_tokens"),
+    "whole-word": MaskingRule("cloze.pipeline.dataset.masking.rules:choose_words"),
+    "n-gram": MaskingRule(
+        "cloze.pipeline.dataset.masking.rules:choose_ngrams",
+        "cloze.pipeline.dataset.masking.rules:NgramOptions",
+    ),
+    "span": MaskingRule(
+        "cloze.pipeline.dataset.masking.rules:choose_spans",
+        "cloze.pipeline.dataset.masking.rules:SpanOptions",
+        highest_rate=0.5,
+    ),
+    "none": MaskingRule("cloze.pipeline.dataset.masking.rules:choose_none"),
+}
+
+# words in an n-gram or a span: with a neighbour on either side they fit in a 64-bit number
+LONGEST_UNIT = 60
+
+# Number of masks in a row of `length` tokens, of which `text` are not special:
+#   bert: max(1, round(rate · length)), halves to even (google-research/bert,
+#       create_masked_lm_predictions).
+#   round: the same, as google-research/electra, pretrain_helpers.mask; only the maximum differs.
+#   probabilistic: int(rate · length + u), u uniform in [0, 1) for each copy (fairseq,
+#       mask_tokens_dataset.py).
+#   ceil: ceil(rate · text) (SpanBERT, masking.py).
+BUDGETS = ("bert", "probabilistic", "ceil", "round")
+
+# Distribution of random tokens:
+#   vocabulary: uniform over all ids, special and unused ones included (BERT, ALBERT).
+#   pieces: uniform over the ids that are not special (RoBERTa).
+#   corpus: by frequency in the training text (SpanBERT: `np.random.choice(tokens)`).
+RANDOM_FROM = ("vocabulary", "pieces", "corpus")
+
+
+class MaskFields(BaseModel):
+    """The fields that the dataset's config and the masks of a shard share."""
+
+    budget: str = "bert"
+    """Rounding of the mask rate to a number of tokens: bert and round (to nearest), probabilistic
+    (stochastic) or ceil (up, without special tokens)."""
+    max_predictions: int = Field(default=20, ge=1)
+    """Maximum predictions per row. Unless set, it grows with --mask-rate and --length and limits no
+    row."""
+    mask_share: float = Field(default=0.8, ge=0, le=1)
+    """Share of predicted tokens that are replaced by [MASK]."""
+    random_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of predicted tokens that are replaced by a random token; the rest stay unchanged."""
+    random_from: str = "vocabulary"
+    """Distribution of random tokens: every id, every id but special tokens, or by frequency in the
+    text."""
+
+    @field_validator("budget", "random_from")
+    @classmethod
+    def _is_known(cls, value: str, info: Any) -> str:
+        return known(
+            info.field_name, value, BUDGETS if info.field_name == "budget" else RANDOM_FROM
+        )
+
+    @field_validator("random_share")
+    @classmethod
+    def _leaves_room(cls, share: float, info: Any) -> float:
+        masked = info.data.get("mask_share", 0.0)
+        if masked + share > 1 + 1e-9:
+            raise ValueError(f"more than what mask_share ({masked}) leaves; lower one of them")
+        return share
+
+
+def known(what: str, name: str, names: Collection[str]) -> str:
+    """Return `name` if it is one of `names`; else raise a ValueError with suggestions."""
+    if name not in names:
+        raise ValueError(f"unknown {what}; {did_you_mean(name, names)}")
+    return name
+
+
+def default_cap(budget: str, rate: float, length: int) -> int:
+    """Return the default maximum of predictions per row; it grows with the length.
+
+    bert: round(rate · length) + 1, which is BERT's 20 at 128 (google-research/bert README) and 78
+    at 512, where a maximum of 20 would mask under 4 %. round: int((rate + .005) · length), which is
+    19 at 128 (google-research/electra, configure_pretraining.py). RoBERTa (probabilistic) and
+    SpanBERT (ceil) have no maximum: the length.
+    """
+    caps = {"bert": round(rate * length) + 1, "round": int((rate + 0.005) * length)}
+    return max(1, min(length, caps.get(budget, length)))

@@ -1,0 +1,164 @@
+"""The masking rules: the choice of the tokens to predict in a row.
+
+    token           BERT: every token set of the wanted size is equally likely (Devlin et al. 2019,
+                    section 3.1)
+    whole-word      BERT's whole-word masking: all tokens of a word together
+    n-gram          ALBERT: 1 to `max_ngram` words together
+    span            SpanBERT: spans of whole words, with lengths from a clipped geometric
+                    distribution (Joshi et al. 2020, section 3.1)
+    none            for left-to-right models, which predict every token from those before it
+
+Spans never touch: a word that is not chosen, or a special token, separates them. So a span is a
+maximal run of consecutive positions in a mask, its boundary tokens are its neighbours, and the span
+boundary objective needs only the positions. SpanBERT's masking.py merges spans that touch, which is
+equivalent but blurs their lengths.
+
+Configs import the options in this file, so numpy is imported inside the functions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from cloze.core.options import Options
+from cloze.pipeline.dataset.masking.registry import LONGEST_UNIT
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from cloze.core.ragged import I64
+    from cloze.core.random_keys import U64
+    from cloze.pipeline.dataset.masking.candidates import MaskCandidates, MaskSelection
+
+
+def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
+    """Choose a uniform subset of each row's candidates, of the budget's size, for each (row, copy).
+
+    Uses Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", 1987) on all rows and
+    copies at once. It draws one random number per wanted token; ranking all tokens needs seven
+    times as many, and a sort.
+    """
+    import numpy as np
+
+    from cloze.core import random_keys as random
+    from cloze.pipeline.dataset.masking.candidates import MaskSelection
+
+    rows, copies = keys.shape
+    width = max(1, int(candidates.counts.max(initial=1)))
+    wanted = budget.reshape(-1)
+    # masks with more steps first, so that each step works on a prefix
+    order = np.argsort(-wanted, kind="stable")
+    ranked_keys = keys.reshape(-1)[order]
+    ranked_counts = np.repeat(candidates.counts, copies)[order]
+    # Floyd's j in the first step; plus one in each further step
+    ranked_first = ranked_counts - wanted[order]
+    cells = order * width
+    chosen = np.zeros(rows * copies * width, np.bool_)
+    steps = int(wanted.max(initial=0))
+    by_step = random.splitmix64(np.arange(steps))
+    # masks whose budget exceeds the step
+    active = np.searchsorted(-wanted[order], -np.arange(steps), side="left")
+    for step, live in enumerate(active.tolist()):
+        last = ranked_first[:live] + step
+        drawn = random.randint_below(
+            random.splitmix64(ranked_keys[:live] ^ by_step[step]), last + 1
+        ).astype(np.int64)
+        here = cells[:live]
+        taken = chosen[here + drawn]
+        chosen[here + np.where(taken, last, drawn)] = True
+    shift = np.repeat(candidates.offsets[:-1], copies) - np.arange(rows * copies) * width
+    return MaskSelection(index=np.flatnonzero(chosen) + np.repeat(shift, wanted), counts=wanted)
+
+
+class NgramOptions(Options):
+    """Options of the rule `n-gram`."""
+
+    max_ngram: int = Field(default=3, ge=1, le=LONGEST_UNIT)
+    """With masking n-gram: maximum number of words masked together (ALBERT: 3)."""
+
+
+def choose_words(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
+    """Choose words in random order until the budget is used up; skip words that exceed the rest.
+
+    google-research/bert, create_masked_lm_predictions with do_whole_word_mask. The budget is the
+    maximum, and is missed only if no word is short enough. Each token gets its own replacement.
+    """
+    return _choose(candidates, budget, keys, 1)
+
+
+def choose_ngrams(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
+    """Choose n-grams at words in random order: 1 to `max_ngram` words, n with probability ~ 1/n.
+
+    google-research/albert, create_masked_lm_predictions. An n-gram longer than the rest of the
+    budget is shortened by whole words, or skipped if its first word is too long; one that meets a
+    chosen word is skipped. Here an n-gram also ends with its segment, and never crosses [SEP]. Each
+    token gets its own replacement.
+    """
+    assert isinstance(candidates.config, NgramOptions)
+    return _choose(candidates, budget, keys, candidates.config.max_ngram)
+
+
+def _choose(candidates: MaskCandidates, budget: I64, keys: U64, longest: int) -> MaskSelection:
+    import numpy as np
+
+    from cloze.pipeline.dataset.masking.unit_placement import UnitSpec, place_units
+
+    # A word drawn again draws the same n, so it fails or is taken already: equivalent to a shuffle.
+    units = UnitSpec(
+        weights=1 / np.arange(1, longest + 1),
+        by_token=False,
+        persistent=False,
+        apart=False,
+        as_one=False,
+    )
+    return place_units(candidates, budget, keys, units)
+
+
+class SpanOptions(Options):
+    """Options of the rule `span`."""
+
+    span_p: float = Field(default=0.2, gt=0, lt=1)
+    """With masking span: parameter p of the geometric distribution of span lengths in words
+    (SpanBERT: 0.2)."""
+    max_span: int = Field(default=10, ge=1, le=LONGEST_UNIT)
+    """With masking span: maximum number of words in a span (SpanBERT: 10, mean 3.8)."""
+
+
+def choose_spans(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
+    """Choose spans until the budget is used up: a length, then places until one is free.
+
+    As in SpanBERT's masking.py, a place is the word of a uniformly drawn token, and the last span
+    is shortened to the budget; here by whole words. A length without a free place is kept for other
+    places, so that lengths keep their distribution in rows that fill up; after 16 places it is
+    halved. The budget is met exactly, unless no short enough word is left that touches no span. A
+    span is replaced as one.
+    """
+    from cloze.pipeline.dataset.masking.unit_placement import UnitSpec, place_units
+
+    options = candidates.config
+    assert isinstance(options, SpanOptions)
+    weights = length_weights(options.span_p, options.max_span)
+    units = UnitSpec(weights=weights, by_token=True, persistent=True, apart=True, as_one=True)
+    return place_units(candidates, budget, keys, units)
+
+
+def length_weights(p: float, longest: int) -> npt.NDArray[np.float64]:
+    """Return the relative probabilities of spans of 1 to `longest` words: p (1 - p)^(n - 1).
+
+    The mean for .2 and 10 is 3.8 (Joshi et al. 2020, section 3.1 and figure 2).
+    """
+    import numpy as np
+
+    return np.asarray(p * (1 - p) ** np.arange(longest), np.float64)
+
+
+def choose_none(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
+    """Choose no token, in every copy of every row."""
+    import numpy as np
+
+    from cloze.pipeline.dataset.masking.candidates import MaskSelection
+
+    return MaskSelection(index=np.zeros(0, np.int64), counts=np.zeros(keys.size, np.int64))

@@ -1,0 +1,374 @@
+"""Tokenized documents, segments, and the pairings without a pair task."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloze.core import random_keys
+from cloze.core.options import Options, compose_config_class
+from cloze.core.ragged import I64, Ragged, offsets_of, ranges
+from cloze.core.random_keys import U64
+from cloze.pipeline.dataset.masking.candidates import row_keys
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS
+
+if TYPE_CHECKING:
+    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedDocuments:
+    """Tokenized documents of one corpus shard and one split, in the order of their keys.
+
+    Attributes:
+        keys: uint64 [D], random seed of each document.
+        tokens: [T], all tokens, without special tokens, in the dtype of the rows.
+        sentence_offsets: int64 [S + 1] into `tokens`. No sentence is empty.
+        sentence_index: int32 [S], index of each sentence in its document in the corpus.
+        document_offsets: int64 [D + 1] into sentences. No document is empty.
+        empty_sentences: number of omitted sentences without tokens.
+        empty_documents: number of omitted documents without tokens.
+    """
+
+    keys: U64
+    tokens: npt.NDArray[Any]
+    sentence_offsets: I64
+    sentence_index: npt.NDArray[np.int32]
+    document_offsets: I64
+    empty_sentences: int = 0
+    empty_documents: int = 0
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def sentence_document(self) -> I64:
+        """The document of each sentence: int64 [S]."""
+        return np.repeat(np.arange(len(self.keys)), np.diff(self.document_offsets))
+
+
+def tokenize(
+    keys: U64,
+    sentences: Sequence[str],
+    sentence_counts: npt.NDArray[Any],
+    tokenizer: Tokenizer,
+    dtype: npt.DTypeLike,
+) -> TokenizedDocuments:
+    """Tokenize documents, and omit sentences and documents without tokens.
+
+    Args:
+        keys: uint64 [D].
+        sentences: sentences of all documents, concatenated.
+        sentence_counts: number of sentences of each document, [D].
+        tokenizer: encodes the sentences.
+        dtype: dtype of ids, from `schema.id_dtype`.
+    """
+    counts = np.asarray(sentence_counts, np.int64)
+    document = np.repeat(np.arange(len(counts)), counts)
+    index = np.arange(len(sentences)) - np.repeat(offsets_of(counts)[:-1], counts)
+    # All but a document's first sentence follow a space, which a byte-level BPE includes in their
+    # first word.
+    behind = (index > 0) & np.fromiter(map(bool, sentences), np.bool_, len(sentences))
+    ids, offsets = tokenizer.encode_flat(sentences, behind)
+    lengths = np.diff(offsets)
+    full = lengths > 0
+    kept = np.bincount(document[full], minlength=len(counts))
+    return TokenizedDocuments(
+        keys=np.asarray(keys, np.uint64)[kept > 0],
+        tokens=ids.astype(dtype, copy=False),
+        sentence_offsets=offsets_of(lengths[full]),
+        sentence_index=index[full].astype(np.int32),
+        document_offsets=offsets_of(kept[kept > 0]),
+        empty_sentences=int(len(full) - full.sum()),
+        empty_documents=int((kept == 0).sum()),
+    )
+
+
+# Config and result of pairings, and their common parts: row keys, target lengths, truncation.
+
+if TYPE_CHECKING:
+    _PairOptions = Options
+else:
+    _PairOptions = compose_config_class(
+        "PairOptions", Options, (pairing.options for pairing in PAIRINGS.values())
+    )
+
+NO_LABEL = -1
+
+# Uses of a row's random key: each use draws independent numbers.
+USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B, USE_RANK = range(
+    1, 8
+)
+USE_SINGLE, USE_SHORT, USE_TARGET = range(8, 11)
+# Uses of a document's key; beyond every offset, whose place in a row's key they take.
+DOCUMENT_SHORT, DOCUMENT_TARGET = 1 << 40, 2 << 40
+
+
+class PairingConfig(_PairOptions):
+    """The row length, with the options of every pairing."""
+
+    length: int
+    """Maximum tokens per row, special tokens included."""
+    short_seq_prob: float
+    """Share of documents (with pairing electra: of rows) with a shorter, random target length."""
+    seed: int
+    """Seed of the dataset."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Maximum text tokens in `[CLS] A [SEP] B [SEP]`."""
+        return self.length - 3
+
+    @property
+    def max_single(self) -> int:
+        """Maximum text tokens in `[CLS] A [SEP]`."""
+        return self.length - 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """Rows before assembly: ranges of `TokenizedDocuments.tokens`, each followed by [SEP].
+
+    Attributes:
+        document: int64 [R], index of the document of the first range and of the row's random
+            numbers.
+        offset: int32 [R], sentence of that document in which the row begins, unique in the
+            document.
+        starts: int64 [P], start of each range in the tokens.
+        lengths: int64 [P], tokens of each range, at least one.
+        range_offsets: int64 [R + 1], start of each row's ranges in `starts`, and P.
+        pair_label: int8 [R], 0 or 1, or NO_LABEL.
+        truncated: int64 [R], tokens of the row's own document that were cut to make it fit.
+        random_next_tokens: int64 [R], tokens of B from another document, which also has them in its
+            own rows.
+        paired: a second range is segment B; else all ranges are segment A.
+        packed: each range is a sequence of its own, `[CLS] … [SEP]`.
+    """
+
+    document: I64
+    offset: npt.NDArray[np.int32]
+    starts: I64
+    lengths: I64
+    range_offsets: I64
+    pair_label: npt.NDArray[np.int8]
+    truncated: I64
+    random_next_tokens: I64
+    paired: bool = False
+    packed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    @classmethod
+    def of_pairs(
+        cls,
+        *,
+        document: I64,
+        offset: npt.NDArray[np.int32],
+        starts: I64,
+        lengths: I64,
+        pair_label: npt.NDArray[np.int8],
+        truncated: I64,
+        foreign: I64 | None = None,
+    ) -> Segments:
+        """Build rows from segments A and B, int64 [R, 2]; a row with an empty B gets no label."""
+        there = lengths > 0
+        return cls(
+            document=document,
+            offset=offset,
+            starts=starts[there],
+            lengths=lengths[there],
+            range_offsets=offsets_of(there.sum(axis=1)),
+            pair_label=np.where(there[:, 1], pair_label, NO_LABEL).astype(np.int8),
+            truncated=truncated,
+            random_next_tokens=np.zeros(len(starts), np.int64) if foreign is None else foreign,
+            paired=True,
+        )
+
+    @classmethod
+    def of_runs(cls, documents: TokenizedDocuments, rows: Ragged, packed: bool = False) -> Segments:
+        """Build rows from ranges of text that lose nothing.
+
+        Args:
+            documents: documents of the ranges.
+            rows: int64, the first sentence of each range, for each row; a range ends where the next
+                one begins. All sentences are in one range.
+            packed: see `Segments`.
+        """
+        firsts = np.sort(rows.values)
+        ends = np.append(firsts[1:], len(documents.sentence_index))[
+            np.searchsorted(firsts, rows.values)
+        ]
+        starts, heads = documents.sentence_offsets[rows.values], rows.values[rows.offsets[:-1]]
+        return cls(
+            document=documents.sentence_document[heads],
+            offset=documents.sentence_index[heads],
+            starts=starts,
+            lengths=documents.sentence_offsets[ends] - starts,
+            range_offsets=rows.offsets,
+            pair_label=np.full(len(rows), NO_LABEL, np.int8),
+            truncated=np.zeros(len(rows), np.int64),
+            random_next_tokens=np.zeros(len(rows), np.int64),
+            packed=packed,
+        )
+
+
+def sentence_keys(documents: TokenizedDocuments, seed: int) -> U64:
+    """Return the key of the row that would begin at each sentence: uint64 [S]."""
+    return row_keys(seed, documents.keys[documents.sentence_document], documents.sentence_index)
+
+
+def target_lengths(documents: TokenizedDocuments, config: PairingConfig, room: int) -> I64:
+    """Return the target number of tokens of each document's rows: int64 [D].
+
+    `room`, or with `short_seq_prob` a number from 2 to `room`, drawn once per document
+    (google-research/bert, create_pretraining_data.py, create_instances_from_document).
+    """
+    short = (
+        random_keys.uniform(random_keys.fold_in(config.seed, documents.keys, DOCUMENT_SHORT))
+        < config.short_seq_prob
+    )
+    drawn = 2 + random_keys.randint_below(
+        random_keys.fold_in(config.seed, documents.keys, DOCUMENT_TARGET), room - 1
+    )
+    return np.where(short, drawn.astype(np.int64), room)
+
+
+def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocuments:
+    """Split every sentence longer than `room` into parts of `room` tokens and a rest.
+
+    So rows of whole sentences lose no text (fairseq and SpanBERT drop such sentences). Each part
+    then counts as a sentence: the following values of `sentence_index` increase by the number of
+    splits.
+    """
+    lengths = np.diff(documents.sentence_offsets)
+    if not len(lengths) or int(lengths.max()) <= room:
+        return documents
+    pieces = -(-lengths // room)
+    piece = ranges(np.zeros(len(pieces)), pieces)
+    borders = offsets_of(pieces)
+    first = documents.document_offsets[documents.sentence_document]
+    moved = (
+        documents.sentence_index
+        + (borders[:-1] - np.arange(len(pieces)))
+        - (borders[first] - first)
+    )
+    return replace(
+        documents,
+        sentence_offsets=np.append(
+            np.repeat(documents.sentence_offsets[:-1], pieces) + piece * room, len(documents.tokens)
+        ),
+        sentence_index=(np.repeat(moved, pieces) + piece).astype(np.int32),
+        document_offsets=borders[documents.document_offsets],
+    )
+
+
+def truncate_pairs(starts: I64, lengths: I64, max_tokens: int, row: U64) -> tuple[I64, I64]:
+    """Truncate pairs to `max_tokens` in total, as google-research/bert's truncate_seq_pair.
+
+    That program removes one token after another from the longer segment (from B if equal), from the
+    front or the back by a coin. The lengths determine how many tokens each segment loses. The
+    number lost at the front is the number of heads; coins here are bits of the row's key.
+
+    Args:
+        starts: int64 [R, 2].
+        lengths: int64 [R, 2].
+        max_tokens: maximum tokens of both segments.
+        row: uint64 [R], keys of the rows.
+
+    Returns:
+        Starts and lengths of the remaining ranges, int64 [R, 2] each.
+    """
+    excess = np.maximum(lengths.sum(axis=1) - max_tokens, 0)
+    # all from the longer segment
+    uneven = np.minimum(excess, np.abs(lengths[:, 0] - lengths[:, 1]))
+    even = excess - uneven  # alternating, from B first
+    a_longer = lengths[:, 0] > lengths[:, 1]
+    cut = np.stack(
+        [
+            np.where(a_longer, uneven, 0) + even // 2,
+            np.where(a_longer, 0, uneven) + (even + 1) // 2,
+        ],
+        axis=1,
+    )
+    front = np.stack(
+        [_heads(row, USE_TRUNCATE_A, cut[:, 0]), _heads(row, USE_TRUNCATE_B, cut[:, 1])], axis=1
+    )
+    return starts + front, lengths - cut
+
+
+def _heads(row: U64, use: int, tosses: I64) -> I64:
+    """Return the number of heads in `tosses` tosses: int64 [R]."""
+    heads = np.zeros(len(tosses), np.int64)
+    todo = np.flatnonzero(tosses)
+    word = 0
+    while len(todo):
+        left = np.minimum(tosses[todo] - 64 * word, 64).astype(np.uint64)
+        bits = random_keys.fold_in(row[todo], use, word) >> (np.uint64(64) - left)
+        heads[todo] += np.bitwise_count(bits).astype(np.int64)
+        word += 1
+        todo = todo[tosses[todo] > 64 * word]
+    return heads
+
+
+# Rows of continuous text: RoBERTa's FULL-SENTENCES and DOC-SENTENCES, SpanBERT's single segments.
+
+
+def document(documents: TokenizedDocuments, config: PairingConfig) -> Segments:
+    """Build rows of one segment that never cross the end of a document.
+
+    DOC-SENTENCES (Liu et al. 2019, section 4.2) and SpanBERT's single segment (Joshi et al. 2020,
+    section 3.3). Rows at the end of a document are shorter; length-balanced batches compensate, as
+    RoBERTa's larger batches did.
+    """
+    cut = cut_sentences(documents, config.max_single)
+    first = row_starts(cut, target_lengths(cut, config, config.max_single), None)
+    return Segments.of_runs(cut, Ragged(first, np.arange(len(first) + 1)))
+
+
+def full(documents: TokenizedDocuments, config: PairingConfig) -> Segments:
+    """Build rows that continue into the next document after another [SEP]: FULL-SENTENCES.
+
+    Liu et al. 2019, section 4.2.
+    """
+    cut = cut_sentences(documents, config.max_single)
+    return Segments.of_runs(
+        cut, pieces_across(cut, row_starts(cut, target_lengths(cut, config, config.max_single), 1))
+    )
+
+
+def row_starts(documents: TokenizedDocuments, targets: I64, joint: int | None) -> I64:
+    """Return the first sentences of rows: int64, ascending.
+
+    Args:
+        documents: no sentence is longer than a row's room.
+        targets: int64 [D], target tokens of the rows that begin in each document; a row has at
+            least one sentence.
+        joint: number of special tokens between two documents in a row; None: rows end with their
+            document.
+    """
+    at = documents.document_offsets.tolist()
+    owner = documents.sentence_document
+    home, goals, total = owner.tolist(), targets.tolist(), len(owner)
+    between = joint or 0
+    # Cost of a row up to a sentence's end: tokens, and the separators between documents.
+    spent = (documents.sentence_offsets[1:] + between * owner).tolist()
+    begun = (documents.sentence_offsets[:-1] + between * owner).tolist()
+    firsts, first = [], 0
+    while first < total:
+        firsts.append(first)
+        own = home[first]
+        last = total if joint is not None else at[own + 1]
+        first = bisect_right(spent, begun[first] + goals[own], first + 1, last)
+    return np.array(firsts, np.int64)
+
+
+def pieces_across(documents: TokenizedDocuments, firsts: I64) -> Ragged:
+    """Return the ranges of rows with these first sentences: one per row and document."""
+    pieces = np.union1d(firsts, documents.document_offsets[:-1])
+    return Ragged(pieces, np.append(np.searchsorted(pieces, firsts), len(pieces)))

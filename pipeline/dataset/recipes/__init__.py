@@ -1,1 +1,0 @@
-"""The papers' ways of making examples: each a documented function that gives its values."""

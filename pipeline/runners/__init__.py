@@ -1,0 +1,10 @@
+"""Runner backends: they run Beam pipelines, with the same jobs and the same output bytes.
+
+    local         Beam's own runner, in this process or with our worker processes
+    flink         Beam's Flink runner: embedded, for the duration of the stage, or a cluster
+    beam_runner   any other Beam runner, by name and with Beam's own options
+
+`fan_out` spreads work units over the workers of a backend; `base` maps names to backends. `pool`
+and `beam_worker` provide the worker processes of the first two, and `flink_supervisor` guards the
+job server of the second.
+"""

@@ -1,0 +1,94 @@
+"""The protocol of runner backends, and the table of backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Protocol
+
+from cloze.core import storage
+from cloze.core.errors import ClozeError, UsageError
+from cloze.core.options import import_object
+from cloze.core.stages.stage import BuildContext
+from cloze.core.stages.worker import LOGS, local_directory
+
+
+class WorkerLostError(ClozeError):
+    """A worker or a part of the engine was lost during a pipeline; a retry may succeed."""
+
+
+class RunnerBackend(Protocol):
+    """Context manager that runs pipelines one after the other.
+
+    Attributes:
+        workers: number of workers that take a pipeline's elements in turn; 1 if unknown.
+        retries: maximum number of new runs of the unfinished rest after `WorkerLostError`.
+    """
+
+    workers: int
+    retries: int
+
+    def __enter__(self) -> RunnerBackend: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None: ...
+
+    def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
+        """Run the pipeline that `construct` builds, to its end.
+
+        Args:
+            construct: applies transforms to a `beam.Pipeline`.
+            units: number of work units.
+            name: name of the job, for consoles.
+
+        Raises:
+            WorkerLostError: a worker died; the message names it.
+            ClozeError: the engine cannot continue.
+            Exception: any error of the runner for a failed element; its text contains the text of
+                the element's exception.
+        """
+
+
+# The table of backends, and the backend of a build.
+
+LOCAL = "local"
+# Runner name -> `module:CLASS`, called with the execution and the log directory. All other names
+# are Beam's own.
+ENGINES = {
+    LOCAL: "cloze.pipeline.runners.beam_runner:LocalBackend",
+    "flink": "cloze.pipeline.runners.flink:FlinkBackend",
+    "flinkrunner": "cloze.pipeline.runners.flink:FlinkBackend",
+}
+ANY_OTHER = "cloze.pipeline.runners.beam_runner:BeamRunnerBackend"
+_SHARED = "engine"  # key in `BuildContext.shared`
+
+
+def open_backend(build: BuildContext) -> RunnerBackend:
+    """Return the backend of this build, shared by all its pipelines and closed with the build.
+
+    Raises:
+        UsageError: the runner is unknown, or something that it needs is missing.
+    """
+    if _SHARED not in build.shared:
+        build.shared[_SHARED] = build.cleanup.enter_context(_make(build))
+    engine: RunnerBackend = build.shared[_SHARED]
+    return engine
+
+
+def _make(build: BuildContext) -> AbstractContextManager[RunnerBackend]:
+    runner = build.execution.runner.lower()
+    if runner != LOCAL and not storage.is_shared(build.path):
+        raise UsageError(
+            f"{build.path} cannot be seen by the workers of runner {build.execution.runner}; use a "
+            f"path that all of them see"
+        )
+    engine = import_object(ENGINES.get(runner, ANY_OTHER))
+    made: AbstractContextManager[RunnerBackend] = engine(
+        build.execution, local_directory(build.path) / LOGS
+    )
+    return made

@@ -1,0 +1,169 @@
+"""Backends for Beam's own local runner and for other Beam runners by name
+(docs/how-to/beam-runners.md).
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.transforms.environments import ExternalEnvironment
+
+from cloze.core.errors import UsageError
+from cloze.core.stages.execution import Execution
+from cloze.pipeline.runners.base import RunnerBackend
+from cloze.pipeline.runners.pool import WorkerPool
+
+# Beam accepts any module path as a runner's name and imports it; these are the documented names.
+RUNNERS = (
+    "DirectRunner",
+    "FnApiRunner",
+    "PrismRunner",
+    "PortableRunner",
+    "SparkRunner",
+    "DataflowRunner",
+    "DaskRunner",
+)
+TEMPLATE = "--template_location"
+
+
+class BeamRunnerBackend:
+    """Any other Beam runner, by name, such as Spark or Dataflow; see `RunnerBackend`."""
+
+    workers = 1
+    retries = 0
+
+    def __init__(self, execution: Execution, logs: Path) -> None:
+        del logs  # the runner has its own logs
+        known = {name.lower(): name for name in RUNNERS}
+        known |= {name.lower().removesuffix("runner"): name for name in RUNNERS}
+        name = known.get(execution.runner.lower())
+        if name is None:
+            raise UsageError(
+                f"runner ({execution.runner}) is not known; use local, flink, or one of "
+                f"{', '.join(RUNNERS)}"
+            )
+        asked = [flag.split("=")[0] for flag in execution.beam_options]
+        if TEMPLATE in asked:
+            raise UsageError(
+                f"beam_options ({TEMPLATE}) makes a template of one pipeline; a stage is several, "
+                f"each planned by what the one before"
+                " has found; leave it out"
+            )
+        self._flags = [f"--runner={name}", *execution.beam_options]
+        if not {"--save_main_session", "--no_save_main_session"} & set(asked):
+            # Dataflow would send it, but workers import code by name
+            self._flags.append("--no_save_main_session")
+
+    def __enter__(self) -> RunnerBackend:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
+        own_name = any(flag.startswith("--job_name") for flag in self._flags)
+        flags = self._flags if own_name else [*self._flags, f"--job_name=cloze-{name}"]
+        try:
+            pipeline = beam.Pipeline(options=PipelineOptions(flags))
+        except (ValueError, ImportError) as error:  # the runner's own validation
+            raise UsageError(f"beam_options: {' '.join(str(error).split())}") from error
+        with pipeline:
+            construct(pipeline)
+
+
+# Monitored runs: a check ends the wait for failures that Beam's client misses, such as dead
+# workers.
+
+POLL_SECONDS = 0.1
+
+
+def run_monitored(pipeline: Any, check: Callable[[], None], name: str) -> BaseException | None:
+    """Run a Beam pipeline to its end, and return its exception, if any.
+
+    Args:
+        pipeline: a constructed pipeline that has not run yet.
+        check: called several times a second; its exception ends the wait and is raised.
+        name: name of the thread.
+    """
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            pipeline.run().wait_until_finish()
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+            check()
+    finally:
+        # Beam removes it only at a regular end
+        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
+    return failure[0] if failure else None
+
+
+# Beam's own runner: one worker in this process, or several worker processes.
+
+
+class LocalBackend:
+    """Beam's own runner; see `RunnerBackend`."""
+
+    retries = 0
+
+    def __init__(self, execution: Execution, logs: Path) -> None:
+        del logs  # workers write to the stage's log
+        self.workers = execution.workers
+        self._options = execution.beam_options
+        self._stack = ExitStack()
+        self._pool: WorkerPool | None = None  # started on first use
+
+    def __enter__(self) -> RunnerBackend:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return self._stack.__exit__(kind, error, trace)
+
+    def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
+        count = min(self.workers, units)
+        if count <= 1:
+            with beam.Pipeline(
+                runner=FnApiRunner(), options=PipelineOptions(list(self._options))
+            ) as pipeline:
+                construct(pipeline)
+            return
+        if self._pool is None:
+            self._pool = self._stack.enter_context(WorkerPool())
+        # The runner warns that it has no mode for this number of workers; the environment
+        # determines that they are processes.
+        options = PipelineOptions([f"--direct_num_workers={count}", *self._options])
+        runner = FnApiRunner(
+            default_environment=ExternalEnvironment(self._pool.address, self._pool.params)
+        )
+        pipeline = beam.Pipeline(runner=runner, options=options)
+        construct(pipeline)
+        # In a thread: the runner does not notice the death of a worker.
+        failure = run_monitored(pipeline, self._pool.raise_if_dead, "cloze-beam")
+        if failure is not None:
+            raise failure

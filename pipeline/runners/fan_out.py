@@ -1,0 +1,279 @@
+"""Fan-out: run work units by Beam, balanced over the workers, with results in scratch files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import apache_beam as beam
+
+from cloze.core import errors, storage
+from cloze.core.arrow import release_memory_to_os
+from cloze.core.artifacts.claim import Fence
+from cloze.core.errors import BY_EXIT_CODE, ClozeError, SupersededError
+from cloze.core.stages.stage import BuildContext
+from cloze.core.stages.worker import LOGS, local_directory
+from cloze.pipeline.runners.base import RunnerBackend, WorkerLostError, open_backend
+from cloze.pipeline.runners.beam_worker import record_current_unit
+
+IDLE = ""  # name of an empty unit
+
+
+def balance_units(
+    units: list[tuple[str, Any]], weights: list[float], workers: int
+) -> list[tuple[str, Any]]:
+    """Order the units so that all workers get about equal work.
+
+    Beam's local runner and Flink assign element i to worker i modulo their number, whatever its
+    weight. So the units are distributed first, the heaviest first and each to the worker with the
+    least work (Graham's longest processing time rule). Idle elements fill up the shorter lists. For
+    engines that assign elements dynamically (one worker here), the heaviest units come first.
+    """
+    lists: list[list[tuple[str, Any]]] = [[] for _ in range(max(1, min(workers, len(units))))]
+    loads = [0.0] * len(lists)
+    for number in sorted(range(len(units)), key=lambda n: (-weights[n], n)):
+        lightest = loads.index(min(loads))
+        lists[lightest].append(units[number])
+        loads[lightest] += weights[number]
+    longest = max(map(len, lists), default=0)
+    return [
+        own[place] if place < len(own) else (IDLE, None)
+        for place in range(longest)
+        for own in lists
+    ]
+
+
+# The fan-out: work units become a Beam pipeline, which a backend runs.
+
+POLL_SECONDS = 0.5
+REMOTE_POLL_SECONDS = 3.0  # stores charge for listings
+RESULT_THREADS = 16
+_LOGGER = logging.getLogger(__name__)
+DONE, FAILED = ".json", ".failed"  # suffixes of a unit's result file
+SHOWN = 3  # number of failed units' messages in the error
+
+
+class _Unit(beam.DoFn):  # type: ignore[misc]
+    """Runs one unit unless its result file exists; the result file is written last.
+
+    A unit of a superseded attempt commits no file.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], dict[str, Any]], results: str, directory: str, fence: Fence
+    ) -> None:
+        self.function, self.results, self.directory, self.fence = (
+            function,
+            results,
+            directory,
+            fence,
+        )
+
+    def setup(self) -> None:
+        chdir_to(self.directory)
+
+    def process(self, element: tuple[str, str]) -> Iterable[None]:
+        name, packed = element
+        if name == IDLE:
+            return ()
+        unit = json.loads(packed)
+        record_current_unit(name)
+        try:
+            result_file = storage.join(self.results, name + DONE)
+            if not storage.exists(result_file):
+                self.fence.check()
+                with storage.changing_after(self.fence.check):
+                    try:
+                        result = self.function(unit)
+                    except SupersededError:
+                        raise
+                    except ClozeError as error:  # no crash, no retries
+                        result_file = storage.join(self.results, name + FAILED)
+                        result = {"error": str(error), "exit_code": error.exit_code}
+                    storage.write_bytes(result_file, json.dumps(result).encode())
+        except SupersededError as error:
+            raise WorkUnitError(errors.wrap_message(str(error))) from error
+        except Exception as error:
+            _LOGGER.exception("unit %s failed", name)
+            raise WorkUnitError(errors.wrap_message(errors.describe_error(name, error))) from error
+        finally:
+            release_memory_to_os()
+        return ()
+
+
+def chdir_to(directory: str) -> None:
+    """Change to the stage's working directory, if it exists, so that relative paths are valid."""
+    if os.getcwd() != directory and os.path.isdir(directory):
+        os.chdir(directory)
+
+
+class WorkUnitError(Exception):
+    """A unit failed, not by the user's fault; engines may retry. The text has a marked message."""
+
+
+def fan_out(
+    build: BuildContext,
+    step: str,
+    units: list[tuple[str, Any]],
+    function: Callable[[Any], dict[str, Any]],
+    *,
+    unit_name: str,
+    weights: list[float] | None = None,
+) -> list[dict[str, Any]]:
+    """Run `function` on every unit by Beam, and return the results in the order of `units`.
+
+    Units that an interrupted attempt finished are not run again: results are stored in the scratch.
+
+    Args:
+        step: name of the step, of its scratch directory and of its progress.
+        units: (name, unit): unique names that are valid file names, and small JSON values.
+        function: importable by name (a module-level function, or an instance of a module-level
+            dataclass with `__call__`); returns small JSON.
+        unit_name: what progress counts, such as `files`.
+        weights: work of each unit, for balance and progress. Default: equal.
+
+    Raises:
+        ClozeError: of the kind of the first failed unit in order; its message covers all failures.
+    """
+    results = storage.join(build.scratch, step)
+    storage.make_dirs(results)
+    weight = dict(zip((name for name, _ in units), weights or [1.0] * len(units), strict=True))
+    total = sum(weight.values())
+    for name in _names(results, FAILED):  # of an attempt that ended before it reported them
+        storage.remove(storage.join(results, name + FAILED))
+    attempt = 0
+    while todo := _not_done(results, units):
+        engine = open_backend(build)
+        elements = balance_units(todo, [weight[name] for name, _ in todo], engine.workers)
+        try:
+            with _Progress(build, results, weight, total, unit_name):
+                _run(
+                    engine,
+                    elements,
+                    _Unit(function, results, os.getcwd(), build.fence),
+                    len(todo),
+                    step,
+                )
+        except WorkerLostError as error:
+            attempt += 1
+            if attempt > engine.retries:
+                raise
+            _LOGGER.warning("try %d of %d to do what is left: %s", attempt, engine.retries, error)
+        else:
+            break
+    build.report.progress(total, total, unit_name, {"step": step})
+    failed = _names(results, FAILED)
+    names = [name for name, _ in units]
+    if failed:
+        raise _failure(build, step, results, [name for name in names if name in failed], len(names))
+    return read_results(results, [name + DONE for name in names])
+
+
+def _names(results: str, *endings: str) -> set[str]:
+    """Return the names of the units with a result file of one of these suffixes."""
+    files = storage.list_names(results)
+    return {
+        file.removesuffix(ending) for file in files for ending in endings if file.endswith(ending)
+    }
+
+
+def _not_done(results: str, units: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    done = _names(results, DONE, FAILED)
+    return [unit for unit in units if unit[0] not in done]
+
+
+def _failure(
+    build: BuildContext, step: str, results: str, failed: list[str], count: int
+) -> ClozeError:
+    """Build the error of failed units, and remove their results so that a rerun retries them."""
+    files = [name + FAILED for name in failed]
+    found = read_results(results, files)
+    for file in files:
+        storage.remove(storage.join(results, file))
+    kind = BY_EXIT_CODE.get(found[0]["exit_code"], ClozeError)
+    sentences = list(dict.fromkeys(str(content["error"]) for content in found))
+    if len(sentences) == 1:
+        return kind(sentences[0])
+    place = str(local_directory(build.path) / LOGS / f"failed-{step}.txt")
+    lines = (f"{name}: {content['error']}\n" for name, content in zip(failed, found, strict=True))
+    storage.write_bytes(place, "".join(lines).encode("utf-8", "backslashreplace"))
+    shown = "; ".join(
+        f"({number}) {sentence}" for number, sentence in enumerate(sentences[:SHOWN], 1)
+    )
+    rest = f"; the others are in {place}" if len(sentences) > SHOWN else ""
+    return kind(f"{len(failed)} of {count} units of step {step} failed: {shown}{rest}")
+
+
+def _run(
+    engine: RunnerBackend, elements: list[tuple[str, Any]], work: _Unit, units: int, step: str
+) -> None:
+    def construct(pipeline: beam.Pipeline) -> None:
+        # Units travel as JSON: Beam's coder rejects file names that are no UTF-8.
+        packed = [(name, json.dumps(unit)) for name, unit in elements]
+        _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
+
+    run_pipeline(engine, construct, units, step)
+
+
+def run_pipeline(
+    engine: RunnerBackend, construct: Callable[[beam.Pipeline], None], units: int, step: str
+) -> None:
+    """Run a pipeline on a backend; see `RunnerBackend.run`.
+
+    Raises:
+        ClozeError: a unit failed; the message is the one in its exception's text.
+    """
+    try:
+        engine.run(construct, units, step)
+    except ClozeError:
+        raise
+    except Exception as error:
+        told = errors.extract_message(str(error))
+        if told is None:
+            raise
+        raise ClozeError(f"{told}; run again to go on: what is finished is kept") from error
+
+
+def read_results(results: str, files: list[str]) -> list[dict[str, Any]]:
+    """Read result files concurrently, because a store answers each request slowly."""
+    with ThreadPoolExecutor(RESULT_THREADS) as pool:
+        return [
+            json.loads(text)
+            for text in pool.map(lambda file: storage.read_text(storage.join(results, file)), files)
+        ]
+
+
+class _Progress:
+    """Thread that reports the units whose result files exist, while the pipeline runs."""
+
+    def __init__(
+        self,
+        build: BuildContext,
+        results: str,
+        weight: dict[str, float],
+        total: float,
+        unit_name: str,
+    ) -> None:
+        self._args = build, results, weight, total, unit_name
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        build, results, weight, total, unit_name = self._args
+        step = results.rsplit("/", 1)[-1]
+        seconds = POLL_SECONDS if storage.is_local(results) else REMOTE_POLL_SECONDS
+        while not self._ended.wait(seconds):
+            done = sum(weight.get(name, 0.0) for name in _names(results, DONE, FAILED))
+            build.report.progress(done, total, unit_name, {"step": step})

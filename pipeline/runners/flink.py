@@ -1,0 +1,342 @@
+"""Beam's Flink runner: Java, class path, job server, and the cluster's REST interface."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.request import urlopen
+
+import grpc
+
+from cloze.core import errors
+from cloze.core.errors import ClozeError, UsageError
+from cloze.core.processes import describe_exit, free_ports, wait_for_port
+from cloze.core.stages.execution import Execution
+from cloze.pipeline.runners.base import RunnerBackend, WorkerLostError
+from cloze.pipeline.runners.beam_runner import run_monitored
+from cloze.pipeline.runners.pool import DEATH_NOTICE_SECONDS, WorkerPool, shared_secret
+
+CLASSPATH = "CLOZE_FLINK_CLASSPATH"  # a jar or a directory of jars; separate several by `:`
+# version of the downloaded job server; overridden by --beam-option=--flink_version=…
+FLINK_VERSION = "1.19"
+DOWNLOAD_SECONDS = 30.0  # timeout without new data
+
+
+def find_java() -> str:
+    """Return the Java program of `JAVA_HOME`, else the first in PATH.
+
+    Raises:
+        UsageError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if found is None:
+        where = f"JAVA_HOME ({home}) holds no bin/java" if home else "no `java` is in PATH"
+        raise UsageError(
+            f"runner flink needs Java 11 or later, and {where}; install a Java runtime, or set "
+            f"JAVA_HOME to one"
+        )
+    return found
+
+
+def flink_classpath(beam_options: Sequence[str] = ()) -> str:
+    """Return the class path of Beam's Flink job server, by Beam's download if none is set.
+
+    Raises:
+        UsageError: the path in the environment does not exist, or the download fails.
+    """
+    named = os.environ.get(CLASSPATH)
+    if named:
+        return ":".join(_jars(entry) for entry in named.split(":") if entry)
+    from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
+    from apache_beam.utils.subprocess_server import JavaJarServer
+
+    options = PipelineOptions(list(beam_options)).view_as(FlinkRunnerOptions)
+    asked = any(option.startswith("--flink_version") for option in beam_options)
+    version = options.flink_version if asked else FLINK_VERSION
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_SECONDS)  # Beam's download sets no timeout
+    try:
+        url = options.flink_job_server_jar or JavaJarServer.path_to_beam_jar(
+            f":runners:flink:{version}:job-server:shadowJar"
+        )
+        return str(JavaJarServer.local_jar(url))
+    except (RuntimeError, OSError, ValueError) as error:
+        cause = str(error).split(". ")[0]
+        raise UsageError(
+            f"Beam's Flink job server could not be fetched ({cause}); set {CLASSPATH} to its jar, "
+            f"or to a directory of jars"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _jars(entry: str) -> str:
+    path = Path(entry.removesuffix("/*")).expanduser().resolve()
+    if path.is_dir():
+        if not any(path.glob("*.jar")):
+            raise UsageError(
+                f"{CLASSPATH} ({entry}) is a directory without jars; name the one that holds "
+                f"Beam's Flink runner"
+            )
+        return f"{path}/*"
+    if not path.is_file():
+        raise UsageError(
+            f"{CLASSPATH} ({entry}) does not exist; set it to Beam's Flink job server jar, or a "
+            f"directory of jars"
+        )
+    return str(path)
+
+
+# The Flink backend: an embedded Flink in our own job server, or a cluster.
+
+DRIVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
+LOG = "flink.log"
+READY_SECONDS = "CLOZE_FLINK_TIMEOUT"  # environment variable: timeout for the job server's start
+DEFAULT_READY_SECONDS = 120.0
+JAVA_OPTIONS = "CLOZE_FLINK_JAVA_OPTS"  # environment variable: Java options of the job server
+RETRIES = 3  # of a job whose worker or task manager has died
+REST_SECONDS = 10.0
+_LOGGER = logging.getLogger(__name__)
+
+
+class FlinkBackend:
+    """Beam's Flink runner; see `RunnerBackend`. The job server lives as long as the context."""
+
+    retries = RETRIES
+
+    def __init__(self, execution: Execution, logs: Path) -> None:
+        self.workers = execution.workers
+        self._execution = execution
+        self._log = logs / LOG
+        self._token = f"cloze-{uuid.uuid4().hex[:8]}"  # prefix of our job names on a cluster
+        self._stack = ExitStack()
+
+    def __enter__(self) -> RunnerBackend:
+        program, classpath = find_java(), flink_classpath(self._execution.beam_options)
+        master = self._execution.flink_master
+        with self._stack as stack:
+            if master is None:
+                self._pool: WorkerPool | None = stack.enter_context(WorkerPool())
+                self._rest, self._worker_flags = (
+                    None,
+                    self._worker_options(self._pool.address, self._pool.params, self.workers),
+                )
+            else:
+                self._pool = None
+                self._rest = rest_url(master)
+                slots = slots_per_task_manager(self._rest, self.workers)
+                params = {"secret": shared_secret()}
+                self._worker_flags = self._worker_options(
+                    self._execution.worker_pool, params, slots
+                )
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            self._server = stack.enter_context(
+                JobServer(
+                    program, classpath, self._rest or "[local]", self._log, self._rest, self._token
+                )
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return self._stack.__exit__(kind, error, trace)
+
+    @staticmethod
+    def _worker_options(address: str, params: dict[str, str], each: int) -> list[str]:
+        # Beam assigns processes in turn to the tasks of both steps of a pipeline (listing the
+        # units, processing them) in start order. With as many processes as tasks, none does the
+        # work of two while another is idle.
+        processes = 2 * each if each > 1 else 1
+        pool = json.dumps({"url": address, "params": params})
+        return [
+            "--environment_type=EXTERNAL",
+            f"--environment_config={pool}",
+            f"--sdk_worker_parallelism={processes}",
+        ]
+
+    def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.runners.portability.portable_runner import PortableRunner
+
+        flags = [
+            f"--job_endpoint=localhost:{self._server.port}",
+            f"--job_name={self._token}-{name}",
+            f"--parallelism={min(self.workers, units)}",
+            *self._worker_flags,
+            *self._execution.beam_options,
+        ]
+        pipeline = beam.Pipeline(runner=PortableRunner(), options=PipelineOptions(flags))
+        construct(pipeline)
+        # In a thread: the client would wait forever for a dead job server, and may not react to
+        # signals.
+        failure = run_monitored(pipeline, self._server.raise_if_ended, "cloze-flink")
+        if failure is not None:
+            self._raise(failure)
+
+    def _raise(self, error: BaseException) -> None:
+        """Raise a unit's own error as it is, and the loss of a worker as `WorkerLostError`."""
+        if errors.extract_message(str(error)) is not None or not isinstance(
+            error, (RuntimeError, grpc.RpcError)
+        ):
+            raise error
+        _LOGGER.error("the job failed: %s", error)
+        if self._pool is not None:
+            time.sleep(DEATH_NOTICE_SECONDS)  # Flink may notice a death before the pool does
+            self._pool.raise_if_dead()
+        self._server.raise_if_ended()
+        cause = (
+            str(error).rpartition("failed in state ")[2].splitlines() or [type(error).__name__]
+        )[0][:300]
+        raise WorkerLostError(
+            f"the Flink job ended as {cause}; its output is in {self._log}; run again to go on: "
+            f"what is finished is kept"
+        )
+
+
+class JobServer:
+    """Beam's job server, a Java process under a supervisor; accepts jobs at localhost:`port`."""
+
+    def __init__(
+        self, program: str, classpath: str, master: str, log: Path, rest: str | None, token: str
+    ) -> None:
+        self._program, self._classpath, self._master, self._log = program, classpath, master, log
+        self._rest, self._token = rest, token
+
+    def __enter__(self) -> JobServer:
+        for attempt in (1, 2):  # another process may take the chosen port before Java does
+            began = self._log.stat().st_size if self._log.exists() else 0
+            self._start()
+            seconds = float(os.environ.get(READY_SECONDS) or DEFAULT_READY_SECONDS)
+            if wait_for_port(self.port, seconds, lambda: self._supervisor.poll() is None):
+                return self
+            code = self._supervisor.poll()
+            self.__exit__(None, None, None)
+            if code is None:
+                raise ClozeError(
+                    f"Beam's Flink job server was not ready after {seconds:g} seconds; its output "
+                    f"is in {self._log}"
+                    f" ({READY_SECONDS} sets how long to wait)"
+                )
+            with self._log.open("rb") as stream:
+                stream.seek(began)
+                told = stream.read().decode(errors="replace")
+            if attempt == 2 or "BindException" not in told:
+                raise _ended(code, told, self._log)
+        raise AssertionError("unreachable")
+
+    def _start(self) -> None:
+        self.port, artifact_port = free_ports(2)
+        directory = tempfile.mkdtemp(prefix="cloze-flink-")
+        command = [
+            self._program, f"-Djava.io.tmpdir={directory}", *os.environ.get(JAVA_OPTIONS,
+            "").split(), "-cp", self._classpath, DRIVER,
+            "--job-host", "localhost", "--job-port", str(self.port), "--artifact-port",
+            str(artifact_port), "--expansion-port", "-1",
+            "--artifacts-dir", f"{directory}/artifacts", "--flink-master", self._master,
+        ]  # fmt: skip
+        spec = {
+            "command": command, "log": str(self._log), "directory": directory, "rest": self._rest,
+            "job_prefix": self._token
+        }  # fmt: skip
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-m", "cloze.pipeline.runners.flink_supervisor", json.dumps(spec)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._supervisor.wait(timeout=30)
+
+    def raise_if_ended(self) -> None:
+        """Raise ClozeError if the job server has ended."""
+        code = self._supervisor.poll()
+        if code is not None:
+            raise _ended(
+                code, self._log.read_text(encoding="utf-8", errors="replace")[-4096:], self._log
+            )
+
+
+def _ended(code: int, told: str, log: Path) -> ClozeError:
+    last = next(
+        (line.strip() for line in told.splitlines() if "Exception" in line or "Error" in line), ""
+    )
+    if "UnsupportedClassVersionError" in told:
+        return UsageError(
+            f"Java is too old for Beam's Flink job server ({last}); set JAVA_HOME to Java 17 or 11"
+        )
+    if "ClassNotFoundException" in told and DRIVER.rpartition(".")[2] in told:
+        return UsageError(
+            f"{CLASSPATH} holds no Beam Flink job server ({last}); name a jar or directory that "
+            f"does"
+        )
+    return ClozeError(
+        f"Beam's Flink job server {describe_exit(code)}{f' ({last})' if last else ''}; its output "
+        f"is in {log}"
+    )
+
+
+def rest_url(master: str) -> str:
+    """Return the URL of a cluster's REST interface from `HOST:PORT`, with or without a scheme.
+
+    Raises:
+        UsageError: there is no port.
+    """
+    found = re.fullmatch(r"(https?://)?([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d+)/?", master.strip())
+    if found is None:
+        raise UsageError(
+            f"flink_master ({master}) must look like HOST:PORT, such as localhost:8081"
+        )
+    return f"{found[1] or 'http://'}{found[2]}:{found[3]}"
+
+
+def slots_per_task_manager(rest: str, wanted: int) -> int:
+    """Return the slots of one task manager: the number of Python workers that it needs.
+
+    Raises:
+        UsageError: the cluster does not answer, has no task manager, or fewer slots than `wanted`.
+    """
+    try:
+        with urlopen(f"{rest}/overview", timeout=REST_SECONDS) as answer:
+            overview = json.load(answer)
+        managers, slots = int(overview["taskmanagers"]), int(overview["slots-total"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"no Flink cluster answers at {rest} ({error}); check flink_master, or start the "
+            f"cluster"
+        ) from error
+    if not managers or slots < wanted:
+        raise UsageError(
+            f"the Flink cluster at {rest} has {managers} task managers with {slots} slots, "
+            f"{wanted} workers are wanted;"
+            " start more task managers, or lower --workers"
+        )
+    return max(1, slots // managers)

@@ -1,0 +1,341 @@
+"""Find and read a tokenizer's files.
+
+Formats: `tokenizer.json` (Hugging Face tokenizers), `vocab.txt` (BERT), a byte-level BPE vocabulary
+with its merges (GPT-2 and RoBERTa), and a SentencePiece model (ALBERT).
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tokenizers
+from tokenizers import normalizers
+
+from cloze.core import storage
+from cloze.core.artifacts import artifact, claim, fingerprints
+from cloze.core.errors import DataError, UsageError
+from cloze.core.words import is_mark
+from cloze.pipeline.tokenizer import backends
+from cloze.pipeline.tokenizer.backends import albert_backend, bert_backend, roberta_backend
+from cloze.pipeline.tokenizer.special import ROBERTA, SPECIAL_NAMES
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+
+CONFIG = "tokenizer_config.json"
+# Released names of a BPE's vocabulary and merges: transformers', OpenAI's, and with a prefix.
+BPE_NAMES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+    ("-vocab.json", "-merges.txt"),
+    ("_encoder.json", "_vocab.bpe"),
+    ("_bpe_encoder.json", "_bpe_vocab.bpe"),
+)
+SENTENCEPIECE_NAMES = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
+
+Format = Literal["tokenizer.json", "vocab.txt", "bpe", "sentencepiece"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerFiles:
+    """The files of one tokenizer.
+
+    Attributes:
+        format: file format.
+        vocabulary: file with the tokens.
+        merges: file with the merges of a BPE, else None.
+        config: `tokenizer_config.json` of the directory, if it exists.
+    """
+
+    format: Format
+    vocabulary: str
+    merges: str | None = None
+    config: str | None = None
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return tuple(
+            name for name in (self.vocabulary, self.merges, self.config) if name is not None
+        )
+
+
+def find(path: str) -> TokenizerFiles:
+    """Return the tokenizer files at `path`, a directory or the file with the tokens.
+
+    Raises:
+        DataError: `path` does not exist or is no tokenizer, or the merges are missing.
+    """
+    if not storage.exists(path):
+        raise DataError(
+            f"{path} does not exist; name a vocab artifact, a vocab.txt, a tokenizer.json or a "
+            f"Hugging Face directory"
+        )
+    if not storage.is_dir(path):
+        return _file(path)
+    if claim.is_unfinished(path):
+        raise DataError(f"{path} holds an unfinished artifact; run the stage that makes it again")
+    config = storage.join(path, CONFIG)
+    beside = config if storage.exists(config) else None
+    for name in ("tokenizer.json", "vocab.txt"):
+        if storage.exists(storage.join(path, name)):
+            return TokenizerFiles(format=name, vocabulary=storage.join(path, name), config=beside)
+    for vocabulary, merges in BPE_NAMES[:2]:
+        if storage.exists(storage.join(path, vocabulary)):
+            found = _bpe_files(storage.join(path, vocabulary), storage.join(path, merges))
+            return TokenizerFiles(
+                format="bpe", vocabulary=found.vocabulary, merges=found.merges, config=beside
+            )
+    for name in SENTENCEPIECE_NAMES:
+        if storage.exists(storage.join(path, name)):
+            return TokenizerFiles(
+                format="sentencepiece", vocabulary=storage.join(path, name), config=beside
+            )
+    raise DataError(
+        f"{path} holds neither tokenizer.json nor vocab.txt, nor vocab.json with merges.txt, nor "
+        f"spiece.model;"
+        " name a directory that has one of them, or the file itself"
+    )
+
+
+def fingerprint(path: str) -> str:
+    """Return an artifact's fingerprint, else a hash of the files' contents without their names.
+
+    Raises:
+        DataError: as in `find`.
+    """
+    if artifact.is_artifact(path):
+        return artifact.read_manifest(path).fingerprint
+    files = find(path)
+    hashes = fingerprints.file_hashes(files.all)
+    roles = {"vocabulary": files.vocabulary, "merges": files.merges, "config": files.config}
+    return fingerprints.combine_hashes(
+        [("format", files.format), *((role, hashes[name]) for role, name in roles.items() if name)]
+    )
+
+
+def _file(path: str) -> TokenizerFiles:
+    if path.endswith(".model"):
+        return TokenizerFiles(format="sentencepiece", vocabulary=path)
+    if not path.endswith(".json"):
+        return TokenizerFiles(format="vocab.txt", vocabulary=path)
+    if path.endswith("tokenizer.json") or not _is_plain_vocabulary(path):
+        return TokenizerFiles(format="tokenizer.json", vocabulary=path)
+    directory, name = posixpath.split(path)
+    tried = []
+    for vocabulary, merges in BPE_NAMES:
+        exact = not vocabulary.startswith(("-", "_"))
+        if name == vocabulary if exact else name.endswith(vocabulary):
+            tried.append(posixpath.join(directory, name[: len(name) - len(vocabulary)] + merges))
+    for merges in tried:
+        if storage.exists(merges):
+            return _bpe_files(path, merges)
+    wanted = (
+        posixpath.basename(tried[0]) if tried else "merges.txt (and name the vocabulary vocab.json)"
+    )
+    raise DataError(f"{path} holds pieces and no merges; put the tokenizer's {wanted} beside it")
+
+
+def _bpe_files(vocabulary: str, merges: str) -> TokenizerFiles:
+    if not storage.exists(merges):
+        raise DataError(
+            f"{merges} does not exist; {vocabulary} needs it beside it: the merges of its pieces"
+        )
+    return TokenizerFiles(format="bpe", vocabulary=vocabulary, merges=merges)
+
+
+def _is_plain_vocabulary(path: str) -> bool:
+    """Return whether a JSON file maps tokens to ids, as a BPE's vocabulary does."""
+    try:
+        content: Any = json.loads(storage.read_text(path))
+    except ValueError:  # its reader reports the error
+        return False
+    return (
+        isinstance(content, dict)
+        and bool(content)
+        and all(isinstance(value, int) for value in content.values())
+    )
+
+
+# Readers of the formats.
+
+# fairseq pads the dictionary to a multiple of this, before the mask: data/dictionary.py, finalize
+FILL_TO = 8
+NUMBER_COMMA = 100.0  # subtracted from the score of tokens such as `9,`
+
+
+def read(path: str, lowercase: bool | None = None) -> Tokenizer:
+    """Implement `cloze.pipeline.tokenizer.load`."""
+    files = find(path)
+    readers = {
+        "tokenizer.json": _tokenizer_json,
+        "vocab.txt": _vocab_txt,
+        "bpe": _bpe,
+        "sentencepiece": _sentencepiece,
+    }
+    return Tokenizer.of(readers[files.format](files, lowercase), files.vocabulary)
+
+
+def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
+    """Read a vocabulary with one token per line; the id is the line number, as in BERT's releases.
+
+    Accents are stripped as the config in the directory says; else as BERT's uncased models do,
+    unless a token has an accent.
+    """
+    path = files.vocabulary
+    try:
+        lines = storage.read_text(path).split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 at byte {error.start}; a vocab.txt has one piece a line"
+        ) from error
+    # Only line feeds end lines: some vocabularies hold other separators as tokens.
+    vocab = {
+        piece: number for number, line in enumerate(lines) if (piece := line.removesuffix("\r"))
+    }
+    if not vocab:
+        raise DataError(f"{path} is empty; a vocab.txt has one piece a line")
+    config = _config(files)
+    if lowercase is None and config.get("do_lower_case") is not None:
+        lowercase = bool(config["do_lower_case"])
+    if lowercase is None:
+        lowercase = not any(
+            piece != piece.lower()
+            for piece in vocab
+            if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))
+        )
+    strip = config.get("strip_accents")
+    if strip is None and any(
+        is_mark(letter) for piece in vocab for letter in unicodedata.normalize("NFD", piece)
+    ):
+        strip = False
+    return bert_backend(vocab, lowercase, strip)
+
+
+def _tokenizer_json(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
+    path = files.vocabulary
+    try:
+        text = storage.read_text(path)
+        backend = tokenizers.Tokenizer.from_str(text)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 at byte {error.start}; a tokenizer.json is JSON"
+        ) from error
+    except Exception as error:  # the library raises bare Exceptions on parse errors
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{path} is no tokenizer.json that tokenizers {tokenizers.__version__} reads ({error});"
+            f" save it again"
+        ) from error
+    if lowercase is not None:
+        normalizer = json.loads(text).get("normalizer") or {}
+        if normalizer.get("type") != "BertNormalizer":
+            found = normalizer.get("type", "none")
+            raise UsageError(
+                f"lowercase ({lowercase}) cannot be set for {path}, whose normalizer is {found}; "
+                f"leave it out"
+            )
+        values = {key: value for key, value in normalizer.items() if key != "type"}
+        backend.normalizer = normalizers.BertNormalizer(**{**values, "lowercase": lowercase})
+    return backend
+
+
+def _bpe(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
+    """Read a byte-level BPE; add RoBERTa's special tokens if it has none."""
+    assert files.merges is not None
+    vocab: dict[str, int] = _json(files.vocabulary)
+    try:
+        lines = storage.read_text(files.merges).split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{files.merges} is not UTF-8 at byte {error.start}; it holds two pieces a line"
+        ) from error
+    merges = []
+    for number, line in enumerate(lines):
+        if not line.strip() or line.startswith("#version"):
+            continue
+        left, space, right = line.removesuffix("\r").partition(" ")
+        if not space or not left or not right or left + right not in vocab:
+            raise DataError(
+                f"{files.merges}, line {number + 1} ({line[:60]!r}) is no merge of two pieces of "
+                f"{files.vocabulary};"
+                " use the two files of one tokenizer"
+            )
+        merges.append((left, right))
+    if not any(name in vocab for names in SPECIAL_NAMES.values() for name in names):
+        vocab = with_roberta_tokens(vocab)
+    add_prefix_space = bool(_config(files).get("add_prefix_space", False))
+    return roberta_backend(
+        vocab, merges, lowercase=bool(lowercase), add_prefix_space=add_prefix_space
+    )
+
+
+def with_roberta_tokens(vocab: Mapping[str, int]) -> dict[str, int]:
+    """Add RoBERTa's special tokens to GPT-2's vocabulary as fairseq does: 50,257 become 50,265.
+
+    Four tokens come first, `madeupword0000` etc. fill the dictionary to a multiple of eight, and
+    the mask comes last. GPT-2's order is kept; RoBERTa's release sorts tokens by frequency in its
+    corpus.
+    """
+    pieces = [*ROBERTA[:4], *sorted(vocab, key=lambda piece: vocab[piece])]
+    pieces += [f"madeupword{number:04d}" for number in range(-len(pieces) % FILL_TO)]
+    return {piece: number for number, piece in enumerate([*pieces, ROBERTA[4]])}
+
+
+def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
+    """Read a Unigram model of SentencePiece as ALBERT's; the config determines case and accents.
+
+    Tokens of a digit and a comma get scores too low to be chosen, because google-research/albert,
+    tokenization.py, encode_pieces splits them again.
+    """
+    path = files.vocabulary
+    with storage.open_input(path) as handle:
+        model = backends.parse(handle.read(), path)
+    if model.model_type != backends.UNIGRAM:
+        kind = backends.MODEL_TYPES.get(model.model_type, str(model.model_type))
+        raise DataError(
+            f"{path} is a SentencePiece model of type {kind}, and only unigram ones are read;"
+            " save the tokenizer as tokenizer.json (transformers' save_pretrained does) and name "
+            "that"
+        )
+    if backends.UNKNOWN not in model.types:
+        raise DataError(f"{path} has no piece for the unknown; use a model that has one")
+    pieces = [
+        (
+            piece,
+            score - NUMBER_COMMA
+            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+            else score,
+        )
+        for piece, score in model.pieces
+    ]
+    config = _config(files)
+    if lowercase is None:
+        lowercase = bool(config.get("do_lower_case", True))
+    return albert_backend(
+        pieces,
+        model.types.index(backends.UNKNOWN),
+        lowercase=lowercase,
+        strip_accents=not config.get("keep_accents", False),
+        charsmap=model.charsmap,
+    )
+
+
+def _config(files: TokenizerFiles) -> dict[str, Any]:
+    """Return the directory's tokenizer_config.json; empty if there is none."""
+    return _json(files.config) if files.config else {}
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        content: Any = json.loads(storage.read_text(path))
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON ({error}); mend or remove it") from error
+    if not isinstance(content, dict):
+        raise DataError(
+            f"{path} holds a {type(content).__name__}, not an object; mend or remove it"
+        )
+    return content

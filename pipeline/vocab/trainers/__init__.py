@@ -1,1 +1,0 @@
-"""One trainer a kind of vocabulary, each the same bytes from every process."""

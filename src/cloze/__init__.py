@@ -1,0 +1,305 @@
+"""Cloze in Python: load a checkpoint and use it like the commands of `cloze`.
+
+    import cloze
+
+    model = cloze.load("W/pretrain")
+    model.fill_mask("The capital of France is [MASK].")
+
+`load` reads the artifacts of `cloze pretrain`, `cloze finetune` and `cloze import`. The methods
+that a checkpoint supports depend on its training; the others raise a `UsageError`. Models run on
+the CPU in fp32. The weights are loaded at the first use.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cloze.core import storage
+from cloze.core.errors import ClozeError, DataError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from cloze.model.use.answer import QuestionAnsweringPipeline
+    from cloze.model.use.classify import TextClassificationPipeline
+    from cloze.model.use.embed import EmbeddingPipeline
+    from cloze.model.use.fill_mask import FillMaskPipeline
+    from cloze.model.use.generate import TextGenerationPipeline
+    from cloze.model.use.scorer import SentenceScorer
+    from cloze.model.use.tag import TokenClassificationPipeline
+
+__all__ = ["Checkpoint", "ClozeError", "DataError", "UsageError", "load"]
+
+
+def load(path: str) -> Checkpoint:
+    """Return the checkpoint at `path`.
+
+    Examples:
+        >>> load("W/pretrain")
+        Checkpoint('W/pretrain')
+        >>> load("W/nowhere")
+        Traceback (most recent call last):
+            ...
+        cloze.core.errors.DataError: W/nowhere does not exist; name a checkpoint, or an artifact ...
+
+    Args:
+        path: an artifact of pretrain, finetune or import, or a checkpoint directory in an artifact.
+
+    Raises:
+        DataError: no checkpoint exists at `path`, or the checkpoint is incomplete.
+    """
+    from cloze.model import checkpoint
+
+    checkpoint.resolve(path)
+    return Checkpoint(path)
+
+
+class Checkpoint:
+    """A checkpoint and its inference methods, returned by `load`."""
+
+    def __init__(self, path: str) -> None:
+        self._told = path
+        self._path = storage.absolute(path)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self._told!r})"
+
+    def fill_mask(self, text: str, top_k: int = 5) -> list[list[dict[str, Any]]]:
+        """Return the most probable tokens for each [MASK] of a text, as `cloze fill-mask` does.
+
+        Examples:
+            >>> (mask,) = load("W/pretrain").fill_mask("the cat sat on the [MASK].", top_k=3)
+            >>> [sorted(candidate) for candidate in mask] == 3 * [["score", "sequence", "token"]]
+            True
+            >>> mask[0]["sequence"] == f"the cat sat on the {mask[0]['token']}."
+            True
+
+        Args:
+            top_k: number of tokens per mask.
+
+        Returns:
+            One list per mask, best first, of {"token": text of the token, "score": its probability,
+            "sequence": the text with the token filled in}.
+
+        Raises:
+            UsageError: the checkpoint cannot fill masks, or the text has no mask or is too long.
+        """
+        return self._filler.fill(text, top_k)
+
+    def generate(
+        self,
+        text: str,
+        tokens: int = 40,
+        *,
+        samples: int = 1,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 1,
+    ) -> list[dict[str, Any]]:
+        """Return continuations of a text by a left-to-right model, as `cloze generate` does.
+
+        Examples:
+            >>> (found,) = load("W/gpt2").generate("the cat", tokens=5)
+            >>> found["text"] == "the cat" + found["continuation"]
+            True
+            >>> len(load("W/gpt2").generate("the cat", tokens=5, samples=3, top_p=0.9))
+            3
+
+        Args:
+            tokens: maximum number of new tokens; fewer at the end of the text or of the model's
+                context.
+            samples: number of continuations; more than one are sampled.
+            temperature: divisor of the logits before sampling; 0: take the most probable token.
+                Default: 0, or 1 with `samples`, `top_k` or `top_p`.
+            top_k: number of most probable tokens to sample from.
+            top_p: probability mass to sample from: the fewest tokens that reach it together.
+            seed: seed of the random numbers.
+
+        Returns:
+            Continuations {"text": prompt and continuation, "continuation": new text, "tokens":
+            number of new tokens, "stopped": "end" (of the text), "tokens" or "model"}.
+
+        Raises:
+            UsageError: the model does not read left to right, or the text is empty or too long.
+        """
+        from cloze.core.config import parse_config
+        from cloze.model.use.configs import GenerateConfig
+        from cloze.model.use.generate import continuation_json, sampling_params
+
+        asked = {
+            "tokens": tokens,
+            "samples": samples,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "seed": seed,
+        }
+        config = parse_config(GenerateConfig, {**asked, "requests": [{"text": text}]}, "generate")
+        (found,) = self._generator.generate(
+            [text], tokens=tokens, samples=samples, choice=sampling_params(config)
+        )
+        return [continuation_json(one) for one in found]
+
+    def answer(self, question: str, passage: str, top_k: int = 5) -> list[dict[str, Any]]:
+        """Return answers to a question, best first: spans of a passage of any length.
+
+        Examples:
+            >>> model = load("W/squad")
+            >>> passage = "the cat sat on the mat in paris."
+            >>> best, *others = model.answer("where is the cat?", passage)
+            >>> sorted(best)
+            ['answer', 'end', 'score', 'start']
+            >>> best["score"] >= others[0]["score"]
+            True
+
+        Returns:
+            {"answer": text, "score": probability among the answers, "start", "end": character
+            offsets in the passage}. "No answer" is an empty text with `start` and `end` None.
+
+        Raises:
+            UsageError: the checkpoint does not answer questions, or the question is empty.
+        """
+        return self._answerer.answer(question, passage, top_k)
+
+    def classify(
+        self, text: str, pair: str | None = None, *, choices: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Return the labels of a text or of a pair of texts, best first.
+
+        Examples:
+            >>> found = load("W/sst2").classify("the dog ran in the park.")
+            >>> sorted(label["label"] for label in found)
+            ['negative', 'positive']
+            >>> round(sum(label["score"] for label in found), 5)
+            1.0
+
+        Args:
+            pair: second text, for tasks on pairs.
+            choices: two or more endings, for multiple-choice tasks.
+
+        Returns:
+            Classification: {"label": name, "score": probability} per label. Regression: one
+                {"score": value}. Multiple choice: {"choice": index from 0, "text": ending, "score":
+                probability} per ending.
+
+        Raises:
+            UsageError: the checkpoint does not classify texts, or `pair` does not match the task.
+        """
+        pairs = None if pair is None else [pair]
+        if choices or self._classifier.answers == "choices":
+            return self._classifier.choose([text], [choices])[0]
+        if self._classifier.answers == "scores":
+            return [{"score": score} for score in self._classifier.score([text], pairs)]
+        return self._classifier.classify([text], pairs)[0]
+
+    def tag(self, text: str) -> list[dict[str, Any]]:
+        """Return the entities in a text of any length, in text order.
+
+        Examples:
+            >>> text = "The cat sat in Paris."
+            >>> for entity in load("W/ner").tag(text):
+            ...     assert sorted(entity) == ["end", "score", "start", "text", "type"]
+            ...     assert entity["text"] == text[entity["start"] : entity["end"]]
+
+        Returns:
+            {"text": the entity's text, "type": such as PER, "start", "end": character offsets,
+            "score": mean probability of the entity's words}.
+
+        Raises:
+            UsageError: the checkpoint does not tag words.
+        """
+        return self._tagger.tag(text)
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return one vector per text.
+
+        A model tuned for retrieval pools as in its training; any other model averages its hidden
+        states.
+
+        Examples:
+            >>> load("W/pretrain").embed(["the cat sat.", "a dog ran.", "paris."]).shape
+            (3, 16)
+
+        Returns:
+            float32 [texts, D].
+
+        Raises:
+            UsageError: `texts` is a string instead of a list.
+            DataError: a text is empty.
+        """
+        if isinstance(texts, str):
+            raise UsageError(f"texts ({texts[:60]!r}) is one text; give a list of texts")
+        return self._embedder.embed(texts)
+
+    def score(self, text: str) -> dict[str, Any]:
+        """Return the log-probability of a text in nats; closer to 0 is likelier.
+
+        A masked model masks each token in turn and sums the log-probabilities of the masked tokens.
+        A left-to-right model reads the text once.
+
+        Examples:
+            >>> found = load("W/pretrain").score("the cat sat on the mat.")
+            >>> found["pieces"]
+            ['the', 'cat', 'sat', 'on', 'the', 'mat', '.']
+            >>> found["score"] < 0 and abs(found["score"] - sum(found["log_probabilities"])) < 1e-6
+            True
+
+        Returns:
+            {"score": sum, "pieces": tokens, "log_probabilities": one per token}.
+
+        Raises:
+            UsageError: the checkpoint does not predict tokens.
+            DataError: the text is empty, or longer than the model's context.
+        """
+        (found,) = self._scorer.scored([text])
+        return {
+            "score": found.score(),
+            "pieces": list(found.pieces),
+            "log_probabilities": found.log_probabilities.tolist(),
+        }
+
+    @functools.cached_property
+    def _filler(self) -> FillMaskPipeline:
+        from cloze.model.use.fill_mask import FillMaskPipeline
+
+        return FillMaskPipeline(self._path)
+
+    @functools.cached_property
+    def _generator(self) -> TextGenerationPipeline:
+        from cloze.model.use.generate import TextGenerationPipeline
+
+        return TextGenerationPipeline(self._path)
+
+    @functools.cached_property
+    def _answerer(self) -> QuestionAnsweringPipeline:
+        from cloze.model.use.answer import QuestionAnsweringPipeline
+
+        return QuestionAnsweringPipeline(self._path)
+
+    @functools.cached_property
+    def _classifier(self) -> TextClassificationPipeline:
+        from cloze.model.use.classify import TextClassificationPipeline
+
+        return TextClassificationPipeline(self._path)
+
+    @functools.cached_property
+    def _tagger(self) -> TokenClassificationPipeline:
+        from cloze.model.use.tag import TokenClassificationPipeline
+
+        return TokenClassificationPipeline(self._path)
+
+    @functools.cached_property
+    def _embedder(self) -> EmbeddingPipeline:
+        from cloze.model.use.embed import EmbeddingPipeline
+
+        return EmbeddingPipeline(self._path)
+
+    @functools.cached_property
+    def _scorer(self) -> SentenceScorer:
+        from cloze.model.use.scorer import SentenceScorer
+
+        return SentenceScorer(self._path)

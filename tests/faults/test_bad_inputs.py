@@ -1,0 +1,66 @@
+"""Bad inputs through the corpus stage: a sentence and its exit code, or the good part of it and a
+count of what was left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from cloze.core.config import parse_config
+from cloze.core.errors import ClozeError
+from cloze.core.stages.execute import execute
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.stage import STAGE
+from tests.faults.bad_inputs import BAD, prepare
+from tests.flows.test_cli import cloze
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if os.geteuid() or "may read" not in name])
+def test_a_bad_input_is_told_in_a_sentence(name: str, tmp_path: Path) -> None:
+    bad = BAD[name]
+    source, settings = prepare(name, tmp_path)
+    kind, path = source.split("=", 1)
+    fields = settings.pop("fields", {})
+    values = {"sources": [{"kind": kind, "path": path, "fields": fields}], **settings}
+    if bad.code:
+        with pytest.raises(ClozeError, match=f"(?s){bad.words}") as error:
+            execute(STAGE, parse_config(CorpusConfig, values, "corpus"), {}, str(tmp_path / "out"))
+        assert error.value.exit_code == bad.code
+        assert "\n" not in str(error.value)
+        return
+    result = execute(STAGE, parse_config(CorpusConfig, values, "corpus"), {}, str(tmp_path / "out"))
+    assert result.manifest.rows >= 1
+    told = json.dumps(
+        {"counters": result.manifest.counters, "summary": result.manifest.summary},
+        ensure_ascii=False,
+    )
+    assert bool(bad.words) == ("quarantined/" in told or "duplicate_id" in told), told
+    assert re.search(bad.words, told), told
+
+
+def test_the_command_line_takes_any_name(tmp_path: Path) -> None:
+    """Blanks, line breaks and a dash in names; what is left out is said on the terminal."""
+    source, _ = prepare("names with blanks, line breaks and a dash", tmp_path)
+    (tmp_path / "in" / "broken link.txt").symlink_to("nowhere")
+    done = cloze(
+        "corpus",
+        "--source",
+        f"text={os.path.relpath(source[5:], tmp_path)}",
+        "--out=-o u\nt",
+        cwd=tmp_path,
+        COLUMNS="400",
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        "1 could not be read, the first: text/broken link.txt: it is a link that leads to no file"
+        in done.stderr + done.stdout
+    )
+    done = cloze(
+        "corpus", "--source", "text=-x.txt", "--out", "other", cwd=tmp_path / "in", COLUMNS="400"
+    )
+    assert (done.returncode, "none is left" in done.stderr) == (3, True), done.stderr

@@ -1,0 +1,212 @@
+"""Help: one sentence per command, groups and levels of options, texts that keep the rules, topics,
+completion."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+from pydantic import BaseModel
+
+from cloze.core.options import field_docs
+from cloze.core.stages.execution import Execution
+from cloze.flows import cli
+from cloze.flows.commands.help import STAGES, TOPICS, places
+from cloze.flows.commands.option_overrides import OTHER
+from cloze.flows.commands.stage_command import StageCommand
+from cloze.flows.graph import stages
+from cloze.flows.launch.kubernetes_manifest import Options
+from cloze.flows.nightly.suite import NightSettings
+from cloze.model.families.table import FAMILIES, config_class
+from cloze.model.tasks.table import KINDS
+
+FIRST_WORDS = re.compile(r"(What|Whether|Of|The same|With which|How|Which|Where)\b")
+FORBIDDEN = re.compile(
+    r"without it\b|None:|so many|beside|RECIPES|RULES|TRAINERS|\b(pipeline|model)\.\w|by default"
+)
+SEVERAL_MEANINGS = {  # option names with other values elsewhere
+    "--profile": "rule set of a corpus, or traced steps",
+    "--mixture-by": "source or language, rows or tokens",
+    "--kind": "of a filter, or of a tokenizer",
+    "--pooling": "pooler only for embeddings",
+    "--precision": "fp16 only in pretraining",
+    "--split": "of a dataset, or of a task",
+    "--dataset": "several in pretraining",
+    "--normalize": "of scores, or of vectors",
+}
+
+
+def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
+    root = click.Context(cli.cloze, info_name="cloze")
+    for name in cli.command_names():
+        command = cli.cloze.get_command(root, name)
+        assert command is not None
+        yield name, command, click.Context(command, info_name=name, parent=root)
+
+
+def options() -> Iterator[tuple[str, click.Option]]:
+    for name, command, context in commands():
+        yield from (
+            (name, one) for one in command.get_params(context) if isinstance(one, click.Option)
+        )
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every help text of an option, and every description of a config field."""
+    yield from (
+        (f"{name} {option.opts[0]}", option.help or "")
+        for name, option in options()
+        if not option.is_eager
+    )
+    models: list[type[BaseModel]] = [
+        stages.stage(name).config for name in {**stages.TABLE, **stages.TOOLS}
+    ]
+    models += [
+        Execution,
+        NightSettings,
+        Options,
+        *map(config_class, FAMILIES),
+        *(kind.options for kind in KINDS.values()),
+    ]
+    for model in dict.fromkeys(models):
+        yield from (
+            (f"{model.__name__}.{name}", " ".join(text.split()))
+            for name, text in field_docs(model).items()
+        )
+
+
+def test_every_help_text_is_a_short_complete_sentence() -> None:
+    bad = [
+        (name, text)
+        for name, text in texts()
+        if not text
+        or FIRST_WORDS.match(text)
+        or FORBIDDEN.search(text)
+        or len(text) > 200
+        or not re.search(r"\.( \[required\])?$", text)
+    ]
+    assert not bad
+
+
+def test_the_list_of_commands() -> None:
+    shown = CliRunner().invoke(cli.cloze, ["--help"], terminal_width=80).output
+    for group, rows in cli.COMMANDS.items():
+        assert f"\n{group}:\n" in shown
+        for name, line in rows.items():
+            assert len(line) <= 58, name
+            assert line.endswith("."), name
+            assert re.search(rf"\n  {name} +{re.escape(line)}\n", shown), name
+    assert not any(re.search(rf"\n  {name} ", shown) for name in cli.HIDDEN)
+
+
+def test_a_command_s_help_begins_with_its_line() -> None:
+    lines = {name: line for rows in cli.COMMANDS.values() for name, line in rows.items()}
+    for name, command, _ in commands():
+        first = " ".join((command.help or "").split("\n\n")[0].split())
+        assert first.startswith(lines[name].removesuffix(".")), name
+
+
+def test_help_shows_few_options_and_help_all_shows_all() -> None:
+    for name, command, context in commands():
+        count = sum(isinstance(one, click.Option) for one in command.get_params(context))
+        few = CliRunner().invoke(cli.cloze, [name, "--help"], terminal_width=200).output
+        assert len(re.findall(r"^  -", few, re.M)) <= 32, name
+        if isinstance(command, StageCommand):
+            everything = (
+                CliRunner().invoke(cli.cloze, [name, "--help-all"], terminal_width=200).output
+            )
+            assert len(re.findall(r"^  -", everything, re.M)) == count, name
+            hidden = len(re.findall(r"^  -", few, re.M)) < count
+            assert (f"{count} options in all: --help-all" in few) == hidden, name
+
+
+@pytest.mark.parametrize("wanted", ["optimizer", "Learning-rate schedule", "weight-decay"])
+def test_help_of_a_group_or_a_word(wanted: str) -> None:
+    shown = (
+        CliRunner()
+        .invoke(cli.cloze, ["pretrain", f"--help-all={wanted}"], terminal_width=200)
+        .output
+    )
+    assert wanted.lower() in shown.lower()
+    assert "--weight-decay" in shown or wanted == "Learning-rate schedule"
+    assert "--hostfile" not in shown
+    assert "in all: --help-all" in shown
+
+
+def test_every_option_of_a_stage_has_a_group() -> None:
+    for name, command, context in commands():
+        others = [
+            one.opts for one in command.get_params(context) if getattr(one, "group", "") == OTHER
+        ]
+        assert not others, (name, "add the fields to flows/commands/help.py")
+
+
+def test_the_groups_name_fields_that_exist() -> None:
+    for name in STAGES:
+        fields = stages.stage(name).config.model_fields.keys() | Execution.model_fields.keys()
+        assert places(name).keys() <= fields, name
+
+
+def test_a_repeatable_option_says_so() -> None:
+    for name, option in options():
+        if option.multiple:
+            text = " ".join((option.help or "").split()).split(" Default:")[0]
+            assert text.endswith("Repeatable."), (name, option.opts)
+
+
+def test_an_option_takes_the_same_values_everywhere() -> None:
+    known: dict[str, tuple[object, str]] = {}
+    for name, option in options():
+        choices: object = tuple(getattr(option.type, "choices", ()))
+        choices = choices or getattr(option.type, "reference", "")
+        kind = (option.type.name, choices, option.nargs, option.multiple)
+        before, where = known.setdefault(option.opts[-1], (kind, name))
+        assert option.opts[-1] in SEVERAL_MEANINGS or before == kind, (option.opts, where, name)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_topics(topic: str) -> None:
+    shown = CliRunner().invoke(cli.cloze, ["help", topic])
+    assert shown.exit_code == 0
+    assert len(shown.output.splitlines()) >= 4
+    assert max(map(len, shown.output.splitlines())) <= 120
+
+
+def test_help_of_a_command_is_all_of_it() -> None:
+    assert "--weight-decay" in CliRunner().invoke(cli.cloze, ["help", "pretrain"]).output
+    assert cli.main(["help", "pretrian"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "incomplete", "expected"),
+    [
+        ([], "pre", "pretrain"),
+        (["pretrain", "--optimizer"], "", "muon"),
+        (["pretrain", "--model"], "bert-b", "bert-base"),
+        (["finetune", "--task"], "ss", "sst2"),
+        (["dataset", "--recipe"], "rob", "roberta-doc"),
+        (["run"], "gl", "glue"),
+        (["help"], "exit", "exit-codes"),
+        (["pretrain"], "--weight", "--weight-decay"),
+    ],
+)
+def test_values_are_completed(arguments: list[str], incomplete: str, expected: str) -> None:
+    completion = ShellComplete(cli.cloze, {}, "cloze", "_CLOZE_COMPLETE")
+    assert expected in [item.value for item in completion.get_completions(arguments, incomplete)]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell: str) -> None:
+    assert "_CLOZE_COMPLETE" in CliRunner().invoke(cli.cloze, ["completion", shell]).output
+
+
+def test_every_command_has_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, command, context in commands():
+        assert any("--json" in one.opts for one in command.get_params(context)), name
+    assert cli.main(["help", "exit-codes", "--json"]) == 0
+    assert "4  stopped" in json.loads(capsys.readouterr().out)["help"]

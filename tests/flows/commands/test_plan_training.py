@@ -1,0 +1,72 @@
+"""`cloze plan-training`: what the command takes, prints and refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cloze.flows.cli import main
+
+AS_TYPED = [
+    "plan-training",
+    "roberta-large",
+    "--gpus",
+    "64",
+    "--gpu-type",
+    "h100",
+    "--tokens",
+    "300e9",
+]
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_as_typed_it_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = told(capsys, *AS_TYPED, "--json")
+    assert code == 0
+    found: dict[str, Any] = json.loads(out)
+    assert out.count("\n") == 1
+    assert found["tokens"] == 300e9
+    assert {way["zero"] for way in found["ways"]} == {0, 1, 2, 3}
+    assert found["chosen"]["command"].startswith("cloze pretrain ")
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_person_s_plan_fits_the_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = told(capsys, *AS_TYPED, "--global-batch", "64", "--length", "32")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
+    words = " ".join(out.split())
+    for word in ("355M parameters", "64 h100", "GPU-hours", "cloze pretrain", "careful:"):
+        assert word in words, word
+    assert "…" not in out, "nothing is cut off"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["roberta-large", "--tokens", "many"], "'many' is not a number; write it as 10M, 300e9"),
+        (["roberta-large", "--tokens", "nan"], "'nan' is not a number"),
+        (["roberta-large", "--tokens", "1e9", "--gpus", "0"], "0 is not in the range"),
+        (["roberta-larg", "--tokens", "1e9"], "did you mean 'roberta-large'"),
+        (["roberta-large"], "Missing option '--tokens'"),
+        (["--tokens", "1e9"], "Missing argument"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    code, out, err = told(capsys, "plan-training", *arguments)
+    assert code == 2
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert out == ""
