@@ -34,7 +34,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 # Files that share a setup of many seconds are one worker's.
-TOGETHER = ("tests/operations/", "tests/pipeline/engines/")
+TOGETHER = ("tests/operations/", "tests/pipeline/runners/")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,7 +17,7 @@ from cloze.flows.run import node_reporter, status_file
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import run_tables as views
 from tests.flows import toy_run
-from tests.flows.servers.waiting import until
+from tests.flows.ui.waiting import until
 
 
 def session(config: str, run_id: str | None = None, **parameters: object) -> RunSession:

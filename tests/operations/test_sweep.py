@@ -23,7 +23,7 @@ from cloze.flows.prefect.deploy import deployments
 from cloze.flows.prefect.sweep import PENDING_MINUTES, Owner, death, under_way
 from cloze.flows.ui import state as servers_state
 from tests.conftest import REPOSITORY
-from tests.flows.servers.waiting import is_gone, number, until
+from tests.flows.ui.waiting import is_gone, number, until
 from tests.operations.api import request, state, trigger
 from tests.operations.servers import Operations
 from tests.operations.ui import running_ui

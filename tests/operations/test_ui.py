@@ -26,7 +26,7 @@ from cloze.flows.ui import processes, state
 from cloze.flows.ui.service_process import answers
 from cloze.flows.ui.services import is_free
 from tests.conftest import REPOSITORY
-from tests.flows.servers.waiting import is_gone, number, until
+from tests.flows.ui.waiting import is_gone, number, until
 from tests.flows.test_cli import cloze
 from tests.operations.api import trigger
 from tests.operations.ui import addresses, end, running_ui, start_ui
@@ -83,7 +83,7 @@ def test_servers_come_up_and_are_told_and_end(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     mark = {**os.environ, processes.MARK: str(state.directory(tmp_path / "runs"))}
-    toy = [sys.executable, "-m", "tests.flows.servers.toy", str(tmp_path / "left"), "serve"]
+    toy = [sys.executable, "-m", "tests.flows.ui.toy", str(tmp_path / "left"), "serve"]
     left = subprocess.Popen(
         toy, cwd=REPOSITORY, env=mark
     )  # of an earlier `cloze ui` that was killed with all its servers

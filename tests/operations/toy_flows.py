@@ -9,7 +9,7 @@ from tests.operations.training import TABLE
 
 stages.TABLE.clear()
 stages.TABLE.update(TABLE)
-LAUNCHERS["here"] = "tests.flows.launchers.here:LAUNCHER"  # several nodes, all of them this machine
+LAUNCHERS["here"] = "tests.flows.launch.here:LAUNCHER"  # several nodes, all of them this machine
 Spool.start_sender = lambda spool: None  # type: ignore[method-assign]  # records stay in the spool, as where MLflow is down
 
 from cloze.flows.prefect.graph_run import full_run as toys  # noqa: E402 the form is made from the table

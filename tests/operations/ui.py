@@ -14,7 +14,7 @@ from typing import Any
 
 from cloze.core.processes import free_ports
 from cloze.flows.ui import processes, state
-from tests.flows.servers.waiting import until
+from tests.flows.ui.waiting import until
 
 START_SECONDS = 240.0
 

@@ -23,7 +23,7 @@ from cloze.flows.run import status_file
 from cloze.flows.tracking.spool_state import add_dead_letter, count_dead_letters
 from cloze.flows.ui import processes, state
 from tests.conftest import REPOSITORY
-from tests.flows.servers.waiting import is_gone, number
+from tests.flows.ui.waiting import is_gone, number
 
 HOLDER = """
 import sys, time
@@ -170,7 +170,7 @@ def test_a_run_whose_process_is_gone_is_marked(place: Path, gone: int) -> None:
 def test_an_orphan_is_found_and_ended_and_others_are_left_alone(
     place: Path, gone: int, tmp_path: Path
 ) -> None:
-    toy = [sys.executable, "-m", "tests.flows.servers.toy"]
+    toy = [sys.executable, "-m", "tests.flows.ui.toy"]
     started = [
         subprocess.Popen(
             [*toy, str(tmp_path / name), "serve"], cwd=REPOSITORY, env={**os.environ, **extra}

@@ -19,7 +19,7 @@ from cloze.flows.machine import slots
 from cloze.flows.run import status_file
 from tests.conftest import REPOSITORY
 from tests.flows import toy_run
-from tests.flows.servers.waiting import until
+from tests.flows.ui.waiting import until
 
 PROGRAM = """
 import sys

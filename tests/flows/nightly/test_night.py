@@ -1,0 +1,307 @@
+"""A night around the suite: what it holds, what it does when there is nothing, and the page;
+without any training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloze.core import storage
+from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts.fingerprints import input_fingerprint
+from cloze.core.errors import UsageError
+from cloze.flows.nightly import suite, trend
+from cloze.flows.nightly.champion import champion_path, promote, roll_back
+from cloze.flows.nightly.journal import Journal
+from cloze.flows.nightly.nightly_run import NightlyRun, nightly_run, preview
+from cloze.flows.nightly.result import clear
+from cloze.flows.run.session import RunSession
+from cloze.flows.tracking.spool import Spool
+from tests.flows.nightly.test_journal import champion, night
+from tests.flows.nightly.test_looking import training
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.setattr(Spool, "start_sender", lambda spool: None)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    return tmp_path / "runs"
+
+
+def never(session: RunSession) -> None:
+    raise AssertionError(f"there was to be no work, not {[step.name for step in session.steps]}")
+
+
+def test_without_a_checkpoint_there_is_no_work_and_it_says_so(runs: Path) -> None:
+    outcome = nightly_run(suite.load(), run=never)
+    assert outcome.told == "Nothing new: no checkpoint has come"
+    assert outcome.errors == {}
+    assert outcome.champion is None
+    assert outcome.trend is not None
+    assert "no champion yet" in Path(outcome.trend).read_text()
+
+
+def test_a_night_holds_what_it_reads_and_nothing_else(runs: Path) -> None:
+    steps = (
+        training(runs / "demo" / "pretrain-aaa", "a" * 64, [10, 20, 30], milestones=(10,))
+        / "checkpoints"
+    )
+    places = {step: str(steps / f"step-{step:08d}") for step in (10, 20, 30)}
+    with NightlyRun(suite.load()) as held:
+        assert [item.step for item in held.outcome.choice.chosen] == [30, 10]
+        assert {step: checkpoints.remove(place) for step, place in places.items()} == {
+            10: False,
+            20: True,
+            30: False,
+        }
+    assert checkpoints.remove(places[10])
+
+
+def test_what_is_removed_before_it_is_held_is_no_failure(runs: Path) -> None:
+    made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [10, 20])
+    tonight = NightlyRun(suite.load())
+    assert [item.step for item in tonight.outcome.choice.chosen] == [20]
+    shutil.rmtree(made / "checkpoints" / "step-00000020")
+    with tonight:
+        assert [item.step for item in tonight.outcome.choice.chosen] == [10]  # it looks again
+    shutil.rmtree(made)
+    assert nightly_run(suite.load(), run=never).told.startswith("Nothing new")
+
+
+def test_what_is_removed_while_the_suite_runs_is_told_and_no_failure(runs: Path) -> None:
+    """As on a file system without locks."""
+    made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
+
+    def run(session: RunSession) -> None:
+        shutil.rmtree(made)
+        session.failures |= {step.name: FileNotFoundError("gone") for step in session.steps}
+
+    outcome = nightly_run(suite.load(), run=run)
+    assert outcome.errors == {}
+    assert [item.step for item in outcome.gone] == [20]
+    assert "removed by their training" in outcome.told
+
+
+def test_what_fails_is_tried_again_three_nights_then_given_up(runs: Path) -> None:
+    training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
+
+    def run(session: RunSession) -> None:
+        session.failures |= {step.name: RuntimeError("the disk is full") for step in session.steps}
+        raise RuntimeError("the disk is full")
+
+    for _ in range(3):
+        outcome = nightly_run(suite.load(), run=run)
+        assert outcome.told == "0 of 1 new checkpoints evaluated; 1 failed"
+        assert outcome.errors
+        assert "the disk is full" in Path(str(outcome.trend)).read_text()
+    assert nightly_run(suite.load(), run=never).told.startswith("Nothing new")
+
+
+def test_of_several_missed_nights_one_is_caught_up_with(runs: Path) -> None:
+    training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
+    due = NightlyRun(suite.load()).started - 86400
+
+    def fail(session: RunSession) -> None:
+        session.failures |= {session.steps[0].name: RuntimeError()}
+
+    assert nightly_run(suite.load(), due=due - 86400, run=fail).errors
+    assert nightly_run(
+        suite.load(), due=due - 86400, run=fail
+    ).errors  # tried again: the first one did not do it
+    assert nightly_run(suite.load(), due=due, run=lambda session: None).errors == {}
+    training(runs / "demo" / "pretrain-bbb", "b" * 64, [20])  # a training that goes on all the time
+    late = nightly_run(suite.load(), due=due, run=never)
+    assert late.told == "Nothing to do: a later night has looked already"
+    assert preview(suite.load())["chosen"]
+
+
+def test_a_second_night_is_refused_in_a_sentence(runs: Path) -> None:
+    with (
+        NightlyRun(suite.load()),
+        pytest.raises(
+            UsageError, match=r"a night is going on \(process \d+ on .*\); wait for its end"
+        ),
+    ):
+        nightly_run(suite.load(), run=never)
+
+
+def test_a_dry_run_shows_the_graph_and_leaves_nothing(runs: Path) -> None:
+    training(runs / "demo" / "pretrain-aaa", "a" * 64, [10, 20, 30], milestones=(10,))
+    before = sorted(runs.rglob("*"))
+    shown = preview(suite.load(overrides={"night": {"limit": 1}}))
+    assert [item["step"] for item in shown["new"]] == [10, 20, 30]
+    assert [len(shown[key]) for key in ("chosen", "waiting", "passed")] == [1, 1, 1]
+    assert [node["name"] for node in shown["nodes"]] == [
+        f"finetune@demo.30.aaaaaaaa-sst2-{seed}" for seed in (1, 2, 3)
+    ]
+    assert sorted(runs.rglob("*")) == before
+    json.dumps(shown)
+
+
+def test_any_runs_config_is_a_suite_and_a_bad_one_is_told(runs: Path, tmp_path: Path) -> None:
+    assert list(suite.load("sample").sections) == ["finetune", "evaluate", "run"]
+    with pytest.raises(UsageError, match="no section that reads a checkpoint"):
+        suite.load("sample", {"finetune": False, "evaluate": False})
+    with pytest.raises(UsageError, match="no such time zone"):
+        suite.load(overrides={"night": {"timezone": "Mars/Olympus"}})
+    with pytest.raises(UsageError, match="wich"):
+        suite.load(overrides={"night": {"wich": ["all"]}})
+
+
+def test_a_task_that_reads_a_corpus_gets_the_checkpoints_own() -> None:
+    wanted = suite.Suite(
+        settings=suite.NightSettings(),
+        sections={"finetune": {"task": "package"}, "evaluate": {}},
+        reference="",
+        overrides={},
+    )
+    graph = wanted.config(
+        {
+            "demo.1": suite.Candidate(
+                path="/c/checkpoints/step-00000001", made_from={"corpus": "/runs/corpus"}
+            )
+        }
+    )
+    inputs = {
+        name: {role: origin.path or origin.node for role, origin in node.inputs.items()}
+        for name, node in graph.nodes.items()
+    }
+    assert inputs == {
+        "finetune@demo.1": {"checkpoint": "/c/checkpoints/step-00000001", "corpus": "/runs/corpus"},
+        "evaluate@demo.1": {"checkpoint": "finetune@demo.1", "corpus": "/runs/corpus"},
+    }
+
+
+def result(step: int, mean: float, run: str = "demo") -> dict[str, Any]:
+    scores = {
+        "sst2": {"metric": "accuracy", "mean": mean, "deviation": 0.01, "values": {"1": mean}}
+    }
+    return {
+        "key": champion(step).key,
+        "run": run,
+        "training": "aaa",
+        "step": step,
+        "written": 0.0,
+        "scores": scores,
+        "perplexity": 40.0 / step,
+    }
+
+
+def test_the_page_tells_of_all_and_escapes_what_it_shows(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    evil = "<script>alert(1)</script> $x^{$"  # no mathematics either
+    journal.append(
+        night(
+            champion(1, since=1.5),
+            results=[result(1, 0.8, run=evil)],
+            candidate=champion(1).key,
+            why=evil,
+        )
+    )
+    journal.append(night(started=86400.0, ended=86401.0))
+    journal.append(
+        night(
+            champion(2, since=90000),
+            results=[result(2, 0.9)],
+            failed={champion(3).key: evil},
+            started=89000.0,
+            ended=90001.0,
+        )
+    )
+    page = trend.write(journal, "Europe/Zurich").read_text()
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") == 3  # run, reason, failure
+    assert "1970-01-02 01:43" in page  # 89,000 s after the epoch, an hour east
+    assert page.count("<svg") == 2  # the task, the perplexity
+    assert "why 2" in page
+    assert "On 1 night there was nothing new" in page
+    assert "http://www.w3.org" in page  # the SVG's names; nothing else leads out
+    assert "https:" not in page.replace("https://www.w3.org", "")
+
+
+def test_old_models_go_and_those_of_champions_stay(tmp_path: Path) -> None:
+    def made(name: str, time: float) -> Path:
+        path = tmp_path / f"{name}-0123456789ab"
+        storage.write_bytes(str(path / "manifest.json"), b"{}")
+        os.utime(path / "manifest.json", (time, time))
+        (tmp_path / name).symlink_to(path.name)
+        return path
+
+    old, champions, new = (
+        made("finetune@demo.1.aaaaaaaa-1", 10),
+        made("finetune@demo.2.bbbbbbbb-1", 10),
+        made("perplexity@demo.3.cccccccc", 30),
+    )
+    (tmp_path / "_runs").mkdir()
+    assert clear(tmp_path, 20, {"demo.2.bbbbbbbb"}) == [old.name]
+    assert not old.exists()
+    assert not (tmp_path / "finetune@demo.1.aaaaaaaa-1").is_symlink()
+    assert champions.exists()
+    assert new.exists()
+    assert (tmp_path / "finetune@demo.2.bbbbbbbb-1").exists()
+    assert (tmp_path / "_runs").exists()
+    assert clear(tmp_path / "none", 20, ()) == []
+
+
+def test_a_checkpoint_is_promoted_and_rolled_back_by_hand(runs: Path) -> None:
+    made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [10, 20])
+    other = training(runs / "other" / "pretrain-bbb", "b" * 64, [5])
+    journal = Journal(runs)
+    assert promote(journal, str(made), "newest").step == 20
+    assert (
+        promote(journal, str(other / "checkpoints" / "step-00000005"), "it reads better").run
+        == "other"
+    )
+    now = journal.champion()
+    assert now is not None
+    assert now.why.startswith("it reads better (")
+    with pytest.raises(UsageError, match="is the champion already"):
+        promote(journal, str(other), "again")
+    with pytest.raises(UsageError, match="is no complete checkpoint"):
+        promote(journal, str(runs / "none"), "nobody")
+    assert roll_back(journal, "it swears").step == 20
+    assert [change.champion.step for change in journal.changes()] == [20, 5, 20]
+
+
+def test_what_was_made_of_the_champion_is_not_made_again_of_its_copy(runs: Path) -> None:
+    """Its training removes the checkpoint; the copy beside the journal has the same fingerprint."""
+    made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [10])
+    journal = Journal(runs)
+    champion = promote(journal, str(made), "by hand")
+    before = input_fingerprint(champion.checkpoint)
+    shutil.rmtree(made)
+    copy = champion_path(journal, champion)
+    assert copy is not None
+    assert str(journal.directory.resolve()) in copy
+    assert input_fingerprint(copy) == before == champion.key
+    for number in range(4):  # the copies of the last few are kept
+        promote(
+            journal,
+            str(training(runs / f"run{number}" / "pretrain", f"{number}" * 64, [1])),
+            "by hand",
+        )
+    assert champion_path(journal, champion) is None
+
+
+def test_the_journal_is_read_a_few_times_however_many_checkpoints_there_are(runs: Path) -> None:
+    training(runs / "demo" / "pretrain-aaa", "a" * 64, list(range(1, 101)))
+    journal = Journal(runs)
+    journal.append(night())
+    opened, is_over = list[str](), list[bool]()
+    sys.addaudithook(
+        lambda event, given: (
+            opened.append(str(given[0])) if event == "open" and not is_over else None
+        )
+    )
+    NightlyRun(suite.load())
+    is_over.append(True)  # a hook stays for ever
+    assert 0 < len([name for name in opened if name.endswith("nights.jsonl")]) < 5

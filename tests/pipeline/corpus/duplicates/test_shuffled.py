@@ -1,0 +1,134 @@
+"""The plan of many references, by an engine's shuffle: byte for byte that of one process, whatever
+is held at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloze.core.arrow import read_arrow
+from cloze.core.config import parse_config
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.duplicates.distributed import blocks
+from cloze.pipeline.corpus.duplicates.distributed.blocks import Sizes, cut_blocks, write_blocks
+from cloze.pipeline.corpus.duplicates.distributed.search import (
+    FOUND,
+    FindCandidates,
+    lookup_columns,
+)
+from tests.pipeline.corpus.duplicates.plans import by_engine, by_lists, by_one
+from tests.pipeline.corpus.duplicates.references import MINHASH, invented
+
+NOTHING = {"sources": [{"kind": "text", "path": "x"}]}
+LINKED = {"threshold": 0.0}
+EXACT = {"minhash": None}
+IDS = {"minhash": None, "exact": False}
+
+
+@pytest.mark.slow
+def test_the_same_bytes_as_in_one_process(tmp_path: Path) -> None:
+    """A mixture is chosen of what stays; a second run finds the finished steps."""
+    references = invented(tmp_path, 500, seed=1)
+    config = {**NOTHING, "words": 2000, "mixture_by": "language", "language": "auto"}
+    mix = parse_config(CorpusConfig, config, "corpus")
+    found = by_engine(tmp_path, references, mix=mix)
+    assert found == by_one(tmp_path, references, mix=mix)
+    reasons = ("duplicate_id", "exact_duplicate", "near_duplicate")
+    assert min(found[0].dropped[reason] for reason in reasons) > 20
+    assert {(kind, of) for kind, of, _ in found[0].pairs} == {
+        (kind, of) for kind in ("books", "text") for of in ("books", "text")
+    }
+    assert 0 < sum(one["words"] for one in found[0].mixed) <= 2000
+    assert by_engine(tmp_path, references, mix=mix) == found
+
+
+SEARCHES = [{}, LINKED, EXACT, IDS, {"exact": False}]
+NAMES = ["similar", "linked", "exact", "ids", "near alone"]
+
+
+@pytest.mark.parametrize("more", SEARCHES, ids=NAMES)
+@pytest.mark.parametrize(
+    "seeds",
+    [range(20, 21), pytest.param(range(21, 27), marks=pytest.mark.soak)],
+    ids=["one", "six"],
+)
+def test_the_same_bytes_whatever_is_held_at_once(
+    more: dict[str, Any], seeds: range, tmp_path: Path
+) -> None:
+    for seed in seeds:
+        place = tmp_path / str(seed)
+        place.mkdir()
+        held = Sizes(block=60 + 70 * (seed % 4), bucket=90 + 90 * (seed % 3))
+        references = invented(
+            place, 200 + 50 * (seed % 3), seed, parts=1 + seed % 5, batch=7 + seed, hot=20
+        )
+        assert by_lists(place, references, held, **more) == by_one(place, references, **more)
+
+
+def test_candidates_are_the_documents_that_share_a_value(tmp_path: Path) -> None:
+    references = invented(tmp_path, 300, seed=3, parts=3)
+    by_lists(tmp_path, references)
+    documents = pa.concat_tables([read_arrow(path) for path in references.paths])
+    shared = np.zeros(documents.num_rows, dtype=bool)
+    for name in lookup_columns(MINHASH, exact=True):
+        values = documents[name].to_numpy()
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        shared |= counts[inverse] > 1
+    files = sorted((tmp_path / "out" / "_scratch" / "dedup" / FOUND).iterdir())
+    candidates = pa.concat_tables([read_arrow(str(path)) for path in files])
+    assert candidates["key"].to_pylist() == documents["key"].filter(pa.array(shared)).to_pylist()
+    assert 0 < candidates.num_rows < documents.num_rows
+
+
+def test_nothing_in_common_and_nothing_at_all(tmp_path: Path) -> None:
+    for count in (30, 0):  # fewer than any group is made of
+        place = tmp_path / str(count)
+        place.mkdir()
+        references = invented(place, count, seed=1, parts=3)
+        found = by_lists(place, references)
+        assert found == by_one(place, references)
+        assert found[0].documents == count
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("more", SEARCHES, ids=NAMES)
+def test_the_same_bytes_of_any_corpus_by_an_engine(more: dict[str, Any], tmp_path: Path) -> None:
+    references = invented(tmp_path, 600, seed=10, batch=21)
+    mix = parse_config(
+        CorpusConfig,
+        {**NOTHING, "words": 1000, "mixture_by": "language", "language": "auto"},
+        "corpus",
+    )
+    assert by_engine(tmp_path, references, mix=mix, **more) == by_one(
+        tmp_path, references, mix=mix, **more
+    )
+
+
+def test_a_block_sends_a_value_that_all_its_documents_share_once(tmp_path: Path) -> None:
+    references = invented(tmp_path, 400, seed=3, hot=400, parts=1)
+    blocks = cut_blocks(references.paths, references.documents, 1000)
+    write_blocks(str(tmp_path / "blocks"), blocks)
+    screen = FindCandidates(directory=str(tmp_path), columns=("band_01",), slices=1)
+    ((bucket, message),) = screen.map_block(0)
+    values = np.frombuffer(message[4:], "<u8")
+    assert bucket == 0
+    assert len(set(values.tolist())) == values.size < 400
+
+
+@given(st.integers(0, blocks.MOST_PARTS - 1), st.integers(0, blocks.MOST_BATCHES - 1))
+def test_wheres_keep_their_order_and_come_apart(part: int, batch: int) -> None:
+    where = blocks.where_of(part, batch, 3)
+    assert [column.tolist() for column in blocks.places_of(where)] == [
+        [part] * 3,
+        [batch] * 3,
+        [0, 1, 2],
+    ]
+    if part:
+        assert blocks.where_of(part - 1, blocks.MOST_BATCHES - 1, 1)[0] < where[0]

@@ -1,0 +1,275 @@
+"""Sources and artifacts on an S3-compatible server, by the same commands: same content, and nothing
+half-made is ever seen.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import boto3
+import pytest
+
+from cloze.core import storage
+from cloze.core.artifacts import artifact, fingerprints, lock
+from cloze.core.errors import ClozeError, DataError, UsageError
+from cloze.pipeline.corpus.read.sources import Source, list_sources, source_fingerprints
+from tests import warm
+from tests.flows.test_cli import cloze
+from tests.object_store import Store
+from tests.pipeline.runners.jobs import run, stage
+from tests.pipeline.runners.units import within
+
+BLOCK = b"x" * (1 << 20)
+
+
+def upload(store: Store, directory: Path, prefix: str) -> str:
+    client = boto3.client("s3")
+    for path in sorted(directory.iterdir()):
+        client.upload_file(str(path), store.bucket, f"{prefix}/{path.name}")
+    return store.path(prefix)
+
+
+def pending(store: Store) -> list[str]:
+    return [
+        part["Key"]
+        for part in boto3.client("s3")
+        .list_multipart_uploads(Bucket=store.bucket)
+        .get("Uploads", [])
+    ]
+
+
+@pytest.mark.slow
+def test_all_stages_from_and_to_the_store(
+    store: Store, local_run: dict[str, str], shelf: Path, samples: Path
+) -> None:
+    dump = upload(store, shelf, "dump")
+    assert run(store.path("made"), ["--workers", "2"], dump, samples) == local_run
+    for name in ("corpus", "vocab", "dataset"):
+        done = cloze("verify", store.path("made", name), "--json", cwd=samples)
+        assert done.returncode == 0
+        assert done.json["content_sha256"] == local_run[name]
+        left = [
+            key
+            for key in storage.list_files(store.path("made", name))
+            if key.startswith("_") and "_logs/" not in key
+        ]
+        assert left == []
+    assert stage("corpus", store.path("made"), [], dump, samples).json["cached"]
+
+
+def test_a_file_is_whole_or_not_there(store: Store) -> None:
+    path = store.path("art", "big.bin")
+
+    class Cut(Exception):
+        pass
+
+    for blocks in (1, 60):  # within one request, and as an upload of several parts
+        with pytest.raises(Cut), storage.atomic_output(path) as stream:
+            for _ in range(blocks):
+                stream.write(BLOCK)
+            raise Cut
+        assert not storage.exists(path)
+        assert pending(store) == []  # nor is anything left that would be billed
+    with storage.atomic_output(path) as stream:
+        for _ in range(60):
+            stream.write(BLOCK)
+    assert storage.sha256(path)[1] == 60 * len(BLOCK)
+
+
+def test_a_killed_upload_is_never_seen(store: Store) -> None:
+    path = store.path("art", "big.bin")
+    script = (
+        "import sys, time; from cloze.core import storage\n"
+        f"with storage.atomic_output({path!r}) as stream:\n"
+        "    for _ in range(60): stream.write(b'x' * (1 << 20))\n"
+        "    print('begun', flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "begun\n"
+        assert pending(store) == ["art/big.bin"]
+        writer.kill()
+    assert not storage.exists(path)
+    assert storage.list_files(store.path("art")) == []
+
+
+def test_a_stage_killed_while_it_writes_goes_on(store: Store, library: Path, samples: Path) -> None:
+    dump, out = upload(store, library, "dump"), store.path("made", "corpus")
+    script = "import sys; from cloze.flows.cli import entry; sys.argv[0] = 'cloze'; entry()"
+    command = [warm.python(), "-c", script, "corpus", "--source", f"books={dump}", "--out", out]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as stage_process:
+        assert within(
+            60, lambda: any(name.startswith("_scratch/read/") for name in storage.list_files(out))
+        )
+        warm.kill(stage_process)
+    assert not artifact.is_artifact(out)
+    again = cloze("corpus", "--source", f"books={dump}", "--out", out, "--json", cwd=samples)
+    assert again.returncode == 0, again.stderr
+    assert artifact.verify(out).ok
+
+
+def test_one_builder_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.2)
+    out = store.path("art")
+    with lock.locked(out) as still_ours:
+        still_ours()
+        with (
+            pytest.raises(
+                UsageError, match=r"is being built by process \d+ on .*; wait for it or stop it"
+            ),
+            lock.locked(out),
+        ):
+            pass
+        still_ours()
+    assert storage.list_files(out) == []
+
+
+def test_several_at_once_and_one_wins(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.2)
+    held, refused = [], []
+
+    def build() -> None:
+        try:
+            with lock.locked(store.path("art")):
+                held.append(1)
+                time.sleep(2)
+        except UsageError:
+            refused.append(1)
+
+    threads = [threading.Thread(target=build) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(held), len(refused)) == (1, 3)
+
+
+def test_of_two_who_wait_for_a_dead_builder_one_takes_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower one has seen the dead lock, and removes it when the faster one already has a lock
+    of its own.
+    """
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.2)
+    out = store.path("art")
+    script = (
+        f"import os; from cloze.core.artifacts import lock\nwith lock.locked({out!r}): "
+        f"os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
+    remove, paused, inside, most, answers = storage.remove, threading.Event(), 0, 0, list[str]()
+
+    def slow_remove(path: str) -> None:
+        if threading.current_thread().name == "slower" and not paused.is_set():
+            paused.set()
+            time.sleep(1.5)
+        remove(path)
+
+    def build() -> None:
+        nonlocal inside, most
+        try:
+            with lock.locked(out):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(2.5)
+                inside -= 1
+            answers.append("held")
+        except UsageError:
+            answers.append("refused")
+
+    monkeypatch.setattr(storage, "remove", slow_remove)
+    threads = [threading.Thread(target=build, name=name) for name in ("slower", "faster")]
+    threads[0].start()
+    assert paused.wait(30)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert (most, sorted(answers)) == (1, ["held", "refused"])
+
+
+def test_a_dead_builders_lock_is_taken_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = store.path("art")
+    path = store.path("art", lock.LOCK, "t")
+    dead = {
+        "holder": "process 1 on elsewhere",
+        "count": 3,
+        "host": "elsewhere",
+        "pid": 1,
+        "boot": "other",
+        "is_holder": True,
+    }
+    storage.write_bytes(path, json.dumps(dead).encode())
+    monkeypatch.setattr(lock, "LEASE_SECONDS", 2.0)
+    began = time.monotonic()
+    with lock.locked(out):
+        assert time.monotonic() - began >= 2
+    monkeypatch.setattr(lock, "LEASE_SECONDS", 60.0)
+    script = (
+        f"import os; from cloze.core.artifacts import lock\nwith lock.locked({out!r}): "
+        f"os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
+    with lock.locked(out) as still_ours:  # a process of this machine that is no more: at once
+        storage.write_bytes(path, json.dumps(dead).encode())
+        with pytest.raises(ClozeError, match="was taken over by process 1 on elsewhere"):
+            still_ours()
+
+
+def test_sources_are_known_by_the_stores_tag_and_not_downloaded(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dump").mkdir()
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / "dump" / name).write_text(f"Some prose of {name}.\n")
+    first, moved = (
+        upload(store, tmp_path / "dump", "dump"),
+        upload(store, tmp_path / "dump", "moved"),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "open_input", lambda path: pytest.fail(f"{path} was read"))
+        before = fingerprints.input_fingerprint(first)
+        one = fingerprints.input_fingerprint(f"{first}/one.txt")
+        assert fingerprints.input_fingerprint(moved) == before  # it is the content that counts
+        source = Source(kind="books", path=first)
+        assert source_fingerprints(list_sources([source])) == source_fingerprints(
+            list_sources([source, Source(kind="books", path=moved)])
+        )
+    (tmp_path / "dump" / "one.txt").write_text("Other words of one.txt\n")
+    upload(store, tmp_path / "dump", "dump")
+    assert fingerprints.input_fingerprint(first) != before
+    assert fingerprints.input_fingerprint(f"{first}/one.txt") != one
+
+
+def test_what_cannot_be_reached_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"s3://bucket-.*/none does not exist"):
+        storage.read_text(store.path("none"))
+    with pytest.raises(
+        UsageError,
+        match=r"s3://no-such-bucket/x cannot be written \(The specified bucket does not exist\)",
+    ):
+        storage.write_bytes("s3://no-such-bucket/x", b"")
+    with pytest.raises(
+        UsageError,
+        match=r"wasb2://x/y: Protocol not known: wasb2; use a local path, s3:// or gs://",
+    ):
+        storage.exists("wasb2://x/y")
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(
+        ClozeError,
+        match=(
+            r"cannot be reached \(Could not connect .*127.0.0.1:9.*; check the store's address "
+            r"\(AWS_ENDPOINT_URL\)"
+        ),
+    ):
+        storage.exists(store.path("x"))
