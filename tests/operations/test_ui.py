@@ -26,8 +26,8 @@ from cloze.flows.ui import processes, state
 from cloze.flows.ui.service_process import answers
 from cloze.flows.ui.services import is_free
 from tests.conftest import REPOSITORY
-from tests.flows.ui.waiting import is_gone, number, until
 from tests.flows.test_cli import cloze
+from tests.flows.ui.waiting import is_gone, number, until
 from tests.operations.api import trigger
 from tests.operations.ui import addresses, end, running_ui, start_ui
 
