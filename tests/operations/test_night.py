@@ -88,7 +88,7 @@ def train(place: Path, name: str, **values: Any) -> RunSession:
 BAD = {
     "learning_rate": 3.0,
     "warmup_steps": 0,
-    "clip": 0,
+    "grad_clip": 0,
 }  # an encoder whose weights are destroyed: nothing can be learned on it
 
 
