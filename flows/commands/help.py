@@ -24,7 +24,7 @@ class Place(NamedTuple):
     common: bool
 
 
-ON_ONE_DEVICE = {"Processes and device": "*device *devices threads", "Failures": "timeout_minutes"}
+ON_ONE_DEVICE = {"Processes and device": "*device *gpu_ids threads", "Failures": "timeout_minutes"}
 
 EXECUTION = {
     "Logging and evaluation": "profile",
@@ -32,7 +32,7 @@ EXECUTION = {
     "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
     "Processes and hosts": "*processes *launcher *hostfile nodes remote_python"
     " ssh_options"
-    " slurm_options kubernetes_options device devices threads",
+    " slurm_options kubernetes_options device gpu_ids threads",
     "Failures": "restarts min_nodes min_processes timeout_minutes grace_seconds hang_seconds",
     "Beam": "*workers *runner flink_master worker_pool beam_options dedup_in_memory_documents",
 }

@@ -45,7 +45,7 @@ def run(tmp_path: Path, preset: str, *settings: str) -> tuple[dict[str, Any], st
         "finetune.batch_size=4",
         "run.device=cpu",
         "run.threads=1",
-        "run.share=true",
+        "run.oversubscribe=true",
     ]
     options = [part for setting in (*how, *settings) for part in ("--set", setting)]
     command = [warm.python(), "-c", warm.ENTRY, "run", preset, "--no-prefect", "--json", *options]

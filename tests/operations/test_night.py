@@ -230,7 +230,7 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(
             "steps": 100_000,
             "global_batch": 8,
         },
-        "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "share": True},
+        "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "oversubscribe": True},
     }
     (place / "going.yaml").write_text(yaml.safe_dump(content))
     command = [warm.python(), "-c", warm.ENTRY, "run", str(place / "going.yaml"), "--no-prefect"]

@@ -14,7 +14,7 @@ from tests import warm
 from tests.flows.presets.reading import SOURCES
 
 TINY = [
-    "run.share=true",
+    "run.oversubscribe=true",
     "run.device=cpu",
     "run.engine=torch",
     "run.zero=0",
