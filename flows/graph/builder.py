@@ -13,8 +13,8 @@ from cloze.core.stages.stage import role_of
 from cloze.flows.graph.nodes import InputSource, Node
 from cloze.flows.graph.overrides import combinations, plain_axes, substitute_axes
 from cloze.flows.graph.sections import (
-    NEVER,
     AVAILABLE,
+    NEVER,
     InputFinder,
     LeftOutError,
     PartialGraph,

@@ -125,8 +125,7 @@ class Agent:
             raise ClozeError(
                 f"host {self.host} has too few free GPUs for {launch.counts[self.node]} processes: "
                 f"{slots.describe_holders(slots.GPU)};"
-                " wait until that ends, name others with --gpu-id, or set `oversubscribe` in the run's "
-                "config"
+                " wait until that ends, name others with --gpu-id, or set run.oversubscribe"
             ) from None
         self.launch = replace(launch, gpu_ids=granted)
 
