@@ -41,7 +41,7 @@ from cloze.flows.machine import slots
 
 HEARTBEAT_INTERVAL = {True: 2.0, False: 10.0}  # seconds, by whether the directory is local
 LOOK_SECONDS = 0.5
-HOST = "CLOZE_HOST"  # this host's name as other hosts resolve it, if different
+HOST = "CLOZE_HOST_ADDRESS"  # this host's name as other hosts resolve it, if different
 STOP_WAIT_SECONDS = 60.0  # wait for the coordinator after a failed rank
 # in addition to the grace period: GPUs may still be held by earlier ranks that save
 BUSY_SECONDS = 60.0

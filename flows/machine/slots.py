@@ -105,8 +105,8 @@ class Holder:
 
 
 def directory() -> Path:
-    """Return `$CLOZE_SLOTS`; default: a directory that all users of this host share."""
-    return Path(os.environ.get("CLOZE_SLOTS") or Path(tempfile.gettempdir()) / "cloze-slots")
+    """Return `$CLOZE_SLOTS_DIR`; default: a directory that all users of this host share."""
+    return Path(os.environ.get("CLOZE_SLOTS_DIR") or Path(tempfile.gettempdir()) / "cloze-slots")
 
 
 def machine() -> MachineResources:

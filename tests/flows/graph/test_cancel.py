@@ -34,8 +34,8 @@ cli.entry()
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs"
 

@@ -35,7 +35,7 @@ HOLDER = """
 
 @pytest.fixture(autouse=True)
 def own_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
 
 
 @contextlib.contextmanager

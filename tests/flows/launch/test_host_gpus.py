@@ -28,7 +28,7 @@ TWO = MachineResources(cores=("0", "1", "2", "3"), gpus=("0", "1"))
 
 @pytest.fixture(autouse=True)
 def _two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
 
 
