@@ -114,7 +114,9 @@ def test_a_section_can_wait_until_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_faults_are_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"finetune.when \('now'\) must be always, available or never"):
+    with pytest.raises(
+        UsageError, match=r"finetune.when \('now'\) must be always, available or never"
+    ):
         RunConfig({"finetune": {"checkpoint": "a/b", "when": "now"}}, "x")
     with pytest.raises(
         UsageError, match=r"nothing of run 'x' can be made: finetune@sst2-1 and 3 more are left out"
