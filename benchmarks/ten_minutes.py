@@ -157,7 +157,7 @@ def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
     values = sections(name, 60 * options.minutes, str(Path(options.dataset).resolve()))
     config.write_text(
         yaml.safe_dump(
-            {"name": run, **values, "run": {"threads": options.threads, "share": True}},
+            {"name": run, **values, "run": {"threads": options.threads, "oversubscribe": True}},
             sort_keys=False,
         )
     )

@@ -24,7 +24,7 @@ class Place(NamedTuple):
     common: bool
 
 
-ON_ONE_DEVICE = {"Processes and device": "*device *devices threads", "Failures": "timeout_minutes"}
+ON_ONE_DEVICE = {"Processes and device": "*device *gpu_ids threads", "Failures": "timeout_minutes"}
 
 EXECUTION = {
     "Logging and evaluation": "profile_steps",
@@ -32,7 +32,7 @@ EXECUTION = {
     "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
     "Processes and hosts": "*processes *launcher *hostfile nodes remote_python"
     " ssh_options"
-    " slurm_options kubernetes_options device devices threads",
+    " slurm_options kubernetes_options device gpu_ids threads",
     "Failures": "restarts min_nodes min_processes timeout_minutes grace_seconds hang_seconds",
     "Beam": "*workers *runner flink_master worker_pool beam_options dedup_in_memory_documents",
 }
@@ -186,7 +186,7 @@ FILES = """\
 A run's directory, runs/NAME:
 
   NODE-FINGERPRINT/   an artifact; the link NODE leads to the newest one
-  _runs/              status of each run, read by `cloze status`
+  _status/            status of each run, read by `cloze status`
 
 An artifact:
 
@@ -197,12 +197,12 @@ An artifact:
   checkpoints/        checkpoints of a training"""
 
 ENVIRONMENT = """\
-CLOZE_RUNS            directory of the runs (default: ./runs)
+CLOZE_RUNS_DIR        directory of the runs (default: ./runs)
 CLOZE_HOME            directory of Cloze's data and samples
-CLOZE_SLOTS           directory of the locks on cores and GPUs
+CLOZE_SLOTS_DIR       directory of the locks on cores and GPUs
 CLOZE_CPUS            cores that may be used on this host
-CLOZE_HOST            address under which other hosts reach this one
-CLOZE_MODEL           name of the registered model in MLflow (default: cloze)
+CLOZE_HOST_ADDRESS    address under which other hosts reach this one
+CLOZE_REGISTERED_MODEL  name of the registered model in MLflow (default: cloze)
 CLOZE_NOTIFY          webhook URL, or TYPE/NAME of a Prefect block, for failed runs
 CLOZE_FLINK_CLASSPATH, CLOZE_FLINK_JAVA_OPTS, CLOZE_FLINK_TIMEOUT
                       settings of the embedded Flink

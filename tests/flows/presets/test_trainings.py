@@ -51,7 +51,7 @@ def test_bert_is_trained_at_128_then_at_512_under_one_schedule(
 def test_a_changed_second_phase_leaves_the_first_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Load
 ) -> None:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path))
 
     def prints(*settings: str) -> dict[str, str]:
         return {step.name: step.fingerprint for step in plan(load("bert-base", *settings))}
