@@ -21,10 +21,10 @@ from torch import Tensor, distributed, nn
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_module_tensors, raise_mismatch
 from cloze.model.train.distributed import World, single_process_group
 from cloze.model.train.engines import EngineConfig
-from cloze.model.train.engines.ema import WeightEMA
+from cloze.model.train.engines.device_scalars import LossScale
 from cloze.model.train.engines.gradients import assign_owners
-from cloze.model.train.engines.loss_scale import LossScale
 from cloze.model.train.engines.protocol import TensorExtent
+from cloze.model.train.engines.weight_copies import WeightEMA
 from cloze.model.train.loop.interfaces import TrainingHyperparameters, TrainModule
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (

@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 from cloze.core.heartbeat import HeartbeatWriter, RankPhase
 from cloze.model.data.sampler import shard_range
 from cloze.model.tensors import TensorSlice
-from cloze.model.train.monitor.time_breakdown import TimeBreakdown
+from cloze.model.train.monitor.throughput import TimeBreakdown
 
 # As in torch: large enough for the network's bandwidth, small enough to start early.
 BUCKET_BYTES = 25 << 20

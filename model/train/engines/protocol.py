@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cloze.model.tensors import LazyTensors, TensorSlice
-from cloze.model.train.engines.loss_scale import LossScale
+from cloze.model.train.engines.device_scalars import LossScale
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from torch import Tensor, distributed
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_into
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig
-from cloze.model.train.engines.ema import WeightEMA
+from cloze.model.train.engines.device_scalars import LossScale
 from cloze.model.train.engines.gradients import GradientReducer, assign_owners, slices
-from cloze.model.train.engines.loss_scale import LossScale
-from cloze.model.train.engines.master_weights import MasterWeights
 from cloze.model.train.engines.protocol import TensorExtent
+from cloze.model.train.engines.weight_copies import MasterWeights, WeightEMA
 from cloze.model.train.loop.interfaces import TrainingHyperparameters, TrainModule
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (

@@ -9,17 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from cloze.model.train.engines.transfers import to_device_async
+from cloze.model.train.engines.device_scalars import to_device_async
 from cloze.model.train.loop.interfaces import TrainingHyperparameters
 from cloze.model.train.optimizers import OptimizerSpec
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw, zero_if_nonfinite
 from cloze.model.train.optimizers.sharded_parameters import (
     FlatShard,
     ShardExtent,
     collective_device,
     squares,
 )
-from cloze.model.train.optimizers.tensorwise import zero_if_nonfinite
 from cloze.model.train.precision import DTYPES
 
 STEPS = 5

@@ -12,7 +12,7 @@ import pytest
 
 from cloze.core.errors import UsageError
 from cloze.model.families.table import FAMILIES
-from cloze.model.train.engines import EngineConfig, choose
+from cloze.model.train.engines import EngineConfig, choose_engine
 from cloze.model.train.engines.deepspeed import ds_config
 from cloze.model.train.loop.duration import StepDuration
 from cloze.model.train.loop.interfaces import TrainingHyperparameters
@@ -98,7 +98,7 @@ def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineC
         "memory": None,
         **asked,
     }
-    assert choose(**values) == found
+    assert choose_engine(**values) == found
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_what_does_not_fit_together_is_refused(
     wanted: str, zero: int | None, sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        choose(wanted, zero, 2, 1000, None)
+        choose_engine(wanted, zero, 2, 1000, None)
 
 
 GPUS = {
@@ -128,14 +128,14 @@ GPUS = {
 
 
 def test_the_optimizer_s_state_may_lie_in_the_machine_s_memory() -> None:
-    assert choose(**{**GPUS, "zero": 2}) == EngineConfig("deepspeed", 2, offload=True)
-    assert choose(**{**GPUS, "zero": 2, "offload": "none"}) == EngineConfig("deepspeed", 2)
+    assert choose_engine(**{**GPUS, "zero": 2}) == EngineConfig("deepspeed", 2, offload=True)
+    assert choose_engine(**{**GPUS, "zero": 2, "offload": "none"}) == EngineConfig("deepspeed", 2)
     with pytest.raises(
         UsageError, match=r"offload \(cpu\) needs DeepSpeed's ZeRO 1 to 3, this is engine torch"
     ):
-        choose(**GPUS)
+        choose_engine(**GPUS)
     with pytest.raises(UsageError, match=r"offload \(cpu\) is for GPUs, training is on the CPU"):
-        choose(**{**GPUS, "zero": 2, "memory": None})
+        choose_engine(**{**GPUS, "zero": 2, "memory": None})
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -19,6 +19,7 @@ from cloze.model.train.loop.duration import StepDuration
 from cloze.model.train.loop.interfaces import TrainingHyperparameters
 from cloze.model.train.loop.schedules import Schedule
 from cloze.model.train.optimizers import OPTIMIZERS, optimizer_kind
+from cloze.model.train.optimizers.adam import TensorwiseAdam
 from cloze.model.train.optimizers.muon import Muon, assign_matrices, newton_schulz
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
@@ -27,7 +28,6 @@ from cloze.model.train.optimizers.parameters import (
     set_learning_rate,
 )
 from cloze.model.train.optimizers.sharded_parameters import FlatShard, ShardExtent, squares
-from cloze.model.train.optimizers.tensorwise import TensorwiseAdam
 from cloze.model.train.recipe import recipe, step_duration
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY

@@ -1,8 +1,8 @@
-"""Adam with updates scaled per parameter: the common base of StableAdamW and LAMB.
+"""The optimizers of Adam's kind: AdamW (Loshchilov and Hutter, 2019), StableAdamW and LAMB.
 
-The scale follows from sums over all values of a parameter (the norm of its weights, of its update).
-Extents of the parameter may be on several ranks (`FlatShard`). A group's sums are reduced over the
-ranks in one message.
+StableAdamW and LAMB scale the update of each parameter. The scale follows from sums over all values
+of the parameter (the norm of its weights, of its update). Extents of the parameter may be on
+several ranks (`FlatShard`). A group's sums are reduced over the ranks in one message.
 """
 
 from __future__ import annotations
@@ -15,14 +15,30 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from cloze.model.train.engines.transfers import to_device_async
+from cloze.model.train.engines.device_scalars import to_device_async
 from cloze.model.train.loop.interfaces import TrainingHyperparameters
+from cloze.model.train.optimizers import OptimizerSpec
 from cloze.model.train.optimizers.sharded_parameters import (
     FlatShard,
     ShardExtent,
     collective_device,
     squares,
 )
+
+
+def adamw(groups: list[dict[str, Any]], recipe: TrainingHyperparameters) -> torch.optim.Optimizer:
+    """Build torch's fused AdamW, with the bias correction that BERT's Adam lacks."""
+    return torch.optim.AdamW(
+        groups,
+        lr=recipe.learning_rate,
+        betas=recipe.betas,
+        eps=recipe.eps,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+
+
+ADAMW = OptimizerSpec(build=adamw, state=("exp_avg", "exp_avg_sq"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +226,63 @@ def _adam(
     if group["weight_decay"]:
         torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
     return roots, updates
+
+
+class StableAdamW(TensorwiseAdam):
+    """Adam with the scale 1 / max(1, sqrt(mean(g² / max(v / (1 - b2^t), eps²)))).
+
+    AdamW with AdaFactor's update clipping: Wortsman et al., "Stable and low-precision training for
+    large-scale vision-language models", 2023, Algorithm 2; Shazeer and Stern, "Adafactor", 2018,
+    section 6. A gradient much larger than the second moment so far would move the weights too far,
+    so it lowers the parameter's learning rate. The paper's self-correcting running averages equal
+    Adam's with bias correction.
+    """
+
+    columns = 1
+
+    def summands(
+        self,
+        group: dict[str, Any],
+        parts: Sequence[ParameterView],
+        roots: Sequence[Tensor],
+        updates: Sequence[Tensor],
+    ) -> list[list[Tensor]]:
+        expected = torch._foreach_clamp_min(list(roots), group["eps"])
+        return [list(torch._foreach_div([part.gradient for part in parts], expected))]
+
+    def scales(self, sums: Tensor, sizes: Tensor) -> Tensor:
+        return (sums[:, 0] / sizes).sqrt().clamp(min=1.0).reciprocal()
+
+
+STABLE_ADAMW = OptimizerSpec(build=StableAdamW, state=("exp_avg", "exp_avg_sq"), scope="tensors")
+
+
+class Lamb(TensorwiseAdam):
+    """Adam with matrices scaled by the trust ratio: norm of weights / norm of update.
+
+    You et al., "Large Batch Optimization for Deep Learning", 2020, Algorithm 2, with Adam's bias
+    correction and an unbounded weight norm (φ is the identity). As in google-research/albert,
+    lamb_optimizer.py (which lacks bias correction), biases and norms have neither weight decay nor
+    a trust ratio. A ratio is 1 if weights or update are zero.
+    """
+
+    columns = 2
+
+    def scaled(self, group: dict[str, Any]) -> bool:
+        return bool(group["matrices"])
+
+    def summands(
+        self,
+        group: dict[str, Any],
+        parts: Sequence[ParameterView],
+        roots: Sequence[Tensor],
+        updates: Sequence[Tensor],
+    ) -> list[list[Tensor]]:
+        return [[part.weight for part in parts], list(updates)]
+
+    def scales(self, sums: Tensor, sizes: Tensor) -> Tensor:
+        weights, updates = sums.sqrt().unbind(dim=1)
+        return torch.where((weights > 0) & (updates > 0), weights / updates, 1.0)
+
+
+LAMB = OptimizerSpec(build=Lamb, state=("exp_avg", "exp_avg_sq"), scope="tensors")
