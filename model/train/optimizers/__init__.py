@@ -57,8 +57,8 @@ class OptimizerSpec:
             separately and have groups of their own; None: as `state`.
         scope: values that the update of one value depends on (ZeRO 1 to 3 shard flattened
             parameters anywhere). `numbers`: the value itself, its gradient and state. `tensors`:
-            also sums over the parameter; sharding engines set the optimizer's `cuts`. `matrices`:
-            the whole parameter; sharding engines set `cuts`, replicating engines set `ranks`,
+            also sums over the parameter; sharding engines set the optimizer's `shards`. `matrices`:
+            the whole parameter; sharding engines set `shards`, replicating engines set `ranks`,
             (rank, number of ranks), to share the work.
     """
 

@@ -20,7 +20,7 @@ from cloze.model.train.loop.interfaces import TrainingHyperparameters
 from cloze.model.train.optimizers import OptimizerSpec
 from cloze.model.train.optimizers.sharded_parameters import (
     FlatShard,
-    ShardExtent,
+    TensorExtent,
     collective_device,
     squares,
 )
@@ -67,7 +67,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             False for vectors.
 
     Attributes:
-        cuts: flat tensor -> its extents; other tensors are whole parameters. With any entry, all
+        shards: flat tensor -> its extents; other tensors are whole parameters. With any entry, all
             ranks of the default process group must update the same groups in the same order.
         columns: number of sums from which a scale follows.
         found_inf: see `cloze.model.train.optimizers.OptimizerSpec`.
@@ -79,7 +79,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
     def __init__(self, groups: list[dict[str, Any]], recipe: TrainingHyperparameters) -> None:
         defaults = {"lr": recipe.learning_rate, "betas": recipe.betas, "eps": recipe.eps}
         super().__init__(groups, defaults)
-        self.cuts: dict[Tensor, FlatShard] = {}
+        self.shards: dict[Tensor, FlatShard] = {}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -118,8 +118,8 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
         """
 
     def _update(self, group: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        cuts = [self.cuts.get(tensor) or _whole(tensor) for tensor in tensors]
-        parts = list(self._parts(tensors, cuts))
+        shards = [self.shards.get(tensor) or _whole(tensor) for tensor in tensors]
+        parts = list(self._parts(tensors, shards))
         step = self.state[tensors[0]]["step"]
         # If no step was applied yet, the corrections do not matter; the clamp avoids a division by
         # 0.
@@ -128,12 +128,12 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
         ]
         # A GPU computes all parts together, a CPU one at a time while it is in the cache.
         batches = [parts] if tensors[0].is_cuda else [[part] for part in parts]
-        updates, found = [], []
+        updates, squared_sums = [], []
         for batch in batches:
             roots, update = _adam(group, batch, corrections, self.found_inf)
             updates.append(update)
             if self.scaled(group):
-                found.append(
+                squared_sums.append(
                     torch.stack(
                         [squares(column) for column in self.summands(group, batch, roots, update)],
                         dim=1,
@@ -141,19 +141,19 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
                 )
         if self.scaled(group):
             sizes = to_device_async(
-                [size for cut in cuts for size in cut.sizes], torch.float64, step.device
+                [size for shard in shards for size in shard.sizes], torch.float64, step.device
             )
             sums = sizes.new_zeros(len(sizes), self.columns)
-            if found:
+            if squared_sums:
                 sums.index_add_(
                     0,
                     to_device_async([part.parameter for part in parts], torch.int64, step.device),
-                    torch.cat(found),
+                    torch.cat(squared_sums),
                 )
-            if self.cuts:
-                met = sums.to(collective_device())
-                distributed.all_reduce(met)
-                sums = met.to(sums.device)
+            if self.shards:
+                total = sums.to(collective_device())
+                distributed.all_reduce(total)
+                sums = total.to(sums.device)
             scales = self.scales(sums, sizes).float().unbind()
             for batch, update in zip(batches, updates, strict=True):
                 torch._foreach_mul_(update, [scales[part.parameter] for part in batch])
@@ -163,11 +163,11 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             torch._foreach_add_([part.weight for part in batch], update, alpha=-group["lr"])
 
     def _parts(
-        self, tensors: Sequence[Tensor], cuts: Sequence[FlatShard]
+        self, tensors: Sequence[Tensor], shards: Sequence[FlatShard]
     ) -> Iterator[ParameterView]:
         """Yield views of all extents of all tensors, and count the step of each tensor."""
         before = 0
-        for tensor, cut in zip(tensors, cuts, strict=True):
+        for tensor, shard in zip(tensors, shards, strict=True):
             state = self.state[tensor]
             if not state:
                 state["step"] = torch.zeros((), device=tensor.device)
@@ -178,18 +178,15 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             state["step"] += 1.0 if self.found_inf is None else 1.0 - self.found_inf
             assert tensor.grad is not None
             zero_if_nonfinite(tensor.grad, self.found_inf)
-            flat = [
-                held.view(-1)
-                for held in (tensor, tensor.grad, state["exp_avg"], state["exp_avg_sq"])
-            ]
-            for piece in cut.pieces:
-                views = [held.narrow(0, piece.start, piece.length) for held in flat]
-                yield ParameterView(before + piece.number, *views)
-            before += len(cut.sizes)
+            tensors_of_state = (tensor, tensor.grad, state["exp_avg"], state["exp_avg_sq"])
+            for extent in shard.extents:
+                views = [extent.of(values) for values in tensors_of_state]
+                yield ParameterView(before + extent.number, *views)
+            before += len(shard.sizes)
 
 
 def _whole(tensor: Tensor) -> FlatShard:
-    return FlatShard((tuple(tensor.shape),), (ShardExtent(0, 0, 0, tensor.numel()),))
+    return FlatShard((tuple(tensor.shape),), (TensorExtent(0, 0, 0, tensor.numel()),))
 
 
 def zero_if_nonfinite(gradient: Tensor, found_inf: Tensor | None) -> None:

@@ -13,7 +13,7 @@ import pytest
 from cloze.core.errors import UsageError
 from cloze.model.families.table import FAMILIES
 from cloze.model.train.engines import EngineConfig, choose_engine
-from cloze.model.train.engines.deepspeed import ds_config
+from cloze.model.train.engines.deepspeed_setup import ds_config
 from cloze.model.train.loop.duration import StepDuration
 from cloze.model.train.loop.interfaces import TrainingHyperparameters
 from cloze.model.train.loop.schedules import Schedule
@@ -168,8 +168,8 @@ def test_deepspeed_does_not_bring_torch_s_compiler() -> None:
     """In a Python of its own: those of other tests have imported it."""
     program = """
 import sys
-from cloze.model.train.engines.deepspeed import _import_deepspeed
-_import_deepspeed("cpu")
+from cloze.model.train.engines.deepspeed_setup import import_deepspeed
+import_deepspeed("cpu")
 from deepspeed.runtime import compiler
 from deepspeed.runtime.zero.muon import muon_optimizer, original_muon  # as the first optimizer does
 import torch
