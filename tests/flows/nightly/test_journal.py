@@ -52,10 +52,7 @@ def test_the_champion_follows_from_the_lines(tmp_path: Path) -> None:
     assert [
         (change.champion.step, change.replaced.step if change.replaced else None)
         for change in journal.changes()
-    ] == [
-        (1, None),
-        (2, 1),
-    ]
+    ] == [(1, None), (2, 1)]
 
 
 def test_rollbacks_lead_further_back_each_time(tmp_path: Path) -> None:
@@ -69,10 +66,7 @@ def test_rollbacks_lead_further_back_each_time(tmp_path: Path) -> None:
     assert now.step == 1
     assert [(change.kind, change.champion.step, change.why) for change in journal.changes()][
         3:
-    ] == [
-        ("rollback", 2, "it swears"),
-        ("rollback", 1, "by hand"),
-    ]
+    ] == [("rollback", 2, "it swears"), ("rollback", 1, "by hand")]
     with pytest.raises(UsageError, match="no champion before"):
         journal.rollback("by hand", "me", 32)
     journal.append(night(champion(4)))
