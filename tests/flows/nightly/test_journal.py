@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def night(promoted: Champion | None = None, **values: Any) -> dict[str, Any]:
         "failed": {},
         "gone": [],
     }
-    return {**empty, "champion": promoted.as_json() if promoted else None, **values}
+    return {**empty, "champion": asdict(promoted) if promoted else None, **values}
 
 
 def test_the_champion_follows_from_the_lines(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_mlflows_version_is_the_present_champions(tmp_path: Path) -> None:
     assert journal.version() == 7
     journal.append(night(champion(2)))
     assert journal.version() is None
-    journal.append({"kind": CHAMPION, "time": 2.0, "champion": champion(3).as_json()})
+    journal.append({"kind": CHAMPION, "time": 2.0, "champion": asdict(champion(3))})
     assert journal.version() is None
     assert journal.champion() == champion(3)
     journal.append({"kind": REGISTERED, "time": 2.5, "key": champion(3).key, "version": 4})
@@ -121,6 +122,6 @@ def test_nights_do_not_overlap(tmp_path: Path) -> None:
         thread.start()
         thread.join()
     assert len(refused) == 1
-    assert refused[0].startswith("a night is going on (process ")
+    assert refused[0].startswith("a nightly run is in progress (process ")
     with journal.lease():
         pass
