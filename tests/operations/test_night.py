@@ -34,7 +34,7 @@ EASY = {
     "task": "sst2",
     "baselines": False,
     "epochs": 3,
-    "batch_size": 8,
+    "global_batch": 8,
     "learning_rate": 0.001,
     "max_length": 32,
 }
