@@ -234,9 +234,9 @@ class _Children:
         rank = 0 if foreign is None else foreign[0]
         job_file = build.file(LOGS, f"job-rank{rank}.json" if rank else JOB)
         work.job.write(job_file)
-        master, devices = ("127.0.0.1", free_ports(1)[0]), work.execution.devices
+        master, gpu_ids = ("127.0.0.1", free_ports(1)[0]), work.execution.gpu_ids
         environments = rank_environments(
-            range(work.processes), work.processes, master, devices, work.token
+            range(work.processes), work.processes, master, gpu_ids, work.token
         )
         if foreign is not None:
             local = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])

@@ -159,7 +159,7 @@ class _TrainingLoop:
             micro_batch=training.micro_batch,
             accumulation=training.accumulation,
         )
-        self.profiler = Profiler(self.execution.profile, build.path, world)
+        self.profiler = Profiler(self.execution.profile_steps, build.path, world)
         self.look = GradientStatistics(self.engine, training.trained.model, world)
         self._resume(resumed)
 
