@@ -167,7 +167,7 @@ def run(variant: Variant, options: argparse.Namespace, work: Path, seed: int) ->
     shutil.rmtree(out, ignore_errors=True)
     environment = {
         **os.environ,
-        "CLOZE_SLOTS": str(work / "slots"),
+        "CLOZE_SLOTS_DIR": str(work / "slots"),
         "TOKENIZERS_PARALLELISM": "false",
     }
     environment |= {

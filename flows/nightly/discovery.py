@@ -190,7 +190,7 @@ def choose(
     found: Sequence[CheckpointInfo],
     seen: Collection[str],
     *,
-    which: Collection[str] = (NEWEST, MILESTONES),
+    checkpoints: Collection[str] = (NEWEST, MILESTONES),
     limit: int = 8,
     since: float | None = None,
 ) -> CheckpointSelection:
@@ -198,7 +198,7 @@ def choose(
 
     Args:
         seen: keys of the checkpoints that earlier runs saw.
-        which: `newest` of each training, `milestones`, or `all`.
+        checkpoints: `newest` of each training, `milestones`, or `all`.
         limit: maximum number per run. The newest of each training come first, then the oldest.
         since: take checkpoints written after this time (Unix seconds), seen or not.
     """
@@ -210,9 +210,9 @@ def choose(
     wanted = [
         item
         for item in new
-        if ALL in which
-        or (NEWEST in which and item.newest)
-        or (MILESTONES in which and item.milestone)
+        if ALL in checkpoints
+        or (NEWEST in checkpoints and item.newest)
+        or (MILESTONES in checkpoints and item.milestone)
     ]
     heads = [item for item in wanted if item.newest]
     order = [*reversed(heads), *(item for item in wanted if not item.newest)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cloze.flows.tracking.model_registry import Registry
 
 PIN_ATTEMPTS = 3  # a training may prune a checkpoint before it is pinned
-TRIES = 3  # nightly runs in which an evaluation may fail; then the checkpoint is left out
+MAX_ATTEMPTS = 3  # nightly runs in which an evaluation may fail; then the checkpoint is left out
 
 
 class NightlyRun:
@@ -64,13 +64,13 @@ class NightlyRun:
         found = [
             item
             for item in discovery.find_checkpoints(self.runs)
-            if any(fnmatchcase(item.run, run) for run in self.settings.runs)
+            if any(fnmatchcase(item.run, run) for run in self.settings.run_patterns)
         ]
         failures = self.journal.failures()
         return discovery.choose(
-            [item for item in found if failures[item.key] < TRIES],
+            [item for item in found if failures[item.key] < MAX_ATTEMPTS],
             self.journal.seen(),
-            which=self.settings.which,
+            checkpoints=self.settings.checkpoints,
             limit=self.settings.limit,
             since=self.since,
         )
@@ -167,8 +167,8 @@ class NightlyRun:
                 label, outcome.decision = promotion_gate.choose(
                     scores[self.reigning].answers if self.reigning in scores else {},
                     {name: own.answers for name, own in ready.items()},
-                    level=settings.level,
-                    need_better=settings.need == "better",
+                    confidence=settings.confidence,
+                    promote_if=settings.promote_if,
                 )
             found = self.candidates[label]
             outcome.candidate = found.key

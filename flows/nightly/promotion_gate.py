@@ -15,9 +15,9 @@ Tasks without labels (spans, tags, numbers) have no score per example and are co
 alone. With one seed the interval covers only the noise of the examples. The explanation states both
 cases.
 
-The intervals hold simultaneously: with C candidates and T tasks each has the level 1 - (1 - level)
-/ (C T) (Bonferroni). At the default level of 95 %, equal candidates pass in at most one run of
-forty.
+The intervals hold simultaneously: with C candidates and T tasks each has the confidence
+1 - (1 - confidence) / (C T) (Bonferroni). At the default confidence of 95 %, equal candidates pass
+in at most one run of forty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -223,10 +223,10 @@ def decide(
     candidate: Mapping[str, Result],
     *,
     candidates: int = 1,
-    level: float = 0.95,
+    confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 1,
-    need_better: bool = True,
+    promote_if: Literal["better", "not_worse"] = "better",
 ) -> PromotionDecision:
     """Compare two models on their common tasks.
 
@@ -236,7 +236,7 @@ def decide(
     Args:
         champion, candidate: result by task.
         candidates: number of candidates that are compared with the champion, for the correction.
-        need_better: False: it is enough to be significantly worse on no task.
+        promote_if: not_worse: it is enough to be significantly worse on no task.
     """
     left_out = {
         task: reason
@@ -250,14 +250,14 @@ def decide(
         return PromotionDecision(
             promoted=False, why=f"kept: there is nothing to compare{missing}", left_out=left_out
         )
-    share = 1 - (1 - level) / (len(tasks) * candidates)
+    share = 1 - (1 - confidence) / (len(tasks) * candidates)
     comparisons = tuple(
         compare(task, champion[task], candidate[task], share, resamples, seed) for task in tasks
     )
     verdicts = {comparison.verdict for comparison in comparisons}
-    promoted = WORSE not in verdicts and (BETTER in verdicts or not need_better)
+    promoted = WORSE not in verdicts and (BETTER in verdicts or promote_if == "not_worse")
     word = "promoted" if promoted else "kept"
-    interval = f"{level:.0%} interval{'s, together' if len(tasks) * candidates > 1 else ''}"
+    interval = f"{confidence:.0%} interval{'s, together' if len(tasks) * candidates > 1 else ''}"
     interval += f" with {candidates} candidates" if candidates > 1 else ""
     figures = ", ".join(comparison.describe() for comparison in comparisons)
     return PromotionDecision(
@@ -269,12 +269,12 @@ def decide(
 
 
 def compare(
-    task: str, champion: Result, candidate: Result, level: float, resamples: int, seed: int
+    task: str, champion: Result, candidate: Result, confidence: float, resamples: int, seed: int
 ) -> Comparison:
     """Compare two models on one task; the results must be comparable, see `_reason`.
 
     Args:
-        level: confidence level of the interval.
+        confidence: confidence level of the interval.
         resamples, seed: settings of the bootstrap.
     """
     if isinstance(champion, TextLosses) and isinstance(candidate, TextLosses):
@@ -285,7 +285,10 @@ def compare(
         weights = _resampled(np.random.default_rng([seed, len(gains)]), resamples, len(gains))
         drawn = (weights @ gains) / (weights @ counts)
         return _comparison(
-            task, gains.sum() / counts.sum(), [(float(drawn.var(ddof=1)), len(gains) - 1)], level
+            task,
+            gains.sum() / counts.sum(),
+            [(float(drawn.var(ddof=1)), len(gains) - 1)],
+            confidence,
         )
     if isinstance(champion, SeedScores) and isinstance(candidate, SeedScores):
         ours, theirs = list(candidate.values.values()), list(champion.values.values())
@@ -293,7 +296,7 @@ def compare(
             task,
             fmean(ours) - fmean(theirs),
             [_of_seeds(ours), _of_seeds(theirs)],
-            level,
+            confidence,
             note="by seeds alone",
         )
     assert isinstance(champion, TaskPredictions)
@@ -311,7 +314,7 @@ def compare(
     examples = (float(np.concatenate(drawn_scores).var(ddof=1)), len(candidate.labels) - 1)
     seeds = [_of_seeds(scores) for scores in (ours, theirs) if len(scores) > 1]
     note = "" if len(seeds) == 2 else "one seed: noise of the examples alone"
-    return _comparison(task, fmean(ours) - fmean(theirs), [examples, *seeds], level, note=note)
+    return _comparison(task, fmean(ours) - fmean(theirs), [examples, *seeds], confidence, note=note)
 
 
 def _of_seeds(scores: Sequence[float]) -> tuple[float, int]:
@@ -323,7 +326,7 @@ def _comparison(
     task: str,
     difference: float,
     variances: Sequence[tuple[float, int]],
-    level: float,
+    confidence: float,
     note: str = "",
 ) -> Comparison:
     """Return a difference with its interval; its variance is the sum of independent ones.
@@ -336,7 +339,7 @@ def _comparison(
     total, half = sum(variance for variance, _ in variances), 0.0
     if total > 0:
         freedom = total**2 / sum(variance**2 / max(1, own) for variance, own in variances)
-        half = float(t.ppf((1 + level) / 2, freedom)) * total**0.5
+        half = float(t.ppf((1 + confidence) / 2, freedom)) * total**0.5
     low, high = difference - half, difference + half
     return Comparison(
         task=task, difference=100 * difference, low=100 * low, high=100 * high, note=note

@@ -36,20 +36,20 @@ class NightSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    which: tuple[Literal["newest", "milestones", "all"], ...] = ("newest", "milestones")
+    checkpoints: tuple[Literal["newest", "milestones", "all"], ...] = ("newest", "milestones")
     """Checkpoints of a training to evaluate: newest, milestones or all."""
 
     limit: int = Field(default=8, ge=1)
     """Maximum number of checkpoints per night; the others are evaluated in the next night."""
 
-    runs: tuple[str, ...] = ("*",)
+    run_patterns: tuple[str, ...] = ("*",)
     """Patterns of the names of runs to include."""
 
-    need: Literal["better", "not-worse"] = "better"
+    promote_if: Literal["better", "not_worse"] = "better"
     """Condition for promotion: better (significantly better on at least one task, worse on none) or
-    not-worse."""
+    not_worse."""
 
-    level: float = Field(default=0.95, gt=0.5, lt=1)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Confidence level of the bootstrap intervals, over all tasks together."""
 
     keep_nights: int = Field(default=2, ge=1)

@@ -45,14 +45,14 @@ def run(tmp_path: Path, preset: str, *settings: str) -> tuple[dict[str, Any], st
         "finetune.global_batch=4",
         "run.device=cpu",
         "run.threads=1",
-        "run.share=true",
+        "run.oversubscribe=true",
     ]
     options = [part for setting in (*how, *settings) for part in ("--set", setting)]
     command = [warm.python(), "-c", warm.ENTRY, "run", preset, "--no-prefect", "--json", *options]
     environment = {
         **os.environ,
-        "CLOZE_RUNS": str(tmp_path / "runs"),
-        "CLOZE_SLOTS": str(tmp_path / "slots"),
+        "CLOZE_RUNS_DIR": str(tmp_path / "runs"),
+        "CLOZE_SLOTS_DIR": str(tmp_path / "slots"),
         "COLUMNS": "160",
     }
     done = subprocess.run(

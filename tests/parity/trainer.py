@@ -164,7 +164,7 @@ def _losses(
         max_steps=steps,
         learning_rate=config.peak_learning_rate(model.config.hidden_size),
         weight_decay=config.weight_decay,
-        max_grad_norm=config.clip,
+        max_grad_norm=config.grad_clip,
         adam_beta1=DEFAULTS["betas"][0],
         adam_beta2=DEFAULTS["betas"][1],
         adam_epsilon=DEFAULTS["eps"],

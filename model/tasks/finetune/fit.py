@@ -305,7 +305,7 @@ def fit(
             precision=precision,
             optimizer=config.optimizer,
             weight_decay=config.weight_decay,
-            clip=config.clip,
+            grad_clip=config.grad_clip,
             rate=constant_rate
             if config.layer_decay == 1
             else layerwise_lr_multipliers(network.state_dict(), config.layer_decay),

@@ -28,7 +28,7 @@ RECIPE = (
     "embedding_lr_multiplier",
     "warmup_share",
     "weight_decay",
-    "clip",
+    "grad_clip",
     "seed",
 )  # config fields in metrics.json
 

@@ -77,7 +77,7 @@ class FinetuneConfig(StageConfig):
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled weight decay of weight matrices; biases and norms have none."""
 
-    clip: float = Field(default=1.0, ge=0)
+    grad_clip: float = Field(default=1.0, ge=0)
     """Maximum gradient norm; 0 disables clipping."""
 
     dropout: float | None = Field(default=None, ge=0, lt=1)

@@ -82,7 +82,7 @@ SECONDS |= {"vectors": 30.0, "semdedup": 20.0}
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("CLOZE_CPUS", "2")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "toy.yaml").write_text(CONFIG)

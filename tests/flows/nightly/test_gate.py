@@ -106,8 +106,8 @@ def test_the_intervals_of_several_tasks_hold_together() -> None:
 def test_not_worse_is_enough_only_where_that_was_asked_for() -> None:
     champion, candidate = {"sst2": answers(0.8, 0.81)}, {"sst2": answers(0.805, 0.81, seed=1)}
     assert not decide(champion, candidate).promoted
-    assert decide(champion, candidate, need_better=False).promoted
-    assert not decide(champion, {"sst2": answers(0.6, 0.61)}, need_better=False).promoted
+    assert decide(champion, candidate, promote_if="not_worse").promoted
+    assert not decide(champion, {"sst2": answers(0.6, 0.61)}, promote_if="not_worse").promoted
 
 
 def test_the_scatter_of_seeds_is_noise() -> None:

@@ -30,7 +30,7 @@ from tests.flows.nightly.test_looking import training
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody is there
     monkeypatch.setattr(Spool, "start_sender", lambda spool: None)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -241,14 +241,14 @@ def test_old_models_go_and_those_of_champions_stay(tmp_path: Path) -> None:
         made("finetune@demo.2.bbbbbbbb-1", 10),
         made("perplexity@demo.3.cccccccc", 30),
     )
-    (tmp_path / "_runs").mkdir()
+    (tmp_path / "_status").mkdir()
     assert clear(tmp_path, 20, {"demo.2.bbbbbbbb"}) == [old.name]
     assert not old.exists()
     assert not (tmp_path / "finetune@demo.1.aaaaaaaa-1").is_symlink()
     assert champions.exists()
     assert new.exists()
     assert (tmp_path / "finetune@demo.2.bbbbbbbb-1").exists()
-    assert (tmp_path / "_runs").exists()
+    assert (tmp_path / "_status").exists()
     assert clear(tmp_path / "none", 20, ()) == []
 
 

@@ -14,7 +14,7 @@ from tests import warm
 from tests.flows.presets.reading import SOURCES
 
 TINY = [
-    "run.share=true",
+    "run.oversubscribe=true",
     "run.device=cpu",
     "run.engine=torch",
     "run.zero=0",
@@ -33,8 +33,8 @@ def run(tmp_path: Path, name: str, *settings: str, only: tuple[str, ...] = ()) -
     command = [warm.python(), "-c", warm.ENTRY, "run", name, "--no-prefect", "--json", *options]
     environment = {
         **os.environ,
-        "CLOZE_RUNS": str(tmp_path / "runs"),
-        "CLOZE_SLOTS": str(tmp_path / "slots"),
+        "CLOZE_RUNS_DIR": str(tmp_path / "runs"),
+        "CLOZE_SLOTS_DIR": str(tmp_path / "slots"),
     }
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=1200, env=environment
