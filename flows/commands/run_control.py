@@ -191,8 +191,8 @@ def _resume_training(path: str, changed: Mapping[str, Any], as_json: bool) -> No
             f"a run's name"
         )
     execution = {**job.execution, **changed}
-    if "processes" in changed and "devices" not in changed:
-        execution.pop("devices", None)  # GPUs that were free then
+    if "processes" in changed and "gpu_ids" not in changed:
+        execution.pop("gpu_ids", None)  # GPUs that were free then
     run_stage(
         StageArguments(
             stage=job.stage,

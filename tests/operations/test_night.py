@@ -34,7 +34,7 @@ EASY = {
     "task": "sst2",
     "baselines": False,
     "epochs": 3,
-    "batch_size": 8,
+    "global_batch": 8,
     "learning_rate": 0.001,
     "max_length": 32,
 }
@@ -88,7 +88,7 @@ def train(place: Path, name: str, **values: Any) -> RunSession:
 BAD = {
     "learning_rate": 3.0,
     "warmup_steps": 0,
-    "clip": 0,
+    "grad_clip": 0,
 }  # an encoder whose weights are destroyed: nothing can be learned on it
 
 
@@ -230,7 +230,7 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(
             "steps": 100_000,
             "global_batch": 8,
         },
-        "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "share": True},
+        "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "oversubscribe": True},
     }
     (place / "going.yaml").write_text(yaml.safe_dump(content))
     command = [warm.python(), "-c", warm.ENTRY, "run", str(place / "going.yaml"), "--no-prefect"]

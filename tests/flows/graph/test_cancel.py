@@ -48,7 +48,7 @@ def running(
     when it begins.
     """
     Path("toy.yaml").write_text(
-        f"{{name: toy, toy: {{act: {act}}}, run: {{grace_seconds: {grace}, share: true}}}}"
+        f"{{name: toy, toy: {{act: {act}}}, run: {{grace_seconds: {grace}, oversubscribe: true}}}}"
     )
     root = str(Path(__file__).resolve().parents[3])
     command = [sys.executable, "-c", PROGRAM, "run", "toy.yaml", "--no-prefect", *arguments]
