@@ -34,7 +34,7 @@ _HASH_BYTES = 1 << 20
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
 # packages whose versions can change what a stage makes, or how it runs
 RECORDED_PACKAGES = (
-    "cloze-pretraining apache-beam backports.zstd deepspeed fastwarc fsspec ftfy lxml mlflow"
+    "cloze-pretraining-base apache-beam backports.zstd deepspeed fastwarc fsspec ftfy lxml mlflow"
     " numpy orjson phonenumberslite prefect py3langid pyarrow resiliparse"
     " safetensors sentencepiece sentencex tokenizers torch transformers"
 ).split()
