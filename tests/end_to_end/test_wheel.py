@@ -68,7 +68,7 @@ def cloze(wheel: Path, place: Path, *words: str) -> subprocess.CompletedProcess[
         **os.environ,
         "PYTHONPATH": str(wheel),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "CLOZE_RUNS": str(place / "runs"),
+        "CLOZE_RUNS_DIR": str(place / "runs"),
     }
     command = [sys.executable, "-c", code, *words]
     return subprocess.run(

@@ -61,8 +61,8 @@ class Operations:
             "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # as `cloze ui` has it
             "DO_NOT_TRACK": "1",
             "CLOZE_HOME": str(home),
-            "CLOZE_RUNS": str(self.runs),
-            "CLOZE_SLOTS": str(home / "slots"),
+            "CLOZE_RUNS_DIR": str(self.runs),
+            "CLOZE_SLOTS_DIR": str(home / "slots"),
             "PYTHONPATH": str(REPOSITORY),
             "PLANTED_TOKEN": PLANTED,
         }
@@ -192,7 +192,7 @@ class Operations:
         for process in psutil.process_iter():
             try:
                 mine = (
-                    process.environ().get("CLOZE_RUNS") == str(self.runs)
+                    process.environ().get("CLOZE_RUNS_DIR") == str(self.runs)
                     and process.status() != psutil.STATUS_ZOMBIE
                 )
                 line = " ".join(process.cmdline())

@@ -34,7 +34,7 @@ EASY = {
     "task": "sst2",
     "baselines": False,
     "epochs": 3,
-    "batch_size": 8,
+    "global_batch": 8,
     "learning_rate": 0.001,
     "max_length": 32,
 }
@@ -46,8 +46,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a dataset, an easy task and the night's config; runs and slots
     are below it.
     """
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
     write_dataset(tmp_path / "dataset")
     (tmp_path / "task").mkdir()
     for split in ("train", "dev"):  # which of two words is in the sentence
@@ -59,7 +59,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "\n".join(["sentence\tlabel", *rows]) + "\n"
         )
     content = {
-        "night": {"which": ["newest"]},
+        "night": {"checkpoints": ["newest"]},
         "finetune": {"matrix": {"seed": [1]}, "data": "task", **EASY},
         "run": RUN,
     }
@@ -88,7 +88,7 @@ def train(place: Path, name: str, **values: Any) -> RunSession:
 BAD = {
     "learning_rate": 3.0,
     "warmup_steps": 0,
-    "clip": 0,
+    "grad_clip": 0,
 }  # an encoder whose weights are destroyed: nothing can be learned on it
 
 
@@ -128,10 +128,10 @@ def test_a_better_a_worse_and_no_new_checkpoint(
         suite.load(str(place / "night.yaml")), run=lambda session: ran.append("suite")
     )
     assert ran == []
-    assert nothing.told == "Nothing new: no checkpoint has come"
+    assert nothing.message == "No new checkpoints"
     assert cloze("nightly", str(place / "night.yaml"), "--json").returncode == 0
 
-    worse = hold(place, since="1d", which=["milestones"], runs=["bad"])
+    worse = hold(place, since="1d", checkpoints=["milestones"], run_patterns=["bad"])
     assert [result["step"] for result in worse.evaluated] == [5]
     assert worse.decision is not None
     assert worse.decision.why.startswith("kept: sst2 \N{MINUS SIGN}")
@@ -230,7 +230,7 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(
             "steps": 100_000,
             "global_batch": 8,
         },
-        "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "share": True},
+        "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "oversubscribe": True},
     }
     (place / "going.yaml").write_text(yaml.safe_dump(content))
     command = [warm.python(), "-c", warm.ENTRY, "run", str(place / "going.yaml"), "--no-prefect"]
@@ -270,7 +270,7 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
 
     A night with news is told, with the page's address; one without is not.
     """
-    monkeypatch.setenv("CLOZE_RUNS", str(operations.runs))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(operations.runs))
     heard = HTTPServer(("127.0.0.1", 0), Hearing)
     heard.heard = []  # type: ignore[attr-defined]
     threading.Thread(target=heard.serve_forever, daemon=True).start()
@@ -332,7 +332,7 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     quiet = operations.end(
         operations.trigger("nightly-evaluation/nightly-evaluation", config=config)
     )
-    assert (quiet["type"], quiet["message"]) == ("COMPLETED", "Nothing new: no checkpoint has come")
+    assert (quiet["type"], quiet["message"]) == ("COMPLETED", "No new checkpoints")
     wrong = operations.end(
         operations.trigger("nightly-evaluation/nightly-evaluation", config="no-such-config")
     )

@@ -266,7 +266,9 @@ def test_a_matrix_with_one_that_fails(operations: Operations, toys: Toys) -> Non
         "z": {"seed": 3},
     }
     config = toys.write(
-        letters={"matrix": {"size": [2, 3]}}, train={"matrix": {"row": rows}}, run={"share": True}
+        letters={"matrix": {"size": [2, 3]}},
+        train={"matrix": {"row": rows}},
+        run={"oversubscribe": True},
     )
     flow_run = operations.trigger(
         "full-run/toys", config=config, retries=0, only=["letters", "train"]

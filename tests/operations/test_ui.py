@@ -67,7 +67,7 @@ def test_a_taken_port_is_one_sentence_within_a_second(tmp_path: Path) -> None:
         port = stranger.getsockname()[1]
         for option in ("--prefect-port", "--mlflow-port", "--dashboard-port"):
             before = spent()
-            done = cloze("ui", option, port, cwd=tmp_path, CLOZE_RUNS=str(tmp_path / "runs"))
+            done = cloze("ui", option, port, cwd=tmp_path, CLOZE_RUNS_DIR=str(tmp_path / "runs"))
             assert done.returncode == 2
             assert done.stderr == (
                 f"cloze: {option} {port} is taken by another program; name another port, or "
@@ -101,7 +101,7 @@ def test_servers_come_up_and_are_told_and_end(tmp_path: Path) -> None:
         ).exists()  # the user's own settings and database are not touched
         assert (tmp_path / "runs" / ".servers" / "prefect" / "prefect.db").exists()
 
-        here = {"cwd": tmp_path, "CLOZE_RUNS": str(tmp_path / "runs")}
+        here = {"cwd": tmp_path, "CLOZE_RUNS_DIR": str(tmp_path / "runs")}
         second = cloze("ui", "--json", **here)  # attaches
         assert second.returncode == 0
         assert {
