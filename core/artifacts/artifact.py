@@ -33,7 +33,7 @@ TEMPORARY = "temporary"
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
 # packages whose versions can change what a stage makes, or how it runs
 RECORDED_PACKAGES = (
-    "cloze-pretraining apache-beam backports.zstd deepspeed fastwarc fsspec ftfy lxml mlflow"
+    "cloze-pretraining-base apache-beam backports.zstd deepspeed fastwarc fsspec ftfy lxml mlflow"
     " numpy orjson phonenumberslite prefect py3langid pyarrow resiliparse"
     " safetensors sentencepiece sentencex tokenizers torch transformers"
 ).split()
