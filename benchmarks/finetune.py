@@ -48,7 +48,7 @@ import torch
 
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.hub.write import write_directory
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.train.precision import native_bf16
@@ -153,7 +153,7 @@ def command(
     }
     told |= {
         "epochs": options.epochs,
-        "batch-size": options.batch,
+        "global-batch": options.batch,
         "learning-rate": options.learning_rate,
     }
     told |= {"precision": variant.precision, "threads": options.threads}

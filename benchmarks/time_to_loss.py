@@ -136,7 +136,7 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
             options.vocab,
             "--length",
             LENGTH,
-            "--copies",
+            "--mask-copies",
             4,
             *recipe,
         ]

@@ -71,9 +71,8 @@ STAGES: dict[str, Mapping[str, str]] = {
     },
     "dataset": {
         "Rows": "*recipe *length *length_bins *lowercase short_seq_prob *seed",
-        "Masking": "*masking *mask_rate *copies budget max_predictions mask_share random_share"
-        " random_from"
-        " max_ngram span_p max_span",
+        "Masking": "*masking *mask_rate *mask_copies mask_rounding max_predictions mask_share"
+        " random_share random_from max_ngram span_p max_span",
         "Pairing and packing": "*pairing random_next_prob swap_prob single_segment_prob packing",
         "Output": "*shards id_type compression",
     },
@@ -94,12 +93,13 @@ STAGES: dict[str, Mapping[str, str]] = {
     },
     "merge": {"Checkpoints": "*last *steps *decay", **ON_ONE_DEVICE},
     "finetune": {
-        "Task and data": "*task *data *max_length *limit_per_class class_weights sampling",
+        "Task and data": "*task *data *max_length *limit_per_class class_weights"
+        " task_sampling_power",
         "Model": "dropout pooling frozen lstm_size lstm_layers bilstm",
-        "Optimization": "*epochs *batch_size *learning_rate *warmup optimizer layer_decay"
+        "Optimization": "*epochs *global_batch *learning_rate *warmup_share optimizer layer_decay"
         " embedding_lr_multiplier weight_decay"
         " grad_clip *seed",
-        "Selection and baselines": "*patience *keep *baselines from_scratch model",
+        "Selection and baselines": "*patience *select_checkpoint *baselines from_scratch model",
         "Memory and speed": "*precision",
     },
     "evaluate": {
@@ -132,7 +132,7 @@ def places(stage: str, more: Mapping[str, str] = EXECUTION) -> dict[str, Place]:
 
 def _models() -> str:
     """Return a table of the model presets and their sizes."""
-    presets = import_object("cloze.model.families.table:presets")
+    presets = import_object("cloze.model.families.registry:presets")
     rows: list[tuple[str, ...]] = [("preset", "family", "layers", "width", "heads", "length")]
     for name, config in presets().items():
         sizes = (

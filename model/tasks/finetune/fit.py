@@ -14,7 +14,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
@@ -167,7 +167,7 @@ class FinetuneSetup:
     @property
     def steps_per_epoch(self) -> int:
         return sum(
-            math.ceil(len(group) / self.config.batch_size)
+            math.ceil(len(group) / self.config.global_batch)
             for group in groups_of(self.train.samples)
         )
 
@@ -275,15 +275,15 @@ def fit(
         )
     asked = execution.micro_batch
     how = batch_plan.computing(execution, precision)
-    plan = batch_plan.plan(config.batch_size, asked, model, longest, world, how=how)
+    plan = batch_plan.plan(config.global_batch, asked, model, longest, world, how=how)
     objective = TaskObjective(task, network, precision, world.device)
     source = source_of(
         setup.train.samples,
-        batch_size=config.batch_size,
+        batch_size=config.global_batch,
         seed=config.seed,
         micro_batch=plan.micro_batch,
         layout=objective.layout,
-        sampling=config.sampling,
+        power=config.task_sampling_power,
     )
     frozen = "encoder." if isinstance(network, FrozenNetwork) else None
     unused = [
@@ -300,7 +300,7 @@ def fit(
         recipe=TrainingHyperparameters(
             pace=StepDuration(steps=setup.steps, span=setup.steps),
             learning_rate=setup.learning_rate,
-            schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup)),
+            schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup_share)),
             seed=config.seed,
             precision=precision,
             optimizer=config.optimizer,

@@ -22,11 +22,11 @@ from cloze.model.train.monitor.metrics import METRICS as LINES
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
 RECIPE = (
     "epochs",
-    "batch_size",
+    "global_batch",
     "optimizer",
     "layer_decay",
     "embedding_lr_multiplier",
-    "warmup",
+    "warmup_share",
     "weight_decay",
     "grad_clip",
     "seed",

@@ -25,14 +25,14 @@ from cloze.flows.machine import slots
 from cloze.flows.run import status_file
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import run_tables
-from cloze.model.families.table import presets
+from cloze.model.families.registry import presets
 from cloze.model.train.plan import flops
 
 BOOKS = str(configs.samples_directory() / "books")
 CONFIG = f"""
 corpus: {{sources: [{{kind: books, path: {BOOKS}}}]}}
 vocab: {{size: 2000}}
-dataset: {{length: 64, copies: 4}}
+dataset: {{length: 64, mask_copies: 4}}
 pretrain: {{model: bert-tiny, steps: 100, global_batch: 16}}
 finetune: {{task: sst2, data: {configs.samples_directory() / "tasks" / "sentiment"}}}
 evaluate: {{data: {configs.samples_directory() / "tasks" / "sentiment"}}}

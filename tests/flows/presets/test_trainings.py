@@ -75,7 +75,7 @@ def test_roberta_albert_and_electra_have_their_papers_numbers(load: Load) -> Non
         True,
     ]
     assert values(roberta["vocab"], "kind", "size") == ["bpe", 50265]
-    assert values(roberta["dataset"], "pairing", "length", "copies") == ["full", 512, 1]
+    assert values(roberta["dataset"], "pairing", "length", "mask_copies") == ["full", 512, 1]
     assert values(albert["pretrain"], *said, "optimizer") == [125_000, 4096, 1.76e-3, 3125, "lamb"]
     assert values(albert["dataset"], "pairing", "masking", "length") == ["sop", "n-gram", 512]
     assert albert["pretrain"].config.model.family == "albert"  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ def test_deberta_spanbert_and_the_larger_ones_have_their_papers_numbers(load: Lo
         True,
     ]
     assert deberta["pretrain"].config.model.pretraining == "rtd"  # type: ignore[attr-defined]
-    assert values(deberta["dataset"], "pairing", "length", "mask_share", "budget") == [
+    assert values(deberta["dataset"], "pairing", "length", "mask_share", "mask_rounding") == [
         "full",
         512,
         1.0,
