@@ -182,18 +182,18 @@ def _train_shards(config: DatasetConfig, base: BaseDataset | None, rows: int) ->
 
 def headline(summary: Mapping[str, Any]) -> str:
     """Summarise rows, tokens read and shards; warn if there are few rows."""
-    told = (
+    text = (
         f"{summary['rows']:,} rows, {format_count(summary['tokens'])} tokens read, "
         f"{summary['shards']} shards"
     )
     few = summary["rows"] < FEW_ROWS
     return (
         (
-            f"{told}; warning: only {summary['rows']:,} rows to train on: see what the corpus "
+            f"{text}; warning: only {summary['rows']:,} rows to train on: see what the corpus "
             f"dropped, or give it more text"
         )
         if few
-        else told
+        else text
     )
 
 

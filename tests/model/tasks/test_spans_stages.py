@@ -134,7 +134,7 @@ def test_unanswerable_questions_alone_are_trained_on_and_scored(
     assert metrics["f1"] == metrics["exact_match"] == metrics["NoAns_f1"] == 1.0
     assert "HasAns_f1" not in metrics
     with pytest.raises(
-        DataError, match=r"train-v2\.0\.json holds unanswerable questions only; use the task squad2"
+        DataError, match=r"train-v2\.0\.json has unanswerable questions only; use the task squad2"
     ):
         files = {split: f"{split}-v2.0.json" for split in ("train", "dev")}
         finetune(
