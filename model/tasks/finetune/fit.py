@@ -14,7 +14,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
@@ -259,7 +259,7 @@ def fit(
     )  # before an engine shards them
     kept = execution.keep_checkpoints + config.keeps_best
     world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, kept))
-    engine = engines.choose(
+    engine = engines.choose_engine(
         execution.engine,
         execution.zero,
         world.size,
