@@ -266,7 +266,7 @@ def test_race_is_read_from_its_directories(tmp_path: Path) -> None:
         ({"options": ["ab", ["x", "y"]]}, "options lists of texts"),
         ({"options": [["x", "y"], ["x", 3]]}, "options lists of texts"),
         ({"options": [["x", ""], ["x", "y"]]}, "question 1: ending 2 is missing"),
-        ({"options": [["x"], ["x", "y"]]}, "question 1: 1 endings; give it two or more"),
+        ({"options": [["x"], ["x", "y"]]}, "question 1: 1 endings; at least two are needed"),
         ({"article": "  "}, "question 1: the context is empty"),
         ({"article": None}, "has no text 'article'"),
     ],
@@ -330,7 +330,10 @@ def test_files_of_ones_own_hold_endings_as_a_list_or_a_column_each(tmp_path: Pat
             "line 1: endings is not a list of endings",
         ),
         ({"context": "x", "endings": ["a", None], "label": 0}, "line 1: ending 2 is missing"),
-        ({"context": "x", "endings": ["a"], "label": 0}, "line 1: 1 endings; give it two or more"),
+        (
+            {"context": "x", "endings": ["a"], "label": 0},
+            "line 1: 1 endings; at least two are needed",
+        ),
         (
             {"context": "x", "endings": ["a", "b"], "label": 2},
             "line 1: label '2' is not one of 0, 1",

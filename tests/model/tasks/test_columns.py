@@ -1,5 +1,5 @@
 """Column files: every scheme is read as conlleval reads it and written back as it was; what is
-wrong is told with file and line.
+wrong is reported with file and line.
 """
 
 from __future__ import annotations

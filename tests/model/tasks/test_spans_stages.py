@@ -188,7 +188,9 @@ def test_answers_are_ranked_and_say_where_they_stand(tuned: Path, films: Path) -
     assert [ranked[0]["answer"] for ranked in found] == list(predictions.values())
     for (question, passage), ranked in zip(asked, found, strict=True):
         assert 3 <= len(ranked) <= 4
-        assert sum(answer["start"] is None for answer in ranked) == 1  # "no answer" is always told
+        assert (
+            sum(answer["start"] is None for answer in ranked) == 1
+        )  # "no answer" is always reported
         scores = [answer["score"] for answer in ranked]
         assert scores == sorted(scores, reverse=True)
         assert all(

@@ -1,4 +1,4 @@
-"""Tables of one's own: every format gives the same examples, and every fault is told with its
+"""Tables of one's own: every format gives the same examples, and every fault is reported with its
 place.
 """
 
@@ -118,8 +118,8 @@ def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path: Path)
         ("dev.tsv", b"", "dev.tsv is empty"),
         ("dev.csv", b"\n\n", "dev.csv is empty"),
         ("dev.jsonl", b"\n", "dev.jsonl is empty"),
-        ("dev.parquet", b"PAR1", "dev.parquet is no parquet file"),
-        ("dev.arrow", b"", "dev.arrow is no arrow file"),
+        ("dev.parquet", b"PAR1", "dev.parquet is not a valid parquet file"),
+        ("dev.arrow", b"", "dev.arrow is not a valid arrow file"),
         ("dev.tsv", b"\ntext\tlabel\nx\t1\n", "dev.tsv begins with an empty line"),
         ("dev.tsv", b"text\tlabel\n\n\n", "has a header but no examples"),
         ("dev.tsv", b"text\ttext\tlabel\nx\ty\t1\n", "line 1: two columns are called 'text'"),
@@ -137,7 +137,7 @@ def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path: Path)
         (
             "dev.jsonl",
             b'{"text": ["x"], "label": "a"}\n',
-            "line 1: the text is a list where a text belongs",
+            "line 1: the text is a list instead of a text",
         ),
         (
             "dev.jsonl",

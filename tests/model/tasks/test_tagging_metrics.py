@@ -125,4 +125,4 @@ def test_the_interval_holds_the_score_and_is_a_point_where_all_is_right():
     low, high = metrics.tagging_f1_interval(gold, predicted, 1, 200)
     assert low < metrics.tagging_scores(gold, predicted)["f1"] < high
     assert metrics.tagging_f1_interval(gold, gold, 1, 50) == [1.0, 1.0]
-    assert metrics.tagging_f1_interval([["O"]], [["O"]], 1, 5) == (0.0, 0.0)
+    assert metrics.tagging_f1_interval([["O"]], [["O"]], 1, 5) == [0.0, 0.0]
