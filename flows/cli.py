@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from cloze.core.errors import ClozeError, did_you_mean
-from cloze.flows.commands.option_overrides import emit
+from cloze.flows.commands.base.options import emit
 from cloze.flows.graph.stages import TABLE
 
 # Heading of `cloze --help` -> command -> its help line of at most 58 characters.
@@ -77,16 +77,17 @@ COMMANDS: dict[str, dict[str, str]] = {
 }
 # Modules of `cloze.flows.commands` with several commands; another command has its own module.
 MODULES = {
-    "run": "run nightly",
+    "run": "run plan",
     "run_control": "status logs cancel resume",
-    "plan": "plan plan-training",
+    "nightly": "nightly champion",
     "data_stages": "corpus explain train-filter embed-corpus semdedup vocab compare-vocab dataset"
     " inspect",
-    "model_stages": "pretrain merge finetune import export evaluate perplexity score-pairs",
+    "model_stages": "pretrain merge finetune import export evaluate perplexity score-pairs"
+    " plan-training",
     "inference": "fill-mask embed classify tag answer generate score",
-    "artifacts": "verify lineage champion",
-    "services": "ui deploy doctor fetch",
-    "help": "completion help",
+    "artifacts": "verify lineage",
+    "services": "ui deploy doctor",
+    "help_topics": "completion help",
 }
 HIDDEN = ("report", "submission")  # stages that read all nodes of a run; hidden from the help
 RENAMED = ("vectors", "score")  # stages whose command has another name
@@ -118,7 +119,7 @@ class CommandGroup(click.Group):
             return _load(cmd_name)
         if cmd_name not in HIDDEN and cmd_name not in _plugins():
             return None
-        from cloze.flows.commands.stage_command import stage_command
+        from cloze.flows.commands.base.stage_command import stage_command
 
         return stage_command(cmd_name)
 
@@ -132,7 +133,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from cloze.flows.commands.help import TOPICS
+        from cloze.flows.commands.help_topics import TOPICS
 
         table = {group: list(rows.items()) for group, rows in COMMANDS.items()}
         table[PLUGINS] = [(name, f"Build the artifact of stage {name}.") for name in _plugins()]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core import processes
-from cloze.core.errors import UsageError
-from cloze.flows.commands.option_overrides import emit, json_option
-from cloze.flows.commands.options import Count
+from cloze.flows.commands.base.field_options import Count
+from cloze.flows.commands.base.options import emit, json_option
 
 if TYPE_CHECKING:
     from cloze.core.artifacts.artifact import Verification
-    from cloze.flows.nightly.journal import Champion, Journal
 
 
 @click.command()
@@ -256,115 +252,3 @@ def _verdict(
             for place, one in found.items()
         },
     }
-
-
-@click.command()
-@click.option("--rollback", is_flag=True, help="Make the previous champion the champion again.")
-@click.option(
-    "--promote",
-    metavar="CHECKPOINT",
-    help="Make this checkpoint, or the newest one of a training, the champion.",
-)
-@click.option(
-    "--reason",
-    default="by hand",
-    show_default=True,
-    help="Reason for --promote or --rollback, for the history.",
-)
-@json_option
-def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) -> None:
-    """Show the champion and its history, or roll it back.
-
-    The lineage leads back to the source files.
-    """
-    from cloze.flows.graph import plan
-    from cloze.flows.nightly import champion as champions
-    from cloze.flows.nightly.journal import Journal
-
-    journal = Journal(plan.runs_directory())
-    if rollback and promote:
-        raise UsageError("--promote and --rollback exclude each other; give one of them")
-    if rollback:
-        champions.roll_back(journal, reason)
-    if promote:
-        champions.promote(journal, promote, reason)
-    notes = champions.try_to_sync(journal)
-    now = journal.champion()
-    content = _content(journal, now)
-    for sentence in notes:
-        click.echo(sentence, err=True)
-    if as_json:
-        emit(content)
-    else:
-        _show(content)
-
-
-def _content(journal: Journal, now: Champion | None) -> dict[str, Any]:
-    from cloze.flows.nightly import champion as champions
-
-    changes = journal.changes()
-    history = [
-        {
-            "time": change.time, "kind": change.kind, "champion": change.champion.describe,
-            "fingerprint": change.champion.key,
-            "replaced": change.replaced.describe if change.replaced else None, "why": change.why,
-        }
-        for change in changes
-    ]  # fmt: skip
-    name, version = os.environ.get("CLOZE_REGISTERED_MODEL") or "cloze", journal.version()
-    if now is None:
-        empty = dict.fromkeys(
-            ("checkpoint", "fingerprint", "run", "step", "since", "why", "replaced", "lineage")
-        )
-        return {"name": name, "version": None, **empty, "metrics": {}, "history": history}
-    replaced = changes[-1].replaced
-    return {
-        "name": name,
-        "version": version,
-        "checkpoint": champions.champion_path(journal, now),
-        "fingerprint": now.key,
-        "run": now.run,
-        "step": now.step,
-        "metrics": dict(now.scores),
-        "since": changes[-1].time,
-        "why": changes[-1].why,
-        "replaced": {"fingerprint": replaced.key, "run": replaced.run, "step": replaced.step}
-        if replaced
-        else None,
-        "history": history,
-        "lineage": lineage_tree(now.key, now.checkpoint),
-    }
-
-
-def _show(content: dict[str, Any]) -> None:
-
-    if content["fingerprint"] is None:
-        click.echo(
-            "No champion yet; `cloze nightly` evaluates what checkpoints there are and makes the "
-            "best one champion."
-        )
-        return
-    version = (
-        f", version {content['version']} of {content['name']} in MLflow"
-        if content["version"]
-        else ", not yet told to MLflow"
-    )
-    click.echo(f"{content['run']} step {content['step']:,}{version}")
-    click.echo(f"  since       {_time(content['since'])}")
-    click.echo(f"  why         {content['why']}")
-    if content["metrics"]:
-        click.echo(
-            f"  scores      "
-            f"{', '.join(f'{task} {score:.1f}' for task, score in content['metrics'].items())}"
-        )
-    click.echo(f"  checkpoint  {content['checkpoint'] or 'gone'}")
-    if len(content["history"]) > 1:
-        click.echo("\nbefore")
-        for change in reversed(content["history"][:-1]):
-            click.echo(f"  {_time(change['time'])}  {change['champion']}: {change['why']}")
-    click.echo("\nmade from")
-    print_tree(content["lineage"], 1)
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

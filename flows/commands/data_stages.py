@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.field_options import Count
+from cloze.flows.commands.base.options import (
     GroupedCommand,
     GroupedOption,
     OptionOverride,
@@ -18,8 +19,7 @@ from cloze.flows.commands.option_overrides import (
     parsing,
     weights,
 )
-from cloze.flows.commands.options import Count
-from cloze.flows.commands.stage_command import StageArguments, StageCommand, run_stage
+from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -1,6 +1,6 @@
 """Commands that use a checkpoint: fill-mask, embed, classify, tag, answer, generate, score.
 
-Options come from the config of the inference stage (`cloze.flows.commands.requests`). A command
+Options come from the config of the inference stage (`base/inference_command.py`). A command
 defines how a prediction is printed, and additional fields of a request.
 """
 
@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.option_overrides import emit
-from cloze.flows.commands.requests import STDIN, Answer, InferenceCommand, Request, requested
+from cloze.flows.commands.base.inference_command import (
+    STDIN,
+    Answer,
+    InferenceCommand,
+    Request,
+    requested,
+)
+from cloze.flows.commands.base.options import emit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,22 +1,29 @@
-"""Commands that train, convert and evaluate models: pretrain, merge, finetune, import, export,
-evaluate, perplexity, score-pairs."""
+"""Commands that plan, train, convert and evaluate models: `plan-training`, `pretrain` and so on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.field_options import Count, NameOf
+from cloze.flows.commands.base.options import (
+    GroupedCommand,
     GroupedOption,
     OptionOverride,
+    emit,
+    json_option,
     split_commas,
     weights,
 )
-from cloze.flows.commands.options import NameOf
-from cloze.flows.commands.stage_command import StageArguments, StageCommand, run_stage
+from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from cloze.core.stages.execute import BuildResult
 
 CORPUS = ("--corpus", "Corpus artifact, for tasks that are built from one.")
@@ -164,3 +171,95 @@ def _show_phenomena(result: BuildResult) -> dict[str, Any]:
         table.add_row(f"{100 * value:.1f}", terminal.ellipsized(name))
     Console(highlight=False).print(table)
     return {}
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PLANNER = "cloze.model.train.plan.training_plan:plan_training"
+WIDEST = 100
+
+
+def _option(
+    flag: str, text: str, kind: Any = str, metavar: str = "N", **settings: Any
+) -> Callable[[Command], Command]:
+    return click.option(flag, cls=GroupedOption, type=kind, help=text, metavar=metavar, **settings)
+
+
+@click.command("plan-training", cls=GroupedCommand)
+@click.argument("model", type=NameOf("cloze.model.families.table:presets", "PRESET"))
+@_option(
+    "--tokens", "Tokens to train on, without padding, such as 300e9.", Count(min=1), required=True
+)
+@_option(
+    "--gpus", "Number of GPUs. Default: this machine's CPU, or 1 with --gpu-type.", Count(min=1)
+)
+@_option("--gpu-type", "GPU model, such as h100 or a100-80.", metavar="NAME")
+@_option("--length", "Tokens per row. Default: 512, at most what the model reads.", Count(min=1))
+@_option("--global-batch", "Sequences per optimizer step. Default: the paper's.", Count(min=1))
+@_option("--vocab-size", "Vocabulary size. Default: the paper's.", Count(min=1))
+@_option(
+    "--mfu",
+    "Model FLOP utilization, as a share of the GPU's peak. Default: 0.4.",
+    click.FloatRange(min=0, min_open=True),
+    metavar="X",
+)
+@json_option
+def plan_training(as_json: bool, **values: Any) -> None:
+    """Estimate the memory and hours of a pretraining.
+
+    PRESET is a model preset. The plan prints each of its assumptions.
+    """
+    from rich.console import Console
+
+    from cloze.core.options import import_object
+    from cloze.flows.machine import slots
+
+    plan = import_object(PLANNER)(slots.machine().cpus, **values)
+    if as_json:
+        emit(plan)
+    else:
+        show(Console(highlight=False), plan)
+
+
+def show(out: Console, plan: Mapping[str, Any]) -> None:
+    """Print a training plan in at most 100 columns."""
+    from rich.markup import escape
+
+    from cloze.core.humanize import format_bytes, format_count, format_duration
+    from cloze.flows.views.terminal import table_of
+
+    hardware, chosen = plan["hardware"], plan["chosen"]
+    gpus = f"{hardware['gpus']:,}" if hardware["gpus"] else "this machine's"
+    size = f"{format_count(plan['parameters'])} parameters"
+    out.print(f"[bold]{escape(plan['model'])}[/], {size}, on {gpus} {hardware['name']}")
+    rows = f"{plan['global_batch']:,} sequences of {plan['length']:,} tokens"
+    out.print(f"{plan['steps']:,} steps of {rows}: {format_count(plan['tokens'])} tokens\n")
+    columns = ["ZeRO", "recomputed", "rows x passes", "memory", "hours", "GPU-hours"]
+    table = table_of(columns, right=columns, title="largest micro-batch that fits, by ZeRO stage")
+    for way in plan["ways"]:
+        cells = [
+            str(way["zero"]),
+            "yes" if way["activation_checkpointing"] else "no",
+            f"{way['micro_batch']:,} x {way['accumulation']:,}",
+            format_bytes(way["memory"]["total"]),
+            _hours(way["hours"]),
+            _hours(way["gpu_hours"]),
+        ]
+        is_chosen = all(way[name] == chosen[name] for name in way)
+        table.add_row(*(f"[bold]{cell}[/]" for cell in cells) if is_chosen else cells)
+    out.print(table)
+    time = f"{format_duration(3600 * chosen['hours'])} at {chosen['mfu']:.0%} of the peak"
+    out.print(f"\n{time}; a checkpoint takes {format_bytes(plan['checkpoint_bytes'])}.\n")
+    width = min(out.width, WIDEST)
+    # keep an option and its value on one line
+    options = re.sub(" (?!--)", "\N{NO-BREAK SPACE}", chosen["command"])
+    lines = textwrap.wrap(options, width - 10, break_on_hyphens=False)
+    command = " \\\n        ".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+    out.print(f"    {command}\n", soft_wrap=True, markup=False)
+    for mark, name in (("careful: ", "warnings"), ("- ", "assumptions")):
+        for sentence in plan[name]:
+            out.print(textwrap.fill(mark + sentence, width, subsequent_indent="  "), markup=False)
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -11,13 +11,12 @@ import click
 from click.shell_completion import CompletionItem
 from rich.markup import escape
 
-from cloze.flows.commands.option_overrides import emit, json_option
+from cloze.flows.commands.base.options import emit, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloze.core.stages.execute import BuildResult
-    from cloze.flows.nightly.result import NightlyResult
     from cloze.flows.run.session import RunParameters, RunSession
 
 
@@ -155,6 +154,18 @@ def run(as_json: bool, dry_run: bool, prefect: bool | None, **values: Any) -> No
     start(session, prefect=prefect, as_json=as_json)
 
 
+@click.command()
+@run_options
+def plan(as_json: bool, **values: Any) -> None:
+    """Show which stages would run, why, and at what cost.
+
+    CONFIG is a YAML file, or a preset such as demo.
+    """
+    from cloze.flows.run.session import RunSession
+
+    show_plan(RunSession(parameters_of(**values)), as_json)
+
+
 def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
     """Run a session to its end and print the results.
 
@@ -266,119 +277,3 @@ def _is_unreachable(error: Exception) -> bool:
     return isinstance(error, kinds) or any(
         base.__name__ == "HTTPError" for base in type(error).__mro__
     )
-
-
-@click.command()
-@click.argument("config", default="night")
-@set_option
-@click.option(
-    "--since",
-    metavar="WHEN",
-    help=(
-        "Evaluate the checkpoints written since then: 2026-11-20, 36h or 7d. Default: since the "
-        "last night."
-    ),
-)
-@click.option(
-    "-n", "--dry-run", "dry_run", is_flag=True, help="Print what would be evaluated, and exit."
-)
-@json_option
-def nightly(
-    config: str, overrides: dict[str, Any], since: str | None, dry_run: bool, as_json: bool
-) -> None:
-    """Evaluate new checkpoints against the champion.
-
-    Also draws the trend page. CONFIG is a YAML file with a section night, or the config of any run.
-    Default: the built-in suite.
-    """
-    from cloze.flows.graph.schedule import combine_errors
-    from cloze.flows.nightly import nightly_run, suite
-
-    wanted = suite.load(config, overrides)
-    if dry_run:
-        shown = nightly_run.preview(wanted, since)
-        if as_json:
-            emit(shown)
-        else:
-            _show_preview(shown)
-        return
-    outcome = nightly_run.nightly_run(wanted, since=since)
-    _show(outcome)
-    if as_json:
-        emit(outcome.as_json())
-    if outcome.errors:
-        raise combine_errors(outcome.errors)
-
-
-def _show_preview(preview: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from cloze.core.humanize import format_duration
-    from cloze.flows.views import terminal
-
-    out = Console(highlight=False)
-    champion = preview["champion"]
-    out.print(
-        f"champion: {champion['run']} step {champion['step']:,}"
-        if champion
-        else "champion: none yet"
-    )
-    if not preview["new"]:
-        out.print("Nothing new: no checkpoint has come.")
-        return
-    table = terminal.table_of(("new checkpoint", "step", "what"), right=("step",))
-    for found in preview["new"]:
-        what = next(
-            (word for word in ("chosen", "waiting") if found["key"] in preview[word]), "passed over"
-        )
-        table.add_row(
-            found["run"],
-            f"{found['step']:,}",
-            {"chosen": "evaluate", "waiting": "wait for the next night"}.get(what, what),
-        )
-    out.print(table)
-    todo = [node for node in preview["nodes"] if not node["cached"]]
-    known = [node["seconds"] for node in todo if node["seconds"] is not None]
-    took = (
-        f"; the last time they took {format_duration(sum(known))}"
-        if todo and len(known) == len(todo)
-        else ""
-    )
-    out.print(f"\n{len(todo)} of {len(preview['nodes'])} nodes would run{took}.")
-
-
-def _show(outcome: NightlyResult) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
-    from cloze.core.humanize import format_number
-    from cloze.flows.views import terminal
-
-    out = Console(stderr=True, highlight=False)
-    if outcome.evaluated:
-        tasks = list(
-            dict.fromkeys(task for result in outcome.evaluated for task in result["scores"])
-        )
-        out.print()
-        table = terminal.table_of(
-            ("checkpoint", "step", *tasks, "perplexity"), right=("step", *tasks, "perplexity")
-        )
-        for result in outcome.evaluated:
-            scores = [result["scores"].get(task) for task in tasks]
-            shown = [
-                f"{100 * score['mean']:.1f} ± {100 * score['deviation']:.1f}" if score else "–"
-                for score in scores
-            ]
-            perplexity = (
-                "–" if result["perplexity"] is None else format_number(result["perplexity"])
-            )
-            table.add_row(result["run"], f"{result['step']:,}", *shown, perplexity)
-        out.print(table)
-        out.print()
-    out.print(f"{escape(outcome.told)}.", soft_wrap=True)
-    if outcome.decision:
-        out.print(escape(outcome.decision.why), soft_wrap=True)
-    if outcome.champion:
-        out.print(f"champion: {escape(outcome.champion.describe)}")
-    if outcome.trend:
-        out.print(f"trend: {outcome.trend}", soft_wrap=True, markup=False)

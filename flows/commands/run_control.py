@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.option_overrides import GroupedCommand, emit, json_option
-from cloze.flows.commands.run import PREFECT
-from cloze.flows.commands.stage_command import (
+from cloze.flows.commands.base.options import GroupedCommand, emit, json_option
+from cloze.flows.commands.base.stage_command import (
     BEAM,
     OF_EXECUTION,
     RUN_ONLY_FIELDS,
     StageArguments,
     run_stage,
 )
+from cloze.flows.commands.run import PREFECT
 
 if TYPE_CHECKING:
     from cloze.flows.run.session import RunParameters
@@ -87,7 +87,7 @@ class _Resume(GroupedCommand):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not any((parameter.name or "").startswith(OF_EXECUTION) for parameter in self.params):
-            from cloze.flows.commands.options import execution_options
+            from cloze.flows.commands.base.field_options import execution_options
 
             unread = BEAM | RUN_ONLY_FIELDS
             self.params += execution_options(OF_EXECUTION, "", lambda name: name not in unread)

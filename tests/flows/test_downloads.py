@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import ClozeError, DataError
-from cloze.flows.commands import downloads
+from cloze.flows.commands import fetch as downloads
 from tests.flows.test_cli import cloze
 
 BODY = bytes(range(256)) * 2000

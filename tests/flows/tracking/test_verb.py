@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cloze.flows.commands.stage_command import stage_command
+from cloze.flows.commands.base.stage_command import stage_command
 from tests.flows.tracking.test_records import Told
 
 LINE = {"step": 3, "learning_rate": 0.5, "loss": 2.5}

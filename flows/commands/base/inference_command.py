@@ -28,14 +28,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.help import Place
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.options import (
     JSON_HELP,
     GroupedCommand,
     GroupedOption,
     OptionOverride,
     emit,
 )
+from cloze.flows.commands.base.placement import Place
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -120,7 +120,7 @@ class InferenceCommand(GroupedCommand):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self._complete:
-            from cloze.flows.commands.options import field_options
+            from cloze.flows.commands.base.field_options import field_options
             from cloze.flows.graph import stages
 
             self._complete = True

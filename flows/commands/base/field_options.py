@@ -14,14 +14,14 @@ from pydantic import BaseModel
 from cloze.core.config import InputPathMark, field_types
 from cloze.core.humanize import parse_count, parse_duration
 from cloze.core.options import field_docs, import_object
-from cloze.flows.commands.help import EXECUTION, Place, places
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.options import (
     OTHER,
     GroupedOption,
     OptionOverride,
     named_values,
     parsing,
 )
+from cloze.flows.commands.base.placement import EXECUTION, Place, places
 
 LONGEST_LIST = 10  # longest list of names in a metavar
 

@@ -1,14 +1,15 @@
-"""Shared parts of commands: `--json`, options with headings, option spelling, and value parsers."""
+"""Shared parts of commands: `--json`, options under headings, spelling, parsers, completion."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 JSON_HELP = "Print one JSON object on standard output, also for an error."
 
@@ -19,6 +20,27 @@ def emit(value: Mapping[str, Any]) -> None:
     """Print the `--json` object on one line."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
+
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def complete_from(names: Callable[[click.Context], Iterable[str]], kind: str = "") -> Completer:
+    """Return the completion of an argument from a function that lists its values.
+
+    Args:
+        names: function that lists the values.
+        kind: `file` or `dir`: paths are completed, too.
+    """
+
+    def complete(
+        ctx: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        del parameter
+        items = [CompletionItem(name) for name in names(ctx) if name.startswith(incomplete)]
+        return [*items, CompletionItem(incomplete, type=kind)] if kind else items
+
+    return complete
 
 
 INPUTS, GENERAL, OTHER = "Inputs", "General", "Other"

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.help import STAGES, Place, places
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.options import (
     INPUTS,
     JSON_HELP,
     GroupedCommand,
@@ -24,6 +23,7 @@ from cloze.flows.commands.option_overrides import (
     OptionOverride,
     emit,
 )
+from cloze.flows.commands.base.placement import STAGES, Place, places
 
 if TYPE_CHECKING:
     from cloze.core.stages.execute import BuildResult
@@ -133,7 +133,7 @@ class StageCommand(GroupedCommand):
         return super().get_params(ctx)
 
     def _options(self) -> Iterator[click.Parameter]:
-        from cloze.flows.commands.options import execution_options, field_options
+        from cloze.flows.commands.base.field_options import execution_options, field_options
         from cloze.flows.graph import stages
 
         stage = stages.stage(self.stage)
