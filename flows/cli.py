@@ -1,4 +1,4 @@
-"""The `cloze` command: a table of commands that are loaded lazily, and the handling of errors.
+"""The `cloze` command: a table of lazily loaded commands, and the handling of errors.
 
 A command is a function in `flows/commands/` and one line in the table below. This module imports
 nothing heavy: `cloze --help` must answer at once. Errors become one sentence and an exit code.
@@ -119,9 +119,9 @@ class CommandGroup(click.Group):
             return _load(cmd_name)
         if cmd_name not in HIDDEN and cmd_name not in _plugins():
             return None
-        from cloze.flows.commands.base.stage_command import stage_command
+        from cloze.flows.commands.base.stage_command import StageCommand
 
-        return stage_command(cmd_name)
+        return StageCommand(cmd_name, stage=cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -158,11 +158,26 @@ def _plugins() -> list[str]:
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the reasons of decisions, full paths.")
 @click.option("--debug", is_flag=True, help="Print tracebacks.")
 @click.version_option(package_name="cloze-pretraining")
-def cloze(debug: bool) -> None:
+def cloze(quiet: bool, verbose: bool, debug: bool) -> None:
     """Pretrain, fine-tune and evaluate BERT-family encoders from raw text."""
-    del debug  # `main` reads it, before or after the command
+    del debug  # `main` reads it
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other; give one of them")
+
+
+GLOBAL_FLAGS = ("-q", "--quiet", "-v", "--verbose", "--debug")  # before or after the command
+
+
+def _flags_first(arguments: list[str]) -> list[str]:
+    """Move the global flags before the command; after `--`, arguments keep their place."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    flags = [argument for argument in arguments[:end] if argument in GLOBAL_FLAGS]
+    rest = [argument for argument in arguments[:end] if argument not in GLOBAL_FLAGS]
+    return [*flags, *rest, *arguments[end:]]
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -173,14 +188,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code; `cloze help exit-codes` lists them."""
     from cloze.core.errors import describe_os_error
 
-    given = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
-    fail = functools.partial(_fail, debug=debug, as_json="--json" in given)
+    arguments = _flags_first(sys.argv[1:] if arguments is None else arguments)
+    fail = functools.partial(_fail, debug="--debug" in arguments, as_json="--json" in arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         # the argument of `ctx.exit`, else None
-        code = cloze.main(given, prog_name="cloze", standalone_mode=False)
+        code = cloze.main(arguments, prog_name="cloze", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         return fail(error, error.format_message(), error.exit_code if error.exit_code != 1 else 2)
@@ -197,13 +210,13 @@ def main(arguments: list[str] | None = None) -> int:
         return fail(error, f"{type(error).__name__}: {error} ({hint})", 1)
 
 
-def _fail(error: BaseException, sentence: str, code: int, *, debug: bool, as_json: bool) -> int:
+def _fail(error: BaseException, message: str, code: int, *, debug: bool, as_json: bool) -> int:
     if debug:
         traceback.print_exc()
-    sentence = " ".join(sentence.split())
-    sys.stderr.write(f"cloze: {sentence}\n")
+    message = " ".join(message.split())
+    sys.stderr.write(f"cloze: {message}\n")
     if as_json:
-        emit({"error": {"type": type(error).__name__, "message": sentence, "exit_code": code}})
+        emit({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})
     return code
 
 

@@ -72,7 +72,7 @@ PRETRAIN = StageCommand(
 MERGE = StageCommand(
     "merge",
     stage="merge",
-    arguments=("checkpoint",),
+    positional=("checkpoint",),
     help="Average the last checkpoints of a pretraining.\n\nCHECKPOINT is the artifact of a"
     " pretraining.",
 )
@@ -98,14 +98,14 @@ FINETUNE = StageCommand(
 IMPORT = StageCommand(
     "import",
     stage="import",
-    arguments=("directory",),
+    positional=("directory",),
     help="Convert a Hugging Face model into a checkpoint.\n\nDIRECTORY is the model's directory.",
 )
 
 EXPORT = StageCommand(
     "export",
     stage="export",
-    arguments=("checkpoint",),
+    positional=("checkpoint",),
     help="Convert a checkpoint into a Hugging Face model, and check that its outputs stay equal.",
 )
 
@@ -131,32 +131,36 @@ PERPLEXITY = StageCommand(
     metavar="FILE",
     help="Also write the predictions to this file, in the task's official format.",
 )
-def evaluate(given: StageArguments, predictions: str | None) -> None:
+def evaluate(arguments: StageArguments, predictions: str | None) -> None:
     """Score a fine-tuned checkpoint on labelled data."""
 
-    def copy(result: BuildResult) -> dict[str, Any]:
+    def copy_predictions(result: BuildResult) -> dict[str, Any]:
         from cloze.core import storage
 
         if predictions is None:
             return {}
-        made = storage.join(result.artifact, str(result.manifest.summary["predictions"]))
-        with storage.open_input(made) as handle:
+        path = storage.join(result.artifact, str(result.manifest.summary["predictions"]))
+        with storage.open_input(path) as handle:
             storage.write_bytes(predictions, handle.read())
         return {"predictions": predictions}
 
-    run_stage(given, copy)
+    run_stage(arguments, copy_predictions)
 
 
 @click.command(
-    "score-pairs", cls=StageCommand, stage="score", arguments=("checkpoint", "data"), transient=True
+    "score-pairs",
+    cls=StageCommand,
+    stage="score",
+    positional=("checkpoint", "data"),
+    transient=True,
 )
-def score_pairs(given: StageArguments) -> None:
+def score_pairs(arguments: StageArguments) -> None:
     """Score minimal pairs, such as those of BLiMP.
 
     The score is the share of pairs whose good sentence has the higher probability. DATA is a
     .jsonl, .tsv or .csv file, or a directory of them.
     """
-    run_stage(given, None if given.as_json else _show_phenomena)
+    run_stage(arguments, None if arguments.as_json else _show_phenomena)
 
 
 def _show_phenomena(result: BuildResult) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,15 +12,17 @@ import click
 from cloze.core.errors import UsageError
 from cloze.flows.commands.artifacts import lineage_tree, print_tree
 from cloze.flows.commands.base.options import emit, json_option
-from cloze.flows.commands.run import set_option
+from cloze.flows.commands.run import complete_config, set_option
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from cloze.flows.nightly.journal import Champion, Journal
     from cloze.flows.nightly.result import NightlyResult
 
 
 @click.command()
-@click.argument("config", default="night")
+@click.argument("config", default="night", shell_complete=complete_config)
 @set_option
 @click.option(
     "--since",
@@ -44,20 +47,20 @@ def nightly(
     from cloze.flows.graph.schedule import combine_errors
     from cloze.flows.nightly import nightly_run, suite
 
-    wanted = suite.load(config, overrides)
+    evaluations = suite.load(config, overrides)
     if dry_run:
-        shown = nightly_run.preview(wanted, since)
+        preview = nightly_run.preview(evaluations, since)
         if as_json:
-            emit(shown)
+            emit(preview)
         else:
-            _show_preview(shown)
+            _show_preview(preview)
         return
-    outcome = nightly_run.nightly_run(wanted, since=since)
-    _show(outcome)
+    result = nightly_run.nightly_run(evaluations, since=since)
+    _show_result(result)
     if as_json:
-        emit(outcome.as_json())
-    if outcome.errors:
-        raise combine_errors(outcome.errors)
+        emit(result.as_json())
+    if result.errors:
+        raise combine_errors(result.errors)
 
 
 def _show_preview(preview: dict[str, Any]) -> None:
@@ -67,71 +70,63 @@ def _show_preview(preview: dict[str, Any]) -> None:
     from cloze.flows.views import terminal
 
     out = Console(highlight=False)
-    champion = preview["champion"]
-    out.print(
-        f"champion: {champion['run']} step {champion['step']:,}"
-        if champion
-        else "champion: none yet"
-    )
+    now = preview["champion"]
+    out.print(f"champion: {now['run']} step {now['step']:,}" if now else "champion: none yet")
     if not preview["new"]:
-        out.print("Nothing new: no checkpoint has come.")
+        out.print("Nothing to evaluate: there are no new checkpoints.")
         return
+    plans = {
+        **dict.fromkeys(preview["waiting"], "wait for the next night"),
+        **dict.fromkeys(preview["chosen"], "evaluate"),
+    }
     table = terminal.table_of(("new checkpoint", "step", "what"), right=("step",))
-    for found in preview["new"]:
-        what = next(
-            (word for word in ("chosen", "waiting") if found["key"] in preview[word]), "passed over"
-        )
-        table.add_row(
-            found["run"],
-            f"{found['step']:,}",
-            {"chosen": "evaluate", "waiting": "wait for the next night"}.get(what, what),
-        )
+    for checkpoint in preview["new"]:
+        what = plans.get(checkpoint["key"], "skip")
+        table.add_row(checkpoint["run"], f"{checkpoint['step']:,}", what)
     out.print(table)
-    todo = [node for node in preview["nodes"] if not node["cached"]]
-    known = [node["seconds"] for node in todo if node["seconds"] is not None]
-    took = (
-        f"; the last time they took {format_duration(sum(known))}"
-        if todo and len(known) == len(todo)
-        else ""
-    )
-    out.print(f"\n{len(todo)} of {len(preview['nodes'])} nodes would run{took}.")
+    nodes = [node for node in preview["nodes"] if not node["cached"]]
+    seconds = [node["seconds"] for node in nodes if node["seconds"] is not None]
+    is_known = nodes and len(seconds) == len(nodes)
+    took = f"; they took {format_duration(sum(seconds))} the last time" if is_known else ""
+    out.print(f"\n{len(nodes)} of {len(preview['nodes'])} nodes would run{took}.")
 
 
-def _show(outcome: NightlyResult) -> None:
-    from rich.console import Console
+def _show_result(result: NightlyResult) -> None:
     from rich.markup import escape
 
+    from cloze.flows.views import terminal
+
+    out = terminal.console()
+    if result.evaluated:
+        out.print()
+        out.print(_score_table(result.evaluated))
+        out.print()
+    out.print(f"{escape(result.told)}.", soft_wrap=True)
+    if result.decision:
+        out.print(escape(result.decision.why), soft_wrap=True)
+    if result.champion:
+        out.print(f"champion: {escape(result.champion.describe)}")
+    if result.trend:
+        out.print(f"trend: {result.trend}", soft_wrap=True, markup=False)
+
+
+def _score_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of the scores of evaluated checkpoints, in hundredths."""
     from cloze.core.humanize import format_number
     from cloze.flows.views import terminal
 
-    out = Console(stderr=True, highlight=False)
-    if outcome.evaluated:
-        tasks = list(
-            dict.fromkeys(task for result in outcome.evaluated for task in result["scores"])
-        )
-        out.print()
-        table = terminal.table_of(
-            ("checkpoint", "step", *tasks, "perplexity"), right=("step", *tasks, "perplexity")
-        )
-        for result in outcome.evaluated:
-            scores = [result["scores"].get(task) for task in tasks]
-            shown = [
-                f"{100 * score['mean']:.1f} ± {100 * score['deviation']:.1f}" if score else "–"
-                for score in scores
-            ]
-            perplexity = (
-                "–" if result["perplexity"] is None else format_number(result["perplexity"])
-            )
-            table.add_row(result["run"], f"{result['step']:,}", *shown, perplexity)
-        out.print(table)
-        out.print()
-    out.print(f"{escape(outcome.told)}.", soft_wrap=True)
-    if outcome.decision:
-        out.print(escape(outcome.decision.why), soft_wrap=True)
-    if outcome.champion:
-        out.print(f"champion: {escape(outcome.champion.describe)}")
-    if outcome.trend:
-        out.print(f"trend: {outcome.trend}", soft_wrap=True, markup=False)
+    tasks = list(dict.fromkeys(task for row in rows for task in row["scores"]))
+    columns = ("step", *tasks, "perplexity")
+    table = terminal.table_of(("checkpoint", *columns), right=columns)
+    for row in rows:
+        scores = [row["scores"].get(task) for task in tasks]
+        cells = [
+            f"{100 * score['mean']:.1f} ± {100 * score['deviation']:.1f}" if score else "–"
+            for score in scores
+        ]
+        perplexity = "–" if row["perplexity"] is None else format_number(row["perplexity"])
+        table.add_row(row["run"], f"{row['step']:,}", *cells, perplexity)
+    return table
 
 
 @click.command()
@@ -156,6 +151,8 @@ def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) ->
     from cloze.flows.graph import plan
     from cloze.flows.nightly import champion as champions
     from cloze.flows.nightly.journal import Journal
+    from cloze.flows.run.targets import resolve_path
+    from cloze.flows.views import terminal
 
     journal = Journal(plan.runs_directory())
     if rollback and promote:
@@ -163,19 +160,17 @@ def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) ->
     if rollback:
         champions.roll_back(journal, reason)
     if promote:
-        champions.promote(journal, promote, reason)
-    notes = champions.try_to_sync(journal)
-    now = journal.champion()
-    content = _content(journal, now)
-    for sentence in notes:
-        click.echo(sentence, err=True)
+        champions.promote(journal, resolve_path(promote), reason)
+    for note in champions.try_to_sync(journal):
+        terminal.console().print(note, markup=False, soft_wrap=True)
+    content = _champion_content(journal, journal.champion())
     if as_json:
         emit(content)
     else:
-        _show(content)
+        _show_champion(content)
 
 
-def _content(journal: Journal, now: Champion | None) -> dict[str, Any]:
+def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
     from cloze.flows.nightly import champion as champions
 
     changes = journal.changes()
@@ -212,28 +207,25 @@ def _content(journal: Journal, now: Champion | None) -> dict[str, Any]:
     }
 
 
-def _show(content: dict[str, Any]) -> None:
-
+def _show_champion(content: dict[str, Any]) -> None:
     if content["fingerprint"] is None:
         click.echo(
-            "No champion yet; `cloze nightly` evaluates what checkpoints there are and makes the "
-            "best one champion."
+            "No champion yet. `cloze nightly` evaluates the checkpoints and makes the best one the"
+            " champion."
         )
         return
     version = (
         f", version {content['version']} of {content['name']} in MLflow"
         if content["version"]
-        else ", not yet told to MLflow"
+        else ", not yet registered in MLflow"
     )
     click.echo(f"{content['run']} step {content['step']:,}{version}")
     click.echo(f"  since       {_time(content['since'])}")
     click.echo(f"  why         {content['why']}")
     if content["metrics"]:
-        click.echo(
-            f"  scores      "
-            f"{', '.join(f'{task} {score:.1f}' for task, score in content['metrics'].items())}"
-        )
-    click.echo(f"  checkpoint  {content['checkpoint'] or 'gone'}")
+        scores = ", ".join(f"{task} {score:.1f}" for task, score in content["metrics"].items())
+        click.echo(f"  scores      {scores}")
+    click.echo(f"  checkpoint  {content['checkpoint'] or 'deleted'}")
     if len(content["history"]) > 1:
         click.echo("\nbefore")
         for change in reversed(content["history"][:-1]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +38,21 @@ def complete_from(names: Callable[[click.Context], Iterable[str]], kind: str = "
         ctx: click.Context, parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         del parameter
-        items = [CompletionItem(name) for name in names(ctx) if name.startswith(incomplete)]
+        items = []
+        with suppress(Exception):  # a traceback would garble the prompt
+            items = [CompletionItem(name) for name in names(ctx) if name.startswith(incomplete)]
         return [*items, CompletionItem(incomplete, type=kind)] if kind else items
 
     return complete
+
+
+def _target_names(ctx: click.Context) -> list[str]:
+    from cloze.flows.run import targets
+
+    return targets.target_names(in_any_run=ctx.info_name == "logs")
+
+
+complete_targets = complete_from(_target_names, "file")
 
 
 INPUTS, GENERAL, OTHER = "Inputs", "General", "Other"
