@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import get_completion_class
 
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.options import import_object
-from cloze.flows.commands.base.options import HELP_ALL, emit, json_option
+from cloze.flows.commands.base.options import HELP_ALL, complete_from, emit, json_option
 
 
 def _models() -> str:
@@ -24,7 +24,7 @@ def _models() -> str:
             config.num_attention_heads,
             config.max_position_embeddings,
         )
-        rows.append((name, config.family, *(str(size) for size in sizes)))
+        rows.append((name, config.family, *map(str, sizes)))
     return _columns(rows)
 
 
@@ -53,14 +53,18 @@ once.
     matrix: {task: [sst2, mrpc], seed: [1, 2]}    one instance per combination
   run: {workers: 4, processes: 2}      execution options of all nodes; a section may have its own
 
+`when: available` in a section leaves out nodes whose files do not exist; `when: never`, all.
+
 `cloze run CONFIG --set SECTION.KEY=VALUE` overrides a field. docs/reference has all keys."""
 
 TARGETS = """\
-cancel, logs and resume take a TARGET:
+status, logs, cancel, resume, lineage and verify take a TARGET:
 
-  RUN           a run by name, such as demo
-  RUN/NODE      a node of a run, such as demo/finetune@sst2-1 (logs)
-  DIRECTORY     the directory of an artifact
+  RUN           a run, by name (demo) or directory (runs/demo)
+  RUN/NODE      a node of a run, such as demo/finetune@sst2-1; demo/finetune: all nodes of a stage
+  DIRECTORY     the directory of an artifact or of a checkpoint, or its URL
+
+Inputs of stages, such as --checkpoint, take RUN/NODE and directories.
 
 --from, --only, --until and --force-node take the nodes of a config, or patterns such as
 finetune@*."""
@@ -126,15 +130,10 @@ def _subjects(ctx: click.Context) -> list[str]:
     return [*(group.list_commands(ctx) if isinstance(group, click.Group) else ()), *TOPICS]
 
 
-def _complete(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    del parameter
-    return [CompletionItem(name) for name in _subjects(ctx) if name.startswith(incomplete)]
-
-
 @click.command("help")
-@click.argument("subject", required=False, metavar="[COMMAND|TOPIC]", shell_complete=_complete)
+@click.argument(
+    "subject", required=False, metavar="[COMMAND|TOPIC]", shell_complete=complete_from(_subjects)
+)
 @click.argument("option", required=False, metavar="[OPTION]")
 @json_option
 @click.pass_context
@@ -151,14 +150,14 @@ def help_(ctx: click.Context, subject: str | None, option: str | None, as_json: 
         text = topic if isinstance(topic, str) else topic()
     else:
         command: Any = root.command
-        found = command.get_command(ctx, subject)
-        if found is None:
+        named = command.get_command(ctx, subject)
+        if named is None:
             raise UsageError(
                 f"no command or topic {subject!r}; {did_you_mean(subject, _subjects(ctx))}"
             )
-        inner = click.Context(found, info_name=subject, parent=root)
+        inner = click.Context(named, info_name=subject, parent=root)
         inner.meta[HELP_ALL] = option or ""
-        text = found.get_help(inner)
+        text = named.get_help(inner)
     if as_json:
         emit({"help": text})
     else:
@@ -174,9 +173,9 @@ def completion(ctx: click.Context, shell: str, as_json: bool) -> None:
 
     For bash and zsh: eval "$(cloze completion bash)". For fish: cloze completion fish | source.
     """
-    found = get_completion_class(shell)
-    assert found is not None
-    script = found(ctx.find_root().command, {}, "cloze", "_CLOZE_COMPLETE").source()
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    script = completion_class(ctx.find_root().command, {}, "cloze", "_CLOZE_COMPLETE").source()
     if as_json:
         emit({"completion": script})
     else:

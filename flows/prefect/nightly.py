@@ -83,7 +83,7 @@ def nightly_evaluation(
     if outcome.errors:
         return Failed(
             message=redact(
-                f"{schedule.sentence(schedule.combine_errors(outcome.errors))}; trend: file://"
+                f"{schedule.describe_error(schedule.combine_errors(outcome.errors))}; trend: file://"
                 f"{outcome.trend}"
             )
         )

@@ -127,7 +127,7 @@ class GroupedCommand(click.Command):
         return super().get_params(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        wanted: str | None = ctx.meta.get(HELP_ALL)
+        query: str | None = ctx.meta.get(HELP_ALL)
         rows: dict[str, list[tuple[str, str]]] = {}
         total = shown = 0
         groups = []
@@ -138,7 +138,7 @@ class GroupedCommand(click.Command):
             group = getattr(parameter, "group", GENERAL)
             groups.append(group)
             total += 1
-            if _is_wanted(wanted, group, record, getattr(parameter, "common", True)):
+            if _matches(query, group, record, getattr(parameter, "common", True)):
                 rows.setdefault(group, []).append(record)
                 shown += 1
         for group in sorted(rows, key=(GENERAL, OTHER).__contains__):
@@ -154,10 +154,11 @@ class GroupedCommand(click.Command):
             )
 
 
-def _is_wanted(wanted: str | None, group: str, record: tuple[str, str], common: bool) -> bool:
-    if not wanted:
-        return common or wanted is not None
-    return wanted.lower() in group.lower() or wanted.lower() in " ".join(record).lower()
+def _matches(query: str | None, group: str, record: tuple[str, str], is_common: bool) -> bool:
+    """Check whether help shows an option: by query; for "" all, for None the common ones."""
+    if not query:
+        return is_common or query is not None
+    return query.lower() in f"{group} {' '.join(record)}".lower()
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -204,30 +205,31 @@ def named_values(
     """Return the parser of `NAME=VALUE` texts; its errors show `example`."""
 
     def parse(texts: tuple[str, ...]) -> dict[str, str]:
-        found = {}
+        values = {}
         for text in texts:
             name, _, value = text.partition("=")
             if not name or not value:
                 raise ValueError(f"{text!r} must look like {names}, such as {example}")
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     return parse
 
 
 def weights(texts: tuple[str, ...]) -> dict[str, float]:
     """Parse `wiki=2`, `books=1` or `wiki=2,books=1` into weights by name."""
-    found: dict[str, float] = {}
-    for name, value in named_values("wiki=2", "NAME=WEIGHT")(tuple(split_commas(texts))).items():
+    parse = named_values("wiki=2", "NAME=WEIGHT")
+    numbers: dict[str, float] = {}
+    for name, value in parse(tuple(split_commas(texts))).items():
         try:
-            found[name] = float(value)
+            numbers[name] = float(value)
         except ValueError:
             raise ValueError(
                 f"the weight of {name} ({value!r}) is not a number; write wiki=2"
             ) from None
-    return found
+    return numbers
 
 
 def split_commas(texts: tuple[str, ...]) -> Iterator[str]:
     """Split texts at commas: `mlm,nsp` becomes mlm and nsp."""
-    return (part for text in texts for part in text.split(","))
+    return (word for text in texts for word in text.split(","))

@@ -24,8 +24,7 @@ EXECUTION = {
     "Checkpoints": "*checkpoint_every checkpoint_minutes keep_checkpoints",
     "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
     "Processes and hosts": "*processes *launcher *hostfile nodes remote_python"
-    " ssh_options"
-    " slurm_options kubernetes_options device gpu_ids threads",
+    " ssh_options slurm_options kubernetes_options device gpu_ids threads",
     "Failures": "restarts min_nodes min_processes timeout_minutes grace_seconds hang_seconds",
     "Beam": "*workers *runner flink_master worker_pool beam_options dedup_in_memory_documents",
 }
@@ -115,9 +114,9 @@ STAGES: dict[str, Mapping[str, str]] = {
 
 def places(stage: str, more: Mapping[str, str] = EXECUTION) -> dict[str, Place]:
     """Return the place of each field of a stage and of `more`, in the order of `--help`."""
-    found: dict[str, Place] = {}
+    by_field: dict[str, Place] = {}
     for table in (STAGES.get(stage, {}), more):
         for group, names in table.items():
             for name in names.split():
-                found.setdefault(name.removeprefix("*"), Place(group, name.startswith("*")))
-    return found
+                by_field.setdefault(name.removeprefix("*"), Place(group, name.startswith("*")))
+    return by_field
