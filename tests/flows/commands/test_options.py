@@ -303,7 +303,7 @@ def test_a_stage_that_gathers_nodes_is_no_command_without_them(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([name, "--out", str(tmp_path / "out")]) == 2
-    assert f"run it there: cloze run CONFIG --only {name}" in capsys.readouterr().err
+    assert f"use `cloze run CONFIG --only {name}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
