@@ -153,7 +153,7 @@ def command(
     }
     told |= {
         "epochs": options.epochs,
-        "batch-size": options.batch,
+        "global-batch": options.batch,
         "learning-rate": options.learning_rate,
     }
     told |= {"precision": variant.precision, "threads": options.threads}

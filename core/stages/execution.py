@@ -138,7 +138,7 @@ SCHEDULER_GRACE_SECONDS = 180.0
 OF_TRAINING = frozenset(  # fields of `Execution` that only a training reads
     {
         "engine", "zero", "offload", "micro_batch", "activation_checkpointing", "compile",
-        "profile",
+        "profile_steps",
         "checkpoint_every", "checkpoint_minutes", "keep_checkpoints",
     }
 )  # fmt: skip
@@ -271,7 +271,7 @@ class Execution(BaseModel):
     """Abort if a step takes longer than this and ten times the median, and name the rank. 0:
     never."""
 
-    profile: int | None = Field(default=None, ge=1)
+    profile_steps: int | None = Field(default=None, ge=1)
     """Number of steps to trace, after the first five; writes a table and a trace to
     OUT/_logs/profile."""
 

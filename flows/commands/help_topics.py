@@ -15,7 +15,7 @@ from cloze.flows.commands.base.options import HELP_ALL, complete_from, emit, jso
 
 def _models() -> str:
     """Return a table of the model presets and their sizes."""
-    presets = import_object("cloze.model.families.table:presets")
+    presets = import_object("cloze.model.families.registry:presets")
     rows: list[tuple[str, ...]] = [("preset", "family", "layers", "width", "heads", "length")]
     for name, config in presets().items():
         sizes = (

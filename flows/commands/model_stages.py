@@ -55,7 +55,7 @@ PRETRAIN = StageCommand(
     },
     spelled={
         "model": OptionOverride(
-            "--model", str, {"type": NameOf("cloze.model.families.table:presets", "PRESET")}
+            "--model", str, {"type": NameOf("cloze.model.families.registry:presets", "PRESET")}
         ),
         "mixture": OptionOverride(
             "--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}
@@ -65,7 +65,7 @@ PRETRAIN = StageCommand(
             lambda texts: list(split_commas(texts)),
             {"metavar": "NAME", "multiple": True},
         ),
-        "budget": OptionOverride("--budget", settings={"metavar": "DURATION"}),
+        "max_time": OptionOverride("--max-time", settings={"metavar": "DURATION"}),
     },
 )
 
@@ -190,7 +190,7 @@ def _option(
 
 
 @click.command("plan-training", cls=GroupedCommand)
-@click.argument("model", type=NameOf("cloze.model.families.table:presets", "PRESET"))
+@click.argument("model", type=NameOf("cloze.model.families.registry:presets", "PRESET"))
 @_option(
     "--tokens", "Tokens to train on, without padding, such as 300e9.", Count(min=1), required=True
 )

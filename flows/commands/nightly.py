@@ -73,7 +73,7 @@ def _show_preview(preview: dict[str, Any]) -> None:
     now = preview["champion"]
     out.print(f"champion: {now['run']} step {now['step']:,}" if now else "champion: none yet")
     if not preview["new"]:
-        out.print("Nothing to evaluate: there are no new checkpoints.")
+        out.print("No new checkpoints.")
         return
     plans = {
         **dict.fromkeys(preview["waiting"], "wait for the next night"),
@@ -101,7 +101,7 @@ def _show_result(result: NightlyResult) -> None:
         out.print()
         out.print(_score_table(result.evaluated))
         out.print()
-    out.print(f"{escape(result.told)}.", soft_wrap=True)
+    out.print(f"{escape(result.message)}.", soft_wrap=True)
     if result.decision:
         out.print(escape(result.decision.why), soft_wrap=True)
     if result.champion:

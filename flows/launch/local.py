@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from cloze.core.errors import UsageError
-from cloze.core.heartbeat import PULSE_FD, HeartbeatReader
-from cloze.core.processes import PARENT_PID, MemoryWatch, free_ports
+from cloze.core.processes import HEARTBEAT_FD, PARENT_PID, HeartbeatReader, MemoryWatch, free_ports
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import EVENTS_FD, JOB, LOGS, local_directory
 from cloze.flows.launch.hang_detection import HangDetector
@@ -172,7 +171,7 @@ class LocalRanks:
                     **os.environ,
                     **environment,
                     EVENTS_FD: str(write),
-                    PULSE_FD: str(watched.number),
+                    HEARTBEAT_FD: str(watched.number),
                     PARENT_PID: str(os.getpid()),
                 },
                 pass_fds=(write, watched.number),

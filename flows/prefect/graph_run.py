@@ -112,7 +112,7 @@ def full_run(
     config: form.Config = "demo",
     vocab_size: form.VocabSize = None,
     length: form.Length = None,
-    copies: form.Copies = None,
+    mask_copies: form.MaskCopies = None,
     steps: form.Steps = None,
     global_batch: form.GlobalBatch = None,
     learning_rate: form.LearningRate = None,

@@ -108,7 +108,7 @@ def _hold(config: str, since: str | None, values: dict[str, Any], retries: int) 
         screen=Console(quiet=True),
     )
     log = get_run_logger()
-    for note in outcome.notes:
+    for note in outcome.warnings:
         log.warning("%s", note)
     log.info("%s", outcome.summary)
     with ArtifactPublisher(str(flow_run.id), by_worker=deployment.id is not None) as teller:
@@ -118,7 +118,7 @@ def _hold(config: str, since: str | None, values: dict[str, Any], retries: int) 
 
 def _page(outcome: NightlyResult) -> str:
     """Return the markdown page with the result and the path of the trend page."""
-    lines = [outcome.told + "."]
+    lines = [outcome.message + "."]
     if outcome.decision:
         lines.append(f"**{outcome.decision.why}**")
     if outcome.trend:

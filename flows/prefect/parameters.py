@@ -85,7 +85,7 @@ VocabSize = Annotated[
 Length = Annotated[
     int | None, Field(ge=8), _number("integer", "Tokens a row of the dataset", minimum=8)
 ]
-Copies = Annotated[
+MaskCopies = Annotated[
     int | None, Field(ge=1), _number("integer", "Mask copies of each row", minimum=1)
 ]
 Epochs = Annotated[
@@ -170,7 +170,7 @@ Overrides = Annotated[
         {
             "type": "object",
             "description": (
-                'Any other value of the config by its dotted key, such as {"dataset.copies": 4}. '
+                'Any other value of the config by its dotted key, such as {"dataset.shards": 4}. '
                 "No secrets: Prefect shows this."
             ),
         }
@@ -199,7 +199,7 @@ KEYS = {
     "steps": "pretrain.steps", "global_batch": "pretrain.global_batch",
     "learning_rate": "pretrain.learning_rate",
     "seed": "pretrain.seed", "vocab_size": "vocab.size", "length": "dataset.length",
-    "copies": "dataset.copies",
+    "mask_copies": "dataset.mask_copies",
     "epochs": "finetune.epochs", "task_learning_rate": "finetune.learning_rate",
     "task_seed": "finetune.seed",
     "workers": "run.workers", "processes": "run.processes",

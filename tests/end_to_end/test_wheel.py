@@ -19,6 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("core", "pipeline", "model", "flows", "samples")
 FILES = (
     "src/cloze/__init__.py",
+    "src/cloze/__main__.py",
     "src/cloze/py.typed",
     "pyproject.toml",
     "setup.py",

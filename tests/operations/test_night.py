@@ -34,7 +34,7 @@ EASY = {
     "task": "sst2",
     "baselines": False,
     "epochs": 3,
-    "batch_size": 8,
+    "global_batch": 8,
     "learning_rate": 0.001,
     "max_length": 32,
 }
@@ -88,7 +88,7 @@ def train(place: Path, name: str, **values: Any) -> RunSession:
 BAD = {
     "learning_rate": 3.0,
     "warmup_steps": 0,
-    "clip": 0,
+    "grad_clip": 0,
 }  # an encoder whose weights are destroyed: nothing can be learned on it
 
 
@@ -128,7 +128,7 @@ def test_a_better_a_worse_and_no_new_checkpoint(
         suite.load(str(place / "night.yaml")), run=lambda session: ran.append("suite")
     )
     assert ran == []
-    assert nothing.told == "Nothing new: no checkpoint has come"
+    assert nothing.message == "No new checkpoints"
     assert cloze("nightly", str(place / "night.yaml"), "--json").returncode == 0
 
     worse = hold(place, since="1d", checkpoints=["milestones"], run_patterns=["bad"])
@@ -332,7 +332,7 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     quiet = operations.end(
         operations.trigger("nightly-evaluation/nightly-evaluation", config=config)
     )
-    assert (quiet["type"], quiet["message"]) == ("COMPLETED", "Nothing new: no checkpoint has come")
+    assert (quiet["type"], quiet["message"]) == ("COMPLETED", "No new checkpoints")
     wrong = operations.end(
         operations.trigger("nightly-evaluation/nightly-evaluation", config="no-such-config")
     )

@@ -20,7 +20,7 @@ class Place(NamedTuple):
 ON_ONE_DEVICE = {"Processes and device": "*device *gpu_ids threads", "Failures": "timeout_minutes"}
 
 EXECUTION = {
-    "Logging and evaluation": "profile",
+    "Logging and evaluation": "profile_steps",
     "Checkpoints": "*checkpoint_every checkpoint_minutes keep_checkpoints",
     "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
     "Processes and hosts": "*processes *launcher *hostfile nodes remote_python"
@@ -63,35 +63,35 @@ STAGES: dict[str, Mapping[str, str]] = {
     },
     "dataset": {
         "Rows": "*recipe *length *length_bins *lowercase short_seq_prob *seed",
-        "Masking": "*masking *mask_rate *copies budget max_predictions mask_share random_share"
-        " random_from"
-        " max_ngram span_p max_span",
+        "Masking": "*masking *mask_rate *mask_copies mask_rounding max_predictions mask_share"
+        " random_share random_from max_ngram span_p max_span",
         "Pairing and packing": "*pairing random_next_prob swap_prob single_segment_prob packing",
         "Output": "*shards id_type compression",
     },
     "pretrain": {
-        "Model and objective": "*model *objectives causal_share final_mask_rate dynamic"
-        " output_bias *seed",
-        "Duration": "*steps *tokens *budget",
+        "Model and objective": "*model *objectives causal_share final_mask_rate"
+        " dynamic_masking output_bias *seed",
+        "Duration": "*steps *tokens *max_time",
         "Batch": "*global_batch initial_batch batch_ramp_steps length_group",
         "Mixture of datasets": "mixture mixture_by mixture_temperature",
         "Optimizer": "*learning_rate *optimizer embedding_lr_multiplier hidden_lr_multiplier"
-        " betas eps weight_decay clip ema",
+        " betas eps weight_decay grad_clip ema",
         "Learning-rate schedule": "*schedule *warmup_steps warmup_share decay_share power"
         " min_lr_ratio schedule_steps",
         "Logging and evaluation": "*evaluate_every heldout_rows log_every",
         "Checkpoints": "milestones milestone_every keep_for_merge",
-        "Memory and speed": "*precision tf32 reduce",
+        "Memory and speed": "*precision tf32 grad_reduce_dtype",
         "Failures": "max_skipped",
     },
     "merge": {"Checkpoints": "*last *steps *decay", **ON_ONE_DEVICE},
     "finetune": {
-        "Task and data": "*task *data *max_length *limit_per_class class_weights sampling",
+        "Task and data": "*task *data *max_length *limit_per_class class_weights"
+        " task_sampling_power",
         "Model": "dropout pooling frozen lstm_size lstm_layers bilstm",
-        "Optimization": "*epochs *batch_size *learning_rate *warmup optimizer layer_decay"
+        "Optimization": "*epochs *global_batch *learning_rate *warmup_share optimizer layer_decay"
         " embedding_lr_multiplier weight_decay"
-        " clip *seed",
-        "Selection and baselines": "*patience *keep *baselines from_scratch model",
+        " grad_clip *seed",
+        "Selection and baselines": "*patience *select_checkpoint *baselines from_scratch model",
         "Memory and speed": "*precision",
     },
     "evaluate": {

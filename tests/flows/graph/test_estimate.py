@@ -32,7 +32,7 @@ BOOKS = str(configs.samples_directory() / "books")
 CONFIG = f"""
 corpus: {{sources: [{{kind: books, path: {BOOKS}}}]}}
 vocab: {{size: 2000}}
-dataset: {{length: 64, copies: 4}}
+dataset: {{length: 64, mask_copies: 4}}
 pretrain: {{model: bert-tiny, steps: 100, global_batch: 16}}
 finetune: {{task: sst2, data: {configs.samples_directory() / "tasks" / "sentiment"}}}
 evaluate: {{data: {configs.samples_directory() / "tasks" / "sentiment"}}}

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,7 @@ def crown(runs: Path, **values: Any) -> None:
     champion = Champion(
         **{"key": "k", "checkpoint": "/c", "run": "going", "step": 8000, "since": 1.7e9, **values}
     )
-    Journal(runs).append(
-        {"kind": "night", "seen": [], "failed": {}, "champion": champion.as_json()}
-    )
+    Journal(runs).append({"kind": "night", "seen": [], "failed": {}, "champion": asdict(champion)})
 
 
 def test_a_run_with_its_nodes_that_run_or_wait_for_a_slot(site: Site) -> None:
