@@ -24,7 +24,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "installing Cloze into $(VENV) (the first time takes a few minutes) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch==2.13.0
-	@$(PIP) -e .
+	@$(PIP) -e ".[data,train,flows]"
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -68,9 +68,10 @@ check: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# dist/cloze_pretraining-*.whl, which has all presets, samples and templates.
+# dist/cloze_pretraining_base-*.whl, which has all presets, samples and templates, and cloze_pretraining-*.whl,
+# which requires it with everything: `pip install dist/*.whl`.
 wheel: $(VENV)/.installed-dev
-	@$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	@$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./infra/cloze-pretraining
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

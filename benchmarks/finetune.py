@@ -153,7 +153,7 @@ def command(
     }
     told |= {
         "epochs": options.epochs,
-        "batch-size": options.batch,
+        "global-batch": options.batch,
         "learning-rate": options.learning_rate,
     }
     told |= {"precision": variant.precision, "threads": options.threads}
@@ -167,7 +167,7 @@ def run(variant: Variant, options: argparse.Namespace, work: Path, seed: int) ->
     shutil.rmtree(out, ignore_errors=True)
     environment = {
         **os.environ,
-        "CLOZE_SLOTS": str(work / "slots"),
+        "CLOZE_SLOTS_DIR": str(work / "slots"),
         "TOKENIZERS_PARALLELISM": "false",
     }
     environment |= {

@@ -84,7 +84,7 @@ def whole(operations: Operations, config: str, how: str) -> tuple[float, float]:
         check=True,
     )  # fmt: skip
     made = json.loads(done.stdout)
-    record = json.loads(sorted(Path(made["directory"]).glob("_runs/*.json"))[-1].read_text())
+    record = json.loads(sorted(Path(made["directory"]).glob("_status/*.json"))[-1].read_text())
     return record["ended"] - record["started"], sum(
         stage["seconds"] for stage in made["stages"] if not stage["cached"]
     )
@@ -141,7 +141,7 @@ def main() -> None:
                         end="",
                     )
                     print(f" ({time.perf_counter() - began:.1f} s with the start of the process)")
-                    operations.environment["CLOZE_RUNS"] = str(operations.home / "runs-plain")
+                    operations.environment["CLOZE_RUNS_DIR"] = str(operations.home / "runs-plain")
         finally:
             operations.close()
 

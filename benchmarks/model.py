@@ -193,9 +193,9 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
         loss = loss_of(batch)
         loss.backward()
         if variant.theirs:
-            torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
+            torch.nn.utils.clip_grad_norm_(module.parameters(), config.grad_clip)
         else:
-            clip_gradient_norm(list(module.parameters()), config.clip)
+            clip_gradient_norm(list(module.parameters()), config.grad_clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())

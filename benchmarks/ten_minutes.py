@@ -1,4 +1,4 @@
-"""The ten-minute encoder: the lowest held-out MLM loss that a recipe comes to in `--budget 10m`,
+"""The ten-minute encoder: the lowest held-out MLM loss that a recipe comes to in `--max-time 10m`,
 one row a recipe.
 
     python -m benchmarks.ten_minutes --dataset W/dataset [--minutes 10] [--threads 2] [--only
@@ -83,7 +83,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "4 of 128": {"model": {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2}},
     "4 of 192": {"model": {"hidden_size": 192, "intermediate_size": 576, "num_attention_heads": 3}},
     "rate .003": {"learning_rate": 0.003},
-    "clip 5": {"clip": 5.0},
+    "clip 5": {"grad_clip": 5.0},
     "causal first": {"first": {"share": 0.3, "objectives": ["clm"], "schedule": "constant"}},
     "causal half first": {"first": {"share": 0.5, "objectives": ["clm"], "schedule": "constant"}},
     "both ways first": {
@@ -136,14 +136,14 @@ def sections(name: str, seconds: float, dataset: str) -> dict[str, Any]:
     last = section(name)
     first = last.pop("first", None)
     if first is None:
-        return {"pretrain": {"dataset": dataset, "budget": f"{round(seconds)}s", **last}}
+        return {"pretrain": {"dataset": dataset, "max_time": f"{round(seconds)}s", **last}}
     share = first.pop("share")
     return {
-        "pretrain": {"dataset": dataset, **last, **first, "budget": f"{round(share * seconds)}s"},
+        "pretrain": {"dataset": dataset, **last, **first, "max_time": f"{round(share * seconds)}s"},
         "pretrain@last": {
             **last,
             "continue": "pretrain",
-            "budget": f"{round((1 - share) * seconds)}s",
+            "max_time": f"{round((1 - share) * seconds)}s",
         },
     }
 
@@ -157,7 +157,7 @@ def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
     values = sections(name, 60 * options.minutes, str(Path(options.dataset).resolve()))
     config.write_text(
         yaml.safe_dump(
-            {"name": run, **values, "run": {"threads": options.threads, "share": True}},
+            {"name": run, **values, "run": {"threads": options.threads, "oversubscribe": True}},
             sort_keys=False,
         )
     )

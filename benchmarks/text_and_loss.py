@@ -123,7 +123,7 @@ def nodes(options: argparse.Namespace, corpora: Mapping[str, Path]) -> dict[str,
     }
     values: dict[str, Any] = {"run": {"threads": options.threads, "cpus": options.threads}}
     values |= {
-        f"dataset@{name}": {**recipe, "corpus": str(path), "copies": 2}
+        f"dataset@{name}": {**recipe, "corpus": str(path), "mask_copies": 2}
         for name, path in corpora.items()
     }
     for seed in options.seeds.split(","):

@@ -136,7 +136,7 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
             options.vocab,
             "--length",
             LENGTH,
-            "--copies",
+            "--mask-copies",
             4,
             *recipe,
         ]
@@ -281,7 +281,7 @@ def ours(name: str, budget: int, options: argparse.Namespace, work: Path) -> dic
     told = [
         "--dataset",
         work / f"dataset-{kind}",
-        "--budget",
+        "--max-time",
         f"{budget}s",
         "--threads",
         options.threads,

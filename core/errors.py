@@ -120,6 +120,27 @@ def describe_os_error(error: OSError, otherwise: str) -> str:
     return f"{error.filename or otherwise}: {error.strerror or error}; {remedy}"
 
 
+# extra of the distribution -> modules that no other extra needs
+_EXTRAS = {
+    "data": "apache_beam backports fastwarc ftfy lxml markdown_it phonenumbers py3langid"
+    " resiliparse sentencepiece sentencex trafilatura",
+    "train": "deepspeed safetensors seqeval torch",
+    "flows": "fastapi mlflow prefect sqlalchemy",
+    "data,train": "scipy sklearn tokenizers",
+}
+
+
+def describe_missing_package(error: ModuleNotFoundError) -> str:
+    """Return which package is missing, and which extra of the distribution installs it."""
+    module = (error.name or "").partition(".")[0]
+    extras = [extra for extra, modules in _EXTRAS.items() if module in modules.split()]
+    if not extras:
+        return f"{error}; install the package that provides it"
+    return (
+        f"{module} is not installed here; run `pip install 'cloze-pretraining-base[{extras[0]}]'`"
+    )
+
+
 def error_event(error: BaseException) -> dict[str, Any]:
     """Return a failed worker's last event: message, exit code, whether the error is unexpected."""
     if isinstance(error, ClozeError):
@@ -129,6 +150,8 @@ def error_event(error: BaseException) -> dict[str, Any]:
             "error": describe_os_error(error, "input or output") + " and run again",
             "exit_code": 1,
         }
+    if isinstance(error, ModuleNotFoundError):
+        return {"error": describe_missing_package(error), "exit_code": 2}
     return {"error": f"{type(error).__name__}: {error}", "exit_code": 1, "unexpected": True}
 
 

@@ -1,19 +1,26 @@
-"""Child processes that die with their parent, ports, exit codes, memory and CPU limits.
+"""Processes of one machine: parents, ports, exit codes, memory and CPU limits, heartbeats.
 
 Standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import enum
+import mmap
 import os
 import resource
 import signal
 import socket
+import struct
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 PARENT_PID = "CLOZE_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
@@ -28,7 +35,7 @@ def die_with_parent() -> None:
     parent = os.environ.get(PARENT_PID)
     if parent is None or not sys.platform.startswith("linux"):
         return
-    _ask_kernel()
+    _request_death_signal()
     if os.getppid() != int(parent):  # the parent died before the request
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -39,8 +46,8 @@ def peak_memory() -> int:
         with open("/proc/self/status", encoding="ascii") as stream:
             return 1024 * next(int(line.split()[1]) for line in stream if line.startswith("VmHWM"))
     except (OSError, StopIteration, ValueError):  # not Linux; kilobytes except on macOS
-        told = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return told if sys.platform == "darwin" else 1024 * told
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def reset_peak_memory() -> bool:
@@ -53,13 +60,13 @@ def reset_peak_memory() -> bool:
     return True
 
 
-def _ask_kernel() -> None:
+def _request_death_signal() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def set_parent_death_signal() -> Callable[[], None] | None:
     """Return a `preexec_fn` that kills a child with its parent; for single-threaded parents."""
-    return _ask_kernel if sys.platform.startswith("linux") else None
+    return _request_death_signal if sys.platform.startswith("linux") else None
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
@@ -99,19 +106,14 @@ def describe_exit(code: int, out_of_memory: bool = False) -> str:
     """
     if code >= 0:
         return f"ended with exit code {code}"
-    number = -code
-    name = (
-        signal.Signals(number).name
-        if number in signal.Signals._value2member_map_
-        else f"signal {number}"
-    )
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
     if name in _CRASHES:
         return f"crashed ({name}: {_CRASHES[name]})"
-    return (
-        f"was killed ({name}; out of memory?)"
-        if number == signal.SIGKILL and out_of_memory
-        else f"was killed ({name})"
-    )
+    hint = "; out of memory?" if name == "SIGKILL" and out_of_memory else ""
+    return f"was killed ({name}{hint})"
 
 
 _CRASHES = {
@@ -129,31 +131,29 @@ class MemoryWatch:
     """
 
     def __init__(self) -> None:
-        self._before = _kills()
+        self._before = _out_of_memory_kills()
 
     def short(self) -> bool:
         """Return whether a process was killed for lack of memory; True if there is no counter."""
-        now = _kills()
+        now = _out_of_memory_kills()
         return now is None or self._before is None or now > self._before
 
 
-def _kills() -> int | None:
+def _out_of_memory_kills() -> int | None:
     """Return the number of processes killed for lack of memory so far; None if unknown."""
-    for name, word in (("/sys/fs/cgroup/memory.events", "oom_kill"), ("/proc/vmstat", "oom_kill")):
+    for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         try:
-            with open(name, encoding="ascii") as stream:
-                found = [int(line.split()[1]) for line in stream if line.split()[:1] == [word]]
-        except (OSError, ValueError, IndexError):
+            with open(path, encoding="ascii") as stream:
+                return next(int(line.split()[1]) for line in stream if line.startswith("oom_kill "))
+        except (OSError, ValueError, StopIteration):
             continue
-        if found:
-            return found[0]
     return None
 
 
 # The cores that this process may use, after CPU affinity and container quotas.
 
 GROUPS = Path("/sys/fs/cgroup")  # mount point of systemd, Docker and Kubernetes
-_OWN = Path("/proc/self/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def available_cpus() -> tuple[int, ...]:
@@ -171,7 +171,7 @@ def available_cpus() -> tuple[int, ...]:
 def _quotas() -> Iterator[float]:
     """Yield the CPU quota, in cores, of each control group of this process and of their parents."""
     try:
-        lines = _OWN.read_text().splitlines()
+        lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:
         return
     for line in lines:
@@ -180,27 +180,133 @@ def _quotas() -> Iterator[float]:
             continue
         root = GROUPS / "cpu" if controllers else GROUPS
         inside = root / group.lstrip("/")
-        for place in (inside, *inside.parents):
-            if not place.is_relative_to(root):
+        for directory in (inside, *inside.parents):
+            if not directory.is_relative_to(root):
                 break
-            quota, period = _version_1(place) if controllers else _version_2(place)
+            try:  # in microseconds
+                if controllers:  # version 1
+                    quota = int((directory / "cpu.cfs_quota_us").read_text())
+                    period = int((directory / "cpu.cfs_period_us").read_text())
+                else:
+                    quota, period = map(int, (directory / "cpu.max").read_text().split())
+            except (OSError, ValueError):  # no such file, or "max 100000"
+                continue
             if quota > 0 and period > 0:
                 yield quota / period
 
 
-def _version_1(place: Path) -> tuple[int, int]:
-    """Return quota and period in microseconds; (-1, 0) without a quota."""
-    try:
-        return int((place / "cpu.cfs_quota_us").read_text()), int(
-            (place / "cpu.cfs_period_us").read_text()
-        )
-    except (OSError, ValueError):
-        return -1, 0
+# Heartbeats: a rank's step, phase and the phase's start, in memory shared with its parent.
+#
+# The rank writes a few numbers at each change of its phase; nothing is sent. So the parent can tell
+# a rank that was stopped, or hangs in a library that holds the GIL, from a rank that waits for it.
+# Both are on one machine and share its monotonic clock.
+
+HEARTBEAT_FD = "CLOZE_HEARTBEAT_FD"
+_STATUS = struct.Struct("<qqdd")
 
 
-def _version_2(place: Path) -> tuple[int, int]:
-    try:
-        quota, period = (place / "cpu.max").read_text().split()
-        return int(quota), int(period)
-    except (OSError, ValueError):  # no such file, or "max 100000"
-        return -1, 0
+class RankPhase(enum.IntEnum):
+    """The current activity of a rank."""
+
+    STARTING = 0
+    DATA = 1  # waits for its batch
+    COMPUTING = 2
+    EXCHANGE = 3  # waits for the other ranks
+    LOGGING = 4
+    ASIDE = 5  # evaluates or saves
+
+    @property
+    def description(self) -> str:
+        """Return the activity as a participle, for a sentence: "it is …"."""
+        return {
+            RankPhase.STARTING: "starting",
+            RankPhase.DATA: "waiting for its batch",
+            RankPhase.COMPUTING: "computing",
+            RankPhase.EXCHANGE: "waiting for the other ranks",
+            RankPhase.LOGGING: "writing its log line",
+            RankPhase.ASIDE: "measuring or saving",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """The state of a rank at one moment.
+
+    Attributes:
+        step: current step, from 1; 0: none yet.
+        since: start of the phase on the monotonic clock, in seconds.
+        limit: seconds after which the phase has taken too long; 0: no limit.
+    """
+
+    step: int = 0
+    phase: RankPhase = RankPhase.STARTING
+    since: float = 0.0
+    limit: float = 0.0
+
+
+class HeartbeatWriter:
+    """The rank's side of the heartbeat; does nothing if no parent reads it."""
+
+    def __init__(self, number: int | None = None) -> None:
+        """Map the shared memory at the file descriptor `number`; None: no parent reads it."""
+        self._memory = None if number is None else mmap.mmap(number, _STATUS.size)
+        self._step, self._limit = 0, 0.0
+        self._unlimited = 0  # blocks without a time limit
+        self.set_phase(RankPhase.STARTING)
+
+    @classmethod
+    def from_env(cls) -> HeartbeatWriter:
+        """Open the heartbeat at the file descriptor that the environment names."""
+        number = os.environ.get(HEARTBEAT_FD)
+        return cls(None if number is None else int(number))
+
+    def _write(self) -> None:
+        if self._memory is not None:
+            limit = 0.0 if self._unlimited else self._limit
+            _STATUS.pack_into(self._memory, 0, self._step, self._phase, self._since, limit)
+
+    def set_phase(self, phase: RankPhase) -> None:
+        """Start a phase now."""
+        self._phase, self._since = phase, time.monotonic()
+        self._write()
+
+    @contextlib.contextmanager
+    def phase(self, phase: RankPhase) -> Iterator[None]:
+        """Set the phase for the block, then restore the previous one; `ASIDE` has no time limit."""
+        before, is_unlimited = self._phase, phase is RankPhase.ASIDE
+        self._unlimited += is_unlimited
+        self.set_phase(phase)
+        try:
+            yield
+        finally:
+            self._unlimited -= is_unlimited
+            self.set_phase(before)
+
+    def begin_step(self, number: int, limit: float) -> None:
+        """Start step `number` (from 1); each phase may take `limit` seconds (0: no limit)."""
+        self._step, self._limit = number, limit
+        self._write()
+
+
+class HeartbeatReader:
+    """The parent's side: it passes `number` to the rank that it starts, and reads."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes]
+        if hasattr(os, "memfd_create"):  # a page of a file on a full disk would raise SIGBUS
+            self._file = open(os.memfd_create("heartbeat"), "r+b")  # noqa: SIM115
+        else:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._file.truncate(_STATUS.size)
+        self.number = self._file.fileno()
+        self._memory = mmap.mmap(self.number, _STATUS.size)
+
+    def read(self) -> RankStatus:
+        """Read the status; it may be half-written, so act only on a value that was seen twice."""
+        step, number, since, limit = _STATUS.unpack_from(self._memory, 0)
+        phase = RankPhase(number) if 0 <= number < len(RankPhase) else RankPhase.STARTING
+        return RankStatus(step, phase, since, limit)
+
+    def close(self) -> None:
+        self._memory.close()
+        self._file.close()

@@ -15,7 +15,7 @@ import posixpath
 import uuid
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from cloze.core.errors import ClozeError, DataError, UsageError, naming
 
@@ -29,7 +29,8 @@ _TAGS = ("md5Hash", "crc32c", "ETag", "etag")
 TEMPORARY = "_tmp-"  # prefix of a file that is being written
 _CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")  # their errors are no OSErrors
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -41,50 +42,48 @@ def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     from fsspec.core import url_to_fs
 
     scheme, separator, _ = str(path).partition("://")
-    # Workers and other machines write here, too: a cached listing would be stale.
-    options = (
-        {"use_listings_cache": False}
-        if separator and scheme not in ("file", "local", "memory")
-        else {}
-    )
+    options = {}
+    if separator and scheme not in ("file", "local", "memory"):
+        # Workers and other machines write here, too: a cached listing would be stale.
+        options["use_listings_cache"] = False
     try:
         fs, inner = url_to_fs(str(path), **options)
     except ImportError as error:
-        extra = {"s3": "pip install 'cloze[s3]'", "gs": "pip install 'cloze[gcs]'"}.get(
-            scheme, str(error)
-        )
-        raise UsageError(f"{path} needs a package that is not installed; {extra}") from error
+        packages = {"s3": "pip install 'cloze[s3]'", "gs": "pip install 'cloze[gcs]'"}
+        remedy = packages.get(scheme, str(error))
+        raise UsageError(f"{path} needs a package that is not installed; {remedy}") from error
     except ValueError as error:
-        raise UsageError(
-            f"{path}: {str(error).rstrip('.')}; use a local path, s3:// or gs://"
-        ) from error
+        cause = str(error).rstrip(".")
+        raise UsageError(f"{path}: {cause}; use a local path, s3:// or gs://") from error
     return fs, inner
 
 
-def _as_sentences(function: Function) -> Function:
+@contextlib.contextmanager
+def _client_errors(path: str) -> Iterator[None]:
     """Convert errors of a store's client (endpoint, credentials, …) to a message with the path."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _CLIENTS:
+            raise
+        cause = str(error).rstrip(".")
+        raise ClozeError(
+            f"{path} cannot be reached ({cause}); check the store's address (AWS_ENDPOINT_URL) and "
+            f"your credentials"
+        ) from error
+
+
+def _with_client_errors(
+    function: Callable[Concatenate[str, _P], _R],
+) -> Callable[Concatenate[str, _P], _R]:
+    """Decorate a function of a path by `_client_errors`."""
 
     @functools.wraps(function)
-    def call(path: str, *rest: Any, **named: Any) -> Any:
-        try:
+    def call(path: str, /, *rest: _P.args, **named: _P.kwargs) -> _R:
+        with _client_errors(path):
             return function(path, *rest, **named)
-        except Exception as error:
-            raised = _as_sentence(path, error)
-            if raised is error:
-                raise
-            raise raised from error
 
-    return call  # type: ignore[return-value]
-
-
-def _as_sentence(path: str, error: Exception) -> Exception:
-    if isinstance(error, ClozeError) or type(error).__module__.partition(".")[0] not in _CLIENTS:
-        return error
-    cause = str(error).rstrip(".")
-    return ClozeError(
-        f"{path} cannot be reached ({cause}); check the store's address (AWS_ENDPOINT_URL) and "
-        f"your credentials"
-    )
+    return call
 
 
 def _is_disk(fs: fsspec.AbstractFileSystem) -> bool:
@@ -107,23 +106,18 @@ def absolute(path: str) -> str:
     return path if _has_scheme(path) else os.path.abspath(path)
 
 
-def is_shared(path: str) -> bool:
-    """Return whether other processes can see `path`; `memory:` is private to this process."""
-    return not str(path).startswith("memory:")
-
-
 def join(base: str, *parts: str) -> str:
     """Append `parts` to `base`; works for local paths and URLs alike."""
     return posixpath.join(str(base), *parts)
 
 
-@_as_sentences
+@_with_client_errors
 def exists(path: str) -> bool:
     fs, inner = filesystem(path)
     return bool(fs.exists(inner))
 
 
-@_as_sentences
+@_with_client_errors
 def is_dir(path: str) -> bool:
     fs, inner = filesystem(path)
     return bool(fs.isdir(inner))
@@ -134,7 +128,7 @@ def is_file(path: str) -> bool:
     return not is_local(path) or os.path.isfile(filesystem(path)[1])
 
 
-@_as_sentences
+@_with_client_errors
 def make_dirs(path: str) -> None:
     """Create the directory on a disk; in a store a misspelt name would create a bucket."""
     fs, inner = filesystem(path)
@@ -142,8 +136,8 @@ def make_dirs(path: str) -> None:
         fs.makedirs(inner, exist_ok=True)
 
 
-_CHECK: ContextVar[Callable[[], None] | None] = ContextVar(
-    "raises if this thread may change no more files", default=None
+_CHECK: ContextVar[Callable[[], None]] = ContextVar(
+    "raises if this thread may change no more files", default=lambda: None
 )
 
 
@@ -159,12 +153,10 @@ def changing_after(check: Callable[[], None]) -> Iterator[None]:
 
 def check_right() -> None:
     """Call the check of `changing_after`, if one is active."""
-    check = _CHECK.get()
-    if check is not None:
-        check()
+    _CHECK.get()()
 
 
-@_as_sentences
+@_with_client_errors
 def remove(path: str) -> None:
     """Remove a file or a whole tree, if it exists."""
     check_right()
@@ -173,65 +165,54 @@ def remove(path: str) -> None:
         fs.rm(inner, recursive=True)
 
 
-@_as_sentences
+@_with_client_errors
 def list_names(directory: str) -> list[str]:
     """Return the sorted names of the entries of `directory`; empty if it does not exist."""
     fs, inner = filesystem(directory)
     try:
         if _is_disk(fs):  # fsspec would stat each name
             return sorted(os.listdir(inner))
-        return sorted(
-            {str(found).rstrip("/").rsplit("/", 1)[-1] for found in fs.ls(inner, detail=False)}
-            - {inner.rsplit("/", 1)[-1]}
-        )
+        names = {str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in fs.ls(inner, detail=False)}
     except (FileNotFoundError, NotADirectoryError):
         return []
+    return sorted(names - {inner.rsplit("/", 1)[-1]})
 
 
-@_as_sentences
+@_with_client_errors
 def move(source: str, target: str) -> None:
     """Rename a directory within a filesystem and replace the target; a store moves file by file."""
     fs, inner = filesystem(source)
-    goal = filesystem(target)[1]
-    if fs.exists(goal):
-        fs.rm(goal, recursive=True)
-    fs.mv(inner, goal, recursive=True)
+    inner_target = filesystem(target)[1]
+    if fs.exists(inner_target):
+        fs.rm(inner_target, recursive=True)
+    fs.mv(inner, inner_target, recursive=True)
 
 
 def fsync_tree(path: str) -> None:
     """Flush the names in and below the directory `path` to disk; a store needs no flush."""
     fs, inner = filesystem(path)
-    if not _is_disk(fs):
-        return
-    for directory, _, _ in os.walk(inner, topdown=False):
-        fsync_directory(directory)
+    if _is_disk(fs):
+        for directory, _, _ in os.walk(inner, topdown=False):
+            fsync_directory(directory)
 
 
 def fsync_directory(path: str) -> None:
     """Flush the names in the directory `path` itself to disk."""
     fs, inner = filesystem(path)
-    if not _is_disk(fs):
-        return
-    handle = os.open(inner, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    if _is_disk(fs):
+        handle = os.open(inner, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
-def remove_partial_files(directory: str) -> None:
-    """Remove temporary files below `directory` that killed writers left."""
-    for name in list_files(directory):
-        if posixpath.basename(name).startswith(TEMPORARY):
-            remove(join(directory, name))
-
-
-@_as_sentences
+@_with_client_errors
 def list_files(directory: str) -> list[str]:
     """Return every file below `directory`, as sorted relative paths with `/` between the parts."""
     fs, inner = filesystem(directory)
     root = inner.rstrip("/") + "/"
-    return sorted(str(found)[len(root) :] for found in fs.find(inner))
+    return sorted(str(file)[len(root) :] for file in fs.find(inner))
 
 
 def printable_name(name: str) -> str:
@@ -244,7 +225,7 @@ def is_pattern(path: str) -> bool:
     return any(sign in path for sign in "*?[")
 
 
-@_as_sentences
+@_with_client_errors
 def glob(pattern: str) -> tuple[str, list[str]]:
     """Return the matches of a pattern with wildcards; `**` matches any number of directories.
 
@@ -257,11 +238,10 @@ def glob(pattern: str) -> tuple[str, list[str]]:
     base = "/".join(parts[:fixed]) or ("/" if pattern.startswith("/") else "")
     fs, inner = filesystem(pattern)
     prefix = "/".join(inner.split("/")[: len(inner.split("/")) - (len(parts) - fixed)])
-    found = (str(path) for path in fs.glob(inner))
-    return base, sorted(path[len(prefix) :].strip("/") for path in found)
+    return base, sorted(str(match)[len(prefix) :].strip("/") for match in fs.glob(inner))
 
 
-@_as_sentences
+@_with_client_errors
 def open_input(path: str) -> IO[bytes]:
     """Open a file for reading bytes; raise a `DataError` that names the path if it is missing."""
     fs, inner = filesystem(path)
@@ -272,7 +252,7 @@ def open_input(path: str) -> IO[bytes]:
     return handle
 
 
-@_as_sentences
+@_with_client_errors
 def read_at_once(path: str) -> bytes:
     """Return a small file's bytes by one request; raise FileNotFoundError if it is missing."""
     fs, inner = filesystem(path)
@@ -305,16 +285,12 @@ def atomic_output(
             yield remote
         return
     os.makedirs(os.path.dirname(inner) or ".", exist_ok=True)
+    directory, name = os.path.split(inner)
     # A kill leaves the temporary file: its `_` excludes it from the artifact of a rerun.
-    temporary = os.path.join(
-        os.path.dirname(inner),
-        f"{TEMPORARY}{os.path.basename(inner)}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
-    )
+    unique = f"{TEMPORARY}{name}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    temporary, opener = os.path.join(directory, unique), open_private if private else None
     try:
-        with (
-            naming(path),
-            open(temporary, "wb", opener=open_private if private else None) as handle,
-        ):
+        with naming(path), open(temporary, "wb", opener=opener) as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
@@ -336,27 +312,24 @@ def _remote_output(
 ) -> Iterator[IO[bytes]]:
     """Open an object for writing; unlike fsspec's own `with`, discard it after an exception."""
     try:
-        remote = fs.open(inner, "wb", autocommit=False)
-        try:
-            yield remote
-            remote.close()
-            check_right()
-            with commit():
-                remote.commit()
-        except BaseException:
-            remote.closed = True  # else the garbage collector would flush the rest
-            with contextlib.suppress(Exception):
-                remote.discard()
-            raise
+        with _client_errors(path):
+            remote = fs.open(inner, "wb", autocommit=False)
+            try:
+                yield remote
+                remote.close()
+                check_right()
+                with commit():
+                    remote.commit()
+            except BaseException:
+                remote.closed = True  # else the garbage collector would flush the rest
+                with contextlib.suppress(Exception):
+                    remote.discard()
+                raise
     except (FileNotFoundError, PermissionError) as error:  # clients name no path
+        cause = str(error).rstrip(".")
         raise UsageError(
-            f"{path} cannot be written ({str(error).rstrip('.')}); check its name and your rights"
+            f"{path} cannot be written ({cause}); check its name and your permissions"
         ) from error
-    except Exception as error:
-        raised = _as_sentence(path, error)
-        if raised is error:
-            raise
-        raise raised from error
 
 
 def write_bytes(path: str, data: bytes, *, private: bool = False) -> None:
@@ -369,7 +342,7 @@ def open_private(name: str, flags: int) -> int:
     return os.open(name, flags, 0o600)
 
 
-@_as_sentences
+@_with_client_errors
 def create_exclusive(path: str, data: bytes) -> bool:
     """Write a file if none exists; return whether it was written. One of several writers wins."""
     fs, inner = filesystem(path)
@@ -382,18 +355,27 @@ def create_exclusive(path: str, data: bytes) -> bool:
     return True
 
 
-@_as_sentences
-def sha256(path: str) -> tuple[str, int]:
-    """Return the file's sha256 in hexadecimal, and its size in bytes."""
-    digest, size = hashlib.sha256(), 0
+@_with_client_errors
+def sha256(path: str, report: Callable[[int], None] | None = None) -> tuple[str, int]:
+    """Return the file's sha256 in hexadecimal, and its size in bytes.
+
+    The file is read into one buffer, so that threads hash in parallel.
+
+    Args:
+        report: called with the number of bytes after each read.
+    """
+    digest, size, buffer = hashlib.sha256(), 0, bytearray(CHUNK_BYTES)
+    view = memoryview(buffer)
     with open_input(path) as handle:
-        while chunk := handle.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
+        while count := handle.readinto(buffer):  # type: ignore[attr-defined]
+            digest.update(view[:count])
+            size += count
+            if report is not None:
+                report(count)
     return digest.hexdigest(), size
 
 
-@_as_sentences
+@_with_client_errors
 def stat(path: str) -> dict[str, Any]:
     """Return fsspec's info of a file: at least `name`, `size` and `type`."""
     fs, inner = filesystem(path)
@@ -404,7 +386,7 @@ def stat(path: str) -> dict[str, Any]:
     return info
 
 
-@_as_sentences
+@_with_client_errors
 def mtime(path: str) -> float:
     """Return the file's Unix time of change by its store's clock; 0 if the file is gone."""
     fs, inner = filesystem(path)
@@ -414,11 +396,10 @@ def mtime(path: str) -> float:
         return 0.0
 
 
-@_as_sentences
+@_with_client_errors
 def etag(path: str) -> str | None:
     """Return the store's tag of the file's content, which changes with the bytes; None: no tag."""
     info = stat(path)
-    tag = next((str(info[name]).strip('"') for name in _TAGS if info.get(name)), None)
-    if tag is None or tag.startswith("W/"):  # a weak tag may stay when bytes change
-        return None
-    return f"{tag} {info.get('size')}"
+    tag = next((str(info[name]).strip('"') for name in _TAGS if info.get(name)), "")
+    is_weak = tag.startswith("W/")  # may stay when bytes change
+    return f"{tag} {info.get('size')}" if tag and not is_weak else None

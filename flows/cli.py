@@ -158,7 +158,7 @@ def _plugins() -> list[str]:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--debug", is_flag=True, help="Print tracebacks.")
-@click.version_option(package_name="cloze-pretraining")
+@click.version_option(package_name="cloze-pretraining-base")
 def cloze(debug: bool) -> None:
     """Pretrain, fine-tune and evaluate BERT-family encoders from raw text."""
     del debug  # `main` reads it, before or after the command
@@ -170,7 +170,7 @@ def _interrupt(*_: object) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code; `cloze help exit-codes` lists them."""
-    from cloze.core.errors import describe_os_error
+    from cloze.core.errors import describe_missing_package, describe_os_error
 
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
@@ -191,6 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
         return fail(error, str(error), error.exit_code)
     except OSError as error:
         return fail(error, describe_os_error(error, "input or output"), 1)
+    except ModuleNotFoundError as error:
+        return fail(error, describe_missing_package(error), 2)
     except Exception as error:
         hint = "internal error; run again with --debug and report the traceback"
         return fail(error, f"{type(error).__name__}: {error} ({hint})", 1)

@@ -86,7 +86,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.fixture(autouse=True)
 def _own_slots(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of tests wait for no run of the user, and keep none waiting."""
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path_factory.getbasetemp() / "slots"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path_factory.getbasetemp() / "slots"))
 
 
 @pytest.fixture

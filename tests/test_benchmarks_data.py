@@ -224,7 +224,7 @@ class TestCases:
     ) -> None:
         out = tmp_path / "dataset"
         alone = cases.tokenizer_alone(corpus, vocab, parallel=False)
-        stage = cases.dataset(corpus, vocab, {"length": 48, "copies": 2}, 1, str(out))
+        stage = cases.dataset(corpus, vocab, {"length": 48, "mask_copies": 2}, 1, str(out))
         assert alone["work"] == stage["work"] > 10_000
         assert stage["more"]["shards"] > 0
         assert not out.exists()

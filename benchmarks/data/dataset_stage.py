@@ -26,7 +26,7 @@ from benchmarks.data.measure import (
 )
 from benchmarks.data.prepared import Work
 
-COPIES = {"bert, 1 copy": {"copies": 1}, "bert, 10 copies": {"copies": 10}}
+COPIES = {"bert, 1 copy": {"mask_copies": 1}, "bert, 10 copies": {"mask_copies": 10}}
 # Every recipe with the same ten copies and length, so that what they do is compared and not how
 # much.
 RECIPES = ("bert-wwm", "albert", "spanbert", "electra", "roberta", "roberta-doc", "packed", "lm")
@@ -59,7 +59,7 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
     for recipe in options.recipes:
         copies = 1 if recipe == "lm" else 10  # which has no masks
         wanted[f"{recipe}, {copies} {'copy' if copies == 1 else 'copies'}"] = {
-            "copies": copies,
+            "mask_copies": copies,
             "recipe": recipe,
         }
     plans = {
@@ -68,7 +68,7 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
     if "roberta" in options.recipes:
         plans["roberta, BPE, 10 copies"] = (
             "bpe",
-            {"copies": 10, "length": options.length, "recipe": "roberta"},
+            {"mask_copies": 10, "length": options.length, "recipe": "roberta"},
         )
     cases: dict[str, Case] = {}
     for size in options.sizes:

@@ -85,7 +85,7 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
                 "recipe": "bert",
                 "length": LENGTH,
                 "max_predictions": PREDICTIONS,
-                "copies": COPIES,
+                "mask_copies": COPIES,
             }
             planned[f"{name} {size:g}"] = Case(
                 function="benchmarks.data.cases:dataset",

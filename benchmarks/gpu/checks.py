@@ -229,7 +229,9 @@ def sixteen_bits_train(place: Place) -> Figures:
     """fp16 with a scaled loss, and bf16 weights over fp32 masters, beside fp32."""
     straight = _losses(_run(place, "fp32"))
     fp16 = _losses(_run(place, "fp16", values={"precision": "fp16"}))
-    masters = _losses(_run(place, "masters", values={"precision": "bf16", "reduce": "bf16"}))
+    masters = _losses(
+        _run(place, "masters", values={"precision": "bf16", "grad_reduce_dtype": "bf16"})
+    )
     worst = max(
         abs(a - b) / a for found in (fp16, masters) for a, b in zip(straight, found, strict=True)
     )

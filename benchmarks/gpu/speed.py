@@ -265,7 +265,7 @@ def _step(
 
     def step(batch: Batch) -> None:
         loss_of(batch).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(parameters, settled.clip)
+        torch.nn.utils.clip_grad_norm_(parameters, settled.grad_clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

@@ -30,11 +30,10 @@ MANIFEST = "manifest.json"
 BUILDING = "_building.json"  # the claim of a builder: see `cloze.core.artifacts.claim`
 # key in the claim: names below the artifact that are removed after the manifest is written
 TEMPORARY = "temporary"
-_HASH_BYTES = 1 << 20
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
 # packages whose versions can change what a stage makes, or how it runs
 RECORDED_PACKAGES = (
-    "cloze-pretraining apache-beam backports.zstd deepspeed fastwarc fsspec ftfy lxml mlflow"
+    "cloze-pretraining-base apache-beam backports.zstd deepspeed fastwarc fsspec ftfy lxml mlflow"
     " numpy orjson phonenumberslite prefect py3langid pyarrow resiliparse"
     " safetensors sentencepiece sentencex tokenizers torch transformers"
 ).split()
@@ -110,18 +109,16 @@ def fingerprint(
 
 def package_versions() -> dict[str, str]:
     """Return versions of packages that affect results; recorded, but not in any fingerprint."""
-    return dict(_package_versions())
+    versions = ((name, _package_version(name)) for name in RECORDED_PACKAGES)
+    return {name: version for name, version in versions if version is not None}
 
 
 @functools.cache  # reading versions takes longer than the rest of a small artifact
-def _package_versions() -> Mapping[str, str]:
-    versions = {}
-    for name in RECORDED_PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+def _package_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def is_artifact(path: str) -> bool:
@@ -130,18 +127,15 @@ def is_artifact(path: str) -> bool:
 
 def read_manifest(path: str) -> Manifest:
     """Read the manifest at `path`; raise `DataError` if missing, damaged or of a later format."""
+    if not is_artifact(path):
+        raise _no_artifact(path)
     name = storage.join(path, MANIFEST)
-    if not storage.exists(name):
-        raise DataError(
-            f"{path} holds no finished artifact ({MANIFEST} is missing); run the stage that makes "
-            f"it"
-        )
     try:
         content = json.loads(storage.read_text(name))
         if content.get("format") != FORMAT:
             raise DataError(
                 f"{name} has format {content.get('format')}, this program reads {FORMAT}; use the "
-                f"Cloze that made it"
+                f"version of Cloze that wrote it"
             )
         content["files"] = tuple(FileEntry(**entry) for entry in content["files"])
         content.pop("content_sha256", None)
@@ -152,13 +146,17 @@ def read_manifest(path: str) -> Manifest:
         ) from error
 
 
+def _no_artifact(path: str) -> DataError:
+    return DataError(
+        f"{path} has no finished artifact ({MANIFEST} is missing); run the stage that builds it"
+    )
+
+
 def write_manifest(path: str, manifest: Manifest) -> None:
     """Finish the artifact at `path`."""
     content = {**asdict(manifest), "content_sha256": manifest.content_sha256}
-    storage.write_bytes(
-        storage.join(path, MANIFEST),
-        (json.dumps(content, indent=1, sort_keys=True) + "\n").encode(),
-    )
+    text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+    storage.write_bytes(storage.join(path, MANIFEST), text.encode())
 
 
 def data_files(path: str, temporary: Iterable[str] = ()) -> list[str]:
@@ -166,11 +164,11 @@ def data_files(path: str, temporary: Iterable[str] = ()) -> list[str]:
 
     Names at or below `temporary` are excluded, too.
     """
-    others = {MANIFEST, *temporary}
+    excluded = {MANIFEST, *temporary}
     return [
         name
         for name in storage.list_files(path)
-        if name.split("/", 1)[0] not in others
+        if name.split("/", 1)[0] not in excluded
         and not any(part.startswith("_") for part in name.split("/"))
     ]
 
@@ -230,26 +228,12 @@ def hash_files(
     patterns = tuple(volatile)
 
     def entry(name: str) -> FileEntry:
-        digest, size = _sha256(storage.join(path, name), report)
-        return FileEntry(
-            path=name, size=size, sha256=digest, data=not any(fnmatch(name, p) for p in patterns)
-        )
+        digest, size = storage.sha256(storage.join(path, name), report)
+        is_data = not any(fnmatch(name, pattern) for pattern in patterns)
+        return FileEntry(path=name, size=size, sha256=digest, data=is_data)
 
     with ThreadPoolExecutor(threads) as pool:
         return tuple(pool.map(entry, sorted(names)))
-
-
-def _sha256(path: str, report: Callable[[int], None] | None) -> tuple[str, int]:
-    """Return sha256 and size of a file, read into one buffer so that threads hash in parallel."""
-    digest, size, buffer = hashlib.sha256(), 0, bytearray(_HASH_BYTES)
-    view = memoryview(buffer)
-    with storage.open_input(path) as handle:
-        while count := handle.readinto(buffer):  # type: ignore[attr-defined]
-            digest.update(view[:count])
-            size += count
-            if report is not None:
-                report(count)
-    return digest.hexdigest(), size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,20 +257,16 @@ def find_artifacts(path: str) -> list[str]:
     """
     if is_artifact(path):
         return [path]
-    found: list[str] = []
+    artifacts: list[str] = []
     names = storage.list_files(path) if storage.is_dir(path) else []
     for name in sorted(names, key=lambda name: (name.count("/"), name)):
-        place = storage.join(path, posixpath.dirname(name))
-        if posixpath.basename(name) == MANIFEST and not any(
-            place.startswith(f"{other}/") for other in found
-        ):
-            found.append(place)
-    if not found:
-        raise DataError(
-            f"{path} holds no finished artifact ({MANIFEST} is missing); run the stage that makes "
-            f"it"
-        )
-    return sorted(found)
+        directory = storage.join(path, posixpath.dirname(name))
+        is_nested = any(directory.startswith(f"{outer}/") for outer in artifacts)
+        if posixpath.basename(name) == MANIFEST and not is_nested:
+            artifacts.append(directory)
+    if not artifacts:
+        raise _no_artifact(path)
+    return sorted(artifacts)
 
 
 def verify(
@@ -305,8 +285,8 @@ def verify(
     errors = [f"{name} is missing" for name in sorted(recorded.keys() - present)]
     errors += [f"{name} is not in the manifest" for name in sorted(present - recorded.keys())]
     volatile = [entry.path for entry in manifest.files if not entry.data]
-    found = hash_files(path, recorded.keys() & present, volatile, threads, report)
-    for entry in found:
+    entries = hash_files(path, recorded.keys() & present, volatile, threads, report)
+    for entry in entries:
         expected = recorded[entry.path]
         if entry.size != expected.size:
             errors.append(f"{entry.path} has {entry.size} bytes, the manifest says {expected.size}")
@@ -317,21 +297,17 @@ def verify(
             )
     return Verification(
         ok=not errors,
-        content_sha256=content_sha256(found),
+        content_sha256=content_sha256(entries),
         errors=tuple(errors),
-        files=len(found),
-        bytes=sum(entry.size for entry in found),
+        files=len(entries),
+        bytes=sum(entry.size for entry in entries),
     )
 
 
 # Names of shard files, and of the two splits of documents.
 
 TRAIN = "train"
-
-
 HELDOUT = "heldout"
-
-
 SPLITS = (TRAIN, HELDOUT)
 
 

@@ -43,28 +43,27 @@ class Fence:
 
     def check(self) -> None:
         """Raise SupersededError if another attempt owns the directory or the build is finished."""
-        if self.token:
-            begun = read(self.out)
-            if begun is None or begun.token != self.token:
-                by = (
-                    "was finished"
-                    if begun is None
-                    else f"is being built by another attempt (build {begun.build[:12]})"
-                )
-                raise SupersededError(f"{self.out} {by}; this one writes nothing more")
+        if not self.token:
+            return
+        claim = read(self.out)
+        if claim is None:
+            raise SupersededError(f"{self.out} was finished; this attempt writes nothing more")
+        if claim.token != self.token:
+            raise SupersededError(
+                f"{self.out} is being built by another attempt (build {claim.build[:12]}); this "
+                f"attempt writes nothing more"
+            )
 
 
 def read(out: str) -> Claim | None:
     """Return the claim on `out`, or None."""
-    known = artifact.read_claim(out)
-    if known is None:
+    content = artifact.read_claim(out)
+    if content is None:
         return None
-    stage, fingerprint, build, token = (
-        str(known.get(name) or "") for name in ("stage", "fingerprint", "build", "token")
-    )
-    return Claim(
-        stage, fingerprint, build, tuple(map(str, known.get(artifact.TEMPORARY) or ())), token
-    )
+    texts = {
+        name: str(content.get(name) or "") for name in ("stage", "fingerprint", "build", "token")
+    }
+    return Claim(**texts, temporary=tuple(map(str, content.get(artifact.TEMPORARY) or ())))
 
 
 def is_unfinished(out: str) -> bool:
@@ -87,7 +86,7 @@ def check_not_foreign(out: str) -> None:
     if foreign and not any(
         storage.exists(storage.join(out, name)) for name in (LOCK, BUILDING, artifact.MANIFEST)
     ):
-        raise _holds_something_else(out, foreign)
+        raise _foreign_content(out, foreign)
 
 
 def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | None:
@@ -100,35 +99,35 @@ def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | No
     Raises:
         UsageError: the content is foreign, or may be replaced only with `force`.
     """
-    begun = read(out)
+    claim = read(out)
     if artifact.is_artifact(out):
-        found = artifact.read_manifest(out)
-        if found.stage != stage:
+        manifest = artifact.read_manifest(out)
+        if manifest.stage != stage:
             raise UsageError(
-                f"{out} holds a {found.stage} artifact, not a {stage} one; use another directory"
+                f"{out} holds a {manifest.stage} artifact, not a {stage} one; use another directory"
             )
         if not force:
             raise UsageError(
                 f"{out} holds a {stage} artifact made from other settings or inputs (fingerprint"
-                f" {found.fingerprint[:12]}, wanted {fingerprint[:12]}); use another directory, or "
-                f"--force to replace it"
+                f" {manifest.fingerprint[:12]}, expected {fingerprint[:12]}); use another "
+                f"directory, or --force to replace it"
             )
         return Claim(stage)
-    if begun is None:
+    if claim is None:
         foreign = _foreign(out)
         if foreign:
-            raise _holds_something_else(out, foreign)
-    elif begun.fingerprint != fingerprint:
-        if begun.stage != stage:
+            raise _foreign_content(out, foreign)
+    elif claim.fingerprint != fingerprint:
+        if claim.stage != stage:
             raise UsageError(
-                f"{out} holds an unfinished {begun.stage} artifact; use another directory"
+                f"{out} holds an unfinished {claim.stage} artifact; use another directory"
             )
-        if begun.fingerprint and storage.exists(storage.join(out, STEPS)) and not force:
+        if claim.fingerprint and storage.exists(storage.join(out, STEPS)) and not force:
             raise UsageError(
                 f"{out} holds checkpoints of a run with other settings; use another directory, or "
-                f"--force to drop them"
+                f"--force to remove them"
             )
-    return begun
+    return claim
 
 
 def claim_directory(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim:
@@ -142,26 +141,27 @@ def claim_directory(stage: str, out: str, fingerprint: str, *, force: bool) -> C
     Raises:
         UsageError: the content is foreign, or may be replaced only with `force`.
     """
-    begun = _check(stage, out, fingerprint, force=force)
-    if begun is not None and begun.fingerprint != fingerprint:
+    previous = _check(stage, out, fingerprint, force=force)
+    build = uuid.uuid4().hex
+    if previous is not None and previous.fingerprint == fingerprint:
+        build = previous.build or build
+    elif previous is not None:
         _write(out, Claim(stage))  # after a kill, what remains is known to be removable
         storage.remove(storage.join(out, artifact.MANIFEST))
         # top-level names, so that no empty directory stays
         for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK, BUILDING}:
             storage.remove(storage.join(out, name))
-    same = begun is not None and begun.fingerprint == fingerprint
-    build = (begun.build if begun is not None and same else "") or uuid.uuid4().hex
     storage.make_dirs(out)
-    taken = Claim(stage, fingerprint, build, token=uuid.uuid4().hex)
-    _write(out, taken)
-    return taken
+    claim = Claim(stage, fingerprint, build, token=uuid.uuid4().hex)
+    _write(out, claim)
+    return claim
 
 
 def note_temporary(out: str, names: tuple[str, ...]) -> None:
     """Record, before the manifest is written, what must be removed after it."""
-    begun = read(out)
-    if begun is not None and begun.temporary != names:
-        _write(out, replace(begun, temporary=names))
+    claim = read(out)
+    if claim is not None and claim.temporary != names:
+        _write(out, replace(claim, temporary=names))
 
 
 def spoil(out: str, stage: str) -> None:
@@ -175,9 +175,8 @@ def release(out: str) -> None:
 
 
 def _write(out: str, claim: Claim) -> None:
-    storage.write_bytes(
-        storage.join(out, BUILDING), artifact.canonical_json(asdict(claim)).encode()
-    )
+    content = artifact.canonical_json(asdict(claim))
+    storage.write_bytes(storage.join(out, BUILDING), content.encode())
 
 
 def _foreign(out: str) -> list[str]:
@@ -190,5 +189,5 @@ def _foreign(out: str) -> list[str]:
     ]
 
 
-def _holds_something_else(out: str, foreign: list[str]) -> UsageError:
-    return UsageError(f"{out} holds something else ({foreign[0]}); use an empty or new directory")
+def _foreign_content(out: str, foreign: list[str]) -> UsageError:
+    return UsageError(f"{out} holds other files ({foreign[0]}); use an empty or new directory")

@@ -31,6 +31,9 @@ DEEPEST_PART = 3  # names below an artifact: checkpoints/step-00008000/tokenizer
 STORE_THREADS = 16  # concurrent requests to a store
 COMMIT_SECONDS = 0.2  # of hashing that a kill may lose, in addition to the current file
 WAIT_SECONDS = 2.0  # for another program that locks the cache
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 TEXT)"
+)
 
 
 def cache_directory() -> Path:
@@ -38,12 +41,8 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloze"
 
 
-_OPEN: ContextVar[sqlite3.Connection | None] = ContextVar(
-    "open memory of file hashes", default=None
-)
-_ASKED: ContextVar[dict[str, str] | None] = ContextVar(
-    "fingerprints of the inputs that were asked for already", default=None
-)
+_CACHE: ContextVar[sqlite3.Connection | None] = ContextVar("open cache of hashes", default=None)
+_INPUTS: ContextVar[dict[str, str] | None] = ContextVar("fingerprints by input", default=None)
 
 
 @contextlib.contextmanager
@@ -52,13 +51,13 @@ def hash_cache_session() -> Iterator[None]:
 
     Each path is looked up once.
     """
-    with _memory() as memory:
-        token, asked = _OPEN.set(memory), _ASKED.set({})
+    with _open_cache() as cache:
+        cache_token, inputs_token = _CACHE.set(cache), _INPUTS.set({})
         try:
             yield
         finally:
-            _OPEN.reset(token)
-            _ASKED.reset(asked)
+            _CACHE.reset(cache_token)
+            _INPUTS.reset(inputs_token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Seen:
     stamp: tuple[int, int] | None
     fingerprint: str
 
-    def size(self, now: Seen) -> str:
+    def describe_resize(self, now: Seen) -> str:
         """Describe the sizes before and now, if they are known and differ."""
         if self.stamp is None or now.stamp is None or self.stamp[0] == now.stamp[0]:
             return ""
@@ -84,51 +83,43 @@ _SEEN: ContextVar[tuple[dict[str, Seen], Mapping[str, Seen]] | None] = ContextVa
 def watching(known: Mapping[str, Seen] | None = None) -> Iterator[dict[str, Seen]]:
     """Collect the files fingerprinted in the block; unchanged files of `known` are not read."""
     seen: dict[str, Seen] = {}
-    token, asked = _SEEN.set((seen, known or {})), _ASKED.set(None)
+    seen_token, inputs_token = _SEEN.set((seen, known or {})), _INPUTS.set(None)
     try:
         yield seen
     finally:
-        _SEEN.reset(token)
-        _ASKED.reset(asked)
+        _SEEN.reset(seen_token)
+        _INPUTS.reset(inputs_token)
 
 
 def difference(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> str | None:
     """Describe a file that changed, was added or was removed; None if there is none."""
     for path in sorted(before.keys() & now.keys()):
         if before[path].fingerprint != now[path].fingerprint:
-            return f"{path} changed while it was read{before[path].size(now[path])}"
-    added, removed = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
-    if added or removed:
-        return (
-            f"{(added or removed)[0]} was {'added' if added else 'removed'} while its directory "
-            f"was read"
-        )
+            return f"{path} changed while it was read{before[path].describe_resize(now[path])}"
+    if added := now.keys() - before.keys():
+        return f"{min(added)} was added while its directory was read"
+    if removed := before.keys() - now.keys():
+        return f"{min(removed)} was removed while its directory was read"
     return None
 
 
 @contextlib.contextmanager
-def _memory() -> Iterator[sqlite3.Connection]:
-    known = _OPEN.get()
-    if known is not None:
-        yield known
+def _open_cache() -> Iterator[sqlite3.Connection]:
+    """Yield the session's cache, or open the user's, or an empty one if that is impossible."""
+    shared = _CACHE.get()
+    if shared is not None:
+        yield shared
         return
     try:
         directory = cache_directory()
         directory.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(directory / "file-hashes.sqlite", timeout=WAIT_SECONDS)
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 "
-            "TEXT)"
-        )
+        connection.execute(_SCHEMA)
     except (OSError, sqlite3.Error):
         connection = sqlite3.connect(":memory:")
-        connection.execute(
-            "CREATE TABLE hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 TEXT)"
-        )
-    try:
+        connection.execute(_SCHEMA)
+    with contextlib.closing(connection):
         yield connection
-    finally:
-        connection.close()
 
 
 def file_hashes(paths: Iterable[str]) -> dict[str, str]:
@@ -139,7 +130,7 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
     """
     hashes: dict[str, str] = {}
     seen, known_before = _SEEN.get() or ({}, {})
-    with _memory() as memory, _Writer(memory) as writer:
+    with _open_cache() as cache, _Writer(cache) as writer:
         for path in paths:
             if not storage.is_local(path):
                 hashes[path] = storage.sha256(path)[0]
@@ -157,11 +148,11 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
             if before is not None and before.stamp == stamp:
                 hashes[path] = before.fingerprint
             else:
-                known = memory.execute(
+                row = cache.execute(
                     "SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (absolute,)
                 ).fetchone()
-                if known and known[:2] == stamp:
-                    hashes[path] = known[2]
+                if row and row[:2] == stamp:
+                    hashes[path] = row[2]
                 else:
                     hashes[path] = storage.sha256(path)[0]
                     writer.add((absolute, *stamp, hashes[path]))
@@ -172,8 +163,8 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
 class _Writer:
     """Writes rows into the hash cache, one transaction per `COMMIT_SECONDS`."""
 
-    def __init__(self, memory: sqlite3.Connection) -> None:
-        self._memory: sqlite3.Connection | None = memory
+    def __init__(self, cache: sqlite3.Connection) -> None:
+        self._cache: sqlite3.Connection | None = cache
         self._rows: list[tuple[str, int, int, str]] = []
         self._committed = time.monotonic()
 
@@ -191,14 +182,12 @@ class _Writer:
     def _commit(self) -> None:
         """Write the rows; stop after an error, such as a read-only home or a locked database."""
         rows, self._rows = self._rows, []
-        if rows and self._memory is not None:
+        if rows and self._cache is not None:
             try:
-                with self._memory:
-                    self._memory.executemany(
-                        "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", rows
-                    )
+                with self._cache as cache:
+                    cache.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", rows)
             except sqlite3.Error:
-                self._memory = None
+                self._cache = None
         self._committed = time.monotonic()
 
 
@@ -209,15 +198,15 @@ def file_fingerprints(paths: Iterable[str]) -> dict[str, str]:
     with ThreadPoolExecutor(STORE_THREADS) as pool:
         tags = dict(zip(remote, pool.map(storage.etag, remote), strict=True))
     tagged = {path: combine_hashes([("tag", tag)]) for path, tag in tags.items() if tag is not None}
-    if (watched := _SEEN.get()) is not None:
-        watched[0].update((path, Seen(None, tag)) for path, tag in tagged.items())
+    seen, _ = _SEEN.get() or ({}, {})
+    seen.update((path, Seen(None, tag)) for path, tag in tagged.items())
     return tagged | file_hashes(path for path in names if path not in tagged)
 
 
-def combine_hashes(named: Iterable[tuple[str, str]]) -> str:
+def combine_hashes(pairs: Iterable[tuple[str, str]]) -> str:
     """Return one hash over (name, hash) pairs, independent of their order."""
     digest = hashlib.sha256()
-    for name, value in sorted(named):
+    for name, value in sorted(pairs):
         digest.update(f"{name}\0{value}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
@@ -236,21 +225,22 @@ def artifact_fingerprint(path: str) -> str:
     """Return the fingerprint of the finished or unfinished artifact in a directory; else ''."""
     if artifact.is_artifact(path):
         return artifact.read_manifest(path).fingerprint
-    begun = claim.read(path)
-    return "" if begun is None else begun.fingerprint
+    build = claim.read(path)
+    return "" if build is None else build.fingerprint
 
 
 def part_fingerprint(path: str) -> str:
     """Return the fingerprint of a part of an artifact, without reading the part; else ''."""
-    place, names = storage.absolute(path).rstrip("/"), list[str]()
+    directory, part = storage.absolute(path).rstrip("/"), ""
     for _ in range(DEEPEST_PART):
-        place, _, name = place.rpartition("/")
-        if not name or not place.rstrip("/") or place.endswith(":/") or name.startswith("_"):
+        directory, _, name = directory.rpartition("/")
+        is_root = not directory.rstrip("/") or directory.endswith(":/")
+        if not name or is_root or name.startswith("_"):
             return ""
-        names.insert(0, name)
-        owner = artifact_fingerprint(place)
+        part = f"/{name}{part}"
+        owner = artifact_fingerprint(directory)
         if owner:
-            return "/".join([owner, *names])
+            return owner + part
     return ""
 
 
@@ -265,12 +255,12 @@ def input_fingerprint(path: str) -> str:
 
 def memoize(what: str, make: Callable[[], str]) -> str:
     """Return `make()`, called once per key `what` in a `hash_cache_session`."""
-    asked = _ASKED.get()
-    if asked is None:
+    fingerprints = _INPUTS.get()
+    if fingerprints is None:
         return make()
-    if what not in asked:
-        asked[what] = make()
-    return asked[what]
+    if what not in fingerprints:
+        fingerprints[what] = make()
+    return fingerprints[what]
 
 
 def _input_fingerprint(path: str) -> str:

@@ -33,7 +33,14 @@ class Lease:
     def __init__(self, directory: str, prefix: str, renew_seconds: float, **facts: Any) -> None:
         self.token = uuid.uuid4().hex
         self.path = storage.join(directory, f"{prefix}{self.token}")
-        self.facts: dict[str, Any] = {**facts, **_process(), "count": 0}
+        self.facts: dict[str, Any] = {
+            **facts,
+            "holder": _this_process(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "boot": _boot_id(),
+            "count": 0,
+        }
         self.is_lost = False
         self._seconds, self._ended = renew_seconds, threading.Event()
         self._thread = threading.Thread(target=self._keep, name="cloze-lease", daemon=True)
@@ -70,13 +77,12 @@ class Lease:
 
 def others(directory: str, prefix: str = "", own: str = "") -> dict[str, dict[str, Any]]:
     """Return the facts of the leases below `directory` by path, without the one at `own`."""
-    paths = [
-        storage.join(directory, name)
-        for name in storage.list_names(directory)
-        if name.startswith(prefix)
-    ]
-    found = {path: read(path) for path in paths if path != own}
-    return {path: facts for path, facts in found.items() if facts is not None}
+    leases = {}
+    for name in storage.list_names(directory):
+        path = storage.join(directory, name)
+        if name.startswith(prefix) and path != own and (facts := read(path)) is not None:
+            leases[path] = facts
+    return leases
 
 
 def read(path: str) -> dict[str, Any] | None:
@@ -92,26 +98,14 @@ def read(path: str) -> dict[str, Any] | None:
 
 def is_dead(path: str, facts: dict[str, Any], now: float, seconds: float) -> bool:
     """Return whether the lease expired, or its owner, a process of this machine, has ended."""
-    here = _process()
-    is_ours = bool(here["boot"]) and (facts.get("boot"), facts.get("host")) == (
-        here["boot"],
-        here["host"],
-    )
-    if is_ours and not os.path.exists(f"/proc/{facts.get('pid')}"):
+    boot = _boot_id()
+    is_local = bool(boot) and (facts.get("boot"), facts.get("host")) == (boot, socket.gethostname())
+    if is_local and not os.path.exists(f"/proc/{facts.get('pid')}"):
         return True
     return now - storage.mtime(path) > seconds
 
 
-def _process() -> dict[str, Any]:
-    return {
-        "holder": myself(),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "boot": _boot_id(),
-    }
-
-
-def myself() -> str:
+def _this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
@@ -158,7 +152,7 @@ def _local(out: str) -> Iterator[Callable[[], None]]:
     handle = _open_locked(out, name)
     try:
         handle.truncate(0)
-        handle.write(myself())
+        handle.write(_this_process())
         handle.flush()
         yield lambda: None
     finally:
@@ -185,13 +179,13 @@ def _open_locked(out: str, name: str) -> IO[str]:
             if time.monotonic() > deadline:
                 handle.seek(0)
                 with handle:
-                    raise _refused(out, handle.read().strip()) from error
+                    raise _is_locked(out, handle.read().strip()) from error
             time.sleep(PATIENCE_SECONDS / 50)
         except OSError as error:  # a network disk without locks
             handle.close()
             raise ClozeError(
-                f"{out} lies on a file system that cannot lock files ({error.strerror}); use "
-                f"another, or mount it with locks"
+                f"{out} is on a file system that cannot lock files ({error.strerror}); use another "
+                f"one, or mount it with locks"
             ) from error
         handle.close()
 
@@ -228,18 +222,18 @@ def _remote(out: str) -> Iterator[Callable[[], None]]:
 
 def _take_lease(out: str) -> Lease:
     """Return the lease of this process, once no other builder of `out` is alive."""
-    place = storage.join(out, LOCK)
-    own = Lease(place, "", RENEW_SECONDS, is_holder=False, over=[])
+    directory = storage.join(out, LOCK)
+    own = Lease(directory, "", RENEW_SECONDS, is_holder=False, over=[])
     counts: dict[str, int] = {}
     try:
         while True:
-            living, dead = _rivals(place, own, own.put())
+            living, dead = _rivals(directory, own, own.put())
             if not living:
                 tokens = {_token(path) for path in dead}.union(
                     *(facts.get("over", ()) for facts in dead.values())
                 )
                 own.facts |= {"is_holder": True, "over": sorted(tokens)}
-                living, _ = _rivals(place, own, own.put())
+                living, _ = _rivals(directory, own, own.put())
                 if not any(facts.get("is_holder") for facts in living.values()):
                     for path in dead:
                         storage.remove(path)
@@ -250,7 +244,7 @@ def _take_lease(out: str) -> Lease:
                 if facts.get("is_holder") and counts.setdefault(
                     path, facts.get("count", 0)
                 ) != facts.get("count", 0):
-                    raise _refused(out, str(facts.get("holder", "")))
+                    raise _is_locked(out, str(facts.get("holder", "")))
             if any(
                 facts.get("is_holder") or _token(path) < own.token for path, facts in living.items()
             ):
@@ -262,17 +256,16 @@ def _take_lease(out: str) -> Lease:
 
 
 def _rivals(
-    place: str, own: Lease, now: float
+    directory: str, own: Lease, now: float
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """Return the living and the dead leases of others; those `own` took over count as dead."""
-    found = others(place, own=own.path)
-    is_over = {
-        path: _token(path) in own.facts["over"] or is_dead(path, facts, now, LEASE_SECONDS)
-        for path, facts in found.items()
-    }
-    return {path: found[path] for path in found if not is_over[path]}, {
-        path: found[path] for path in found if is_over[path]
-    }
+    living, dead = {}, {}
+    for path, facts in others(directory, own=own.path).items():
+        if _token(path) in own.facts["over"] or is_dead(path, facts, now, LEASE_SECONDS):
+            dead[path] = facts
+        else:
+            living[path] = facts
+    return living, dead
 
 
 def _check(out: str, own: Lease) -> None:
@@ -300,12 +293,13 @@ def holder(out: str) -> str:
         with contextlib.suppress(OSError):
             return storage.read_at_once(name).decode(errors="replace").strip()
         return ""
-    return next(
-        (str(facts.get("holder")) for facts in others(name).values() if facts.get("is_holder")), ""
-    )
+    for facts in others(name).values():
+        if facts.get("is_holder"):
+            return str(facts.get("holder"))
+    return ""
 
 
-def _refused(out: str, holder: str) -> UsageError:
+def _is_locked(out: str, holder: str) -> UsageError:
     return UsageError(
         f"{out} is being built by {holder or 'another process'}; wait for it or stop it"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import posixpath
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,58 +76,56 @@ def execute(
     """
     started = time.perf_counter()
     execution = execution or Execution()
-    given = set(map(role_of, inputs))
-    missing = [
-        name for name, wanted in stage.inputs.items() if wanted.required and name not in given
-    ]
-    if missing:
-        raise UsageError(f"stage {stage.name} needs the input {missing[0]!r}; name its artifact")
+    roles = set(map(role_of, inputs))
+    for role, spec in stage.inputs.items():
+        if spec.required and role not in roles:
+            raise UsageError(f"stage {stage.name} needs the input {role!r}; give its artifact")
     config.check_inputs(inputs)
     with fingerprints.watching() as seen:
         fingerprint, parents = _lineage(stage, config, inputs)
     finished = None if force else _finished(out, fingerprint)
     if finished is None:
-        _refuse_own_input(out, inputs)
+        _check_not_own_input(out, inputs)
         claim.check_not_foreign(out)
-        with locked(out) as still_ours, storage.changing_after(still_ours):
-            # by another process meanwhile
+        with locked(out) as check_lock, storage.changing_after(check_lock):
+            # another process may have finished it meanwhile
             finished = None if force else _finished(out, fingerprint)
             if finished is None:
-                taken = claim.claim_directory(stage.name, out, fingerprint, force=force)
+                claimed = claim.claim_directory(stage.name, out, fingerprint, force=force)
                 build = BuildContext(
                     path=storage.absolute(out),
                     # workers may have another working directory
                     inputs={name: storage.absolute(path) for name, path in inputs.items()},
                     execution=execution,
                     fingerprint=fingerprint,
-                    build_id=taken.build,
-                    token=taken.token,
+                    build_id=claimed.build,
+                    token=claimed.token,
                     report=SafeReporter(report),
                 )
                 build.report.build_started(build.build_id)
 
                 def check() -> None:
-                    still_ours()
+                    check_lock()
                     build.fence.check()
 
                 with storage.changing_after(check):
                     with build.cleanup:
-                        outcome = stage.run(config, build)
-                    _refuse_changed(stage, config, inputs, out, fingerprint, seen)
-                    claim.note_temporary(out, outcome.temporary)
-                    manifest = _finish(stage, config, build, outcome, parents, started)
+                        result = stage.run(config, build)
+                    _check_inputs_unchanged(stage, config, inputs, out, fingerprint, seen)
+                    claim.note_temporary(out, result.temporary)
+                    manifest = _manifest(stage, config, build, result, parents, started)
                     artifact.write_manifest(out, manifest)
-                _clear_away(out)
+                _remove_temporary(out)
                 return BuildResult(
                     artifact=out, cached=False, seconds=manifest.seconds, manifest=manifest
                 )
     if claim.read(out) is not None:
         with (
-            contextlib.suppress(UsageError),
-            locked(out) as still_ours,
-            storage.changing_after(still_ours),
+            contextlib.suppress(UsageError),  # its builder is doing the same
+            locked(out) as check_lock,
+            storage.changing_after(check_lock),
         ):
-            _clear_away(out)  # refused while its builder does the same
+            _remove_temporary(out)
     return BuildResult(
         artifact=out, cached=True, seconds=time.perf_counter() - started, manifest=finished
     )
@@ -140,7 +139,7 @@ def _lineage(
     )
 
 
-def _refuse_changed(
+def _check_inputs_unchanged(
     stage: Stage,
     config: StageConfig,
     inputs: Mapping[str, str],
@@ -161,41 +160,37 @@ def _refuse_changed(
         except DataError:  # a whole input was removed: it existed as long as it was needed
             return
     if not is_same:
-        own = os.path.join(os.path.abspath(_real(out)), "")
-        now_beside = {
+        own = os.path.join(os.path.abspath(_real_path(out)), "")
+        outside = {
             path: file for path, file in now.items() if not os.path.realpath(path).startswith(own)
         }
-        what = fingerprints.difference(seen, now_beside)
-        if what is None and len(now_beside) < len(now):  # `out` is inside the directory of an input
+        change = fingerprints.difference(seen, outside)
+        if change is None and len(outside) < len(now):  # `out` is inside the directory of an input
             return
         claim.spoil(out, stage.name)
-        what = what or "an input changed while it was read"
-        raise DataError(f"{what}; wait until the inputs are complete, and run again")
+        change = change or "an input changed while it was read"
+        raise DataError(f"{change}; wait until the inputs are complete, and run again")
 
 
-def _refuse_own_input(out: str, inputs: Mapping[str, str]) -> None:
+def _check_not_own_input(out: str, inputs: Mapping[str, str]) -> None:
     """Reject a build over its own input, such as --force on the training that a phase continues.
 
     Raises:
         UsageError: an input is `out`, or is inside `out`.
     """
-    place = _real(out)
-    name = next(
-        (name for name, path in inputs.items() if f"{_real(path)}/".startswith(f"{place}/")), None
-    )
-    if name is not None:
-        raise UsageError(
-            f"{out} holds the input {name} ({inputs[name]}), which making it would remove; use "
-            f"another directory"
-        )
+    directory = _real_path(out)
+    for name, path in inputs.items():
+        if f"{_real_path(path)}/".startswith(f"{directory}/"):
+            raise UsageError(
+                f"{out} contains the input {name} ({path}), which the build would remove; use "
+                f"another directory"
+            )
 
 
-def _real(path: str) -> str:
-    return (
-        os.path.realpath(storage.filesystem(path)[1])
-        if storage.is_local(path)
-        else path.rstrip("/")
-    )
+def _real_path(path: str) -> str:
+    if storage.is_local(path):
+        return os.path.realpath(storage.filesystem(path)[1])
+    return path.rstrip("/")
 
 
 def _finished(out: str, fingerprint: str) -> Manifest | None:
@@ -206,11 +201,11 @@ def _finished(out: str, fingerprint: str) -> Manifest | None:
     return manifest if manifest.fingerprint == fingerprint else None
 
 
-def _finish(
+def _manifest(
     stage: Stage,
     config: StageConfig,
     build: BuildContext,
-    outcome: StageResult,
+    result: StageResult,
     parents: dict[str, str],
     started: float,
 ) -> Manifest:
@@ -223,12 +218,12 @@ def _finish(
         parents=parents,
         config=redact(config.model_dump(mode="json")),
         files=artifact.hash_files(
-            build.path, artifact.data_files(build.path, outcome.temporary), stage.unhashed_files
+            build.path, artifact.data_files(build.path, result.temporary), stage.unhashed_files
         ),
-        rows=outcome.rows,
-        tokens=outcome.tokens,
+        rows=result.rows,
+        tokens=result.tokens,
         counters=dict(sorted(build.counters.items())),
-        summary=outcome.summary,
+        summary=result.summary,
         execution=build.execution.model_dump(mode="json"),
         seconds=round(time.perf_counter() - started, 3),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -236,12 +231,14 @@ def _finish(
     )
 
 
-def _clear_away(out: str) -> None:
+def _remove_temporary(out: str) -> None:
     """Remove the build's own files from the finished artifact, the claim last."""
-    begun = claim.read(out)
-    for name in (SCRATCH, *(() if begun is None else begun.temporary)):
+    claimed = claim.read(out)
+    for name in (SCRATCH, *(() if claimed is None else claimed.temporary)):
         storage.remove(storage.join(out, name))
-    storage.remove_partial_files(out)
+    for name in storage.list_files(out):  # of killed writers
+        if posixpath.basename(name).startswith(storage.TEMPORARY):
+            storage.remove(storage.join(out, name))
     claim.release(out)
 
 
@@ -252,19 +249,18 @@ def join_execution(
 
     For torchrun's ranks above 0; the process of rank 0 writes the artifact.
     """
-    parents = {name: fingerprints.input_fingerprint(path) for name, path in inputs.items()}
-    fingerprint = stage.fingerprint(config, parents)
+    fingerprint, _ = _lineage(stage, config, inputs)
     deadline = time.monotonic() + JOIN_SECONDS
     while True:  # the owner claims it first
         if _finished(out, fingerprint) is not None:
             return
-        begun = claim.read(out)
-        if begun is not None and begun.fingerprint == fingerprint:
+        claimed = claim.read(out)
+        if claimed is not None and claimed.fingerprint == fingerprint:
             break
         if time.monotonic() > deadline:
             raise UsageError(
-                f"{out} is not being built with these settings by the process of rank 0; start all "
-                f"ranks with the same options"
+                f"rank 0 is not building {out} with these settings; start all ranks with the same "
+                f"options"
             )
         time.sleep(0.2)
     build = BuildContext(
@@ -272,8 +268,8 @@ def join_execution(
         inputs=dict(inputs),
         execution=execution,
         fingerprint=fingerprint,
-        build_id=begun.build,
-        token=begun.token,
+        build_id=claimed.build,
+        token=claimed.token,
         report=NULL_REPORTER,
     )
     stage.run(config, build)

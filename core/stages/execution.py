@@ -138,7 +138,7 @@ SCHEDULER_GRACE_SECONDS = 180.0
 OF_TRAINING = frozenset(  # fields of `Execution` that only a training reads
     {
         "engine", "zero", "offload", "micro_batch", "activation_checkpointing", "compile",
-        "profile",
+        "profile_steps",
         "checkpoint_every", "checkpoint_minutes", "keep_checkpoints",
     }
 )  # fmt: skip
@@ -232,10 +232,10 @@ class Execution(BaseModel):
     """CPU cores that a node takes. Default: one per Beam worker; all cores for training on the
     CPU."""
 
-    devices: tuple[str, ...] = ()
+    gpu_ids: tuple[str, ...] = ()
     """CUDA id of a GPU to use. Repeatable. Default: as many free GPUs as --processes."""
 
-    share: bool = False
+    oversubscribe: bool = False
     """Take no slots: run next to other work on this host's cores and GPUs."""
 
     retries: int = Field(default=0, ge=0)
@@ -271,7 +271,7 @@ class Execution(BaseModel):
     """Abort if a step takes longer than this and ten times the median, and name the rank. 0:
     never."""
 
-    profile: int | None = Field(default=None, ge=1)
+    profile_steps: int | None = Field(default=None, ge=1)
     """Number of steps to trace, after the first five; writes a table and a trace to
     OUT/_logs/profile."""
 
@@ -307,11 +307,11 @@ class Execution(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _one_device_a_process(self) -> Execution:
-        if self.devices and len(self.devices) < self.processes:
+    def _one_gpu_per_process(self) -> Execution:
+        if self.gpu_ids and len(self.gpu_ids) < self.processes:
             raise ValueError(
-                f"devices ({', '.join(self.devices)}) are fewer than processes ({self.processes}); "
-                f"name one for each"
+                f"gpu_ids ({', '.join(self.gpu_ids)}) are fewer than processes ({self.processes}); "
+                f"give one per process"
             )
         return self
 

@@ -311,7 +311,7 @@ def _content(journal: Journal, now: Champion | None) -> dict[str, Any]:
         }
         for change in changes
     ]  # fmt: skip
-    name, version = os.environ.get("CLOZE_MODEL") or "cloze", journal.version()
+    name, version = os.environ.get("CLOZE_REGISTERED_MODEL") or "cloze", journal.version()
     if now is None:
         empty = dict.fromkeys(
             ("checkpoint", "fingerprint", "run", "step", "since", "why", "replaced", "lineage")

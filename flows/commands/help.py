@@ -24,15 +24,15 @@ class Place(NamedTuple):
     common: bool
 
 
-ON_ONE_DEVICE = {"Processes and device": "*device *devices threads", "Failures": "timeout_minutes"}
+ON_ONE_DEVICE = {"Processes and device": "*device *gpu_ids threads", "Failures": "timeout_minutes"}
 
 EXECUTION = {
-    "Logging and evaluation": "profile",
+    "Logging and evaluation": "profile_steps",
     "Checkpoints": "*checkpoint_every checkpoint_minutes keep_checkpoints",
     "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
     "Processes and hosts": "*processes *launcher *hostfile nodes remote_python"
     " ssh_options"
-    " slurm_options kubernetes_options device devices threads",
+    " slurm_options kubernetes_options device gpu_ids threads",
     "Failures": "restarts min_nodes min_processes timeout_minutes grace_seconds hang_seconds",
     "Beam": "*workers *runner flink_master worker_pool beam_options dedup_in_memory_documents",
 }
@@ -71,35 +71,35 @@ STAGES: dict[str, Mapping[str, str]] = {
     },
     "dataset": {
         "Rows": "*recipe *length *length_bins *lowercase short_seq_prob *seed",
-        "Masking": "*masking *mask_rate *copies budget max_predictions mask_share random_share"
-        " random_from"
-        " max_ngram span_p max_span",
+        "Masking": "*masking *mask_rate *mask_copies mask_rounding max_predictions mask_share"
+        " random_share random_from max_ngram span_p max_span",
         "Pairing and packing": "*pairing random_next_prob swap_prob single_segment_prob packing",
         "Output": "*shards id_type compression",
     },
     "pretrain": {
-        "Model and objective": "*model *objectives causal_share final_mask_rate dynamic"
-        " output_bias *seed",
-        "Duration": "*steps *tokens *budget",
+        "Model and objective": "*model *objectives causal_share final_mask_rate"
+        " dynamic_masking output_bias *seed",
+        "Duration": "*steps *tokens *max_time",
         "Batch": "*global_batch initial_batch batch_ramp_steps length_group",
         "Mixture of datasets": "mixture mixture_by mixture_temperature",
         "Optimizer": "*learning_rate *optimizer embedding_lr_multiplier hidden_lr_multiplier"
-        " betas eps weight_decay clip ema",
+        " betas eps weight_decay grad_clip ema",
         "Learning-rate schedule": "*schedule *warmup_steps warmup_share decay_share power"
         " min_lr_ratio schedule_steps",
         "Logging and evaluation": "*evaluate_every heldout_rows log_every",
         "Checkpoints": "milestones milestone_every keep_for_merge",
-        "Memory and speed": "*precision tf32 reduce",
+        "Memory and speed": "*precision tf32 grad_reduce_dtype",
         "Failures": "max_skipped",
     },
     "merge": {"Checkpoints": "*last *steps *decay", **ON_ONE_DEVICE},
     "finetune": {
-        "Task and data": "*task *data *max_length *limit_per_class class_weights sampling",
+        "Task and data": "*task *data *max_length *limit_per_class class_weights"
+        " task_sampling_power",
         "Model": "dropout pooling frozen lstm_size lstm_layers bilstm",
-        "Optimization": "*epochs *batch_size *learning_rate *warmup optimizer layer_decay"
+        "Optimization": "*epochs *global_batch *learning_rate *warmup_share optimizer layer_decay"
         " embedding_lr_multiplier weight_decay"
-        " clip *seed",
-        "Selection and baselines": "*patience *keep *baselines from_scratch model",
+        " grad_clip *seed",
+        "Selection and baselines": "*patience *select_checkpoint *baselines from_scratch model",
         "Memory and speed": "*precision",
     },
     "evaluate": {
@@ -186,7 +186,7 @@ FILES = """\
 A run's directory, runs/NAME:
 
   NODE-FINGERPRINT/   an artifact; the link NODE leads to the newest one
-  _runs/              status of each run, read by `cloze status`
+  _status/            status of each run, read by `cloze status`
 
 An artifact:
 
@@ -197,12 +197,12 @@ An artifact:
   checkpoints/        checkpoints of a training"""
 
 ENVIRONMENT = """\
-CLOZE_RUNS            directory of the runs (default: ./runs)
+CLOZE_RUNS_DIR        directory of the runs (default: ./runs)
 CLOZE_HOME            directory of Cloze's data and samples
-CLOZE_SLOTS           directory of the locks on cores and GPUs
+CLOZE_SLOTS_DIR       directory of the locks on cores and GPUs
 CLOZE_CPUS            cores that may be used on this host
-CLOZE_HOST            address under which other hosts reach this one
-CLOZE_MODEL           name of the registered model in MLflow (default: cloze)
+CLOZE_HOST_ADDRESS    address under which other hosts reach this one
+CLOZE_REGISTERED_MODEL  name of the registered model in MLflow (default: cloze)
 CLOZE_NOTIFY          webhook URL, or TYPE/NAME of a Prefect block, for failed runs
 CLOZE_FLINK_CLASSPATH, CLOZE_FLINK_JAVA_OPTS, CLOZE_FLINK_TIMEOUT
                       settings of the embedded Flink

@@ -58,7 +58,7 @@ PRETRAIN = StageCommand(
             lambda texts: list(split_commas(texts)),
             {"metavar": "NAME", "multiple": True},
         ),
-        "budget": OptionOverride("--budget", settings={"metavar": "DURATION"}),
+        "max_time": OptionOverride("--max-time", settings={"metavar": "DURATION"}),
     },
 )
 

@@ -110,14 +110,13 @@ METAVAR_OF = {
     "language": "CODE",
     "languages": "CODE",
     "licences": "SPDX",
-    "devices": "ID",
+    "gpu_ids": "ID",
     "beam_options": "--NAME=VALUE",
     "slurm_options": "--NAME=VALUE",
     "ssh_options": "NAME=VALUE",
     "kubernetes_options": "NAME=VALUE",
 }
 OPTION_OF = {  # repeatable options use the singular of the field's name, except:
-    "devices": "--gpu-id",
     "languages": "--keep-language",
     "licences": "--license",
     "dropped_sections": "--drop-section",

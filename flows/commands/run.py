@@ -324,7 +324,7 @@ def _show_preview(preview: dict[str, Any]) -> None:
         else "champion: none yet"
     )
     if not preview["new"]:
-        out.print("Nothing new: no checkpoint has come.")
+        out.print("No new checkpoints.")
         return
     table = terminal.table_of(("new checkpoint", "step", "what"), right=("step",))
     for found in preview["new"]:
@@ -375,7 +375,7 @@ def _show(outcome: NightlyResult) -> None:
             table.add_row(result["run"], f"{result['step']:,}", *shown, perplexity)
         out.print(table)
         out.print()
-    out.print(f"{escape(outcome.told)}.", soft_wrap=True)
+    out.print(f"{escape(outcome.message)}.", soft_wrap=True)
     if outcome.decision:
         out.print(escape(outcome.decision.why), soft_wrap=True)
     if outcome.champion:

@@ -191,8 +191,8 @@ def _resume_training(path: str, changed: Mapping[str, Any], as_json: bool) -> No
             f"a run's name"
         )
     execution = {**job.execution, **changed}
-    if "processes" in changed and "devices" not in changed:
-        execution.pop("devices", None)  # GPUs that were free then
+    if "processes" in changed and "gpu_ids" not in changed:
+        execution.pop("gpu_ids", None)  # GPUs that were free then
     run_stage(
         StageArguments(
             stage=job.stage,
@@ -211,8 +211,8 @@ def _resume_training(path: str, changed: Mapping[str, Any], as_json: bool) -> No
 def status(name: str | None, as_json: bool) -> None:
     """List all runs, or show the progress of one run.
 
-    Runs and the artifacts that commands make are in ./runs, or in $CLOZE_RUNS. RUN is the name of
-    a run, or the directory of a command's artifact.
+    Runs and the artifacts that commands make are in ./runs, or in $CLOZE_RUNS_DIR. RUN is the name
+    of a run, or the directory of a command's artifact.
     """
     from rich.console import Console
 

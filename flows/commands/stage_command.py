@@ -43,9 +43,9 @@ BEAM = frozenset(
     }
 )
 # fields of Execution that only a run of several nodes uses
-RUN_ONLY_FIELDS = frozenset({"cpus", "share", "retries", "retry_seconds"})
+RUN_ONLY_FIELDS = frozenset({"cpus", "oversubscribe", "retries", "retry_seconds"})
 OF_ANY_PROCESS = frozenset({"threads", "timeout_minutes"})
-OF_ONE_GPU = OF_ANY_PROCESS | {"device", "devices"}
+OF_ONE_GPU = OF_ANY_PROCESS | {"device", "gpu_ids"}
 
 
 def execution_fields(stage: Stage) -> frozenset[str]:

@@ -13,8 +13,8 @@ from cloze.core.stages.stage import role_of
 from cloze.flows.graph.nodes import InputSource, Node
 from cloze.flows.graph.overrides import combinations, plain_axes, substitute_axes
 from cloze.flows.graph.sections import (
+    AVAILABLE,
     NEVER,
-    THERE,
     InputFinder,
     LeftOutError,
     PartialGraph,
@@ -134,7 +134,7 @@ class InstanceExpander:
                 same = all(axes.get(axis, value) == value for axis, value in other.values.items())
                 if of is not None and other.section == self.graph.nodes[of].section and same:
                     raise LeftOutError(f"needs {other.name}, which is left out")
-            if section.when == THERE:
+            if section.when == AVAILABLE:
                 wanted = ", ".join(f"{axis} {axes[axis]}" for axis in found[0][0] if axis in axes)
                 raise LeftOutError(
                     f"no instance of {self.graph.nodes[of].section if of else of} has {wanted}"

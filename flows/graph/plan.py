@@ -73,8 +73,8 @@ class PlannedNode:
 
 
 def runs_directory() -> Path:
-    """Return `$CLOZE_RUNS`; default: `./runs`."""
-    return Path(os.environ.get("CLOZE_RUNS") or "runs")
+    """Return `$CLOZE_RUNS_DIR`; default: `./runs`."""
+    return Path(os.environ.get("CLOZE_RUNS_DIR") or "runs")
 
 
 def run_directory(config: RunConfig | CommandConfig) -> Path:

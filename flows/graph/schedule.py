@@ -21,13 +21,13 @@ def resource_request(
     `cpus`; a data stage takes one core per worker. With a launcher other than local the request is
     empty: the agents take the GPUs of their own hosts.
     """
-    if execution.share or (stage.parallel and execution.launcher != "local"):
+    if execution.oversubscribe or (stage.parallel and execution.launcher != "local"):
         return ResourceRequest()
     processes = execution.processes if stage.parallel else 1
     if stage.on_gpu and there.gpus and execution.device != "cpu":
-        gpus = len(execution.devices) or min(processes, len(there.gpus))
+        gpus = len(execution.gpu_ids) or min(processes, len(there.gpus))
         return ResourceRequest(
-            gpus=gpus, cpus=min(execution.cpus or processes, there.cpus), devices=execution.devices
+            gpus=gpus, cpus=min(execution.cpus or processes, there.cpus), gpu_ids=execution.gpu_ids
         )
     usual = (
         there.cpus if stage.worker == "cloze.model" else execution.workers if stage.worker else 1

@@ -5,8 +5,8 @@ several), or one of:
 
     matrix    axes; each combination of their values makes an instance
     run       execution settings of these nodes, over those of the run
-    when      always; there: leave out a node whose files do not exist, with the nodes that depend
-              on it, and show that in the plan; never: build no node of the section
+    when      always; available: leave out a node whose files do not exist, with the nodes that
+              depend on it, and show that in the plan; never: build no node of the section
 
 `stage@label` inherits the keys of the section `stage`.
 """
@@ -26,7 +26,7 @@ from cloze.flows.graph.nodes import InputSource, Node, kept_part, stage_of
 from cloze.flows.graph.overrides import merge, slug
 
 MATRIX, RUN, WHEN = "matrix", "run", "when"
-ALWAYS, THERE, NEVER = "always", "there", "never"
+ALWAYS, AVAILABLE, NEVER = "always", "available", "never"
 
 
 class Section:
@@ -111,7 +111,7 @@ class PartialGraph:
             ),
             inputs=dict(inputs),
         )
-        if section.when == THERE and (reason := config.missing()):
+        if section.when == AVAILABLE and (reason := config.missing()):
             self.left_out[name] = reason
             self.lacking.append(node)
             return None
@@ -126,8 +126,8 @@ def said_when(name: str, values: Mapping[str, Any]) -> str:
         UsageError: the value is none of the three words.
     """
     said = values.get(WHEN, ALWAYS)
-    if said not in (ALWAYS, THERE, NEVER):
-        raise UsageError(f"{name}.{WHEN} ({said!r}) must be {ALWAYS}, {THERE} or {NEVER}")
+    if said not in (ALWAYS, AVAILABLE, NEVER):
+        raise UsageError(f"{name}.{WHEN} ({said!r}) must be {ALWAYS}, {AVAILABLE} or {NEVER}")
     return str(said)
 
 
@@ -205,7 +205,7 @@ class InputFinder:
             return
         reference = str(text)
         name, _, part = reference.partition("/")
-        if name in self.graph.never and section.when == THERE:
+        if name in self.graph.never and section.when == AVAILABLE:
             raise LeftOutError
         if name in self.graph.sections:
             for node in self._some(name):

@@ -47,7 +47,7 @@ TOOLS: dict[str, str] = {
     "embed": "cloze.model.use.verb:EMBED",
     "filter": "cloze.pipeline.corpus.quality_filter_stage:STAGE",
     "explain": "cloze.pipeline.corpus.explain_stage:STAGE",
-    "compare-vocab": "cloze.pipeline.vocab.compare_stage:STAGE",
+    "compare-vocab": "cloze.pipeline.vocab.stage:COMPARE",
     "inspect": "cloze.pipeline.dataset.inspect_stage:STAGE",
 }
 

@@ -41,7 +41,7 @@ from cloze.flows.machine import slots
 
 HEARTBEAT_INTERVAL = {True: 2.0, False: 10.0}  # seconds, by whether the directory is local
 LOOK_SECONDS = 0.5
-HOST = "CLOZE_HOST"  # this host's name as other hosts resolve it, if different
+HOST = "CLOZE_HOST_ADDRESS"  # this host's name as other hosts resolve it, if different
 STOP_WAIT_SECONDS = 60.0  # wait for the coordinator after a failed rank
 # in addition to the grace period: GPUs may still be held by earlier ranks that save
 BUSY_SECONDS = 60.0
@@ -107,7 +107,7 @@ class Agent:
         launch, there = self.launch, slots.machine()
         if not launch.slots or launch.device == "cpu" or not there.gpus:
             return
-        wanted = slots.ResourceRequest(gpus=launch.counts[self.node], devices=launch.devices)
+        wanted = slots.ResourceRequest(gpus=launch.counts[self.node], gpu_ids=launch.gpu_ids)
         deadline = time.monotonic() + BUSY_SECONDS + launch.grace_seconds
         try:
             granted = self._held.enter_context(
@@ -125,10 +125,9 @@ class Agent:
             raise ClozeError(
                 f"host {self.host} has too few free GPUs for {launch.counts[self.node]} processes: "
                 f"{slots.describe_holders(slots.GPU)};"
-                " wait until that ends, name others with --gpu-id, or say `share` in the run's "
-                "config"
+                " wait until that ends, name others with --gpu-id, or set run.oversubscribe"
             ) from None
-        self.launch = replace(launch, devices=granted)
+        self.launch = replace(launch, gpu_ids=granted)
 
     def _wait_to_go(self) -> dict[str, Any] | None:
         """Return the content of `go.json`; None if the coordinator asks to stop first."""

@@ -99,8 +99,8 @@ class AgentRankGroup:
             grace_seconds=execution.min_grace_seconds,
             grace_grows=execution.grace_seconds is None,
             device=execution.device,
-            devices=execution.devices,
-            slots=not (starter.allocates_gpus or execution.share),
+            gpu_ids=execution.gpu_ids,
+            slots=not (starter.allocates_gpus or execution.oversubscribe),
             token=work.token,
             addresses=tuple(host.address or host.name for host in hosts),
         )

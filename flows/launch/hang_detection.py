@@ -1,6 +1,6 @@
 """Hang detection: find the rank that makes no progress, not the ranks that wait for it.
 
-`HangDetector.check` reads every rank's heartbeat (`cloze.core.heartbeat`). If a phase exceeds its
+`HangDetector.check` reads every rank's heartbeat (`cloze.core.processes`). If a phase exceeds its
 limit, all ranks are asked for their stacks by SIGUSR1, which a C handler answers whatever the
 interpreter does. The hanging rank is, in this order: a stopped or silent rank; a rank that waits
 for no other, the one at the earliest step; the rank at the earliest step.
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloze.core.heartbeat import HeartbeatReader, RankPhase, RankStatus
+from cloze.core.processes import HeartbeatReader, RankPhase, RankStatus
 
 LOOK_SECONDS = 1.0
 ASLEEP_SECONDS = 10.0  # between two checks: the host, or this process, was suspended

@@ -73,7 +73,7 @@ def check_host(launch: LaunchSpec, node: int, host: str) -> None:
             )
     there_are = slots.visible_gpus()
     if launch.device == "cuda" or (launch.device == "auto" and there_are):
-        wanted_gpus = len(launch.devices) or launch.counts[node]
+        wanted_gpus = len(launch.gpu_ids) or launch.counts[node]
         if wanted_gpus > len(there_are):
             raise UsageError(
                 f"host {host} has {len(there_are)} GPUs for {wanted_gpus} processes; lower "
@@ -120,7 +120,7 @@ def check_foreign(execution: Execution) -> None:
 
 
 def rank_environments(
-    ranks: range, world_size: int, master: tuple[str, int], devices: Sequence[str], token: str
+    ranks: range, world_size: int, master: tuple[str, int], gpu_ids: Sequence[str], token: str
 ) -> list[dict[str, str]]:
     """Return the environment variables of each rank of one host.
 
@@ -128,7 +128,7 @@ def rank_environments(
         ranks: global ranks of the host.
         world_size: number of all ranks.
         master: host and port of rank 0's store.
-        devices: visible GPUs; empty: all.
+        gpu_ids: visible GPUs; empty: all.
         token: token of the launch's fence.
     """
     common = {
@@ -137,7 +137,7 @@ def rank_environments(
         "MASTER_ADDR": master[0],
         "MASTER_PORT": str(master[1]),
         TOKEN: token,
-        **({"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}),
+        **({"CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)} if gpu_ids else {}),
     }
     return [
         {**common, "RANK": str(rank), "LOCAL_RANK": str(local)} for local, rank in enumerate(ranks)
@@ -151,7 +151,7 @@ def distributed_envs(launch: LaunchSpec, node: int, go: Mapping[str, Any]) -> li
         launch.ranks_of(node),
         sum(launch.counts),
         (hosts[0], go["port"]),
-        launch.devices,
+        launch.gpu_ids,
         launch.token,
     )
     return [{**interface(hosts, node), **one} for one in found]

@@ -28,7 +28,10 @@ PORT = 29500  # open between a TrainJob's pods
 GRACE_MARGIN = 15  # seconds added to the ranks' grace period, for the agent's last events
 # Trainer numbers the pods (PET_NODE_RANK). JobSet's headless service, named like the TrainJob,
 # resolves the pods' names. `exec` lets the agent receive the pod's SIGTERM.
-AGENT = 'CLOZE_HOST="$(hostname).$2" exec "$0" -m cloze.flows.launch.agent "$1" "$PET_NODE_RANK"'
+AGENT = (
+    'CLOZE_HOST_ADDRESS="$(hostname).$2" '
+    'exec "$0" -m cloze.flows.launch.agent "$1" "$PET_NODE_RANK"'
+)
 # repeatable options
 SEVERAL = ("claim", "env", "secret", "node_selector", "toleration", "pull_secret")
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from cloze.core.errors import UsageError
-from cloze.core.heartbeat import PULSE_FD, HeartbeatReader
-from cloze.core.processes import PARENT_PID, MemoryWatch, free_ports
+from cloze.core.processes import HEARTBEAT_FD, PARENT_PID, HeartbeatReader, MemoryWatch, free_ports
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import EVENTS_FD, JOB, LOGS, local_directory
 from cloze.flows.launch.hang_detection import HangDetector
@@ -172,7 +171,7 @@ class LocalRanks:
                     **os.environ,
                     **environment,
                     EVENTS_FD: str(write),
-                    PULSE_FD: str(watched.number),
+                    HEARTBEAT_FD: str(watched.number),
                     PARENT_PID: str(os.getpid()),
                 },
                 pass_fds=(write, watched.number),
@@ -235,9 +234,9 @@ class _Children:
         rank = 0 if foreign is None else foreign[0]
         job_file = build.file(LOGS, f"job-rank{rank}.json" if rank else JOB)
         work.job.write(job_file)
-        master, devices = ("127.0.0.1", free_ports(1)[0]), work.execution.devices
+        master, gpu_ids = ("127.0.0.1", free_ports(1)[0]), work.execution.gpu_ids
         environments = rank_environments(
-            range(work.processes), work.processes, master, devices, work.token
+            range(work.processes), work.processes, master, gpu_ids, work.token
         )
         if foreign is not None:
             local = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])

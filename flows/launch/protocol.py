@@ -148,7 +148,7 @@ class LaunchSpec:
         grace_seconds: grace period of the ranks.
         grace_grows: extend the grace period if ranks report that they need more.
         device: device option of the run.
-        devices: GPUs to use on each host; empty: any free ones, one per rank.
+        gpu_ids: GPUs to use on each host; empty: any free ones, one per rank.
         slots: agents take slots for their GPUs; false if the scheduler allocates GPUs or the user
             shares them.
         token: id of the attempt (`cloze.core.artifacts.checkpoints`); an agent with a superseded
@@ -167,7 +167,7 @@ class LaunchSpec:
     grace_seconds: float
     grace_grows: bool
     device: str = "auto"
-    devices: tuple[str, ...] = ()
+    gpu_ids: tuple[str, ...] = ()
     slots: bool = True
     token: str = ""
     addresses: tuple[str, ...] = ()

@@ -93,7 +93,7 @@ PASSED = (  # environment variables that are passed to other hosts
     "KMP_*", "GLIBC_TUNABLES", "AWS_*", "GOOGLE_*", "AZURE_*", "MLFLOW_*", "HF_*", "FSSPEC_*",
     "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR",
 )  # fmt: skip
-KEPT = (EVENTS_FD, PARENT_PID, "CLOZE_SLOTS")  # but these are specific to this host
+KEPT = (EVENTS_FD, PARENT_PID, "CLOZE_SLOTS_DIR")  # but these are specific to this host
 
 
 class SshStarter:

@@ -63,9 +63,9 @@ class RetryPolicy:
         if least is None:
             return False
         left = gpus
-        if gpus is not None and self.execution.devices:
+        if gpus is not None and self.execution.gpu_ids:
             there = {number_of(one) for one in gpus}
-            left = [one for one in self.execution.devices if number_of(one) in there]
+            left = [one for one in self.execution.gpu_ids if number_of(one) in there]
         if left is not None and len(left) < count:
             wanted = len(left)
         elif self._deaths >= DEATHS:
@@ -74,7 +74,7 @@ class RetryPolicy:
             wanted = count
         wanted = max(least, wanted)
         given = (
-            {"devices": tuple(left[:wanted])} if left is not None and self.execution.devices else {}
+            {"gpu_ids": tuple(left[:wanted])} if left is not None and self.execution.gpu_ids else {}
         )
         self.execution = self.execution.model_copy(update={"processes": wanted, **given})
         return wanted < count

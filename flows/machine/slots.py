@@ -85,12 +85,12 @@ class ResourceRequest:
     Attributes:
         cpus: number of cores.
         gpus: number of GPUs, any free ones.
-        devices: GPUs that the config names; they replace `gpus`.
+        gpu_ids: GPUs that the config names; they replace `gpus`.
     """
 
     cpus: int = 0
     gpus: int = 0
-    devices: tuple[str, ...] = ()
+    gpu_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,8 @@ class Holder:
 
 
 def directory() -> Path:
-    """Return `$CLOZE_SLOTS`; default: a directory that all users of this host share."""
-    return Path(os.environ.get("CLOZE_SLOTS") or Path(tempfile.gettempdir()) / "cloze-slots")
+    """Return `$CLOZE_SLOTS_DIR`; default: a directory that all users of this host share."""
+    return Path(os.environ.get("CLOZE_SLOTS_DIR") or Path(tempfile.gettempdir()) / "cloze-slots")
 
 
 def machine() -> MachineResources:
@@ -139,9 +139,9 @@ def acquire(
         KeyboardInterrupt: `stop_asked` returned true.
     """
     with contextlib.ExitStack() as held:
-        named = list(wanted.devices) or [*there.gpus]
+        named = list(wanted.gpu_ids) or [*there.gpus]
         granted = _take(
-            held, GPU, named, len(wanted.devices) or wanted.gpus, run, node, stop_asked, waiting
+            held, GPU, named, len(wanted.gpu_ids) or wanted.gpus, run, node, stop_asked, waiting
         )
         _take(held, CPU, [*there.cores], wanted.cpus, run, node, stop_asked, waiting)
         yield tuple(granted)

@@ -53,11 +53,15 @@ def keep_champion_files(journal: Journal, champion: Champion) -> None:
             champion.checkpoint, new, copy_function=_link, ignore=shutil.ignore_patterns(TRAINING)
         )
         new.rename(target)
-        _claim(target, champion)
-    kept = {_copy(journal, change.champion) for change in journal.changes()[-KEPT:]} | {target}
+        fingerprint = fingerprints.artifact_fingerprint_of(champion.key)
+        claim = Claim(stage=STAGE, fingerprint=fingerprint, build=champion.build)
+        storage.write_bytes(
+            str(target.parent.parent / BUILDING), json.dumps(asdict(claim)).encode()
+        )
+    current = {_copy(journal, change.champion) for change in journal.changes()[-KEPT:]} | {target}
     copies = (journal.directory / COPIES).resolve()
     for old in [*copies.glob(f"*/{STEPS}/*"), *copies.glob("*")]:
-        if not any(old == copy or old in copy.parents for copy in kept):
+        if not any(old == copy or old in copy.parents for copy in current):
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -65,16 +69,6 @@ def _copy(journal: Journal, champion: Champion) -> Path:
     """Return the directory for the copy of the champion's files; it may not exist."""
     name = fingerprints.subpath_of(champion.key).rpartition("/")[2] or "checkpoint"
     return (journal.directory / COPIES / champion.key[:12]).resolve() / STEPS / name
-
-
-def _claim(copy: Path, champion: Champion) -> None:
-    """Write a claim to the copy's directory that names the checkpoint's training."""
-    claim = Claim(
-        stage=STAGE,
-        fingerprint=fingerprints.artifact_fingerprint_of(champion.key),
-        build=champion.build,
-    )
-    storage.write_bytes(str(copy.parent.parent / BUILDING), json.dumps(asdict(claim)).encode())
 
 
 def _link(source: str, target: str) -> str:
@@ -85,15 +79,15 @@ def _link(source: str, target: str) -> str:
     return target
 
 
-def as_champion(found: CheckpointInfo, scores: Mapping[str, float], why: str) -> Champion:
+def as_champion(checkpoint: CheckpointInfo, scores: Mapping[str, float], why: str) -> Champion:
     """Return a checkpoint as the new champion; `scores` are hundredths by task."""
     return Champion(
-        key=found.key,
-        checkpoint=found.path,
-        run=found.run,
-        step=found.step,
-        build=found.build,
-        made_from=dict(found.made_from),
+        key=checkpoint.key,
+        checkpoint=checkpoint.path,
+        run=checkpoint.run,
+        step=checkpoint.step,
+        build=checkpoint.build,
+        made_from=dict(checkpoint.made_from),
         scores=scores,
         since=time.time(),
         why=why,
@@ -115,8 +109,8 @@ def sync_alias(journal: Journal, registry: Registry) -> None:
     if version is None:
         if path is None:
             raise ClozeError(
-                f"the champion's checkpoint {champion.checkpoint} is gone, so MLflow cannot be "
-                f"given it; roll back or promote another"
+                f"the champion's checkpoint {champion.checkpoint} is gone and was never "
+                f"registered in MLflow; roll back or promote another checkpoint"
             )
         version = registry.register(
             path,
@@ -133,19 +127,19 @@ def sync_alias(journal: Journal, registry: Registry) -> None:
         )
 
 
-def log_scores(registry: Registry, found: CheckpointInfo, scores: Mapping[str, float]) -> None:
+def log_scores(registry: Registry, checkpoint: CheckpointInfo, scores: Mapping[str, float]) -> None:
     """Log a checkpoint's scores to its model version, if its training registered one.
 
     Raises:
         ClozeError: MLflow does not answer.
     """
-    if registry.find(found.key) is not None:
+    if registry.find(checkpoint.key) is not None:
         registry.register(
-            found.path,
-            fingerprint=found.key,
+            checkpoint.path,
+            fingerprint=checkpoint.key,
             metrics=_metrics(scores),
-            step=found.step,
-            build=found.build or None,
+            step=checkpoint.step,
+            build=checkpoint.build or None,
         )
 
 
@@ -166,8 +160,16 @@ def try_to_sync(journal: Journal) -> list[str]:
         with journal.lease():
             sync_alias(journal, Registry(journal.directory.parent))
     except ClozeError as error:
-        return [f"{in_short(error)}; MLflow's alias follows {journal.path} once it does"]
+        return [alias_warning(error, journal)]
     return []
+
+
+def alias_warning(error: ClozeError, journal: Journal) -> str:
+    """Return a warning: the alias could not be set. It omits the client's detail in brackets."""
+    return (
+        f"{str(error).partition(' (')[0]}; MLflow's alias is out of date until it answers, "
+        f"{journal.path} names the champion"
+    )
 
 
 def promote(journal: Journal, checkpoint: str, why: str) -> Champion:
@@ -181,35 +183,37 @@ def promote(journal: Journal, checkpoint: str, why: str) -> Champion:
         UsageError: the checkpoint does not exist or is the champion, or a nightly run is in
             progress.
     """
-    wanted, runs = Path(checkpoint).resolve(), journal.directory.parent
-    found = [
-        item
-        for item in find_checkpoints(runs)
-        if Path(item.path) == wanted or (Path(item.training) == wanted and item.newest)
-    ]
-    if not found:
+    path, runs = Path(checkpoint).resolve(), journal.directory.parent
+    candidate = next(
+        (
+            item
+            for item in find_checkpoints(runs)
+            if Path(item.path) == path or (Path(item.training) == path and item.newest)
+        ),
+        None,
+    )
+    if candidate is None:
         raise UsageError(
-            f"{checkpoint} is no complete checkpoint of a pretraining in {runs}; name one, such as "
-            f"RUN/pretrain"
+            f"{checkpoint} is not a complete checkpoint of a pretraining in {runs}; give one, such "
+            f"as RUN/pretrain"
         )
     with journal.lease():
-        now = journal.champion()
-        if now is not None and now.key == found[0].key:
-            raise UsageError(f"{now.describe} is the champion already; name another checkpoint")
-        results = [
-            result
-            for night in journal.nights()
-            for result in night["results"]
-            if result["key"] == found[0].key
-        ]
-        scores = (
-            {task: round(100 * score["mean"], 2) for task, score in results[-1]["scores"].items()}
-            if results
-            else {}
-        )
-        promoted = as_champion(found[0], scores, f"{why} ({_who()})")
+        reigning = journal.champion()
+        if reigning is not None and reigning.key == candidate.key:
+            raise UsageError(
+                f"{reigning.describe} is the champion already; give another checkpoint"
+            )
+        scores: dict[str, float] = {}
+        for night in journal.nights():
+            for result in night["results"]:
+                if result["key"] == candidate.key:
+                    scores = {
+                        task: round(100 * score["mean"], 2)
+                        for task, score in result["scores"].items()
+                    }
+        promoted = as_champion(candidate, scores, f"{why} ({_user()})")
         keep_champion_files(journal, promoted)
-        journal.append({"kind": CHAMPION, "time": promoted.since, "champion": promoted.as_json()})
+        journal.append({"kind": CHAMPION, "time": promoted.since, "champion": asdict(promoted)})
     return promoted
 
 
@@ -220,13 +224,8 @@ def roll_back(journal: Journal, why: str) -> Champion:
         UsageError: there is no predecessor, or a nightly run is in progress.
     """
     with journal.lease():
-        return journal.rollback(why, _who(), time.time())
+        return journal.rollback(why, _user(), time.time())
 
 
-def _who() -> str:
+def _user() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
-
-
-def in_short(error: ClozeError) -> str:
-    """Return the error's message without the explanation of MLflow's client in brackets."""
-    return str(error).partition(" (")[0]

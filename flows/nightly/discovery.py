@@ -24,8 +24,6 @@ from cloze.core.stages import stage
 from cloze.core.stages.worker import LOGS
 
 STAGE = "pretrain"
-EVERY = "milestone_every"  # field of a training's config, as is MILESTONES
-NEWEST, MILESTONES, ALL = "newest", "milestones", "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +76,8 @@ class CheckpointSelection:
     @property
     def passed(self) -> list[CheckpointInfo]:
         """New checkpoints that were not requested, such as those between milestones."""
-        kept = {found.key for found in (*self.chosen, *self.waiting)}
-        return [found for found in self.new if found.key not in kept]
+        selected = {item.key for item in (*self.chosen, *self.waiting)}
+        return [item for item in self.new if item.key not in selected]
 
 
 def find_checkpoints(runs: Path) -> list[CheckpointInfo]:
@@ -87,83 +85,73 @@ def find_checkpoints(runs: Path) -> list[CheckpointInfo]:
 
     Symbolic links are not followed.
     """
-    places = [
-        path
+    checkpoints = [
+        checkpoint
         for pattern in ("*", "*/*")
-        for path in runs.glob(f"{pattern}/{STEPS}")
-        if path.is_dir()
+        for steps in runs.glob(f"{pattern}/{STEPS}")
+        if steps.is_dir() and not _is_hidden_or_link(steps.parent, runs)
+        for checkpoint in _checkpoints_of(steps.parent, runs)
     ]
-    found = [
-        item
-        for path in places
-        if not _hidden(path, runs)
-        for item in _of_training(path.parent, runs)
-    ]
-    return sorted(found, key=lambda item: (item.written, item.key))
+    return sorted(checkpoints, key=lambda item: (item.written, item.key))
 
 
-def _hidden(path: Path, runs: Path) -> bool:
-    """Return whether the path is hidden or a link; a run's links lead to listed artifacts."""
-    training = path.parent
-    below = training.relative_to(runs)
-    return (
-        any(part.startswith(("_", ".")) for part in below.parts)
-        or training.is_symlink()
-        or training.parent.is_symlink()
-    )
+def _is_hidden_or_link(training: Path, runs: Path) -> bool:
+    """Return whether a training needs no listing; a run's links lead to listed artifacts."""
+    parts = training.relative_to(runs).parts
+    is_link = training.is_symlink() or training.parent.is_symlink()
+    return is_link or any(part.startswith(("_", ".")) for part in parts)
 
 
-def _of_training(training: Path, runs: Path) -> Iterator[CheckpointInfo]:
-    about = _about(training)
-    if about is None:
+def _checkpoints_of(training: Path, runs: Path) -> Iterator[CheckpointInfo]:
+    identity = _read_training(training)
+    if identity is None:
         return
-    fingerprint, build, config, inputs = about
-    marks = []
+    fingerprint, build, config, inputs = identity
+    written_by_step: dict[int, tuple[Path, float]] = {}
     for mark in sorted((training / STEPS).glob(f"step-*/{COMPLETE}")):
         step = parse_step(mark.parent.name)
-        with contextlib.suppress(FileNotFoundError):  # it is being removed
+        with contextlib.suppress(FileNotFoundError):  # the training is pruning it
             if step >= 0:
-                marks.append((step, mark.parent, mark.stat().st_mtime))
+                written_by_step[step] = mark.parent, mark.stat().st_mtime
     made_from = _made_from(inputs)
-    milestones, every = {int(step) for step in config.get(MILESTONES) or ()}, config.get(EVERY)
-    for step, place, written in marks:
+    milestones = {int(step) for step in config.get("milestones") or ()}
+    every = config.get("milestone_every")
+    for step, (path, written) in written_by_step.items():
         yield CheckpointInfo(
-            key=f"{fingerprint}/{STEPS}/{place.name}",
-            path=str(place.resolve()),
+            key=f"{fingerprint}/{STEPS}/{path.name}",
+            path=str(path.resolve()),
             run=training.relative_to(runs).parts[0],
             training=str(training.resolve()),
             build=build,
             step=step,
             written=written,
             milestone=step in milestones or (every is not None and step % int(every) == 0),
-            newest=step == marks[-1][0],
+            newest=step == max(written_by_step),
             made_from=made_from,
         )
 
 
-def _about(training: Path) -> tuple[str, str, dict[str, Any], dict[str, str]] | None:
+def _read_training(training: Path) -> tuple[str, str, dict[str, Any], dict[str, str]] | None:
     """Return a pretraining's fingerprint, build id, config and inputs; None: none or damaged."""
-    job = _job(training)
+    job = _read_job(training)
     inputs = job.get("inputs") or {}
     with contextlib.suppress(ClozeError):
         if artifact.is_artifact(str(training)):
             manifest = artifact.read_manifest(str(training))
-            build = str(job.get("build_id") or "")
-            return (
-                (manifest.fingerprint, build, manifest.config, inputs)
-                if manifest.stage == STAGE
-                else None
-            )
-        begun = claim.read(str(training))
-        if begun is not None and begun.stage == STAGE and begun.fingerprint:
-            return begun.fingerprint, begun.build, job.get("config") or {}, inputs
+            if manifest.stage == STAGE:
+                build = str(job.get("build_id") or "")
+                return manifest.fingerprint, build, manifest.config, inputs
+            return None
+        unfinished = claim.read(str(training))
+        if unfinished is not None and unfinished.stage == STAGE and unfinished.fingerprint:
+            return unfinished.fingerprint, unfinished.build, job.get("config") or {}, inputs
     return None
 
 
-def _job(place: Path) -> dict[str, Any]:
-    """Return `job.json` of the artifact at `place`; empty if it cannot be read."""
+def _read_job(directory: Path) -> dict[str, Any]:
+    """Return `job.json` of an artifact; empty if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
-        return dict(json.loads((place / LOGS / "job.json").read_text(encoding="utf-8")))
+        return dict(json.loads((directory / LOGS / "job.json").read_text(encoding="utf-8")))
     return {}
 
 
@@ -172,50 +160,46 @@ def _made_from(inputs: Mapping[str, str]) -> dict[str, str]:
 
     Of a mixture, the first dataset by name counts.
     """
-    found = {}
-    there = (
-        path
-        for path in stage.inputs_of_role("dataset", inputs).values()
-        if artifact.is_artifact(path)
-    )
-    if dataset := next(there, None):
-        found["dataset"] = dataset
-        corpus = (_job(Path(dataset)).get("inputs") or {}).get("corpus")
-        if corpus and artifact.is_artifact(corpus):
-            found["corpus"] = corpus
-    return found
+    paths = stage.inputs_of_role("dataset", inputs).values()
+    dataset = next((path for path in paths if artifact.is_artifact(path)), None)
+    if dataset is None:
+        return {}
+    corpus = (_read_job(Path(dataset)).get("inputs") or {}).get("corpus")
+    if corpus and artifact.is_artifact(corpus):
+        return {"dataset": dataset, "corpus": corpus}
+    return {"dataset": dataset}
 
 
 def choose(
-    found: Sequence[CheckpointInfo],
+    existing: Sequence[CheckpointInfo],
     seen: Collection[str],
     *,
-    which: Collection[str] = (NEWEST, MILESTONES),
+    checkpoints: Collection[str] = ("newest", "milestones"),
     limit: int = 8,
     since: float | None = None,
 ) -> CheckpointSelection:
     """Select the checkpoints that a nightly run evaluates.
 
     Args:
+        existing: all checkpoints, oldest first.
         seen: keys of the checkpoints that earlier runs saw.
-        which: `newest` of each training, `milestones`, or `all`.
+        checkpoints: `newest` of each training, `milestones`, or `all`.
         limit: maximum number per run. The newest of each training come first, then the oldest.
         since: take checkpoints written after this time (Unix seconds), seen or not.
     """
-    new = [
-        item
-        for item in found
-        if (item.written >= since if since is not None else item.key not in seen)
-    ]
-    wanted = [
+    if since is None:
+        new = [item for item in existing if item.key not in seen]
+    else:
+        new = [item for item in existing if item.written >= since]
+    requested = [
         item
         for item in new
-        if ALL in which
-        or (NEWEST in which and item.newest)
-        or (MILESTONES in which and item.milestone)
+        if "all" in checkpoints
+        or ("newest" in checkpoints and item.newest)
+        or ("milestones" in checkpoints and item.milestone)
     ]
-    heads = [item for item in wanted if item.newest]
-    order = [*reversed(heads), *(item for item in wanted if not item.newest)]
+    newest = [item for item in requested if item.newest]
+    order = [*reversed(newest), *(item for item in requested if not item.newest)]
     return CheckpointSelection(
         new=tuple(new), chosen=tuple(order[:limit]), waiting=tuple(order[limit:])
     )
@@ -242,7 +226,7 @@ def parse_since(text: str, now: float, zone: str) -> float:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"since ({text!r}) is no time; give a date such as 2026-11-20, or a span such as 36h "
-            f"or 7d"
+            f"since ({text!r}) is not a time; give a date such as 2026-11-20, or a duration such "
+            f"as 36h or 7d"
         ) from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=zoneinfo.ZoneInfo(zone))).timestamp()

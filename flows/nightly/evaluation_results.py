@@ -29,7 +29,7 @@ from cloze.flows.nightly.promotion_gate import (
 from cloze.flows.nightly.suite import AXIS
 
 PREDICTION, LABEL = "prediction", "label"
-SAID = (PREDICTION, "score")  # the model's columns in a prediction file
+MODEL_COLUMNS = (PREDICTION, "score")  # of a prediction file; the others are the example's
 PERPLEXITY = "heldout_perplexity"
 TEXT = "held-out text"  # task name of the comparison of held-out losses
 
@@ -63,33 +63,35 @@ class Scores:
         return {
             task: {
                 "metric": self.metric[task],
-                "mean": fmean(by.values()),
-                "deviation": pstdev(by.values()),
-                "values": by,
+                "mean": fmean(by_seed.values()),
+                "deviation": pstdev(by_seed.values()),
+                "values": by_seed,
             }
-            for task, by in self.values.items()
+            for task, by_seed in self.values.items()
         }
 
     def hundredths(self) -> dict[str, float]:
         return {task: round(100 * fmean(by.values()), 2) for task, by in self.values.items()}
 
 
-def gather(made: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
+def gather(artifacts: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
     """Return the scores by checkpoint label.
 
     Args:
-        made: finished nodes of the suite and their artifacts.
+        artifacts: finished nodes of the suite and their artifacts.
     """
-    nodes = list(made)
-    found: dict[str, Scores] = {}
-    judged = {name for node, _ in nodes if node.stage == "evaluate" for name in node.depends_on}
-    said: dict[tuple[str, str], dict[str, tuple[str, list[dict[str, str]]]]] = {}
-    for node, place in nodes:
+    finished = list(artifacts)
+    evaluated = {
+        name for node, _ in finished if node.stage == "evaluate" for name in node.depends_on
+    }
+    by_label: dict[str, Scores] = {}
+    tables: dict[tuple[str, str], dict[str, list[dict[str, str]]]] = {}  # rows by seed
+    for node, path in finished:
         label = str(node.values.get(AXIS, ""))
-        if not label or node.name in judged:
+        if not label or node.name in evaluated:
             continue
-        scores = found.setdefault(label, Scores())
-        manifest = artifact.read_manifest(place)
+        scores = by_label.setdefault(label, Scores())
+        manifest = artifact.read_manifest(path)
         summary = manifest.summary
         metrics = {
             name: value
@@ -98,43 +100,43 @@ def gather(made: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
         }
         if PERPLEXITY in metrics:
             scores.perplexity = float(metrics[PERPLEXITY])
-            scores.answers[TEXT] = _losses(place, manifest)
+            scores.answers[TEXT] = _read_losses(path, manifest)
         elif summary.get("task") and metrics:
-            told = str(summary.get("metric"))
-            metric, task = (
-                told if told in metrics else next(iter(metrics)),
-                _task(node, str(summary["task"])),
-            )
-            seed = str(node.values.get("seed", "0"))
+            metric = str(summary.get("metric"))
+            if metric not in metrics:
+                metric = next(iter(metrics))
+            task, seed = _task(node, str(summary["task"])), str(node.values.get("seed", "0"))
             scores.metric[task] = metric
             scores.values.setdefault(task, {})[seed] = float(metrics[metric])
-            rows = (
-                _rows(storage.join(place, str(summary["predictions"])))
-                if _is_table(summary.get("predictions"))
-                else []
-            )
-            said.setdefault((label, task), {})[seed] = (metric, rows)
-    for (label, task), by_seed in said.items():
-        scores = found[label]
-        scores.answers[task] = _answers(by_seed) or SeedScores(
-            metric=scores.metric[task], values=scores.values[task]
+            tables.setdefault((label, task), {})[seed] = _read_table(path, summary)
+    for (label, task), rows_by_seed in tables.items():
+        scores = by_label[label]
+        metric = scores.metric[task]
+        scores.answers[task] = _predictions(metric, rows_by_seed) or SeedScores(
+            metric=metric, values=scores.values[task]
         )
-    return found
+    return by_label
 
 
-def _losses(place: str, manifest: Manifest) -> TextLosses:
-    found = json.loads(storage.read_text(storage.join(place, str(manifest.summary["losses"]))))
-    what = [manifest.parents["dataset"], found["objective"], *map(str, found["predictions"])]
+def _read_losses(path: str, manifest: Manifest) -> TextLosses:
+    content = json.loads(storage.read_text(storage.join(path, str(manifest.summary["losses"]))))
+    examples = [
+        manifest.parents["dataset"], content["objective"], *map(str, content["predictions"])
+    ]  # fmt: skip
     return TextLosses(
-        examples=hashlib.sha256("\n".join(what).encode()).hexdigest(),
-        predictions=found["predictions"],
-        losses=found["losses"],
+        examples=hashlib.sha256("\n".join(examples).encode()).hexdigest(),
+        predictions=content["predictions"],
+        losses=content["losses"],
     )
 
 
-def _is_table(predictions: object) -> bool:
-    """Return whether predictions are a table of labels; spans and tags have other file types."""
-    return isinstance(predictions, str) and predictions.endswith(".tsv")
+def _read_table(path: str, summary: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the rows of a table of labels; empty for spans and tags, in files of other types."""
+    name = summary.get("predictions")
+    if not isinstance(name, str) or not name.endswith(".tsv"):
+        return []
+    lines = io.StringIO(storage.read_text(storage.join(path, name)), newline="")
+    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def _task(node: Node, task: str) -> str:
@@ -149,39 +151,35 @@ def _task(node: Node, task: str) -> str:
     return f"{task} ({more})" if more else task
 
 
-def _rows(path: str) -> list[dict[str, str]]:
-    text = storage.read_text(path)
-    return list(
-        csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
-    )
-
-
-def _answers(by_seed: Mapping[str, tuple[str, list[dict[str, str]]]]) -> TaskPredictions | None:
+def _predictions(
+    metric: str, rows_by_seed: Mapping[str, list[dict[str, str]]]
+) -> TaskPredictions | None:
     """Return the predictions of all seeds.
 
     None: the files lack labels or the score's columns, or the seeds have different examples.
     """
-    first, rows = next(iter(by_seed.values()))
-    if first not in METRICS or not rows or LABEL not in rows[0] or PREDICTION not in rows[0]:
+    rows = next(iter(rows_by_seed.values()))
+    if metric not in METRICS or not rows or LABEL not in rows[0] or PREDICTION not in rows[0]:
         return None
-    names = {_examples(rows) for _, rows in by_seed.values()}
-    if len(names) > 1:
+    examples = {_hash_examples(own) for own in rows_by_seed.values()}
+    if len(examples) > 1:
         return None
     return TaskPredictions(
-        metric=first,
-        examples=names.pop(),
+        metric=metric,
+        examples=examples.pop(),
         labels=[row[LABEL] for row in rows],
-        predictions={
-            seed: [row[PREDICTION] for row in rows] for seed, (_, rows) in by_seed.items()
-        },
+        predictions={seed: [row[PREDICTION] for row in own] for seed, own in rows_by_seed.items()},
     )
 
 
-def _examples(rows: Iterable[Mapping[str, str]]) -> str:
+def _hash_examples(rows: Iterable[Mapping[str, str]]) -> str:
     """Return the SHA-256 of the examples, without the model's columns."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(
-            "\t".join(value for column, value in row.items() if column not in SAID).encode() + b"\n"
+            "\t".join(
+                value for column, value in row.items() if column not in MODEL_COLUMNS
+            ).encode()
+            + b"\n"
         )
     return digest.hexdigest()

@@ -21,7 +21,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,6 @@ class Champion:
         """Name for people: `demo step 200`."""
         return f"{self.run} step {self.step:,}"
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -97,7 +94,7 @@ class Journal:
                 with suppress(OSError):
                     holder = (self.directory / LOCK).read_text(encoding="utf-8").strip()
                     raise UsageError(
-                        f"a night is going on ({holder}); wait for its end, or stop it"
+                        f"a nightly run is in progress ({holder}); wait until it ends, or stop it"
                     ) from error
                 raise
             yield
@@ -144,39 +141,24 @@ class Journal:
         reigns = self._reigns()
         return reigns[-1][1][-1] if reigns else None
 
-    def predecessor(self) -> Champion | None:
-        """Return the champion that a rollback restores."""
-        reigns = self._reigns()
-        return reigns[-1][1][-2] if reigns and len(reigns[-1][1]) > 1 else None
-
     def _reigns(self) -> list[tuple[Change, list[Champion]]]:
         """Return each change with the stack of champions after it; a rollback pops the top."""
-        found: list[tuple[Change, list[Champion]]] = []
+        reigns: list[tuple[Change, list[Champion]]] = []
         stack: list[Champion] = []
         for line in self.lines():
             before = stack[-1] if stack else None
             if line["kind"] in (NIGHT, CHAMPION) and line.get("champion"):
-                now = Champion(**line["champion"])
-                stack = [*stack, now]
-                time, why = now.since, now.why
+                stack = [*stack, Champion(**line["champion"])]
+                time, why = stack[-1].since, stack[-1].why
             elif line["kind"] == ROLLBACK and len(stack) > 1:
                 stack = stack[:-1]
                 time, why = float(line["time"]), str(line["why"])
             else:
                 continue
-            found.append(
-                (
-                    Change(
-                        time=time,
-                        kind=str(line["kind"]),
-                        champion=stack[-1],
-                        replaced=before,
-                        why=why,
-                    ),
-                    stack,
-                )
-            )
-        return found
+            kind = str(line["kind"])
+            change = Change(time=time, kind=kind, champion=stack[-1], replaced=before, why=why)
+            reigns.append((change, stack))
+        return reigns
 
     def rollback(self, why: str, by: str, time: float) -> Champion:
         """Make the champion's predecessor champion again.
@@ -184,14 +166,14 @@ class Journal:
         Raises:
             UsageError: there is no predecessor.
         """
-        before = self.predecessor()
-        if before is None:
+        reigns = self._reigns()
+        if not reigns or len(reigns[-1][1]) < 2:
             raise UsageError(
-                f"there was no champion before this one in {self.path}; a night must have replaced "
-                f"one first"
+                f"{self.path} has no champion before the current one, so there is nothing to roll "
+                f"back to; promote a checkpoint instead"
             )
         self.append({"kind": ROLLBACK, "time": time, "why": why, "by": by})
-        return before
+        return reigns[-1][1][-2]
 
     def version(self) -> int | None:
         """Return the champion's version in MLflow; None: not registered yet."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,58 +20,54 @@ from rich.markup import escape
 from cloze.core.artifacts.checkpoints import pinned
 from cloze.core.errors import ClozeError, DataError, StoppedError
 from cloze.flows.graph import plan
-from cloze.flows.nightly import champion, discovery, evaluation_results, promotion_gate, trend
-from cloze.flows.nightly.champion import as_champion
+from cloze.flows.nightly import champion, discovery, promotion_gate, trend
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
+from cloze.flows.nightly.evaluation_results import Scores, gather
 from cloze.flows.nightly.journal import NIGHT, Champion, Journal
 from cloze.flows.nightly.promotion_gate import PromotionDecision
-from cloze.flows.nightly.result import NightlyResult, clear, record
-from cloze.flows.nightly.suite import AXIS, Candidate, Suite
+from cloze.flows.nightly.result import NightlyResult, log_to_mlflow, remove_old_artifacts
+from cloze.flows.nightly.suite import AXIS, PRETRAIN, Suite
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import terminal
 
-if TYPE_CHECKING:
-    from cloze.flows.tracking.model_registry import Registry
-
 PIN_ATTEMPTS = 3  # a training may prune a checkpoint before it is pinned
-TRIES = 3  # nightly runs in which an evaluation may fail; then the checkpoint is left out
+MAX_ATTEMPTS = 3  # nightly runs in which an evaluation may fail; then the checkpoint is left out
 
 
 class NightlyRun:
     """A nightly run; a context manager that holds the lease and pins the checkpoints."""
 
     def __init__(
-        self, wanted: Suite, since: str | None = None, screen: Console | None = None
+        self, suite: Suite, since: str | None = None, screen: Console | None = None
     ) -> None:
         """Find new checkpoints, or all written after `since`, see `discovery.parse_since`."""
-        self.suite, self.settings = wanted, wanted.settings
+        self.suite, self.settings = suite, suite.settings
         self.runs = plan.runs_directory()
         self.journal = Journal(self.runs)
         self.started = time.time()
-        self.since = (
-            None
-            if since is None
-            else discovery.parse_since(since, self.started, self.settings.timezone)
-        )
+        self.since: float | None = None
+        if since is not None:
+            self.since = discovery.parse_since(since, self.started, self.settings.timezone)
         self.screen = screen or terminal.console()
         self.outcome = NightlyResult(choice=self.choose())
         self.candidates: dict[str, CheckpointInfo] = {}  # by label
-        self.reigning: str | None = None  # the champion's label
-        self.subjects: dict[str, Candidate] = {}
-        self._held = contextlib.ExitStack()
+        self.champion_label: str | None = None
+        self.subjects: dict[str, Mapping[str, str]] = {}  # artifacts by stage, by label
+        self._pins = contextlib.ExitStack()
 
     def choose(self) -> CheckpointSelection:
         """Return the new checkpoints and the selection to evaluate."""
-        found = [
+        failures = self.journal.failures()
+        existing = [
             item
             for item in discovery.find_checkpoints(self.runs)
-            if any(fnmatchcase(item.run, run) for run in self.settings.runs)
+            if failures[item.key] < MAX_ATTEMPTS
+            and any(fnmatchcase(item.run, pattern) for pattern in self.settings.run_patterns)
         ]
-        failures = self.journal.failures()
         return discovery.choose(
-            [item for item in found if failures[item.key] < TRIES],
+            existing,
             self.journal.seen(),
-            which=self.settings.which,
+            checkpoints=self.settings.checkpoints,
             limit=self.settings.limit,
             since=self.since,
         )
@@ -78,62 +75,57 @@ class NightlyRun:
     def __enter__(self) -> NightlyRun:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.journal.lease())
-            for look in range(PIN_ATTEMPTS):
-                gone = self._hold(stack, last=look == PIN_ATTEMPTS - 1)
-                if not gone:
-                    break
-            self._held = stack.pop_all()
+            for attempt in range(1, PIN_ATTEMPTS + 1):
+                with contextlib.ExitStack() as pins:
+                    chosen = self._pin_selection(pins)
+                    if not self.outcome.gone or attempt == PIN_ATTEMPTS:
+                        stack.push(pins.pop_all())
+                        break
+            self.set_subjects(chosen)
+            if self.champion_label is not None:
+                with contextlib.suppress(DataError):  # a user is removing the champion's files
+                    stack.enter_context(pinned(self.subjects[self.champion_label][PRETRAIN]))
+            self._pins = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._pins.close()
 
-    def _hold(self, stack: contextlib.ExitStack, last: bool) -> list[CheckpointInfo]:
-        """Pin the selected checkpoints and the champion. Return those that were already gone."""
-        self.outcome.choice, gone = self.choose(), list[CheckpointInfo]()
-        chosen = list[CheckpointInfo]()
-        with contextlib.ExitStack() as trying:
-            for item in self.outcome.choice.chosen:
-                try:
-                    trying.enter_context(pinned(item.path))
-                    chosen.append(item)
-                except DataError:
-                    gone.append(item)
-            if gone and not last:
-                return gone
-            stack.push(trying.pop_all())
-        self.outcome.gone = gone
-        self.take(chosen)
-        if self.reigning is not None:
-            with contextlib.suppress(DataError):  # a user is removing it
-                stack.enter_context(pinned(self.subjects[self.reigning].path))
-        return []
+    def _pin_selection(self, pins: contextlib.ExitStack) -> list[CheckpointInfo]:
+        """Select checkpoints again and pin them; return those that still exist."""
+        self.outcome.choice, self.outcome.gone = self.choose(), []
+        chosen = []
+        for item in self.outcome.choice.chosen:
+            try:
+                pins.enter_context(pinned(item.path))
+                chosen.append(item)
+            except DataError:
+                self.outcome.gone.append(item)
+        return chosen
 
-    def take(self, chosen: Iterable[CheckpointInfo]) -> None:
+    def set_subjects(self, chosen: Iterable[CheckpointInfo]) -> None:
         """Set the suite's subjects: the selected checkpoints, and the champion if it exists."""
-        now = self.journal.champion()
-        found = [item for item in chosen if now is None or item.key != now.key]
-        self.subjects = {
-            discovery.label(item.run, item.step, item.key): _subject(item, item.path)
-            for item in found
+        reigning = self.journal.champion()
+        self.candidates = {
+            discovery.label(item.run, item.step, item.key): item
+            for item in chosen
+            if reigning is None or item.key != reigning.key
         }
-        self.candidates = {discovery.label(item.run, item.step, item.key): item for item in found}
-        self.reigning = None
-        if now is not None and found:
-            path = champion.champion_path(self.journal, now)
+        self.subjects = {
+            label: {PRETRAIN: item.path, **item.made_from}
+            for label, item in self.candidates.items()
+        }
+        self.champion_label = None
+        if reigning is not None and self.candidates:
+            path = champion.champion_path(self.journal, reigning)
             if path is None:
-                self._note(
-                    f"the champion's checkpoint {now.checkpoint} is gone, so nothing can be "
-                    f"compared with it"
+                self._warn(
+                    f"the files of the champion {reigning.checkpoint} are gone, so no candidate "
+                    f"is compared with it; `cloze champion --rollback` restores the previous one"
                 )
             else:
-                self.reigning = discovery.label(now.run, now.step, now.key)
-                self.subjects[self.reigning] = _subject(now, path)
-
-    @property
-    def nothing(self) -> bool:
-        """True if there is no checkpoint to evaluate."""
-        return not self.candidates
+                self.champion_label = discovery.label(reigning.run, reigning.step, reigning.key)
+                self.subjects[self.champion_label] = {PRETRAIN: path, **reigning.made_from}
 
     def session(self) -> RunSession:
         """Return the run session of the suite on every subject."""
@@ -144,7 +136,7 @@ class NightlyRun:
 
     def finish(self, session: RunSession | None) -> NightlyResult:
         """Score, decide, write journal, registry and trend page; `session`: None if nothing ran."""
-        outcome, settings = self.outcome, self.settings
+        outcome = self.outcome
         before = self.journal.champion()
         scores, failed = self._scores(session) if session is not None else ({}, {})
         ready = {
@@ -152,64 +144,64 @@ class NightlyRun:
             for label in self.candidates
             if label in scores and label not in failed
         }
-        promoted: Champion | None = None
-        if ready:
-            if before is None:
-                label = max(
-                    ready, key=lambda name: (ready[name].mean, self.candidates[name].written)
-                )  # ties: the newest
-                outcome.decision = PromotionDecision(
-                    promoted=True,
-                    why="promoted: the first one, with nobody to compare it with",
-                    left_out={},
-                )
-            else:
-                label, outcome.decision = promotion_gate.choose(
-                    scores[self.reigning].answers if self.reigning in scores else {},
-                    {name: own.answers for name, own in ready.items()},
-                    level=settings.level,
-                    need_better=settings.need == "better",
-                )
-            found = self.candidates[label]
-            outcome.candidate = found.key
-            if outcome.decision.promoted:
-                promoted = as_champion(found, ready[label].hundredths(), outcome.decision.why)
-                champion.keep_champion_files(self.journal, promoted)
+        promoted = self._promote(before, scores, ready) if ready else None
         outcome.evaluated = [
-            _line(item, scores[label]) for label, item in self.candidates.items() if label in ready
+            _journal_entry(self.candidates[label], own) for label, own in ready.items()
         ]
         outcome.champion, outcome.replaced = promoted or before, before if promoted else None
-        outcome.told = outcome.sentence(len(failed))
+        outcome.message = outcome.describe_checkpoints(len(failed))
         self.journal.append(self._journal_line(failed, promoted))
-        outcome.trend = str(trend.write(self.journal, settings.timezone))
+        outcome.trend = str(trend.write(self.journal, self.settings.timezone))
         if ready or (outcome.champion is not None and self.journal.version() is None):
-            self._ask_mlflow(lambda registry: self._tell(registry, ready))
+            self._update_registry(ready)
         if session is not None:
-            record(self.runs, self.started, outcome)
-            self._make_room(session.directory)
+            log_to_mlflow(self.runs, self.started, outcome)
+            self._remove_old_artifacts(session.directory)
         return outcome
 
-    def _make_room(self, directory: Path) -> None:
-        worked = [
+    def _promote(
+        self, before: Champion | None, scores: Mapping[str, Scores], ready: Mapping[str, Scores]
+    ) -> Champion | None:
+        """Apply the gate to the evaluated candidates; return the new champion, if any."""
+        outcome = self.outcome
+        if before is None:
+            label = max(  # with equal scores, the newest
+                ready, key=lambda name: (ready[name].mean, self.candidates[name].written)
+            )
+            why = "promoted: the first champion, so there is no comparison"
+            outcome.decision = PromotionDecision(promoted=True, why=why, left_out={})
+        else:
+            champion_scores = scores.get(self.champion_label or "")
+            label, outcome.decision = promotion_gate.choose(
+                champion_scores.answers if champion_scores else {},
+                {name: own.answers for name, own in ready.items()},
+                confidence=self.settings.confidence,
+                promote_if=self.settings.promote_if,
+            )
+        candidate = self.candidates[label]
+        outcome.candidate = candidate.key
+        if not outcome.decision.promoted:
+            return None
+        promoted = champion.as_champion(candidate, ready[label].hundredths(), outcome.decision.why)
+        champion.keep_champion_files(self.journal, promoted)
+        return promoted
+
+    def _remove_old_artifacts(self, directory: Path) -> None:
+        starts = [
             night["started"]
             for night in self.journal.nights()
             if night["results"] or night["failed"]
         ]
-        reigned = [change.champion for change in self.journal.changes()[-champion.KEPT :]]
-        labels = {discovery.label(one.run, one.step, one.key) for one in reigned}
-        if len(worked) > self.settings.keep_nights:
-            clear(directory, worked[-self.settings.keep_nights], labels)
+        if len(starts) > self.settings.keep_nights:
+            champions = [change.champion for change in self.journal.changes()[-champion.KEPT :]]
+            labels = {discovery.label(item.run, item.step, item.key) for item in champions}
+            remove_old_artifacts(directory, starts[-self.settings.keep_nights], labels)
 
-    def _scores(
-        self, session: RunSession
-    ) -> tuple[dict[str, evaluation_results.Scores], dict[str, str]]:
+    def _scores(self, session: RunSession) -> tuple[dict[str, Scores], dict[str, str]]:
         """Return scores and error messages by checkpoint label.
 
         A checkpoint that was pruned meanwhile is added to `outcome.gone` and is no failure.
         """
-        made = [
-            (session.step(name).node, result.artifact) for name, result in session.results.items()
-        ]
         gone = [label for label, item in self.candidates.items() if not Path(item.path).exists()]
         self.outcome.gone += [self.candidates.pop(label) for label in gone]
         failed: dict[str, str] = {}
@@ -218,14 +210,16 @@ class NightlyRun:
             if label not in gone:
                 self.outcome.errors[name] = error
                 failed.setdefault(label, f"{name}: {error}")
-        return evaluation_results.gather(made), failed
+        return gather(
+            (session.step(name).node, result.artifact) for name, result in session.results.items()
+        ), failed
 
     def _journal_line(self, failed: Mapping[str, str], promoted: Champion | None) -> dict[str, Any]:
         outcome = self.outcome
-        broken = {
+        failed_keys = {
             item.key: failed[label] for label, item in self.candidates.items() if label in failed
         }
-        again = {*broken, *(item.key for item in outcome.choice.waiting)}
+        again = {*failed_keys, *(item.key for item in outcome.choice.waiting)}
         return {
             "kind": NIGHT,
             "started": self.started,
@@ -234,36 +228,31 @@ class NightlyRun:
             "results": outcome.evaluated,
             "candidate": outcome.candidate,
             "why": outcome.why,
-            "champion": promoted.as_json() if promoted else None,
-            "failed": broken,
+            "champion": asdict(promoted) if promoted else None,
+            "failed": failed_keys,
             "gone": [item.key for item in outcome.gone],
             "errors": len(outcome.errors),
         }
 
-    def _ask_mlflow(self, call: Callable[[Registry], object]) -> None:
-        """Call with the registry. Errors become a note; the next run tries again."""
+    def _update_registry(self, ready: Mapping[str, Scores]) -> None:
+        """Set the alias and log the scores. An error becomes a warning; the next run retries."""
         from cloze.flows.tracking.model_registry import Registry
 
         try:
-            call(Registry(self.runs))
+            registry = Registry(self.runs)
+            champion.sync_alias(self.journal, registry)
+            for label, scores in ready.items():
+                champion.log_scores(registry, self.candidates[label], scores.hundredths())
         except ClozeError as error:
-            self._note(
-                f"{champion.in_short(error)}; until it does, the champion is what "
-                f"{self.journal.path} says"
-            )
+            self._warn(champion.alias_warning(error, self.journal))
 
-    def _tell(self, registry: Registry, ready: Mapping[str, evaluation_results.Scores]) -> None:
-        champion.sync_alias(self.journal, registry)
-        for label, scores in ready.items():
-            champion.log_scores(registry, self.candidates[label], scores.hundredths())
-
-    def _note(self, sentence: str) -> None:
-        self.outcome.notes.append(sentence)
-        self.screen.print(f"[yellow]{escape(sentence)}[/]")
+    def _warn(self, message: str) -> None:
+        self.outcome.warnings.append(message)
+        self.screen.print(f"[yellow]{escape(message)}[/]")
 
 
 def nightly_run(
-    wanted: Suite,
+    suite: Suite,
     *,
     since: str | None = None,
     due: float | None = None,
@@ -281,15 +270,14 @@ def nightly_run(
         UsageError: another nightly run is in progress, or the suite is invalid.
         StoppedError: interrupted; the next run reuses what is built.
     """
-    night = NightlyRun(wanted, since, screen)
-    with night:
+    with NightlyRun(suite, since, screen) as night:
         if due is not None and any(
             line["started"] > due and not line.get("errors") for line in night.journal.nights()
         ):
-            night.outcome.told = "Nothing to do: a later night has looked already"
+            night.outcome.message = "Nothing to do: a later nightly run has succeeded already"
             night.outcome.champion = night.journal.champion()
             return night.outcome
-        if night.nothing:
+        if not night.candidates:
             return night.finish(None)
         session = night.session()
         try:
@@ -302,12 +290,12 @@ def nightly_run(
         return night.finish(session)
 
 
-def preview(wanted: Suite, since: str | None = None) -> dict[str, Any]:
+def preview(suite: Suite, since: str | None = None) -> dict[str, Any]:
     """Return what a nightly run would do, for `cloze nightly --dry-run`; changes nothing."""
-    night = NightlyRun(wanted, since)
-    choice, now = night.outcome.choice, night.journal.champion()
-    night.take(choice.chosen)
-    steps = [] if night.nothing else night.session().steps
+    night = NightlyRun(suite, since)
+    choice, reigning = night.outcome.choice, night.journal.champion()
+    night.set_subjects(choice.chosen)
+    steps = night.session().steps if night.candidates else []
     return {
         "new": [
             {
@@ -326,18 +314,17 @@ def preview(wanted: Suite, since: str | None = None) -> dict[str, Any]:
             }
             for step in steps
         ],
-        "champion": now.as_json() if now else None,
+        "champion": asdict(reigning) if reigning else None,
     }  # fmt: skip
 
 
-def _subject(item: CheckpointInfo | Champion, path: str) -> Candidate:
-    return Candidate(path=path, made_from=item.made_from)
-
-
-def _line(found: CheckpointInfo, scores: evaluation_results.Scores) -> dict[str, Any]:
-    training = found.key.partition("/")[0][:12]
+def _journal_entry(checkpoint: CheckpointInfo, scores: Scores) -> dict[str, Any]:
     return {
-        "key": found.key, "run": found.run, "training": training, "step": found.step,
-        "written": found.written,
-        "scores": scores.as_json(), "perplexity": scores.perplexity,
-    }  # fmt: skip
+        "key": checkpoint.key,
+        "run": checkpoint.run,
+        "training": checkpoint.key.partition("/")[0][:12],
+        "step": checkpoint.step,
+        "written": checkpoint.written,
+        "scores": scores.as_json(),
+        "perplexity": scores.perplexity,
+    }

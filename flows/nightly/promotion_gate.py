@@ -15,9 +15,9 @@ Tasks without labels (spans, tags, numbers) have no score per example and are co
 alone. With one seed the interval covers only the noise of the examples. The explanation states both
 cases.
 
-The intervals hold simultaneously: with C candidates and T tasks each has the level 1 - (1 - level)
-/ (C T) (Bonferroni). At the default level of 95 %, equal candidates pass in at most one run of
-forty.
+The intervals hold simultaneously: with C candidates and T tasks each has the confidence
+1 - (1 - confidence) / (C T) (Bonferroni). At the default confidence of 95 %, equal candidates pass
+in at most one run of forty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -33,15 +33,15 @@ import numpy.typing as npt
 from cloze.core.errors import UsageError
 
 BETTER, WORSE, NOISE = "better", "worse", "within noise"
-AT_ONCE = 1 << 22  # weights of a block of resamples: 32 MiB
+BLOCK_WEIGHTS = 1 << 22  # weights of a block of resamples: 32 MiB
 Floats = npt.NDArray[np.float64]
 
 
 def _f1_by_class(counts: Floats) -> Floats:
     right = np.diagonal(counts, axis1=1, axis2=2)
-    asked = counts.sum(axis=1) + counts.sum(axis=2)
-    found: Floats = np.divide(2 * right, asked, out=np.zeros_like(asked), where=asked > 0)
-    return found
+    total = counts.sum(axis=1) + counts.sum(axis=2)
+    f1: Floats = np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
+    return f1
 
 
 def _accuracy(counts: Floats) -> Floats:
@@ -60,11 +60,11 @@ def _macro_f1(counts: Floats) -> Floats:
 
 
 def _matthews(counts: Floats) -> Floats:
-    true, said, total = counts.sum(axis=2), counts.sum(axis=1), counts.sum(axis=(1, 2))
-    covariance = np.trace(counts, axis1=1, axis2=2) * total - (true * said).sum(axis=1)
-    spread = np.sqrt((total**2 - (said**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1)))
-    found: Floats = np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 0)
-    return found
+    true, predicted, total = counts.sum(axis=2), counts.sum(axis=1), counts.sum(axis=(1, 2))
+    covariance = np.trace(counts, axis1=1, axis2=2) * total - (true * predicted).sum(axis=1)
+    spread = np.sqrt((total**2 - (predicted**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1)))
+    correlation: Floats = np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 0)
+    return correlation
 
 
 # Scores [R] of confusion matrices [R, K, K], rows the true classes. `cloze.model.tasks.metrics`
@@ -89,10 +89,11 @@ def score(
         weights: float64 [R, N], not negative; each row has a positive one.
     """
     names = sorted({*labels, *predictions})
-    place = {name: number for number, name in enumerate(names)}
+    classes = {name: number for number, name in enumerate(names)}
     pairs = zip(labels, predictions, strict=True)
     cells = np.array(
-        [place[true] * len(names) + place[said] for true, said in pairs], dtype=np.int64
+        [classes[true] * len(names) + classes[predicted] for true, predicted in pairs],
+        dtype=np.int64,
     )
     counts = np.zeros((len(weights), len(names) ** 2))
     for cell in np.unique(cells):
@@ -118,10 +119,7 @@ class TaskPredictions:
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
-            raise UsageError(
-                f"score ({self.metric!r}) is none that the gate knows; use one of "
-                f"{', '.join(METRICS)}"
-            )
+            raise UsageError(f"unknown score {self.metric!r}; the gate knows {', '.join(METRICS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,10 +221,10 @@ def decide(
     candidate: Mapping[str, Result],
     *,
     candidates: int = 1,
-    level: float = 0.95,
+    confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 1,
-    need_better: bool = True,
+    promote_if: Literal["better", "not_worse"] = "better",
 ) -> PromotionDecision:
     """Compare two models on their common tasks.
 
@@ -236,7 +234,7 @@ def decide(
     Args:
         champion, candidate: result by task.
         candidates: number of candidates that are compared with the champion, for the correction.
-        need_better: False: it is enough to be significantly worse on no task.
+        promote_if: not_worse: it is enough to be significantly worse on no task.
     """
     left_out = {
         task: reason
@@ -248,16 +246,16 @@ def decide(
     missing = "".join(f"; {task} is not compared: {reason}" for task, reason in left_out.items())
     if not tasks:
         return PromotionDecision(
-            promoted=False, why=f"kept: there is nothing to compare{missing}", left_out=left_out
+            promoted=False, why=f"kept: no task can be compared{missing}", left_out=left_out
         )
-    share = 1 - (1 - level) / (len(tasks) * candidates)
+    share = 1 - (1 - confidence) / (len(tasks) * candidates)
     comparisons = tuple(
         compare(task, champion[task], candidate[task], share, resamples, seed) for task in tasks
     )
     verdicts = {comparison.verdict for comparison in comparisons}
-    promoted = WORSE not in verdicts and (BETTER in verdicts or not need_better)
+    promoted = WORSE not in verdicts and (BETTER in verdicts or promote_if == "not_worse")
     word = "promoted" if promoted else "kept"
-    interval = f"{level:.0%} interval{'s, together' if len(tasks) * candidates > 1 else ''}"
+    interval = f"{confidence:.0%} interval{'s, together' if len(tasks) * candidates > 1 else ''}"
     interval += f" with {candidates} candidates" if candidates > 1 else ""
     figures = ", ".join(comparison.describe() for comparison in comparisons)
     return PromotionDecision(
@@ -269,52 +267,47 @@ def decide(
 
 
 def compare(
-    task: str, champion: Result, candidate: Result, level: float, resamples: int, seed: int
+    task: str, champion: Result, candidate: Result, confidence: float, resamples: int, seed: int
 ) -> Comparison:
     """Compare two models on one task; the results must be comparable, see `_reason`.
 
     Args:
-        level: confidence level of the interval.
+        confidence: confidence level of the interval.
         resamples, seed: settings of the bootstrap.
     """
     if isinstance(champion, TextLosses) and isinstance(candidate, TextLosses):
-        counts, gains = (
-            np.array(candidate.predictions),
-            np.array(champion.losses) - np.array(candidate.losses),
-        )
+        counts = np.array(candidate.predictions)
+        gains = np.array(champion.losses) - np.array(candidate.losses)
         weights = _resampled(np.random.default_rng([seed, len(gains)]), resamples, len(gains))
-        drawn = (weights @ gains) / (weights @ counts)
-        return _comparison(
-            task, gains.sum() / counts.sum(), [(float(drawn.var(ddof=1)), len(gains) - 1)], level
-        )
+        variance = float(((weights @ gains) / (weights @ counts)).var(ddof=1))
+        difference = gains.sum() / counts.sum()
+        return _comparison(task, difference, [(variance, len(gains) - 1)], confidence)
     if isinstance(champion, SeedScores) and isinstance(candidate, SeedScores):
-        ours, theirs = list(candidate.values.values()), list(champion.values.values())
-        return _comparison(
-            task,
-            fmean(ours) - fmean(theirs),
-            [_of_seeds(ours), _of_seeds(theirs)],
-            level,
-            note="by seeds alone",
-        )
+        after, before = list(candidate.values.values()), list(champion.values.values())
+        variances = [_seed_variance(after), _seed_variance(before)]
+        difference = fmean(after) - fmean(before)
+        return _comparison(task, difference, variances, confidence, note="by seeds alone")
     assert isinstance(champion, TaskPredictions)
     assert isinstance(candidate, TaskPredictions)
-    whole = np.ones((1, len(candidate.labels)))
-    ours, theirs = (_scores(model, whole)[:, 0].tolist() for model in (candidate, champion))
-    random = np.random.default_rng([seed, len(candidate.labels)])
-    drawn_scores: list[Floats] = []
-    most = max(1, AT_ONCE // max(1, len(candidate.labels)))
-    for start in range(0, resamples, most):
-        weights = _resampled(random, min(most, resamples - start), len(candidate.labels))
-        drawn_scores.append(
+    examples = len(candidate.labels)
+    unweighted = np.ones((1, examples))
+    after, before = (_scores(model, unweighted)[:, 0].tolist() for model in (candidate, champion))
+    random = np.random.default_rng([seed, examples])
+    differences: list[Floats] = []
+    block = max(1, BLOCK_WEIGHTS // max(1, examples))
+    for start in range(0, resamples, block):
+        weights = _resampled(random, min(block, resamples - start), examples)
+        differences.append(
             _scores(candidate, weights).mean(axis=0) - _scores(champion, weights).mean(axis=0)
         )
-    examples = (float(np.concatenate(drawn_scores).var(ddof=1)), len(candidate.labels) - 1)
-    seeds = [_of_seeds(scores) for scores in (ours, theirs) if len(scores) > 1]
-    note = "" if len(seeds) == 2 else "one seed: noise of the examples alone"
-    return _comparison(task, fmean(ours) - fmean(theirs), [examples, *seeds], level, note=note)
+    of_examples = (float(np.concatenate(differences).var(ddof=1)), examples - 1)
+    of_seeds = [_seed_variance(scores) for scores in (after, before) if len(scores) > 1]
+    note = "" if len(of_seeds) == 2 else "one seed: noise of the examples alone"
+    variances = [of_examples, *of_seeds]
+    return _comparison(task, fmean(after) - fmean(before), variances, confidence, note=note)
 
 
-def _of_seeds(scores: Sequence[float]) -> tuple[float, int]:
+def _seed_variance(scores: Sequence[float]) -> tuple[float, int]:
     """Return the variance of the mean over seeds, and its degrees of freedom."""
     return float(np.var(scores, ddof=1)) / len(scores), len(scores) - 1
 
@@ -323,7 +316,7 @@ def _comparison(
     task: str,
     difference: float,
     variances: Sequence[tuple[float, int]],
-    level: float,
+    confidence: float,
     note: str = "",
 ) -> Comparison:
     """Return a difference with its interval; its variance is the sum of independent ones.
@@ -335,8 +328,8 @@ def _comparison(
 
     total, half = sum(variance for variance, _ in variances), 0.0
     if total > 0:
-        freedom = total**2 / sum(variance**2 / max(1, own) for variance, own in variances)
-        half = float(t.ppf((1 + level) / 2, freedom)) * total**0.5
+        freedom = total**2 / sum(variance**2 / max(1, degrees) for variance, degrees in variances)
+        half = float(t.ppf((1 + confidence) / 2, freedom)) * total**0.5
     low, high = difference - half, difference + half
     return Comparison(
         task=task, difference=100 * difference, low=100 * low, high=100 * high, note=note
@@ -345,25 +338,16 @@ def _comparison(
 
 def _scores(answers: TaskPredictions, weights: Floats) -> Floats:
     """Return the scores by seed, float64 [seeds, R]."""
-    return np.stack(
-        [
-            score(answers.metric, answers.labels, said, weights)
-            for said in answers.predictions.values()
-        ]
-    )
+    by_seed = answers.predictions.values()
+    return np.stack([score(answers.metric, answers.labels, own, weights) for own in by_seed])
 
 
 def _resampled(random: np.random.Generator, resamples: int, examples: int) -> Floats:
     """Return how often each example is drawn, float64 [resamples, examples]."""
-    places = (
-        random.integers(examples, size=(resamples, examples))
-        + examples * np.arange(resamples)[:, None]
-    )
-    return (
-        np.bincount(places.ravel(), minlength=resamples * examples)
-        .reshape(resamples, examples)
-        .astype(np.float64)
-    )
+    drawn = random.integers(examples, size=(resamples, examples))
+    cells = drawn + examples * np.arange(resamples)[:, None]
+    counts = np.bincount(cells.ravel(), minlength=resamples * examples)
+    return counts.reshape(resamples, examples).astype(np.float64)
 
 
 def _reason(champion: Result | None, candidate: Result) -> str:
@@ -372,24 +356,18 @@ def _reason(champion: Result | None, candidate: Result) -> str:
         return "the champion has no answers"
     if isinstance(candidate, SeedScores) and isinstance(champion, SeedScores):
         if champion.metric != candidate.metric:
-            return "the two are scored otherwise"
+            return "the scores are different metrics"
         if min(len(champion.values), len(candidate.values)) < 2:
-            return (
-                "its answers are no labels, and one seed says nothing about noise; fine-tune with "
-                "two or more"
-            )
+            return "answers without labels need two or more seeds to estimate the noise"
         return ""
     if isinstance(candidate, TextLosses) and isinstance(champion, TextLosses):
-        return (
-            ""
-            if champion.examples == candidate.examples
-            else "the two were measured on different text"
-        )
+        is_same = champion.examples == candidate.examples
+        return "" if is_same else "the losses are of different text"
     if not isinstance(candidate, TaskPredictions) or not isinstance(champion, TaskPredictions):
-        return "the two are scored otherwise"
+        return "the scores are different metrics"
     if champion.examples != candidate.examples:
-        return "the two have answered different examples"
-    return "" if candidate.labels else "it has no examples"
+        return "the answers are to different examples"
+    return "" if candidate.labels else "the task has no examples"
 
 
 def _signed(value: float) -> str:

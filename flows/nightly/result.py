@@ -10,7 +10,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ class NightlyResult:
         evaluated: results as in the journal.
         gone: checkpoints that their training pruned before they were read.
         errors: errors by node.
-        notes: warnings for the user.
+        warnings: messages for the user.
+        message: number of checkpoints by what happened to them.
     """
 
     choice: CheckpointSelection
@@ -42,67 +44,63 @@ class NightlyResult:
     candidate: str | None = None
     champion: Champion | None = None
     replaced: Champion | None = None
-    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     trend: str | None = None
-    told: str = ""
+    message: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {
             "new": len(self.choice.new),
             "evaluated": self.evaluated,
-            "waiting": [found.key for found in self.choice.waiting],
+            "waiting": [item.key for item in self.choice.waiting],
             "passed": len(self.choice.passed),
-            "gone": [found.key for found in self.gone],
+            "gone": [item.key for item in self.gone],
             "failed": {name: str(error) for name, error in self.errors.items()},
             "candidate": self.candidate,
-            "promoted": self.promoted_one,
+            "promoted": self.is_promoted,
             "why": self.why,
-            "told": self.told,
-            "champion": self.champion.as_json() if self.champion else None,
-            "notes": self.notes,
+            "message": self.message,
+            "champion": asdict(self.champion) if self.champion else None,
+            "warnings": self.warnings,
             "trend": self.trend,
         }
 
     @property
     def why(self) -> str:
-        """The gate's explanation; without a candidate, the summary of the checkpoints."""
-        return self.decision.why if self.decision else self.told
+        """The gate's explanation; without a candidate, the message on the checkpoints."""
+        return self.decision.why if self.decision else self.message
 
     @property
     def summary(self) -> str:
-        """Summary line: numbers of checkpoints and the gate's explanation."""
-        return f"{self.told}; {self.decision.why}" if self.decision else self.told
+        """Message on the checkpoints, and the gate's explanation."""
+        return f"{self.message}; {self.decision.why}" if self.decision else self.message
 
     @property
-    def promoted_one(self) -> bool:
+    def is_promoted(self) -> bool:
         return self.decision is not None and self.decision.promoted
 
-    def sentence(self, failed: int) -> str:
-        """Describe what happened to the checkpoints; `failed`: number of failed evaluations."""
+    def describe_checkpoints(self, failed: int) -> str:
+        """Count the checkpoints by outcome; `failed`: number of failed evaluations."""
         if not self.choice.new:
-            return "Nothing new: no checkpoint has come"
+            return "No new checkpoints"
+        counts = {
+            "skipped, neither the newest of their training nor milestones": len(self.choice.passed),
+            "removed by their training before they could be read": len(self.gone),
+            "waiting for the next nightly run": len(self.choice.waiting),
+            "failed": failed,
+        }
         parts = [f"{len(self.evaluated)} of {len(self.choice.new)} new checkpoints evaluated"]
-        for number, what in (
-            (
-                len(self.choice.passed),
-                "passed over, as neither the newest of their training nor milestones",
-            ),
-            (len(self.gone), "removed by their training before they could be read"),
-            (len(self.choice.waiting), "waiting for the next night"),
-            (failed, "failed"),
-        ):
-            parts += [f"{number} {what}"] if number else []
-        return "; ".join(parts)
+        return "; ".join(parts + [f"{number} {what}" for what, number in counts.items() if number])
 
 
-def record(runs: Path, started: float, outcome: NightlyResult) -> None:
-    """Write the result to the MLflow spool."""
+def log_to_mlflow(runs: Path, started: float, outcome: NightlyResult) -> None:
+    """Write the result to the spool of the MLflow records."""
     spool = Spool(runs / DIRECTORY, tracking_uri(runs), EXPERIMENT)
     spool.start_sender()
     name = time.strftime("gate %Y-%m-%d %H:%M", time.gmtime(started))
     night = spool.start_run(name, tags={"cloze.kind": "night"})
     new = len(outcome.choice.new)
-    spool.params(night, {"new": new, "promoted": outcome.promoted_one, "why": outcome.why})
+    spool.params(night, {"new": new, "promoted": outcome.is_promoted, "why": outcome.why})
     for result in outcome.evaluated:
         tags = {
             "cloze.kind": "candidate",
@@ -110,20 +108,20 @@ def record(runs: Path, started: float, outcome: NightlyResult) -> None:
             "cloze.run_name": result["run"],
         }
         run = spool.start_run(f"{result['run']} step {result['step']}", night, tags)
-        figures = {
+        metrics = {
             task: {score["metric"]: score["mean"], "deviation": score["deviation"]}
             for task, score in result["scores"].items()
         }
         if result["perplexity"] is not None:
-            figures["heldout_perplexity"] = result["perplexity"]
-        spool.metrics(run, figures, int(result["step"]))
+            metrics["heldout_perplexity"] = result["perplexity"]
+        spool.metrics(run, metrics, int(result["step"]))
         spool.end_run(run)
     spool.file(night, str(outcome.trend))
     spool.end_run(night)
     spool.close()
 
 
-def clear(directory: Path, before: float, labels: Collection[str]) -> list[str]:
+def remove_old_artifacts(directory: Path, before: float, labels: Collection[str]) -> list[str]:
     """Remove old artifacts of the suite and the links to them, unless the suite is running.
 
     Args:
@@ -134,25 +132,20 @@ def clear(directory: Path, before: float, labels: Collection[str]) -> list[str]:
     Returns:
         Names of the removed directories.
     """
-    gone: list[str] = []
+    removed: list[str] = []
     if not directory.is_dir():
-        return gone
-    try:
-        with locked(str(directory)):
-            for path in sorted(directory.glob("*@*")):
-                if (
-                    path.is_symlink()
-                    or not path.is_dir()
-                    or any(label in path.name for label in labels)
-                ):
-                    continue
-                mark = path / MANIFEST
-                if (mark if mark.exists() else path).stat().st_mtime < before:
-                    shutil.rmtree(path, ignore_errors=True)
-                    gone.append(path.name)
-            for link in directory.glob("*@*"):
-                if link.is_symlink() and not link.exists():
-                    link.unlink()
-    except UsageError:  # a user is running the suite
-        pass
-    return gone
+        return removed
+    with suppress(UsageError), locked(str(directory)):  # UsageError: a user is running the suite
+        paths = sorted(directory.glob("*@*"))
+        for path in paths:
+            if path.is_symlink() or any(label in path.name for label in labels):
+                continue
+            manifest = path / MANIFEST
+            modified = (manifest if manifest.exists() else path).stat().st_mtime
+            if path.is_dir() and modified < before:
+                shutil.rmtree(path, ignore_errors=True)
+                removed.append(path.name)
+        for path in paths:
+            if path.is_symlink() and not path.exists():
+                path.unlink()
+    return removed

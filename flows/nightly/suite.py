@@ -28,7 +28,7 @@ from cloze.flows.graph.sections import MATRIX, RUN
 NIGHT = "night"  # the section, the run's name and the default config
 DEFAULT = Path(__file__).with_name("night.yaml")
 AXIS = "of"  # axis over the checkpoints
-MAKER = "pretrain"
+PRETRAIN = "pretrain"
 
 
 class NightSettings(BaseModel):
@@ -36,20 +36,20 @@ class NightSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    which: tuple[Literal["newest", "milestones", "all"], ...] = ("newest", "milestones")
+    checkpoints: tuple[Literal["newest", "milestones", "all"], ...] = ("newest", "milestones")
     """Checkpoints of a training to evaluate: newest, milestones or all."""
 
     limit: int = Field(default=8, ge=1)
     """Maximum number of checkpoints per night; the others are evaluated in the next night."""
 
-    runs: tuple[str, ...] = ("*",)
+    run_patterns: tuple[str, ...] = ("*",)
     """Patterns of the names of runs to include."""
 
-    need: Literal["better", "not-worse"] = "better"
+    promote_if: Literal["better", "not_worse"] = "better"
     """Condition for promotion: better (significantly better on at least one task, worse on none) or
-    not-worse."""
+    not_worse."""
 
-    level: float = Field(default=0.95, gt=0.5, lt=1)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Confidence level of the bootstrap intervals, over all tasks together."""
 
     keep_nights: int = Field(default=2, ge=1)
@@ -65,18 +65,8 @@ class NightSettings(BaseModel):
         try:
             zoneinfo.ZoneInfo(value)
         except (ValueError, zoneinfo.ZoneInfoNotFoundError):
-            raise ValueError(
-                "there is no such time zone; use a name such as Europe/Zurich"
-            ) from None
+            raise ValueError("unknown time zone; use a name such as Europe/Zurich") from None
         return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A checkpoint for the suite; `made_from` has its training's artifacts that exist, by stage."""
-
-    path: str
-    made_from: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +78,26 @@ class Suite:
     reference: str
     overrides: Mapping[str, Any]
 
-    def config(self, subjects: Mapping[str, Candidate]) -> RunConfig:
-        """Return the config of the suite's graph over the checkpoints, given by label."""
+    def config(self, subjects: Mapping[str, Mapping[str, str]]) -> RunConfig:
+        """Return the config of the suite's graph over the checkpoints.
+
+        Args:
+            subjects: paths by stage, by checkpoint label: the checkpoint as `pretrain`, and those
+                artifacts it was trained on that exist.
+        """
         values: dict[str, Any] = {"name": NIGHT}
         for name, section in self.sections.items():
-            points = (
-                {label: _inputs(name, section, subject) for label, subject in subjects.items()}
-                if name != RUN
-                else {}
-            )
-            fitting = {label: inputs for label, inputs in points.items() if inputs is not None}
-            if any(fitting.values()):
-                values[name] = {**section, MATRIX: {AXIS: fitting, **(section.get(MATRIX) or {})}}
-            elif fitting or name == RUN:  # else no checkpoint has what the section needs
+            if name == RUN:
+                values[name] = section
+                continue
+            inputs = {
+                label: found
+                for label, artifacts in subjects.items()
+                if (found := _inputs(name, section, artifacts)) is not None
+            }
+            if any(inputs.values()):
+                values[name] = {**section, MATRIX: {AXIS: inputs, **(section.get(MATRIX) or {})}}
+            elif inputs:  # else no checkpoint has the inputs that the section requires
                 values[name] = section
         return RunConfig(values, NIGHT)
 
@@ -115,32 +112,33 @@ def load(reference: str = NIGHT, overrides: Mapping[str, Any] | None = None) -> 
     Raises:
         UsageError: the config does not exist, a value is invalid, or no section reads a checkpoint.
     """
-    given = dict(overrides or {})
-    own = given.pop(NIGHT, {})
-    values = configs.read(reference, given, {NIGHT: DEFAULT})
-    settings = parse_config(
-        NightSettings, merge(values.pop(NIGHT, None) or {}, own, None, NIGHT), NIGHT
-    )
-    kept: dict[str, Any] = {}
+    section_overrides = dict(overrides or {})
+    night_overrides = section_overrides.pop(NIGHT, {})
+    values = configs.read(reference, section_overrides, {NIGHT: DEFAULT})
+    night = merge(values.pop(NIGHT, None) or {}, night_overrides, None, NIGHT)
+    settings = parse_config(NightSettings, night, NIGHT)
+    sections: dict[str, Any] = {}
     for name, section in values.items():
         if name == RUN:
-            kept[name] = section
-        elif section is not False and (_reads(name) or _follows(name, kept)):
-            kept[name] = section if isinstance(section, Mapping) else {}
-    if not any(_reads(name) for name in kept):
+            sections[name] = section
+        elif section is not False and (_reads_checkpoint(name) or _follows(name, sections)):
+            sections[name] = section if isinstance(section, Mapping) else {}
+    if not any(_reads_checkpoint(name) for name in sections):
         raise UsageError(
-            f"config {reference!r} has no section that reads a checkpoint; give it one such as "
+            f"config {reference!r} has no section that reads a checkpoint; add one such as "
             f"finetune: {{task: sst2, data: …}}"
         )
     return Suite(
-        settings=settings, sections=kept, reference=reference, overrides=dict(overrides or {})
+        settings=settings, sections=sections, reference=reference, overrides=dict(overrides or {})
     )
 
 
-def _reads(name: str) -> bool:
+def _reads_checkpoint(name: str) -> bool:
     """Return whether the section's stage reads a pretrained checkpoint and trains none."""
     stage = stage_of(name)
-    return stage is not None and stage != MAKER and _role(stage, MAKER) is not None
+    if stage is None or stage == PRETRAIN:
+        return False
+    return any(PRETRAIN in spec.kinds for spec in stages.stage(stage).inputs.values())
 
 
 def _follows(name: str, before: Mapping[str, Any]) -> bool:
@@ -148,35 +146,27 @@ def _follows(name: str, before: Mapping[str, Any]) -> bool:
     stage = stage_of(name)
     if stage is None or stages.stage(stage).reads_all_nodes:
         return False
-    made = {stage_of(other) for other in before}
-    return any(
-        made.intersection(wanted.kinds)
-        for wanted in stages.stage(stage).inputs.values()
-        if wanted.required
-    )
+    outputs = {stage_of(other) for other in before}
+    specs = stages.stage(stage).inputs.values()
+    return any(spec.required and outputs.intersection(spec.kinds) for spec in specs)
 
 
-def _role(stage: str, kind: str) -> str | None:
-    return next(
-        (role for role, wanted in stages.stage(stage).inputs.items() if kind in wanted.kinds), None
-    )
-
-
-def _inputs(name: str, section: Mapping[str, Any], subject: Candidate) -> dict[str, str] | None:
+def _inputs(
+    name: str, section: Mapping[str, Any], artifacts: Mapping[str, str]
+) -> dict[str, str] | None:
     """Return the inputs that the checkpoint provides, by role. None: a required one is missing.
 
     A stage that can read a corpus gets it only if the section sets no data.
     """
-    found = {}
-    for role, wanted in stages.stage(str(stage_of(name))).inputs.items():
-        known = {MAKER: subject.path, **subject.made_from}
-        given = next((known[kind] for kind in wanted.kinds if kind in known), None)
-        if MAKER in wanted.kinds:
-            found[role] = subject.path
+    inputs = {}
+    for role, spec in stages.stage(str(stage_of(name))).inputs.items():
+        path = next((artifacts[kind] for kind in spec.kinds if kind in artifacts), None)
+        if PRETRAIN in spec.kinds:
+            inputs[role] = artifacts[PRETRAIN]
         elif role in section:
             continue
-        elif given is not None and (wanted.required or "data" not in section):
-            found[role] = given
-        elif wanted.required and set(wanted.kinds) <= {"dataset", "corpus"}:
+        elif path is not None and (spec.required or "data" not in section):
+            inputs[role] = path
+        elif spec.required and set(spec.kinds) <= {"dataset", "corpus"}:
             return None
-    return found
+    return inputs

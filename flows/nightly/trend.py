@@ -46,22 +46,22 @@ def render(nights: Sequence[Mapping[str, Any]], changes: Sequence[Change], zone:
         nights: lines of the journal, oldest first.
         changes: changes of champion, oldest first.
     """
-    worked = [night for night in nights if night["results"] or night["failed"]]
-    quiet, worked = len(nights) - len(worked), worked[-NIGHTS:]
-    times = [_time(night["started"], zone) for night in worked]
+    with_work = [night for night in nights if night["results"] or night["failed"]]
+    shown = with_work[-NIGHTS:]
+    times = [_time(night["started"], zone) for night in shown]
     environment = templates_in(TEMPLATES)
     environment.filters["short"] = format_number
     return environment.get_template("trend.html").render(
         champion=changes[-1].champion if changes else None,
         charts=[
-            (task, _chart(unit, points, _reign(task, changes, worked), times))
-            for task, (unit, points) in _points(worked).items()
+            (task, _chart(unit, points, _champion_scores(task, changes, shown), times))
+            for task, (unit, points) in _points(shown).items()
         ],
         changes=[(_time(change.time, zone), change) for change in reversed(changes)],
-        nights=list(zip(reversed(times), reversed(worked), strict=True)),
+        nights=list(zip(reversed(times), reversed(shown), strict=True)),
         last=nights[-1] if nights else None,
         last_time=_time(nights[-1]["started"], zone) if nights else "",
-        quiet=quiet,
+        nights_without_work=len(nights) - len(with_work),
         zone=zone,
         perplexity=PERPLEXITY,
     )
@@ -69,30 +69,34 @@ def render(nights: Sequence[Mapping[str, Any]], changes: Sequence[Change], zone:
 
 def _points(nights: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, Points]]:
     """Return unit and points by task; the perplexity comes last."""
-    found: dict[str, tuple[str, Points]] = {}
+    by_task: dict[str, tuple[str, Points]] = {}
     perplexity: Points = []
     for number, night in enumerate(nights):
         for result in night["results"]:
             for task, score in result["scores"].items():
                 unit = f"{score['metric'].replace('_', ' ')} × 100"
                 point = number, 100 * score["mean"], 100 * score["deviation"]
-                found.setdefault(task, (unit, []))[1].append(point)
+                by_task.setdefault(task, (unit, []))[1].append(point)
             if result["perplexity"] is not None and result["perplexity"] < NONSENSE:
                 perplexity.append((number, result["perplexity"], 0.0))
-    return found | ({PERPLEXITY: ("perplexity", perplexity)} if perplexity else {})
+    if perplexity:
+        by_task[PERPLEXITY] = ("perplexity", perplexity)
+    return by_task
 
 
-def _reign(task: str, changes: Sequence[Change], nights: Sequence[Mapping[str, Any]]) -> Points:
+def _champion_scores(
+    task: str, changes: Sequence[Change], nights: Sequence[Mapping[str, Any]]
+) -> Points:
     """Return the champion's score after each run."""
-    found = []
+    points = []
     for number, night in enumerate(nights):
-        reigning = [change.champion for change in changes if change.time <= night["ended"]]
-        if reigning and task in reigning[-1].scores:
-            found.append((number, float(reigning[-1].scores[task]), 0.0))
-    return found
+        champions = [change.champion for change in changes if change.time <= night["ended"]]
+        if champions and task in champions[-1].scores:
+            points.append((number, float(champions[-1].scores[task]), 0.0))
+    return points
 
 
-def _chart(unit: str, points: Points, reign: Points, times: Sequence[str]) -> str:
+def _chart(unit: str, points: Points, champion: Points, times: Sequence[str]) -> str:
     """Return an SVG of points with error bars by run, and the champion's line."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.4, 3.1), layout="constrained")
@@ -102,13 +106,13 @@ def _chart(unit: str, points: Points, reign: Points, times: Sequence[str]) -> st
         axes.errorbar(
             across, values, bars, color=BLUE, marker="o", markersize=4, linewidth=0, elinewidth=0.8
         )
-        if reign:
-            xs, ys = [float(number) for number, _, _ in reign], [value for _, value, _ in reign]
-            xs, ys = [*xs, xs[-1] + 0.5], [*ys, ys[-1]]
+        if champion:
+            xs = [*(float(number) for number, _, _ in champion), champion[-1][0] + 0.5]
+            ys = [*(value for _, value, _ in champion), champion[-1][1]]
             axes.plot(xs, ys, color=GREEN, drawstyle="steps-post", label="champion")
             axes.legend(loc="best")
         axes.set_ylabel(unit)
-        axes.set_xlabel("night")
+        axes.set_xlabel("nightly run")
         axes.set_xlim(-0.5, max(0.5, len(times) - 0.5))
         axes.margins(y=0.12)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))

@@ -54,7 +54,7 @@ def _line(cells: Sequence[str]) -> str:
 
 # Settings of a grid by mean on dev, and multi-task training compared with single tasks.
 
-TOGETHER = "together"
+MULTITASK = "multitask"
 MOST = 12  # maximum number of settings shown per task
 SETTINGS = "Settings of "  # prefix of their tables' titles
 FIGURES = ("mean", "deviation", "best", "n")  # columns after those of the setting
@@ -146,7 +146,7 @@ def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
     None: the run has no such pair.
     """
     tuned = _by_task(nodes)
-    whole = {node.name: node for node in tuned.get(TOGETHER, ())}
+    whole = {node.name: node for node in tuned.get(MULTITASK, ())}
     rows: list[Sequence[str]] = []
     for group, members in by_group(whole.values()).items():
         found = scores_of(members)
@@ -169,7 +169,7 @@ def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
         return None
     return SummaryTable(
         title="Several tasks at once beside each alone, dev",
-        columns=("together", "task", "metric", "alone", "at once", "difference"),
+        columns=("multitask", "task", "metric", "alone", "at once", "difference"),
         rows=rows,
         notes=("Mean ± the sample's standard deviation over seeds.",),
     )

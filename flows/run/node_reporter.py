@@ -17,7 +17,7 @@ from cloze.core.stages.stage import Reporter
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.run.status_file import RunStatusFile
 
-DIRECTORY = "_tries"  # in the run's directory: one file per flow run, until the run is complete
+DIRECTORY = "_attempts"  # in the run's directory: one file per flow run, until the run is complete
 
 
 class StartedNodes:

@@ -315,9 +315,9 @@ class RunSession:
             step.name,
             self._stop.is_set,
             lambda: self._show_queued(step, also),
-        ) as devices:
+        ) as gpu_ids:
             self.record.node(step.name, status_file.RUNNING, why=step.reason)
-            given: dict[str, Any] = {"devices": devices} if devices else {}
+            given: dict[str, Any] = {"gpu_ids": gpu_ids} if gpu_ids else {}
             if execution.cpus and not execution.threads:
                 given["threads"] = max(1, execution.cpus // execution.processes)
             execution = execution.model_copy(update=given)

@@ -1,8 +1,8 @@
 """The status file of a run: one JSON record per start, for `cloze status`, `cancel` and `resume`.
 
-    RUNS/NAME/_runs/STARTED-ID.json     one per start, newest last; rewritten at every change of
+    RUNS/NAME/_status/STARTED-ID.json     one per start, newest last; rewritten at every change of
                                         a node's state, and once a second during progress
-    RUNS/.commands/HASH/_runs/…         of a command (`cloze.flows.graph.command`)
+    RUNS/.commands/HASH/_status/…         of a command (`cloze.flows.graph.command`)
     RUNS/NAME/_lock                     lock of the run (`cloze.core.artifacts.lock`). A record of
                                         this host that says "running" without a held lock belongs
                                         to a zombie run.
@@ -38,7 +38,7 @@ from cloze.flows.graph import estimate
 from cloze.flows.graph.command import command_directories, command_directory
 from cloze.flows.graph.plan import PlannedNode
 
-DIRECTORY = "_runs"
+DIRECTORY = "_status"
 RUNNING, FINISHED, FAILED, CANCELLED, CRASHED = (
     "running",
     estimate.FINISHED,

@@ -41,9 +41,9 @@ class Registry:
         Args:
             runs: runs directory.
             uri: server or database. Default: where runs are recorded.
-            name: name of the registered model. Default: `$CLOZE_MODEL`, or else `cloze`.
+            name: name of the registered model. Default: `$CLOZE_REGISTERED_MODEL`, or else `cloze`.
         """
-        self.name = name or os.environ.get("CLOZE_MODEL") or MODEL
+        self.name = name or os.environ.get("CLOZE_REGISTERED_MODEL") or MODEL
         self.uri, self.experiment = uri or tracking_uri(runs), experiment
         self._directory = runs / DIRECTORY
         self._client = connect(self.uri)

@@ -386,7 +386,9 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
         mlflow_model=described,
         signature=signature,
         input_example=pandas.DataFrame([example], columns=list(columns)) if columns else [EXAMPLE],
-        pip_requirements=[f"cloze-pretraining=={importlib.metadata.version('cloze-pretraining')}"],
+        pip_requirements=[
+            f"cloze-pretraining-base[train]=={importlib.metadata.version('cloze-pretraining-base')}"
+        ],
         metadata={"format": "checkpoint", "step": config.get("step", 0)},
     )
     described.flavors[pyfunc.FLAVOR_NAME][pyfunc.DATA] = DATA

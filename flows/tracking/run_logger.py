@@ -11,6 +11,7 @@ so the server's state does not matter.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import threading
 import time
@@ -39,7 +40,12 @@ STATUSES = ("FINISHED", "KILLED", "FAILED")  # the worst one last
 def closed(spool: Spool, seconds: float = FLUSH_SECONDS) -> list[str]:
     """Close the spool, waiting up to `seconds` for the sender; return warnings."""
     told = []
-    if not spool.close(seconds):
+    if not spool.close(seconds) and importlib.util.find_spec("mlflow") is None:
+        told.append(
+            f"MLflow is not installed here: the records of this run wait in {spool.path}, and the "
+            f"next run with 'cloze-pretraining-base[flows]' sends them"
+        )
+    elif spool.path.exists():
         told.append(
             f"MLflow at {redact(spool.uri)} has not taken all records of this run yet; the rest is "
             f"kept in {spool.path} "

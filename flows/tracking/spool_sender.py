@@ -185,7 +185,7 @@ def follow(own: Path, uri: str, experiment: str, ended: threading.Event) -> int:
     goes first, because the run waits for it.
     """
     sender = MlflowWriter(
-        connect(uri), uri, experiment, own.parent, os.environ.get("CLOZE_MODEL") or MODEL
+        connect(uri), uri, experiment, own.parent, os.environ.get("CLOZE_REGISTERED_MODEL") or MODEL
     )
     replay, is_down, failed_passes = SpoolSender(sender), False, 0
     with ExitStack() as held:

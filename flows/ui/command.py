@@ -27,7 +27,7 @@ TITLES = {"page": "Runs", "prefect": "Prefect", "mlflow": "MLflow"}
 
 
 def runs_of_home() -> Path:
-    """Return `$CLOZE_RUNS`, or `runs`, below `$CLOZE_HOME` or the working directory."""
+    """Return `$CLOZE_RUNS_DIR`, or `runs`, below `$CLOZE_HOME` or the working directory."""
     return (Path(os.environ.get("CLOZE_HOME") or Path.cwd()) / plan.runs_directory()).resolve()
 
 

@@ -138,7 +138,7 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
         "MLFLOW_BACKEND_STORE_URI": tracking_uri(runs),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # saves nine unused processes
         processes.MARK: str(place),
-        "CLOZE_RUNS": str(runs.resolve()),
+        "CLOZE_RUNS_DIR": str(runs.resolve()),
     }
 
 

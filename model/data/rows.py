@@ -182,7 +182,7 @@ class DynamicMasker:
         if info.masks is None:
             raise UsageError(
                 f"{dataset} does not say how its masks were drawn; make it again, or leave out "
-                f"pretrain.dynamic"
+                f"pretrain.dynamic_masking"
             )
         tokenizer = load(storage.join(dataset, "tokenizer"))
         config = MaskConfig.from_dict(info.masks)

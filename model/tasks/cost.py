@@ -85,7 +85,7 @@ def ahead(
     if model is not None:
         length = min(_longest(config), model.max_position_embeddings)
         there = hardware.of(device, computer)
-        taken = execution_memory(model, length, config.batch_size, execution, there)
+        taken = execution_memory(model, length, config.global_batch, execution, there)
     return pass_cost(
         tokens=tokens * _passes(config),
         weights=weights,

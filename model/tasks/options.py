@@ -217,7 +217,7 @@ class SpanOptions(TaskOptions):
 
 # Multi-task training.
 
-TOGETHER = "together"  # task that combines others
+MULTITASK = "multitask"  # task that combines others
 
 
 class SubTask(StageConfig):
@@ -233,7 +233,7 @@ class SubTask(StageConfig):
     """Task options that differ from the registered ones."""
 
 
-class TogetherOptions(TaskOptions):
+class MultiTaskOptions(TaskOptions):
     """Options of multi-task training."""
 
     tasks: dict[str, SubTask] = Field(default_factory=dict)

@@ -185,9 +185,9 @@ def source_of(
     seed: int,
     micro_batch: int,
     layout: LayoutKind = "rows",
-    sampling: float = 1.0,
+    power: float = 1.0,
 ) -> EpochSource | MultiTaskSource:
-    """Return the source of a task's samples; `sampling` is the power of `MultiTaskSource`."""
+    """Return the source of a task's samples; `power` as for `MultiTaskSource`."""
     groups = groups_of(samples)
 
     def epochs(group: Ints | None, own: int) -> EpochSource:
@@ -206,7 +206,7 @@ def source_of(
     parts = [
         epochs(group, int(one >> np.uint64(1))) for group, one in zip(groups, own, strict=True)
     ]
-    return MultiTaskSource(parts, [len(group) for group in groups], sampling, seed)
+    return MultiTaskSource(parts, [len(group) for group in groups], power, seed)
 
 
 def _before(batches: list[Ints]) -> Iterator[int]:

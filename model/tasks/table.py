@@ -15,15 +15,15 @@ from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.options import import_object
 from cloze.model.tasks.options import (
-    TOGETHER,
+    MULTITASK,
     ChoiceOptions,
+    MultiTaskOptions,
     RegressionOptions,
     RetrievalOptions,
     SpanOptions,
     TaggingOptions,
     TaskOptions,
     TextOptions,
-    TogetherOptions,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ KINDS: dict[str, TaskKind] = {
     "retrieval": TaskKind(
         "cloze.model.tasks.kinds.retrieval:Retrieval", RetrievalOptions, max_length=256
     ),
-    "together": TaskKind("cloze.model.tasks.kinds.multitask:MultiTask", TogetherOptions),
+    "multitask": TaskKind("cloze.model.tasks.kinds.multitask:MultiTask", MultiTaskOptions),
     "tagging": TaskKind("cloze.model.tasks.kinds.tagging:Tagging", TaggingOptions),
     "spans": TaskKind("cloze.model.tasks.kinds.spans:Spans", SpanOptions, max_length=384),
 }
@@ -310,7 +310,7 @@ TASKS: dict[str, TaskSpec] = {
         options={"pairs": "squad", "files": {"train": "train-v1.1.json", "dev": "dev-v1.1.json"}},
     ),
     # multi-task training
-    TOGETHER: TaskSpec(kind="together"),
+    MULTITASK: TaskSpec(kind="multitask"),
     # user files
     "classification": TaskSpec(kind="classification", metrics=("accuracy", "macro_f1")),
     "regression": TaskSpec(kind="regression"),

@@ -25,7 +25,7 @@ from cloze.model.train.loop.interfaces import START, StartPosition
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.plan import batch_plan, micro_batch_finder
-from cloze.model.train.precision import DTYPES, Precision, check_reduce, set_tf32
+from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype, set_tf32
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import (
     InitialModel,
@@ -161,7 +161,7 @@ def build_model(
 ) -> BuiltModel:
     """Build the network, choose its engine, and decide whether to compile it."""
     config, build, world, notes = start.config, job.build, job.world, job.notes
-    check_reduce(config.reduce, precision)
+    check_grad_reduce_dtype(config.grad_reduce_dtype, precision)
     set_tf32(config.tf32, world.device)
     torch.manual_seed(int(random_keys.fold_in(config.seed, _WEIGHTS)))
     network, lacking = build_network(start.beginning)

@@ -38,7 +38,7 @@ class PretrainConfig(StageConfig):
     """
 
     mutually_exclusive: ClassVar[tuple[tuple[str, ...], ...]] = (
-        ("steps", "tokens", "budget"),
+        ("steps", "tokens", "max_time"),
         ("warmup_steps", "warmup_share"),
     )
 
@@ -58,13 +58,13 @@ class PretrainConfig(StageConfig):
     """Unit of weights and sizes: rows or tokens."""
 
     steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps of this phase. Default: 1,000,000, if neither --tokens nor --budget is
+    """Optimizer steps of this phase. Default: 1,000,000, if neither --tokens nor --max-time is
     given."""
 
     tokens: int | None = Field(default=None, ge=1)
     """Train until this many tokens, without padding, have been processed; replaces --steps."""
 
-    budget: str | None = None
+    max_time: str | None = None
     """Train for this long in all, such as 90s, 10m or 1h30m; replaces --steps."""
 
     global_batch: int = Field(default=256, ge=1)
@@ -107,8 +107,8 @@ class PretrainConfig(StageConfig):
     """Steps of linear warmup. Default: 10,000, at most a tenth of the schedule."""
 
     warmup_share: float | None = Field(default=None, ge=0, le=1)
-    """Warmup as a share of the schedule; the only form with --tokens or --budget, where the default
-    is 0.1."""
+    """Warmup as a share of the schedule; the only form with --tokens or --max-time. Default there:
+    0.1."""
 
     schedule: str = "linear"
     """Decay of the learning rate after warmup."""
@@ -134,7 +134,7 @@ class PretrainConfig(StageConfig):
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled weight decay of weight matrices; biases and norms have none."""
 
-    clip: float = Field(default=1.0, ge=0)
+    grad_clip: float = Field(default=1.0, ge=0)
     """Maximum gradient norm; 0 disables clipping."""
 
     ema: float | None = Field(default=None, gt=0, lt=1)
@@ -144,7 +144,7 @@ class PretrainConfig(StageConfig):
     seed: int = Field(default=1, ge=0, lt=1 << 63)
     """Seed of the initial weights, the data order and dropout."""
 
-    dynamic: bool = False
+    dynamic_masking: bool = False
     """Draw new masks in every epoch instead of cycling through the stored copies."""
 
     length_group: int | None = Field(default=None, ge=1)
@@ -156,7 +156,7 @@ class PretrainConfig(StageConfig):
     tf32: bool = True
     """Let GPUs multiply fp32 matrices as TF32."""
 
-    reduce: Literal["fp32", "bf16"] = "fp32"
+    grad_reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Data type in which gradients are reduced between processes; bf16 halves the traffic."""
 
     evaluate_every: NoFingerprint[int | None] = Field(default=None, ge=1)
@@ -206,7 +206,7 @@ class PretrainConfig(StageConfig):
             raise ValueError("both betas must be at least 0 and less than 1")
         return value
 
-    @field_validator("budget", mode="before")
+    @field_validator("max_time", mode="before")
     @classmethod
     def _a_duration(cls, value: Any) -> str | None:
         if value is None:
@@ -344,10 +344,10 @@ class PretrainConfig(StageConfig):
 
     @property
     def last_step(self) -> int | None:
-        """Steps of this phase; None if --tokens or --budget ends it."""
+        """Steps of this phase; None if --tokens or --max-time ends it."""
         return (
             STEPS
-            if self.steps is None and self.tokens is None and self.budget is None
+            if self.steps is None and self.tokens is None and self.max_time is None
             else self.steps
         )
 
@@ -361,7 +361,7 @@ class PretrainConfig(StageConfig):
     @property
     def seconds(self) -> float | None:
         """The time budget in seconds."""
-        return None if self.budget is None else parse_duration(self.budget)
+        return None if self.max_time is None else parse_duration(self.max_time)
 
     @classmethod
     def expand_shorthand(cls, field: str, value: Any) -> Mapping[str, Any] | None:

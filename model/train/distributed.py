@@ -25,7 +25,7 @@ from torch import distributed
 from cloze.core import processes
 from cloze.core.artifacts.checkpoints import TOKEN, LaunchFence
 from cloze.core.errors import BY_EXIT_CODE, ClozeError, UsageError, error_event
-from cloze.core.heartbeat import HeartbeatWriter, RankPhase
+from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.core.stages.execution import Execution
 from cloze.model.train.monitor.time_breakdown import TimeBreakdown
 from cloze.model.train.precision import resolve_device, set_tf32

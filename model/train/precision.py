@@ -72,17 +72,16 @@ def set_tf32(tf32: bool, device: torch.device) -> None:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
-def check_reduce(reduce: Precision, precision: Precision) -> None:
+def check_grad_reduce_dtype(grad_reduce_dtype: Precision, precision: Precision) -> None:
     """Check that gradients are not reduced in a lower precision than they are computed in.
 
     Raises:
-        UsageError: `reduce` is bf16 and the precision is not.
+        UsageError: `grad_reduce_dtype` is bf16 and the precision is not.
     """
-    if reduce == "bf16" and precision != "bf16":
+    if grad_reduce_dtype == "bf16" and precision != "bf16":
         raise UsageError(
-            f"reduce (bf16) is for gradients that are computed in bf16, precision is {precision}; "
-            f"use --precision bf16, or leave"
-            " reduce out"
+            f"grad_reduce_dtype (bf16) requires precision bf16, and precision is {precision}; use "
+            f"--precision bf16, or leave grad_reduce_dtype out"
         )
 
 

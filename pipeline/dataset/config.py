@@ -60,7 +60,7 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
     """Seed of all random numbers."""
     lowercase: bool | None = None
     """Lowercase the text. Default: as the tokenizer's files say."""
-    copies: int = Field(default=10, ge=1, le=10_000)
+    mask_copies: int = Field(default=10, ge=1, le=10_000)
     """Number of masks stored with each row (K)."""
     pairing: str = "nsp"
     """Pairing of a row's two segments; it also decides how documents are cut into rows."""
@@ -84,7 +84,8 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             rate, length = float(filled.get("mask_rate", 0.15)), int(filled.get("length", 128))
             filled.setdefault(
-                "max_predictions", default_cap(str(filled.get("budget", "bert")), rate, length)
+                "max_predictions",
+                default_cap(str(filled.get("mask_rounding", "bert")), rate, length),
             )
         return filled
 
@@ -104,7 +105,7 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         """Return messages about allowed but probably unintended settings, with remedies."""
         found = []
         masks, highest = self.masking != "none", RULES[self.masking].highest_rate
-        fair = default_cap(self.budget, self.mask_rate, self.length)
+        fair = default_cap(self.mask_rounding, self.mask_rate, self.length)
         wanted = round(self.mask_rate * self.length)
         if masks and self.max_predictions < wanted:
             found.append(
@@ -119,10 +120,8 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
                 f"every row;"
                 f" use {highest:g} or less"
             )
-        if not masks and self.copies > 1:
-            found.append(
-                f"copies ({self.copies}) are all alike and empty where masking is none; use 1"
-            )
+        if not masks and self.mask_copies > 1:
+            found.append(f"mask_copies ({self.mask_copies}) has no effect with masking none; use 1")
         return found
 
     def pair_config(self) -> PairingConfig:
@@ -242,11 +241,14 @@ def ahead(
     row_tokens, mean = tokens * USED_AGAIN, FULL * config.length
     vocabulary = 1 << 32 if config.id_type == "uint32" else int(vocab.get("size") or 0)
     rows, masks = dataset_bytes(
-        row_tokens, vocabulary, config.mask_rate, 0 if config.masking == "none" else config.copies
+        row_tokens,
+        vocabulary,
+        config.mask_rate,
+        0 if config.masking == "none" else config.mask_copies,
     )
     width = min(execution.workers, computer.cpus)
     return CostEstimate(
-        work=tokens * (1 + COPY_SHARE * config.copies),
+        work=tokens * (1 + COPY_SHARE * config.mask_copies),
         speed=SPEED,
         startup_seconds=START,
         parallelism=width,
@@ -265,7 +267,7 @@ def ahead(
 def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     """Return the throughput in tokens, weighted by mask copies."""
     copies, workers = (
-        int(facts["config"].get("copies", 1)),
+        int(facts["config"].get("mask_copies", 1)),
         int(facts["execution"].get("workers", 1)),
     )
     amount = float(facts["tokens"]) * (1 + COPY_SHARE * copies)

@@ -3,7 +3,7 @@
 A recipe is a function and a row in `RECIPES`. It cites the paper and returns the fields of the
 config, its pairing and its masking rule that differ from
 `cloze.pipeline.dataset.config.ExampleConfig` (BERT's). Recipes do not set the maximum predictions
-per row, which follow from `budget`, rate and length
+per row, which follow from `mask_rounding`, rate and length
 (`cloze.pipeline.dataset.masking.registry.default_cap`).
 """
 
@@ -44,7 +44,7 @@ def roberta() -> Values:
     return {
         "pairing": "full",
         "masking": "token",
-        "budget": "probabilistic",
+        "mask_rounding": "probabilistic",
         "random_from": "pieces",
         "short_seq_prob": 0.0,
     }
@@ -62,7 +62,7 @@ def albert() -> Values:
     (dupe_factor 40). Its 20 predictions per row at length 512 would mask under 4 %; here the
     maximum grows with the length.
     """
-    return {"pairing": "sop", "masking": "n-gram", "copies": 40}
+    return {"pairing": "sop", "masking": "n-gram", "mask_copies": 40}
 
 
 def spanbert() -> Values:
@@ -74,7 +74,12 @@ def spanbert() -> Values:
     short_seq_prob .1 is the default of its code; 0 repeats the paper's models, which were trained
     without short sequences (section 4.2).
     """
-    return {"pairing": "document", "masking": "span", "budget": "ceil", "random_from": "corpus"}
+    return {
+        "pairing": "document",
+        "masking": "span",
+        "mask_rounding": "ceil",
+        "random_from": "corpus",
+    }
 
 
 def electra() -> Values:
@@ -87,7 +92,7 @@ def electra() -> Values:
     return {
         "pairing": "electra",
         "masking": "token",
-        "budget": "round",
+        "mask_rounding": "round",
         "mask_share": 0.85,
         "random_share": 0.0,
         "short_seq_prob": 0.05,
@@ -99,7 +104,7 @@ def lm() -> Values:
 
     Devlin et al. 2019, table 5, "LTR". Every row has one mask copy without positions.
     """
-    return {"pairing": "full", "masking": "none", "short_seq_prob": 0.0, "copies": 1}
+    return {"pairing": "full", "masking": "none", "short_seq_prob": 0.0, "mask_copies": 1}
 
 
 def packed() -> Values:

@@ -146,7 +146,7 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         directory,
         masks.rate,
         2 if ids == "uint16" else 4,
-        config.copies,
+        config.mask_copies,
         config.compression,
     )
     written = fan_out(build, "shards", shards, make_shard, unit_name="rows", weights=weights)
@@ -164,7 +164,7 @@ def _info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
     return schema.DatasetInfo(
         recipe=config.recipe,
         length=config.length,
-        copies=config.copies,
+        copies=config.mask_copies,
         vocab_size=tokenizer.vocab_size,
         special=tokenizer.special,
         pair_task=PAIRINGS[config.pairing].task,

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol
 
-from cloze.core import storage
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.options import import_object
 from cloze.core.stages.stage import BuildContext
@@ -82,7 +81,7 @@ def open_backend(build: BuildContext) -> RunnerBackend:
 
 def _make(build: BuildContext) -> AbstractContextManager[RunnerBackend]:
     runner = build.execution.runner.lower()
-    if runner != LOCAL and not storage.is_shared(build.path):
+    if runner != LOCAL and build.path.startswith("memory:"):  # private to this process
         raise UsageError(
             f"{build.path} cannot be seen by the workers of runner {build.execution.runner}; use a "
             f"path that all of them see"

@@ -1,1 +1,1 @@
-"""Stage vocab: a corpus in, a trained, imported or extended tokenizer out. See `stage.py`."""
+"""Stage vocab: a corpus in, a trained, imported or extended tokenizer out. Read `stage.py`."""

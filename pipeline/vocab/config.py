@@ -1,4 +1,4 @@
-"""Config and costs of stage vocab. Light, because the command line imports it at every start."""
+"""Configs of the stages, and costs. Light: the command line imports it at every start."""
 
 from __future__ import annotations
 
@@ -23,17 +23,14 @@ from cloze.core.stages.execution import (
 from cloze.pipeline.vocab.trainers import TRAINERS
 
 if TYPE_CHECKING:
-    from cloze.pipeline.vocab.trainers import MergeOptions
-
-    class _OfTrainers(MergeOptions, StageConfig): ...
-
-else:
-    _OfTrainers = compose_config_class(
-        "OptionsOfTrainers", StageConfig, (trainer.options for trainer in TRAINERS.values())
+    _TrainerOptions = StageConfig
+else:  # options that only one kind has
+    _TrainerOptions = compose_config_class(
+        "TrainerOptions", StageConfig, (trainer.options for trainer in TRAINERS.values())
     )
 
 
-class VocabConfig(_OfTrainers):
+class VocabConfig(_TrainerOptions):
     """The tokenizer: trained, imported from `import_path`, or extended from `extend_path`."""
 
     kind: str = "wordpiece"
@@ -49,6 +46,11 @@ class VocabConfig(_OfTrainers):
     strip_accents: bool = False
     """Remove accents and the vowel signs of other scripts, as BERT uncased and ALBERT do. Not with
     bpe."""
+    min_frequency: int = Field(default=2, ge=1)
+    """Minimum frequency of a pair to be merged, or of a word to be added. Not with unigram."""
+    limit_alphabet: int | None = Field(default=None, ge=1)
+    """Maximum number of characters kept, by frequency. Default: 1,000, or enough for 99.99 % of the
+    text, at most a third of --size. Not with bpe."""
     sample_bytes: int = Field(default=100_000_000, ge=1)
     """Bytes of text to train on or to choose words from: whole documents, sampled by key."""
     import_path: InputPath | None = None
@@ -72,17 +74,17 @@ class VocabConfig(_OfTrainers):
     def _one_way(self) -> VocabConfig:
         if self.import_path and self.extend_path:
             raise ValueError(
-                "import_path and extend_path exclude each other; extend_path alone takes over and "
-                "adds"
+                "import_path and extend_path exclude each other; use extend_path to import a "
+                "tokenizer and add words"
             )
         if self.extend_path and not (self.add or self.words_file):
-            raise ValueError("extend_path needs words: give add (a number) or words_file (a file)")
+            raise ValueError("extend_path needs words: set add (a number) or words_file (a file)")
         if (self.add or self.words_file) and not self.extend_path:
-            raise ValueError("add and words_file need extend_path, the tokenizer that they extend")
+            raise ValueError("add and words_file need extend_path, the tokenizer to extend")
         if self.base is not None and (self.size or self.strip_accents):
             raise ValueError(
-                "size and strip_accents are for training; a tokenizer taken over has its own: "
-                "leave them out"
+                "size and strip_accents are for training; an imported tokenizer has its own: "
+                "remove them"
             )
         return self
 
@@ -96,58 +98,60 @@ class VocabConfig(_OfTrainers):
         from cloze.core.artifacts import fingerprints
         from cloze.pipeline.tokenizer import loading
 
-        found = {
-            name: loading.fingerprint(path)
-            for name, path in (("import_path", self.import_path), ("extend_path", self.extend_path))
-            if path is not None
-        }
-        return found | (
-            {"words_file": fingerprints.input_fingerprint(self.words_file)}
-            if self.words_file
-            else {}
-        )
+        hashes = {}
+        for name in ("import_path", "extend_path"):
+            if path := getattr(self, name):
+                hashes[name] = loading.fingerprint(path)
+        if self.words_file:
+            hashes["words_file"] = fingerprints.input_fingerprint(self.words_file)
+        return hashes
+
+
+class CompareConfig(StageConfig):
+    """The tokenizers to compare."""
+
+    tokenizers: tuple[InputPath, ...] = Field(min_length=1)
+    """Tokenizers: vocab artifacts, Hugging Face directories, vocab.txt, tokenizer.json or
+    spiece.model files."""
 
 
 # Costs: the stage trains on a sample of the corpus, and measures on held-out text.
 
-START = 2.5
-SPEED = 2.5e6  # bytes of sampled text per second
-USUAL_SIZE = 30_000  # tokens, if the config leaves it to the kind
-MEMORY = 6  # bytes of memory per byte of the sample: words, counts, candidates
+STARTUP_SECONDS = 2.5
+BYTES_PER_SECOND = 2.5e6  # of sampled text
+DEFAULT_SIZE = 30_000  # tokens, if the config leaves it to the kind
+MEMORY_FACTOR = 6  # bytes of memory per byte of the sample: words, counts, candidates
 
 
-def ahead(
+def estimate_cost(
     config: VocabConfig,
     inputs: Mapping[str, Metadata],
     execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
+    machine: MachineSpec,
+    previous: Metadata | None,
 ) -> CostEstimate:
     """Estimate the cost from the size of the sample."""
-    del execution, computer, before
-    sample = (
-        min(float(config.sample_bytes), float(inputs["corpus"]["bytes"]))
-        if "corpus" in inputs
-        else 0.0
-    )
+    del execution, machine, previous
+    sample = 0.0
+    if "corpus" in inputs:
+        sample = min(float(config.sample_bytes), float(inputs["corpus"]["bytes"]))
     return CostEstimate(
         work=sample,
-        speed=SPEED,
-        startup_seconds=START,
+        speed=BYTES_PER_SECOND,
+        startup_seconds=STARTUP_SECONDS,
         disk_bytes=4 << 20,
-        memory_bytes=int(PROCESS_BYTES + MEMORY * sample),
-        expected_metadata={"size": config.size or USUAL_SIZE},
+        memory_bytes=int(PROCESS_BYTES + MEMORY_FACTOR * sample),
+        expected_metadata={"size": config.size or DEFAULT_SIZE},
     )
 
 
-def afterwards(facts: Metadata) -> MeasuredThroughput | None:
+def measure_throughput(metadata: Metadata) -> MeasuredThroughput | None:
     """Return the throughput in bytes of sampled text."""
-    sample = float(facts.get("sample_bytes") or 0)
-    return (
-        MeasuredThroughput(amount=sample, seconds=subtract_startup(facts["seconds"], START))
-        if sample
-        else None
-    )
+    sample = float(metadata.get("sample_bytes") or 0)
+    if not sample:
+        return None
+    seconds = subtract_startup(metadata["seconds"], STARTUP_SECONDS)
+    return MeasuredThroughput(amount=sample, seconds=seconds)
 
 
-COSTS = CostModel(estimate=ahead, measure=afterwards)
+COSTS = CostModel(estimate=estimate_cost, measure=measure_throughput)

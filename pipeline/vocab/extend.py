@@ -19,17 +19,18 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tokenizers
 
 from cloze.core.errors import UsageError
+from cloze.core.ragged import I64
 from cloze.pipeline.tokenizer.special import METASPACE
-from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.pipeline.tokenizer.tokenizer import U32, Tokenizer
 from cloze.pipeline.vocab.tokenizer_metrics import piece_pattern
-from cloze.pipeline.vocab.wordpiece import count_segments
+from cloze.pipeline.vocab.trainers import count_segments
 
 MARGIN = 0.01  # margin by which a new Unigram token is likelier than the tokens it replaces
 UNKNOWN_COST = 10.0  # Unigram: cost of an unknown character, relative to the least likely token
@@ -55,14 +56,14 @@ def count_candidates(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]
     A tokenizer that splits off punctuation before a word (BERT's, but not GPT-2's and ALBERT's)
     finds the word behind it, too.
     """
-    letters = tokenizer.kind == "wordpiece"
-    words: Counter[str] = Counter()
-    for stretch, count in count_segments(texts).items():
-        found = piece_pattern().findall(_normalized(tokenizer.backend, stretch))
-        for word in found if letters else found[:1]:
+    splits_punctuation = tokenizer.kind == "wordpiece"
+    counts: Counter[str] = Counter()
+    for segment, count in count_segments(texts).items():
+        words = piece_pattern().findall(_normalized(tokenizer, segment))
+        for word in words if splits_punctuation else words[:1]:
             if is_word(word):
-                words[word] += count
-    return words
+                counts[word] += count
+    return counts
 
 
 def is_word(text: str) -> bool:
@@ -74,17 +75,21 @@ def is_word(text: str) -> bool:
     )
 
 
-def count_words(tokenizer: Tokenizer, counts: Counter[str], words: Iterable[str]) -> list[Word]:
+def encode_after_space(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[U32, I64]:
+    """Return `Tokenizer.encode_flat` of texts that follow a space."""
+    return tokenizer.encode_flat(texts, np.ones(len(texts), np.bool_))
+
+
+def count_words(tokenizer: Tokenizer, counts: Counter[str], texts: Sequence[str]) -> list[Word]:
     """Return the words with their counts and numbers of tokens, in the given order."""
-    texts = list(words)
-    ids, offsets = tokenizer.encode_flat(texts, np.ones(len(texts), np.bool_))
+    ids, offsets = encode_after_space(tokenizer, texts)
     unknown = np.concatenate([[0], np.cumsum(ids == tokenizer.special.unk)])
-    hidden = (unknown[offsets[1:]] - unknown[offsets[:-1]]) > 0
-    lengths = np.diff(offsets).tolist()
-    return [
-        Word(text=text, count=counts[text], pieces=max(length, 2, len(text)) if lost else length)
-        for text, length, lost in zip(texts, lengths, hidden.tolist(), strict=True)
-    ]
+    has_unknown = (unknown[offsets[1:]] > unknown[offsets[:-1]]).tolist()
+    words = []
+    for text, length, is_partial in zip(texts, np.diff(offsets).tolist(), has_unknown, strict=True):
+        pieces = max(length, 2, len(text)) if is_partial else length
+        words.append(Word(text=text, count=counts[text], pieces=pieces))
+    return words
 
 
 def choose(
@@ -92,35 +97,34 @@ def choose(
 ) -> list[Word]:
     """Return the `number` words with the highest scores above 0; ties in code point order."""
     frequent = sorted(word for word, count in counts.items() if count >= min_frequency)
-    worth = [word for word in count_words(tokenizer, counts, frequent) if word.score > 0]
-    ranked = sorted(worth, key=lambda word: (-word.score, word.text))
-    return list(
-        itertools.islice((word for word in ranked if _is_one(tokenizer, word.text)), number)
-    )
+    candidates = [word for word in count_words(tokenizer, counts, frequent) if word.score > 0]
+    candidates.sort(key=lambda word: (-word.score, word.text))
+    unsplit = (word for word in candidates if _is_unsplit(tokenizer, word.text))
+    return list(itertools.islice(unsplit, number))
 
 
-def given_words(tokenizer: Tokenizer, lines: Sequence[str], name: str) -> list[str]:
+def parse_words(tokenizer: Tokenizer, lines: Sequence[str], name: str) -> list[str]:
     """Return a file's words, normalized and without duplicates; `name` is the file, for messages.
 
     Raises:
         UsageError: a line is no word of letters, so that no token could represent it.
     """
-    found: dict[str, None] = {}
-    for number, line in enumerate(lines):
-        if not line.strip():
+    words: dict[str, None] = {}
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line:
             continue
-        word = _normalized(tokenizer.backend, line.strip()).strip()
-        if not is_word(word) or not _is_one(tokenizer, word):
+        word = _normalized(tokenizer, line).strip()
+        if not is_word(word) or not _is_unsplit(tokenizer, word):
             raise UsageError(
-                f"{name}, line {number + 1} ({line.strip()[:60]!r}) is no single word of letters; "
-                f"mend or remove it"
+                f"{name}, line {number} ({line[:60]!r}) is not a single word of letters; correct "
+                f"or remove the line"
             )
-        found[word] = None
-    return list(found)
+        words[word] = None
+    return list(words)
 
 
 def extend(
-    tokenizer: Tokenizer, words: Sequence[Word], running: int, name: str
+    tokenizer: Tokenizer, words: Sequence[Word], total: int, name: str
 ) -> tuple[Tokenizer, list[Word]]:
     """Return the tokenizer with the words as tokens, and the words that became one token.
 
@@ -132,7 +136,7 @@ def extend(
 
     Args:
         words: words to add; words that are one token already are skipped.
-        running: number of words in the text in which `words` were counted; 0 without a text.
+        total: number of words in the text in which `words` were counted; 0 without a text.
         name: path of the tokenizer, for messages.
 
     Raises:
@@ -143,34 +147,28 @@ def extend(
     model = description["model"]
     byte_level = (description.get("pre_tokenizer") or {}).get("type") == "ByteLevel"
     if tokenizer.kind == "wordpiece":
-        _append(model["vocab"], (word.text for word in new), tokenizer.vocab_size)
+        number = itertools.count(tokenizer.vocab_size)
+        model["vocab"] |= {
+            word.text: next(number) for word in new if word.text not in model["vocab"]
+        }
     elif tokenizer.kind == "bpe" and byte_level:
         model["merges"] = [list(pair) for pair in _merges(tokenizer, model, new)]
     elif tokenizer.kind == "unigram":
         if len(model["vocab"]) != tokenizer.vocab_size:
             raise UsageError(
-                f"{name} keeps tokens outside of its Unigram model, behind which no piece can be "
-                f"added; use another base"
+                f"{name} has tokens outside of its Unigram model, so none can be appended; extend "
+                f"another tokenizer"
             )
-        _add_scores(tokenizer, model["vocab"], new, running)
+        _add_scores(tokenizer, model["vocab"], new, total)
     else:
         raise UsageError(
-            f"{name} is a {tokenizer.kind} tokenizer, and only WordPiece, byte-level BPE and "
-            f"Unigram can be extended"
+            f"{name} is a {tokenizer.kind} tokenizer that cannot be extended; use WordPiece, "
+            f"byte-level BPE or Unigram"
         )
     extended = Tokenizer.of(tokenizers.Tokenizer.from_str(json.dumps(description)), name)
-    texts = [word.text for word in new]
-    _, offsets = extended.encode_flat(texts, np.ones(len(texts), np.bool_))
-    return extended, [
-        word for word, length in zip(new, np.diff(offsets).tolist(), strict=True) if length == 1
-    ]
-
-
-def _append(vocab: dict[str, int], pieces: Iterable[str], number: int) -> None:
-    for piece in pieces:
-        if piece not in vocab:
-            vocab[piece] = number
-            number += 1
+    _, offsets = encode_after_space(extended, [word.text for word in new])
+    lengths = np.diff(offsets).tolist()
+    return extended, [word for word, length in zip(new, lengths, strict=True) if length == 1]
 
 
 def _merges(
@@ -182,16 +180,16 @@ def _merges(
     ranks = {pair: rank for rank, pair in enumerate(merges)}
     number = tokenizer.vocab_size
     names = {index: piece for piece, index in vocab.items()}
-    texts = [word.text for word in words]
-    ids, offsets = tokenizer.encode_flat(texts, np.ones(len(texts), np.bool_))
+    ids, offsets = encode_after_space(tokenizer, [word.text for word in words])
     for first, end in itertools.pairwise(offsets.tolist()):
         pieces = _merged([names[index] for index in ids[first:end].tolist()], ranks)
         while len(pieces) > 1:
             pair = (pieces[0], pieces[1])
             ranks[pair] = len(merges)
             merges.append(pair)
-            _append(vocab, ["".join(pair)], number)
-            number = max(number, vocab["".join(pair)] + 1)
+            if "".join(pair) not in vocab:
+                vocab["".join(pair)] = number
+                number += 1
             pieces = _merged(pieces, ranks)
     return merges
 
@@ -199,42 +197,40 @@ def _merges(
 def _merged(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
     """Apply merges in the order of learning, as BPE does, to partly merged tokens."""
     while True:
-        known = [
-            (ranks[pair], place)
-            for place, pair in enumerate(itertools.pairwise(pieces))
+        mergeable = [
+            (ranks[pair], index)
+            for index, pair in enumerate(itertools.pairwise(pieces))
             if pair in ranks
         ]
-        if not known:
+        if not mergeable:
             return pieces
-        _, place = min(known)
-        pieces = [*pieces[:place], pieces[place] + pieces[place + 1], *pieces[place + 2 :]]
+        _, index = min(mergeable)
+        pieces = [*pieces[:index], pieces[index] + pieces[index + 1], *pieces[index + 2 :]]
 
 
 def _add_scores(
-    tokenizer: Tokenizer, vocab: list[list[object]], words: Sequence[Word], running: int
+    tokenizer: Tokenizer, vocab: list[list[object]], words: Sequence[Word], total: int
 ) -> None:
     """Append `▁word` tokens with log-probabilities."""
     scores = np.array([score for _, score in vocab], np.float64)
     scores[tokenizer.special.unk] = scores.min() - UNKNOWN_COST
-    ids, offsets = tokenizer.encode_flat(
-        [word.text for word in words], np.ones(len(words), np.bool_)
-    )
+    ids, offsets = encode_after_space(tokenizer, [word.text for word in words])
     present = {piece for piece, _ in vocab}
     for word, (first, end) in zip(words, itertools.pairwise(offsets.tolist()), strict=True):
         if METASPACE + word.text not in present:
             replaced = float(scores[ids[first:end]].sum()) + MARGIN
-            share = math.log(word.count / running) if word.count else -math.inf
+            share = math.log(word.count / total) if word.count else -math.inf
             vocab.append([METASPACE + word.text, round(min(max(replaced, share), -MARGIN), 4)])
 
 
-def _is_one(tokenizer: Tokenizer, word: str) -> bool:
+def _is_unsplit(tokenizer: Tokenizer, word: str) -> bool:
     """Return whether the pre-tokenizer leaves a word after a space whole, as one token needs."""
-    text = _normalized(tokenizer.backend, f" {word}")
-    return (
-        tokenizer.backend.pre_tokenizer is None
-        or len(tokenizer.backend.pre_tokenizer.pre_tokenize_str(text)) == 1
+    splitter = tokenizer.backend.pre_tokenizer
+    return splitter is None or (
+        len(splitter.pre_tokenize_str(_normalized(tokenizer, f" {word}"))) == 1
     )
 
 
-def _normalized(backend: tokenizers.Tokenizer, text: str) -> str:
-    return str(backend.normalizer.normalize_str(text)) if backend.normalizer is not None else text
+def _normalized(tokenizer: Tokenizer, text: str) -> str:
+    normalizer = tokenizer.backend.normalizer
+    return text if normalizer is None else str(normalizer.normalize_str(text))

@@ -42,33 +42,31 @@ class ComputeOrder:
     """Writes the order of a shard's documents. A unit is {"path": corpus shard, "out": file}."""
 
     def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
-        found = DocumentOrder.of(read_shard(unit["path"]))
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array(column) for column in (found.rank, found.size, found.train)], schema=RANKS
-        )
+        order = DocumentOrder.of(read_shard(unit["path"]))
+        columns = [pa.array(column) for column in (order.rank, order.size, order.train)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=RANKS)
         write_arrow(unit["out"], RANKS, [batch])
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractSample:
-    """Writes a shard's documents inside `cuts`. A unit is {"path": corpus shard, "out": file}."""
+    """Writes a shard's documents in any sample. A unit is {"path": corpus shard, "out": file}."""
 
-    cuts: tuple[dict[str, Any], ...]
+    boundaries: tuple[dict[str, Any], ...]
 
     def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
         table = read_shard(unit["path"]).select(READ)
-        taken = SampleBoundary(**self.cuts[0]).chosen(table)
-        for cut in self.cuts[1:]:
-            taken |= SampleBoundary(**cut).chosen(table)
-        write_arrow(unit["out"], table.schema, table.filter(pa.array(taken)).to_batches())
-        return {"documents": int(taken.sum())}
+        masks = [SampleBoundary(**boundary).select(table) for boundary in self.boundaries]
+        selected = np.logical_or.reduce(masks)
+        write_arrow(unit["out"], table.schema, table.filter(pa.array(selected)).to_batches())
+        return {"documents": int(selected.sum())}
 
 
 def draw_samples(
-    build: BuildContext, corpus: CorpusShards, sample_bytes: int, *, learns: bool
+    build: BuildContext, corpus: CorpusShards, sample_bytes: int, *, training: bool
 ) -> tuple[Sample | None, Sample]:
-    """Return the training sample (None unless `learns`) and the sample for the metrics.
+    """Return the training sample (None unless `training`) and the sample for the metrics.
 
     Raises:
         DataError: the corpus has no training text.
@@ -77,18 +75,17 @@ def draw_samples(
     ranks = _units(build, corpus, "ranks")
     fan_out(build, "rank", ranks, ComputeOrder(), unit_name="bytes", weights=weights)
     tables = (read_arrow(unit["out"]) for _, unit in ranks)
-    cuts: tuple[SampleBoundary, ...] = choose(
-        corpus.path,
-        (DocumentOrder(*(table[name].to_numpy() for name in RANKS.names)) for table in tables),
-        sample_bytes,
-    )
-    cuts = cuts if learns else cuts[1:]
+    orders = (DocumentOrder(*(table[name].to_numpy() for name in RANKS.names)) for table in tables)
+    train, heldout = choose(corpus.path, orders, sample_bytes)
+    boundaries = (train, heldout) if training else (heldout,)
     extracts = _units(build, corpus, "sample")
-    take = ExtractSample(cuts=tuple(asdict(cut) for cut in cuts))
-    fan_out(build, "take", extracts, take, unit_name="bytes", weights=weights)
+    extract = ExtractSample(boundaries=tuple(map(asdict, boundaries)))
+    fan_out(build, "take", extracts, extract, unit_name="bytes", weights=weights)
     files = tuple(unit["out"] for _, unit in extracts)
-    *trained, measured = (Sample(cut=cut, files=files) for cut in cuts)
-    return trained[0] if trained else None, measured
+    return (
+        Sample(boundary=train, files=files) if training else None,
+        Sample(boundary=heldout, files=files),
+    )
 
 
 def _units(
@@ -141,7 +138,7 @@ class SampleBoundary:
     documents: int
     size: int
 
-    def chosen(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+    def select(self, table: pa.Table) -> npt.NDArray[np.bool_]:
         """Return which documents of a shard are in the sample: bool [D]."""
         return in_split(table, self.split) & (
             _rank(table["key"].to_numpy()) <= np.uint64(self.last)
@@ -152,36 +149,35 @@ class SampleBoundary:
 class Sample:
     """The documents inside a boundary, and the files that hold them and perhaps others."""
 
-    cut: SampleBoundary
+    boundary: SampleBoundary
     files: tuple[str, ...]
 
     def sentences(self) -> Iterator[list[str]]:
         """Yield the sentences of each document, shard by shard."""
         for file in self.files:
             table = read_shard(file)
-            found = texts(table, self.cut.chosen(table))
+            documents = texts(table, self.boundary.select(table))
             start = 0
-            for count in found.counts.tolist():
-                yield found.sentences[start : start + count]
+            for count in documents.counts.tolist():
+                yield documents.sentences[start : start + count]
                 start += count
 
     def texts(self) -> Iterator[str]:
         """Yield each document as one string."""
         return map(" ".join, self.sentences())
 
-    def reported(self, report: Reporter) -> Callable[[], Iterator[str]]:
+    def texts_with_progress(self, report: Reporter) -> Callable[[], Iterator[str]]:
         """Return `texts` with progress: bytes read, then that training is at work."""
 
         def read() -> Iterator[str]:
-            done, told = 0, 0
+            total = self.boundary.size
+            done = reported = 0
             for text in self.texts():
                 yield text
                 done += len(text)
-                if done - told >= REPORT_EVERY:
-                    told = done
-                    report.progress(
-                        min(done, self.cut.size), self.cut.size, "bytes", {"step": "read"}
-                    )
+                if done - reported >= REPORT_EVERY:
+                    reported = done
+                    report.progress(min(done, total), total, "bytes", {"step": "read"})
             report.progress(0, None, "", {"step": "learn"})
 
         return read
@@ -200,39 +196,35 @@ def choose(
     Raises:
         DataError: the corpus has no training text.
     """
-    found = list(shards)
-    rank, size = (
-        np.concatenate([one.rank for one in found]),
-        np.concatenate([one.size for one in found]),
-    )
-    train = np.concatenate([one.train for one in found])
+    orders = list(shards)
+    rank = np.concatenate([order.rank for order in orders])
+    size = np.concatenate([order.size for order in orders])
+    train = np.concatenate([order.train for order in orders])
     if not size[train].sum():
-        raise DataError(
-            f"{where} holds no text of the split {TRAIN}; give `cloze corpus` more text"
-        )
-    trained = _cut(TRAIN, rank[train], size[train], sample_bytes)
+        raise DataError(f"{where} has no text in the split {TRAIN}; give `cloze corpus` more text")
+    training = _boundary(TRAIN, rank[train], size[train], sample_bytes)
     if not size[~train].sum():
-        return trained, _cut(TRAIN, rank[train], size[train], min(sample_bytes, HELDOUT_BYTES))
-    return trained, _cut(HELDOUT, rank[~train], size[~train], HELDOUT_BYTES)
+        few_bytes = min(sample_bytes, HELDOUT_BYTES)
+        return training, _boundary(TRAIN, rank[train], size[train], few_bytes)
+    return training, _boundary(HELDOUT, rank[~train], size[~train], HELDOUT_BYTES)
 
 
 def heldout_sample(corpus: CorpusShards) -> Sample:
     """Return the sample for the metrics, read from the corpus itself."""
     files = tuple(corpus.file(name) for name in corpus.names)
-    _, measured = choose(
-        corpus.path, (DocumentOrder.of(read_shard(file)) for file in files), HELDOUT_BYTES
-    )
-    return Sample(cut=measured, files=files)
+    orders = (DocumentOrder.of(read_shard(file)) for file in files)
+    _, heldout = choose(corpus.path, orders, HELDOUT_BYTES)
+    return Sample(boundary=heldout, files=files)
 
 
 def _rank(key: random_keys.U64) -> random_keys.U64:
     return random_keys.fold_in(key, RANK)
 
 
-def _cut(split: str, rank: random_keys.U64, size: I64, wanted: int) -> SampleBoundary:
+def _boundary(split: str, rank: random_keys.U64, size: I64, target: int) -> SampleBoundary:
+    """Return the boundary of the first documents with at least `target` bytes together."""
     order = np.argsort(rank, kind="stable")
-    total = np.cumsum(size[order])
-    count = min(int(np.searchsorted(total, wanted)) + 1, len(order))
-    return SampleBoundary(
-        split=split, last=int(rank[order[count - 1]]), documents=count, size=int(total[count - 1])
-    )
+    totals = np.cumsum(size[order])
+    count = min(int(np.searchsorted(totals, target)) + 1, len(order))
+    last = int(rank[order[count - 1]])
+    return SampleBoundary(split=split, last=last, documents=count, size=int(totals[count - 1]))

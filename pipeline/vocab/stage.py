@@ -1,4 +1,4 @@
-"""Stage "vocab": trains a tokenizer on a corpus, or imports or extends an existing one.
+"""Stages "vocab", which trains, imports or extends a tokenizer, and "compare-vocab".
 
 The sample of the training split is chosen by the documents' keys, so the same corpus gives the same
 bytes on every machine. Transformers' `AutoTokenizer` opens the artifact's directory.
@@ -7,12 +7,13 @@ bytes on every machine. Transformers' `AutoTokenizer` opens the artifact's direc
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.pipeline.vocab.config import COSTS, VocabConfig
+from cloze.pipeline.vocab.config import COSTS, CompareConfig, VocabConfig
 from cloze.pipeline.vocab.trainers import TRAINERS
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ VERSION = 2  # 2: accents stay unless strip_accents is set; as many characters a
 REPORT = "report.json"  # about held-out text, so not in the content hash of later stages
 WORDS = "added_words.tsv"
 SHOWN_WORDS = 100
+SUMMARY_METRICS = (
+    "fertility", "unknown_rate", "unknown_characters", "single_piece_words", "bytes_per_piece",
+)  # fmt: skip
 
 
 def run(config: VocabConfig, build: BuildContext) -> StageResult:
@@ -40,21 +44,28 @@ def run(config: VocabConfig, build: BuildContext) -> StageResult:
     """
     from cloze.core import storage
     from cloze.pipeline.corpus.write.shards import CorpusShards
+    from cloze.pipeline.tokenizer import load
     from cloze.pipeline.vocab.sample import draw_samples
     from cloze.pipeline.vocab.tokenizer_metrics import tokenizer_metrics
 
-    sample = heldout = None
+    sample = heldout = base = None
     if "corpus" in build.inputs:
         corpus = CorpusShards.open(build.inputs["corpus"])
         sample, heldout = draw_samples(
-            build, corpus, config.sample_bytes, learns=config.import_path is None
+            build, corpus, config.sample_bytes, training=config.import_path is None
         )
         if sample is not None:
-            build.counters["sample/documents"] += sample.cut.documents
-            build.counters["sample/bytes"] += sample.cut.size
-    tokenizer, base, words = _make(config, build, sample)
+            build.counters["sample/documents"] += sample.boundary.documents
+            build.counters["sample/bytes"] += sample.boundary.size
+    added: list[Word] = []
+    if config.base is not None:
+        tokenizer = base = load(config.base, config.lowercase)
+        if config.extend_path:
+            tokenizer, added = _extend(config, build, sample, base)
+    else:
+        tokenizer = _train(config, build, sample)
     tokenizer.save(build.path)
-    measured: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     summary: dict[str, Any] = {
         "size": tokenizer.vocab_size,
         "kind": tokenizer.kind,
@@ -62,98 +73,80 @@ def run(config: VocabConfig, build: BuildContext) -> StageResult:
         "strip_accents": tokenizer.strips_accents,
         "fertility": None,
         "unknown_rate": None,
-        "sample_bytes": sample.cut.size if sample else 0,
+        "sample_bytes": sample.boundary.size if sample else 0,
     }
     if heldout is not None:
         build.report.progress(0, None, "", {"step": "measure"})
         documents = list(heldout.sentences())
-        measured["tokenizer"] = tokenizer_metrics(tokenizer, documents)
+        report["tokenizer"] = tokenizer_metrics(tokenizer, documents)
+        summary |= {name: report["tokenizer"][name] for name in SUMMARY_METRICS}
         if base is not None and config.extend_path:
-            measured["before"] = tokenizer_metrics(base, documents)
-            summary["fertility_before"] = measured["before"]["fertility"]
-        for name in (
-            "fertility",
-            "unknown_rate",
-            "unknown_characters",
-            "single_piece_words",
-            "bytes_per_piece",
-        ):
-            summary[name] = measured["tokenizer"][name]
-    if config.extend_path:
-        assert base is not None
-        _write_words(build, words, tokenizer)
-        build.counters["words/added"] += len(words)
-        summary |= {"added": len(words), "added_pieces": tokenizer.vocab_size - base.vocab_size}
-        summary["added_words"] = [word.text for word in words[:SHOWN_WORDS]]
-    content = json.dumps(measured, indent=1, sort_keys=True) + "\n"
+            report["before"] = tokenizer_metrics(base, documents)
+            summary["fertility_before"] = report["before"]["fertility"]
+    if base is not None and config.extend_path:
+        _write_words(build, added, tokenizer)
+        build.counters["words/added"] += len(added)
+        summary |= {"added": len(added), "added_pieces": tokenizer.vocab_size - base.vocab_size}
+        summary["added_words"] = [word.text for word in added[:SHOWN_WORDS]]
+    content = json.dumps(report, indent=1, sort_keys=True) + "\n"
     storage.write_bytes(build.file(REPORT), content.encode())
     return StageResult(
         rows=tokenizer.vocab_size,
-        tokens=measured.get("tokenizer", {}).get("pieces", 0),
+        tokens=report.get("tokenizer", {}).get("pieces", 0),
         summary=summary,
     )
 
 
-def _make(
-    config: VocabConfig, build: BuildContext, sample: Sample | None
-) -> tuple[Tokenizer, Tokenizer | None, list[Word]]:
-    """Return the tokenizer, the one it was made from, if any, and the added words."""
-    from cloze.core.options import import_object as load_object
-    from cloze.pipeline.tokenizer import load
+def _train(config: VocabConfig, build: BuildContext, sample: Sample | None) -> Tokenizer:
+    from cloze.core.options import import_object
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-    if config.base is not None:
-        base = load(config.base, config.lowercase)
-        if config.import_path:
-            return base, base, []
-        extended, words = _extend(config, build, sample, base)
-        return extended, base, words
     if sample is None:
         raise UsageError(
-            f"a {config.kind} vocabulary is learned from text; give a corpus, or import_path to "
-            f"take one over"
+            f"a {config.kind} vocabulary is trained on text; give a corpus, or import_path to "
+            f"import a tokenizer"
         )
     trainer = TRAINERS[config.kind]
-    trained = load_object(trainer.function)(
-        sample.reported(build.report),
+    trained = import_object(trainer.function)(
+        sample.texts_with_progress(build.report),
         config,
         size=config.size or trainer.size,
         lowercase=trainer.lowercase if config.lowercase is None else config.lowercase,
         strip_accents=config.strip_accents,
     )
-    return Tokenizer.of(trained, build.path), None, []
+    return Tokenizer.of(trained, build.path)
 
 
 def _extend(
     config: VocabConfig, build: BuildContext, sample: Sample | None, base: Tokenizer
 ) -> tuple[Tokenizer, list[Word]]:
-    from collections import Counter
-
+    """Return the extended tokenizer and the added words: first the file's, then the corpus's."""
     from cloze.core import storage
-    from cloze.pipeline.vocab import extend as extending
+    from cloze.pipeline.vocab import extend
 
     assert config.extend_path is not None
     if sample is None and config.add:
         raise UsageError(
-            f"add ({config.add}) chooses words of a corpus; give one, or name the words in "
+            f"add ({config.add}) chooses words of a corpus; give one, or list the words in "
             f"words_file"
         )
     counts: Counter[str] = Counter()
     if sample is not None:
-        counts = extending.count_candidates(base, sample.reported(build.report)())
+        counts = extend.count_candidates(base, sample.texts_with_progress(build.report)())
     listed: list[str] = []
     if config.words_file:
         try:
             lines = storage.read_text(config.words_file).splitlines()
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{config.words_file} is not UTF-8 at byte {error.start}; it holds one word a line"
+                f"{config.words_file} is not UTF-8 at byte {error.start}; give a UTF-8 file with "
+                f"one word per line"
             ) from error
-        listed = extending.given_words(base, lines, config.words_file)
-    words = extending.count_words(base, counts, listed)
+        listed = extend.parse_words(base, lines, config.words_file)
+    words = extend.count_words(base, counts, listed)
     others = Counter({word: count for word, count in counts.items() if word not in set(listed)})
-    words += extending.choose(base, others, config.add, config.min_frequency)
-    extended, added = extending.extend(base, words, counts.total(), config.extend_path)
+    words += extend.choose(base, others, config.add, config.min_frequency)
+    extended, added = extend.extend(base, words, counts.total(), config.extend_path)
     build.counters["words/one_piece_before"] += sum(word.pieces <= 1 for word in words)
     build.counters["words/not_one_piece"] += sum(word.pieces > 1 for word in words) - len(added)
     return extended, added
@@ -161,30 +154,27 @@ def _extend(
 
 def _write_words(build: BuildContext, words: list[Word], tokenizer: Tokenizer) -> None:
     """Write the added words, best first: word, id, occurrences, tokens before, score."""
-    import numpy as np
-
     from cloze.core import storage
+    from cloze.pipeline.vocab.extend import encode_after_space
 
-    ids, _ = tokenizer.encode_flat([word.text for word in words], np.ones(len(words), np.bool_))
+    ids, _ = encode_after_space(tokenizer, [word.text for word in words])
     lines = ["word\tid\tcount\tpieces\tscore"]
-    lines += [
-        f"{w.text}\t{n}\t{w.count}\t{w.pieces}\t{w.score}"
-        for w, n in zip(words, ids.tolist(), strict=True)
-    ]
+    for word, number in zip(words, ids.tolist(), strict=True):
+        lines.append(f"{word.text}\t{number}\t{word.count}\t{word.pieces}\t{word.score}")
     storage.write_bytes(build.file(WORDS), "".join(f"{line}\n" for line in lines).encode())
 
 
 def headline(summary: Mapping[str, Any]) -> str:
     """Summarise size, case, accents and the share of unknown characters."""
-    told = [f"{summary['size']:,} pieces"]
+    facts = [f"{summary['size']:,} pieces"]
     if "strip_accents" in summary:
-        told.append("lowercase" if summary["lowercase"] else "cased")
-        told.append(
+        facts.append("lowercase" if summary["lowercase"] else "cased")
+        facts.append(
             "accents and vowel signs removed" if summary["strip_accents"] else "accents kept"
         )
     if summary.get("unknown_characters") is not None:
-        told.append(f"{100 * summary['unknown_characters']:.2f} % of characters unknown")
-    return ", ".join(told)
+        facts.append(f"{100 * summary['unknown_characters']:.2f} % of characters unknown")
+    return ", ".join(facts)
 
 
 STAGE = Stage(
@@ -198,4 +188,21 @@ STAGE = Stage(
     headline=headline,
     cost_model=COSTS,
     comparison_metrics=("size", "fertility"),
+)
+
+
+def run_comparison(config: CompareConfig, build: BuildContext) -> StageResult:
+    """Measure each tokenizer; the summary's `report` has the path and the metrics of each."""
+    from cloze.pipeline.vocab.tokenizer_metrics import compare
+
+    return StageResult(summary={"report": compare(build.inputs["corpus"], config.tokenizers)})
+
+
+COMPARE = Stage(
+    name="compare-vocab",
+    version=1,
+    config=CompareConfig,
+    run=run_comparison,
+    inputs={"corpus": InputSpec(required=True)},
+    worker="cloze.pipeline",
 )

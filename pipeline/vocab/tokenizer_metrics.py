@@ -52,27 +52,27 @@ def tokenizer_metrics(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) 
     sentences = [sentence for document in documents for sentence in document]
     counts = np.fromiter(map(len, documents), np.int64, len(documents))
     first = offsets_of(counts)
-    behind = np.ones(len(sentences), np.bool_)
-    behind[first[:-1][counts > 0]] = False
-    ids, offsets = tokenizer.encode_flat(sentences, behind)
+    after_space = np.ones(len(sentences), np.bool_)
+    after_space[first[:-1][counts > 0]] = False
+    ids, offsets = tokenizer.encode_flat(sentences, after_space)
     words = Counter(word for sentence in sentences for word in piece_pattern().findall(sentence))
     if not len(ids) or not words:
-        raise DataError("the corpus holds no text that has pieces; give `cloze corpus` other text")
+        raise DataError("the corpus has no text to measure; give `cloze corpus` other text")
     lengths: I64 = np.diff(offsets[first])
-    running, pieces = words.total(), len(ids)
-    fertility = pieces / running
+    size, pieces = sum(len(sentence.encode()) for sentence in sentences), len(ids)
+    fertility = pieces / words.total()
     return {
         "size": tokenizer.vocab_size,
         "kind": tokenizer.kind,
         "documents": len(documents),
-        "bytes": sum(len(sentence.encode()) for sentence in sentences),
-        "words": running,
+        "bytes": size,
+        "words": words.total(),
         "pieces": pieces,
         "fertility": round(fertility, 4),
-        "single_piece_words": round(_single(tokenizer, words), 4),
+        "single_piece_words": round(_single_piece_words(tokenizer, words), 4),
         "unknown_rate": round(float((ids == tokenizer.special.unk).mean()), 6),
-        "unknown_characters": round(_unknown(tokenizer, sentences, ids, offsets), 6),
-        "bytes_per_piece": round(sum(len(sentence.encode()) for sentence in sentences) / pieces, 3),
+        "unknown_characters": round(_unknown_characters(tokenizer, sentences, ids, offsets), 6),
+        "bytes_per_piece": round(size / pieces, 3),
         "vocabulary_used": round(len(np.unique(ids)) / tokenizer.vocab_size, 4),
         **{f"words_in_{length}": round((length - ENDS) / fertility, 1) for length in LENGTHS},
         **{
@@ -82,28 +82,28 @@ def tokenizer_metrics(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) 
     }
 
 
-def _unknown(tokenizer: Tokenizer, sentences: Sequence[str], ids: U32, offsets: I64) -> float:
-    unknown = np.flatnonzero(
-        np.diff(np.concatenate(([0], np.cumsum(ids == tokenizer.special.unk)))[offsets])
-    )
-    lost = 0
-    for pieces, spans in tokenizer.encode_with_offsets(
-        [sentences[number] for number in unknown.tolist()]
-    ):
+def _unknown_characters(
+    tokenizer: Tokenizer, sentences: Sequence[str], ids: U32, offsets: I64
+) -> float:
+    is_unknown = ids == tokenizer.special.unk
+    affected = np.flatnonzero(np.diff(np.concatenate(([0], np.cumsum(is_unknown)))[offsets]))
+    unknown = 0
+    texts = [sentences[index] for index in affected.tolist()]
+    for pieces, spans in tokenizer.encode_with_offsets(texts):
         spans = spans[np.array(pieces) == tokenizer.special.unk]
-        lost += int((spans[:, 1] - spans[:, 0]).sum())
-    return lost / max(1, sum(len("".join(sentence.split())) for sentence in sentences))
+        unknown += int((spans[:, 1] - spans[:, 0]).sum())
+    return unknown / max(1, sum(len("".join(sentence.split())) for sentence in sentences))
 
 
-def _single(tokenizer: Tokenizer, words: Counter[str]) -> float:
+def _single_piece_words(tokenizer: Tokenizer, words: Counter[str]) -> float:
     lettered = [word for word in words if any(character.isalpha() for character in word)]
     if not lettered:
         return 0.0
     ids, offsets = tokenizer.encode_flat(lettered, np.ones(len(lettered), np.bool_))
     counts = np.fromiter((words[word] for word in lettered), np.int64, len(lettered))
-    one = np.diff(offsets) == 1
-    one[one] = ids[offsets[:-1][one]] != tokenizer.special.unk
-    return float(counts[one].sum() / counts.sum())
+    is_single = np.diff(offsets) == 1
+    is_single[is_single] = ids[offsets[:-1][is_single]] != tokenizer.special.unk
+    return float(counts[is_single].sum() / counts.sum())
 
 
 @lru_cache(maxsize=1)
@@ -130,9 +130,6 @@ def compare(corpus: str, paths: Sequence[str]) -> list[dict[str, Any]]:
     Raises:
         DataError: the corpus or a tokenizer is missing or damaged, or the corpus has no text.
     """
-    loaded = [tokenizer.load(path) for path in paths]
+    tokenizers = {path: tokenizer.load(path) for path in paths}
     documents = list(heldout_sample(CorpusShards.open(corpus)).sentences())
-    return [
-        {"tokenizer": path, **tokenizer_metrics(found, documents)}
-        for path, found in zip(paths, loaded, strict=True)
-    ]
+    return [{"tokenizer": path, **tokenizer_metrics(tokenizers[path], documents)} for path in paths]

@@ -128,7 +128,7 @@ def test_all_artifacts_below_a_directory_are_found(tmp_path: Path) -> None:
     assert found == [str(tmp_path / "deep/two"), str(tmp_path / "one")]
     assert artifact.find_artifacts(str(tmp_path / "one")) == [str(tmp_path / "one")]
     for nothing in (tmp_path / "deep/two/sub", tmp_path / "nothing", tmp_path / "one" / "a.arrow"):
-        with pytest.raises(DataError, match="holds no finished artifact"):
+        with pytest.raises(DataError, match="no finished artifact"):
             artifact.find_artifacts(str(nothing))
 
 

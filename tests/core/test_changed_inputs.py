@@ -114,9 +114,11 @@ def test_unchanged_files_are_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     dump, read = tmp_path / "dump.xml", list[str]()
     dump.write_bytes(b"first")
     sha256 = storage.sha256
-    monkeypatch.setattr(storage, "sha256", lambda path: (read.append(path), sha256(path))[1])
+    monkeypatch.setattr(
+        storage, "sha256", lambda path, *rest: (read.append(path), sha256(path, *rest))[1]
+    )
     execute(stage(), Config(data=str(dump)), {}, str(tmp_path / "out"))
-    assert read == [str(dump)]
+    assert read.count(str(dump)) == 1
 
 
 def test_an_output_within_the_directory_that_is_read_is_no_change(tmp_path: Path) -> None:

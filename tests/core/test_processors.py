@@ -75,6 +75,6 @@ def test_the_smallest_quota_above_a_process_counts(
         (groups / name).mkdir(parents=True, exist_ok=True)
         (groups / name / "cpu.max").write_text(f"{quota}\n")
     monkeypatch.setattr(processes, "GROUPS", groups)
-    monkeypatch.setattr(processes, "_OWN", own)
+    monkeypatch.setattr(processes, "_OWN_GROUPS", own)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert processes.available_cpus() == tuple(range(cores))

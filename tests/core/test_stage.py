@@ -71,7 +71,7 @@ def test_an_input_is_never_built_over(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("toy")
     for path in (out, f"{out}/", f"{out}/part", str(tmp_path / "link")):
         with pytest.raises(
-            UsageError, match=r"toy holds the input before \(.*\), which making it would remove"
+            UsageError, match=r"toy contains the input before \(.*\), which the build would remove"
         ):
             execute(TOY, ToyConfig(size=4), {"before": path}, out, force=True)
     assert Path(out, "out.bin").read_bytes() == b"yyy"

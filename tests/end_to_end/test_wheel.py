@@ -19,6 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("core", "pipeline", "model", "flows", "samples")
 FILES = (
     "src/cloze/__init__.py",
+    "src/cloze/__main__.py",
     "src/cloze/py.typed",
     "pyproject.toml",
     "setup.py",
@@ -67,7 +68,7 @@ def cloze(wheel: Path, place: Path, *words: str) -> subprocess.CompletedProcess[
         **os.environ,
         "PYTHONPATH": str(wheel),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "CLOZE_RUNS": str(place / "runs"),
+        "CLOZE_RUNS_DIR": str(place / "runs"),
     }
     command = [sys.executable, "-c", code, *words]
     return subprocess.run(

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from cloze.core.errors import ClozeError
-from cloze.core.heartbeat import HeartbeatReader, HeartbeatWriter, RankPhase
+from cloze.core.processes import HeartbeatReader, HeartbeatWriter, RankPhase
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.flows.launch import coordinator

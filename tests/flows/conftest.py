@@ -21,7 +21,7 @@ def toy_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(
         Spool, "start_sender", lambda spool: None
     )  # records stay in the spool, as where MLflow is down
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
     toy_run.RAN.clear()
     path = tmp_path / "toy.yaml"

@@ -42,17 +42,17 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def run(tmp_path: Path, preset: str, *settings: str) -> tuple[dict[str, Any], str]:
     how = [
         "finetune.epochs=1",
-        "finetune.batch_size=4",
+        "finetune.global_batch=4",
         "run.device=cpu",
         "run.threads=1",
-        "run.share=true",
+        "run.oversubscribe=true",
     ]
     options = [part for setting in (*how, *settings) for part in ("--set", setting)]
     command = [warm.python(), "-c", warm.ENTRY, "run", preset, "--no-prefect", "--json", *options]
     environment = {
         **os.environ,
-        "CLOZE_RUNS": str(tmp_path / "runs"),
-        "CLOZE_SLOTS": str(tmp_path / "slots"),
+        "CLOZE_RUNS_DIR": str(tmp_path / "runs"),
+        "CLOZE_SLOTS_DIR": str(tmp_path / "slots"),
         "COLUMNS": "160",
     }
     done = subprocess.run(
@@ -91,7 +91,7 @@ def test_the_grid_tells_its_best_setting_and_a_task_that_is_not_there_is_left_ou
     told, screen = run(
         tmp_path, "grid", f"finetune.checkpoint={encoder}", f"finetune.data={data}",
         "finetune.matrix.learning_rate=[1e-3, 1e-5]",
-        "finetune.matrix.batch_size=[4]", "finetune.matrix.epochs=[1]",
+        "finetune.matrix.global_batch=[4]", "finetune.matrix.epochs=[1]",
         "finetune.matrix.seed=[1, 2]", "finetune.matrix.task=[rte]",
     )  # fmt: skip
     assert "Settings of rte, accuracy on dev" in screen
@@ -105,9 +105,9 @@ def test_the_grid_tells_its_best_setting_and_a_task_that_is_not_there_is_left_ou
 def test_together_stands_beside_alone(tmp_path: Path, encoder: str) -> None:
     data = write_glue(tmp_path / "glue")
     _, screen = run(
-        tmp_path, "together", f"finetune.checkpoint={encoder}", f"finetune.data={data}",
+        tmp_path, "multitask", f"finetune.checkpoint={encoder}", f"finetune.data={data}",
         "finetune.matrix.seed=[1]",
-        "finetune.matrix.task=[rte, mrpc]", "finetune@together.matrix.seed=[1]",
-        "finetune@together.tasks={rte: {}, mrpc: {}}",
+        "finetune.matrix.task=[rte, mrpc]", "finetune@multitask.matrix.seed=[1]",
+        "finetune@multitask.tasks={rte: {}, mrpc: {}}",
     )  # fmt: skip
     assert "Several tasks at once beside each alone" in screen

@@ -39,7 +39,7 @@ def until(what: Callable[[], Found], seconds: float = PATIENCE) -> Found:
 
 
 class Operations:
-    """A server below a directory, with the runs beside it."""
+    """A server below a directory, with the runs next to it."""
 
     def __init__(self, home: Path, **settings: str) -> None:
         """Args: settings: of the server, as environment variables."""
@@ -61,8 +61,8 @@ class Operations:
             "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # as `cloze ui` has it
             "DO_NOT_TRACK": "1",
             "CLOZE_HOME": str(home),
-            "CLOZE_RUNS": str(self.runs),
-            "CLOZE_SLOTS": str(home / "slots"),
+            "CLOZE_RUNS_DIR": str(self.runs),
+            "CLOZE_SLOTS_DIR": str(home / "slots"),
             "PYTHONPATH": str(REPOSITORY),
             "PLANTED_TOKEN": PLANTED,
         }
@@ -158,7 +158,7 @@ class Operations:
 
     def tasks(self, flow_run: str, count: int | None = None) -> dict[str, list[str]]:
         """The states of the task runs by name, in the order of their starts. Args: count: of the
-        flow run's tries, whose tasks are told.
+        flow run's attempts, whose tasks are given.
         """
         found = self.call(
             "/task_runs/filter",
@@ -192,7 +192,7 @@ class Operations:
         for process in psutil.process_iter():
             try:
                 mine = (
-                    process.environ().get("CLOZE_RUNS") == str(self.runs)
+                    process.environ().get("CLOZE_RUNS_DIR") == str(self.runs)
                     and process.status() != psutil.STATUS_ZOMBIE
                 )
                 line = " ".join(process.cmdline())

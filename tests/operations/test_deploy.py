@@ -62,10 +62,10 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(
         operations.environment["CLOZE_NOTIFY"] = secret
         first = cloze(operations, "deploy", "--json")
         assert first.returncode == 0, first.stderr
-        told = json.loads(first.stdout)
+        output = json.loads(first.stdout)
         assert {f"{name}/{name}" for name in SEVEN} <= set(
-            told["deployments"]
-        )  # beside those of the other tests
+            output["deployments"]
+        )  # in addition to those of the other tests
         nightly = operations.call("/deployments/name/nightly-evaluation/nightly-evaluation")
         assert nightly["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
         data = operations.call("/deployments/name/data/data")["id"]
@@ -73,7 +73,7 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(
         former = {"schedule": {"cron": "0 6 * * *"}, "active": True, "slug": "former"}
         for deployment in (nightly["id"], data):
             operations.call(f"/deployments/{deployment}/schedules", [by_hand, former])
-        assert json.loads(cloze(operations, "deploy", "--json").stdout) == told
+        assert json.loads(cloze(operations, "deploy", "--json").stdout) == output
         slugs = {
             each: [found["slug"] for found in operations.call(f"/deployments/{each}/schedules")]
             for each in (nightly["id"], data)
@@ -84,7 +84,7 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(
         }  # of a deployment without schedules in the file, those made by hand stay
         assert sorted(
             found["name"] for found in operations.call("/automations/filter", {})
-        ) == sorted(told["automations"])
+        ) == sorted(output["automations"])
         assert "hook-of-ours" not in first.stdout + first.stderr
 
         form = operations.call("/deployments/name/full-run/full-run")["parameter_openapi_schema"][
@@ -112,9 +112,9 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(
         heard = until(
             lambda: next(
                 (
-                    told
-                    for told in webhook.heard
-                    if told["flow"] == "full-run" and flow_run in told["url"]
+                    output
+                    for output in webhook.heard
+                    if output["flow"] == "full-run" and flow_run in output["url"]
                 ),
                 None,
             )

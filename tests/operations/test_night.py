@@ -34,7 +34,7 @@ EASY = {
     "task": "sst2",
     "baselines": False,
     "epochs": 3,
-    "batch_size": 8,
+    "global_batch": 8,
     "learning_rate": 0.001,
     "max_length": 32,
 }
@@ -46,8 +46,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a dataset, an easy task and the night's config; runs and slots
     are below it.
     """
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
     write_dataset(tmp_path / "dataset")
     (tmp_path / "task").mkdir()
     for split in ("train", "dev"):  # which of two words is in the sentence
@@ -59,7 +59,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "\n".join(["sentence\tlabel", *rows]) + "\n"
         )
     content = {
-        "night": {"which": ["newest"]},
+        "night": {"checkpoints": ["newest"]},
         "finetune": {"matrix": {"seed": [1]}, "data": "task", **EASY},
         "run": RUN,
     }
@@ -88,7 +88,7 @@ def train(place: Path, name: str, **values: Any) -> RunSession:
 BAD = {
     "learning_rate": 3.0,
     "warmup_steps": 0,
-    "clip": 0,
+    "grad_clip": 0,
 }  # an encoder whose weights are destroyed: nothing can be learned on it
 
 
@@ -128,10 +128,10 @@ def test_a_better_a_worse_and_no_new_checkpoint(
         suite.load(str(place / "night.yaml")), run=lambda session: ran.append("suite")
     )
     assert ran == []
-    assert nothing.told == "Nothing new: no checkpoint has come"
+    assert nothing.message == "No new checkpoints"
     assert cloze("nightly", str(place / "night.yaml"), "--json").returncode == 0
 
-    worse = hold(place, since="1d", which=["milestones"], runs=["bad"])
+    worse = hold(place, since="1d", checkpoints=["milestones"], run_patterns=["bad"])
     assert [result["step"] for result in worse.evaluated] == [5]
     assert worse.decision is not None
     assert worse.decision.why.startswith("kept: sst2 \N{MINUS SIGN}")
@@ -181,13 +181,13 @@ def test_the_alias_in_mlflow_follows_the_journal(
     metrics = client.get_logged_model(alias.tags["cloze.model_id"]).metrics
     assert max(metric.value for metric in metrics if metric.key == "night/sst2") > 90
 
-    told = json.loads(cloze("champion", "--rollback", "--json").stdout.splitlines()[-1])
-    assert (told["run"], told["version"]) == ("bad", bad)
+    output = json.loads(cloze("champion", "--rollback", "--json").stdout.splitlines()[-1])
+    assert (output["run"], output["version"]) == ("bad", bad)
     assert registry.champion() == bad
 
     registry.set_champion(good)  # in MLflow's own pages: it follows, and does not lead
-    told = json.loads(cloze("champion", "--json").stdout.splitlines()[-1])
-    assert (told["run"], told["version"]) == ("bad", bad)
+    output = json.loads(cloze("champion", "--json").stdout.splitlines()[-1])
+    assert (output["run"], output["version"]) == ("bad", bad)
     assert registry.champion() == bad
     command = (
         "champion",
@@ -197,9 +197,9 @@ def test_the_alias_in_mlflow_follows_the_journal(
         "somebody likes it",
         "--json",
     )
-    told = json.loads(cloze(*command).stdout.splitlines()[-1])
-    assert (told["run"], told["version"]) == ("good", good)
-    assert told["why"].startswith("somebody likes it (")
+    output = json.loads(cloze(*command).stdout.splitlines()[-1])
+    assert (output["run"], output["version"]) == ("good", good)
+    assert output["why"].startswith("somebody likes it (")
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
@@ -230,7 +230,7 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(
             "steps": 100_000,
             "global_batch": 8,
         },
-        "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "share": True},
+        "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "oversubscribe": True},
     }
     (place / "going.yaml").write_text(yaml.safe_dump(content))
     command = [warm.python(), "-c", warm.ENTRY, "run", str(place / "going.yaml"), "--no-prefect"]
@@ -268,9 +268,9 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     """The suite's nodes are task runs, the page is the flow run's; of several late runs one works;
     without news it is green.
 
-    A night with news is told, with the page's address; one without is not.
+    A night with evaluations sends a notification with the page's address; one without sends none.
     """
-    monkeypatch.setenv("CLOZE_RUNS", str(operations.runs))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(operations.runs))
     heard = HTTPServer(("127.0.0.1", 0), Hearing)
     heard.heard = []  # type: ignore[attr-defined]
     threading.Thread(target=heard.serve_forever, daemon=True).start()
@@ -332,7 +332,7 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     quiet = operations.end(
         operations.trigger("nightly-evaluation/nightly-evaluation", config=config)
     )
-    assert (quiet["type"], quiet["message"]) == ("COMPLETED", "Nothing new: no checkpoint has come")
+    assert (quiet["type"], quiet["message"]) == ("COMPLETED", "No new checkpoints")
     wrong = operations.end(
         operations.trigger("nightly-evaluation/nightly-evaluation", config="no-such-config")
     )

@@ -65,7 +65,7 @@ def test_two_trainings_never_share_a_gpu(tmp_path: Path) -> None:
         found = cloze(
             "run", "sample", "--only", "corpus", "--only", "vocab", "--only", "dataset",
             "--no-prefect", cwd=tmp_path, timeout=300,
-            CLOZE_RUNS=str(operations.runs), PATH=os.environ["PATH"],
+            CLOZE_RUNS_DIR=str(operations.runs), PATH=os.environ["PATH"],
         )  # fmt: skip
         assert found.returncode == 0, found.stderr
         prefect(operations, "work-pool", "create", "cloze", "--type", "process")
@@ -85,7 +85,7 @@ def test_two_trainings_never_share_a_gpu(tmp_path: Path) -> None:
         spans = []
         for name in ("one", "two"):
             record = json.loads(
-                sorted((operations.runs / name).glob("_runs/*.json"))[-1].read_text()
+                sorted((operations.runs / name).glob("_status/*.json"))[-1].read_text()
             )
             node = record["nodes"]["pretrain"]
             spans.append((node["started"], node["ended"]))
@@ -140,7 +140,7 @@ def test_sigterm_to_the_process_of_a_flow_run_saves_a_training_over_two_ranks(
     checkpoint.verify(str(saved))
     (log,) = runs.glob("pretrain-*/metrics.jsonl")
     assert saved.name == f"step-{int(str(lines(log)[-1]['step'])):08d}"
-    record = json.loads(sorted(runs.glob("_runs/*.json"))[-1].read_text())
+    record = json.loads(sorted(runs.glob("_status/*.json"))[-1].read_text())
     assert (
         f"training was stopped after step {int(saved.name.removeprefix('step-'))} of"
         in record["nodes"]["pretrain"]["error"]

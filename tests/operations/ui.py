@@ -38,7 +38,7 @@ def start_ui(place: Path, *arguments: str, **environment: str) -> subprocess.Pop
         for name, value in os.environ.items()
         if not name.startswith(("PREFECT_", "CLOZE_"))
     }
-    clean["CLOZE_SLOTS"] = os.environ.get("CLOZE_SLOTS", str(place / "slots"))
+    clean["CLOZE_SLOTS_DIR"] = os.environ.get("CLOZE_SLOTS_DIR", str(place / "slots"))
     with (place / "ui.err").open("ab") as messages:
         return subprocess.Popen(
             [str(Path(sys.executable).parent / "cloze"), "ui", "--json", *given, *arguments],

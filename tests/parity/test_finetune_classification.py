@@ -39,7 +39,7 @@ def settings(data: Path, **values: Any) -> FinetuneConfig:
     """
     base = {
         "epochs": 2,
-        "batch_size": 8,
+        "global_batch": 8,
         "learning_rate": 3e-3,
         "precision": "fp32",
         "seed": 5,

@@ -61,7 +61,7 @@ def test_fifty_losses(family: str, kind: str, tmp_path: Path) -> None:
         options={"stride": 16, "answer_length": 4},
         max_length=longest,
         epochs=2,
-        batch_size=8,
+        global_batch=8,
         learning_rate=3e-3,
         precision="fp32",
         seed=5,

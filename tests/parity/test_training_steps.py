@@ -41,7 +41,7 @@ def losses(
     for step, batch in enumerate(batches):
         loss = loss_of(model, batch)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip)
         for group in optimizer.param_groups:
             group["lr"] = settled.learning_rate_at(settled.pace.progress_at(step, 0, 0, (0, 0)))
         optimizer.step()

@@ -115,7 +115,7 @@ def _beginning(
     longest = config.max_length or min(task.max_length, loaded.model.max_position_embeddings)
     samples = encoded(task, train, meaning, tokenizer.load(loaded.tokenizer), longest).samples
     source = EpochSource(
-        samples, batch_size=config.batch_size, seed=config.seed, micro_batch=config.batch_size
+        samples, batch_size=config.global_batch, seed=config.seed, micro_batch=config.global_batch
     )
     batches = []
     for step in range(config.epochs * source.steps_per_epoch):
@@ -134,7 +134,7 @@ def _losses(
     model: Any, batches: list[dict[str, Tensor]], config: FinetuneConfig, out: str
 ) -> list[float]:
     """Their Trainer's loss of every step."""
-    steps, warmup = len(batches), math.ceil(len(batches) * config.warmup)
+    steps, warmup = len(batches), math.ceil(len(batches) * config.warmup_share)
     found: list[float] = []
 
     class Told(transformers.Trainer):  # type: ignore[misc]
@@ -164,7 +164,7 @@ def _losses(
         max_steps=steps,
         learning_rate=config.peak_learning_rate(model.config.hidden_size),
         weight_decay=config.weight_decay,
-        max_grad_norm=config.clip,
+        max_grad_norm=config.grad_clip,
         adam_beta1=DEFAULTS["betas"][0],
         adam_beta2=DEFAULTS["betas"][1],
         adam_epsilon=DEFAULTS["eps"],

@@ -167,7 +167,7 @@ class FinetuneSetup:
     @property
     def steps_per_epoch(self) -> int:
         return sum(
-            math.ceil(len(group) / self.config.batch_size)
+            math.ceil(len(group) / self.config.global_batch)
             for group in groups_of(self.train.samples)
         )
 
@@ -275,15 +275,15 @@ def fit(
         )
     asked = execution.micro_batch
     how = batch_plan.computing(execution, precision)
-    plan = batch_plan.plan(config.batch_size, asked, model, longest, world, how=how)
+    plan = batch_plan.plan(config.global_batch, asked, model, longest, world, how=how)
     objective = TaskObjective(task, network, precision, world.device)
     source = source_of(
         setup.train.samples,
-        batch_size=config.batch_size,
+        batch_size=config.global_batch,
         seed=config.seed,
         micro_batch=plan.micro_batch,
         layout=objective.layout,
-        sampling=config.sampling,
+        power=config.task_sampling_power,
     )
     frozen = "encoder." if isinstance(network, FrozenNetwork) else None
     unused = [
@@ -300,12 +300,12 @@ def fit(
         recipe=TrainingHyperparameters(
             pace=StepDuration(steps=setup.steps, span=setup.steps),
             learning_rate=setup.learning_rate,
-            schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup)),
+            schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup_share)),
             seed=config.seed,
             precision=precision,
             optimizer=config.optimizer,
             weight_decay=config.weight_decay,
-            clip=config.clip,
+            grad_clip=config.grad_clip,
             rate=constant_rate
             if config.layer_decay == 1
             else layerwise_lr_multipliers(network.state_dict(), config.layer_decay),

@@ -22,13 +22,13 @@ from cloze.model.train.monitor.metrics import METRICS as LINES
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
 RECIPE = (
     "epochs",
-    "batch_size",
+    "global_batch",
     "optimizer",
     "layer_decay",
     "embedding_lr_multiplier",
-    "warmup",
+    "warmup_share",
     "weight_decay",
-    "clip",
+    "grad_clip",
     "seed",
 )  # config fields in metrics.json
 

@@ -18,7 +18,7 @@ from cloze.core.humanize import format_metrics
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.tasks.cost import FINETUNE_COSTS
 from cloze.model.tasks.files import data_fingerprint, missing_split
-from cloze.model.tasks.options import TOGETHER, FrozenLayers, SubTask, TaskOptions
+from cloze.model.tasks.options import MULTITASK, FrozenLayers, SubTask, TaskOptions
 from cloze.model.tasks.table import TASKS, task_options
 from cloze.model.train.optimizers import known_optimizer
 
@@ -47,16 +47,16 @@ class FinetuneConfig(StageConfig):
     data."""
 
     tasks: dict[str, SubTask] = Field(default_factory=dict)
-    """With task together: tasks that share the encoder, by name, such as {mrpc: {}, rte: {data:
+    """With task multitask: tasks that share the encoder, by name, such as {mrpc: {}, rte: {data:
     DIR}}. Each has its own head."""
 
-    sampling: float = Field(default=1.0, ge=0, le=1)
-    """With task together: exponent of the task size in sampling. 1: by size; 0: uniform."""
+    task_sampling_power: float = Field(default=1.0, ge=0, le=1)
+    """With task multitask: exponent of the task size in sampling. 1: by size; 0: uniform."""
 
     epochs: int = Field(default=3, ge=1)
     """Passes over the train split."""
 
-    batch_size: int = Field(default=32, ge=1)
+    global_batch: int = Field(default=32, ge=1)
     """Examples per optimizer step, over all processes."""
 
     learning_rate: float | None = Field(default=None, gt=0)
@@ -71,13 +71,13 @@ class FinetuneConfig(StageConfig):
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)
     """Learning-rate multiplier of the embeddings."""
 
-    warmup: float = Field(default=0.1, ge=0, lt=1)
+    warmup_share: float = Field(default=0.1, ge=0, lt=1)
     """Share of the steps with linear warmup; linear decay to 0 follows."""
 
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled weight decay of weight matrices; biases and norms have none."""
 
-    clip: float = Field(default=1.0, ge=0)
+    grad_clip: float = Field(default=1.0, ge=0)
     """Maximum gradient norm; 0 disables clipping."""
 
     dropout: float | None = Field(default=None, ge=0, lt=1)
@@ -105,7 +105,7 @@ class FinetuneConfig(StageConfig):
     patience: int | None = Field(default=None, ge=1)
     """Stop early after this many dev evaluations, normally one per epoch, without improvement."""
 
-    keep: Literal["last", "best"] | None = None
+    select_checkpoint: Literal["last", "best"] | None = None
     """Weights to save: last step, or best on dev. Default: best with --patience, else last."""
 
     frozen: FrozenLayers | None = None
@@ -154,11 +154,11 @@ class FinetuneConfig(StageConfig):
 
     @model_validator(mode="after")
     def _several_only_together(self) -> FinetuneConfig:
-        if self.tasks and self.task != TOGETHER:
-            raise ValueError(f"tasks names several, task is {self.task}; use task: {TOGETHER}")
-        if self.task == TOGETHER and not self.tasks:
+        if self.tasks and self.task != MULTITASK:
+            raise ValueError(f"tasks names several, task is {self.task}; use task: {MULTITASK}")
+        if self.task == MULTITASK and not self.tasks:
             raise ValueError(
-                f"task {TOGETHER} needs tasks (found none); name them: --set 'tasks={{mrpc: {{}}, "
+                f"task {MULTITASK} needs tasks (found none); name them: --set 'tasks={{mrpc: {{}}, "
                 f"rte: {{}}}}'"
             )
         if self.tasks and self.frozen is not None:
@@ -168,7 +168,7 @@ class FinetuneConfig(StageConfig):
         wrong = [
             name
             for name in self.tasks
-            if not name.isidentifier() or (self.tasks[name].task or name) in (TOGETHER, "package")
+            if not name.isidentifier() or (self.tasks[name].task or name) in (MULTITASK, "package")
         ]
         if wrong:
             raise ValueError(
@@ -195,7 +195,9 @@ class FinetuneConfig(StageConfig):
     @property
     def keeps_best(self) -> bool:
         """True if the best step's weights are saved."""
-        return self.keep == "best" or (self.keep is None and self.patience is not None)
+        return self.select_checkpoint == "best" or (
+            self.select_checkpoint is None and self.patience is not None
+        )
 
     @property
     def some_data(self) -> str | None:

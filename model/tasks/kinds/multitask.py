@@ -22,7 +22,7 @@ from cloze.model.data.batch import Batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
-from cloze.model.tasks.options import TaskOptions, TogetherOptions
+from cloze.model.tasks.options import MultiTaskOptions, TaskOptions
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import (
     Examples,
@@ -41,7 +41,7 @@ OF = "of "  # prefix of the batch entry that names the task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TogetherExamples:
+class MultiTaskExamples:
     """Splits of all tasks, in task order."""
 
     parts: Mapping[str, Examples]
@@ -67,7 +67,7 @@ class TogetherExamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TogetherSamples:
+class MultiTaskSamples:
     """Samples of all tasks, numbered task by task."""
 
     parts: Mapping[str, Samples]
@@ -160,7 +160,7 @@ class MultiTaskNetwork(nn.Module):
         return outputs, sum((0.0 * parameter.sum() for parameter in others), nothing)
 
 
-class MultiTask(Task[TogetherExamples, dict[str, Any]]):
+class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
     """Tasks of any kind that reads data; the score is the mean of their scores."""
 
     metrics = ("mean",)
@@ -169,7 +169,7 @@ class MultiTask(Task[TogetherExamples, dict[str, Any]]):
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        assert isinstance(options, TogetherOptions)
+        assert isinstance(options, MultiTaskOptions)
         self._said = options.tasks
         self.parts: dict[str, Task[Any, Any]] = {
             own: load_task(part.task or own, part.options) for own, part in options.tasks.items()
@@ -184,7 +184,7 @@ class MultiTask(Task[TogetherExamples, dict[str, Any]]):
             (part.max_length for part in self.parts.values()), default=self.max_length
         )
 
-    def read(self, path: str, split: str, limit_per_class: int | None) -> TogetherExamples:
+    def read(self, path: str, split: str, limit_per_class: int | None) -> MultiTaskExamples:
         """Read all tasks; `path` is for those without a data path."""
         found = {
             name: part.read(self._said[name].data or path, split, limit_per_class)
@@ -193,9 +193,9 @@ class MultiTask(Task[TogetherExamples, dict[str, Any]]):
         empty = next((name for name, part in found.items() if not len(part)), None)
         if empty is not None:
             raise DataError(f"{found[empty].where} has no examples; leave {empty} out of tasks")
-        return TogetherExamples(parts=found)
+        return MultiTaskExamples(parts=found)
 
-    def metadata(self, train: TogetherExamples) -> TaskMetadata:
+    def metadata(self, train: MultiTaskExamples) -> TaskMetadata:
         """Return the metadata of each task, with its name and options."""
         return {
             TASKS: {
@@ -211,28 +211,28 @@ class MultiTask(Task[TogetherExamples, dict[str, Any]]):
     def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
         return {name: part.heads(meaning[TASKS][name]) for name, part in self.parts.items()}
 
-    def align_labels(self, examples: TogetherExamples, meaning: TaskMetadata) -> TogetherExamples:
+    def align_labels(self, examples: MultiTaskExamples, meaning: TaskMetadata) -> MultiTaskExamples:
         adopted = {
             name: part.align_labels(examples.parts[name], meaning[TASKS][name])
             for name, part in self.parts.items()
         }
         return dataclasses.replace(examples, parts=adopted)
 
-    def balance_classes(self, train: TogetherExamples) -> TogetherExamples:
+    def balance_classes(self, train: MultiTaskExamples) -> MultiTaskExamples:
         balanced = {
             name: part.balance_classes(train.parts[name]) for name, part in self.parts.items()
         }
         return dataclasses.replace(train, parts=balanced)
 
     def encode(
-        self, examples: TogetherExamples, tokenizer: Tokenizer, max_length: int
-    ) -> TogetherSamples:
+        self, examples: MultiTaskExamples, tokenizer: Tokenizer, max_length: int
+    ) -> MultiTaskSamples:
         """Encode each task with one maximum length; rows are as long as their texts."""
         parts = {
             name: part.encode(examples.parts[name], tokenizer, max_length)
             for name, part in self.parts.items()
         }
-        return TogetherSamples(parts=parts)
+        return MultiTaskSamples(parts=parts)
 
     def network(
         self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
@@ -255,16 +255,16 @@ class MultiTask(Task[TogetherExamples, dict[str, Any]]):
         return self.parts[_task_of(batch)].select_outputs(outputs[0], batch)
 
     def decode(
-        self, answers: Sequence[Any], examples: TogetherExamples, samples: Samples
+        self, answers: Sequence[Any], examples: MultiTaskExamples, samples: Samples
     ) -> dict[str, Any]:
-        assert isinstance(samples, TogetherSamples)
+        assert isinstance(samples, MultiTaskSamples)
         found, groups = {}, samples.groups
         for (name, part), group in zip(self.parts.items(), groups, strict=True):
             own = answers[int(group[0]) : int(group[-1]) + 1]
             found[name] = part.decode(own, examples.parts[name], samples.parts[name])
         return found
 
-    def score(self, examples: TogetherExamples, predictions: dict[str, Any]) -> Figures:
+    def score(self, examples: MultiTaskExamples, predictions: dict[str, Any]) -> Figures:
         """Return `mean` of the tasks' scores, and each task's metrics with its name as prefix."""
         found = {
             name: part.score(examples.parts[name], predictions[name])
@@ -273,12 +273,12 @@ class MultiTask(Task[TogetherExamples, dict[str, Any]]):
         mean = statistics.fmean(found[name][part.metrics[0]] for name, part in self.parts.items())
         return {"mean": mean} | _named(found)
 
-    def baselines(self, examples: TogetherExamples) -> Figures:
+    def baselines(self, examples: MultiTaskExamples) -> Figures:
         return _named(
             {name: part.baselines(examples.parts[name]) for name, part in self.parts.items()}
         )
 
-    def dataset_statistics(self, examples: TogetherExamples) -> dict[str, Any]:
+    def dataset_statistics(self, examples: MultiTaskExamples) -> dict[str, Any]:
         return {
             "by_task": {
                 name: {
@@ -290,7 +290,7 @@ class MultiTask(Task[TogetherExamples, dict[str, Any]]):
         }
 
     def write_predictions(
-        self, directory: str, examples: TogetherExamples, predictions: dict[str, Any]
+        self, directory: str, examples: MultiTaskExamples, predictions: dict[str, Any]
     ) -> None:
         """Write each task's files in a directory named after it."""
         for name, part in self.parts.items():

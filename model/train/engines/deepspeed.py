@@ -132,10 +132,10 @@ def ds_config(
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": recipe.clip,
+        "gradient_clipping": recipe.grad_clip,
         # Stage 3 supports only the mean.
         "gradient_allreduce_op": "mean" if choice.zero == 3 else "sum",
-        "communication_data_type": recipe.reduce,
+        "communication_data_type": recipe.grad_reduce_dtype,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # Cloze's optimizers also step on the CPU
         "zero_optimization": {

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from cloze.core.heartbeat import HeartbeatWriter, RankPhase
+from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.model.data.sampler import shard_range
 from cloze.model.tensors import TensorSlice
 from cloze.model.train.monitor.time_breakdown import TimeBreakdown

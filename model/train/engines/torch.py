@@ -54,7 +54,7 @@ class TorchEngine:
     is_sharded = False
 
     def __init__(self, trained: TrainModule, recipe: TrainingHyperparameters, world: World) -> None:
-        self._world, self._clip = world, recipe.clip
+        self._world, self._clip = world, recipe.grad_clip
         self.loss_scaler = LossScale(world.device) if recipe.precision == "fp16" else None
         self._trained = trained.to(world.device)
         self._model = trained.model
@@ -63,7 +63,7 @@ class TorchEngine:
                 # All ranks start from rank 0's weights.
                 for tensor in self._model.state_dict(keep_vars=True).values():
                     distributed.broadcast(tensor, 0)
-        self._masters = MasterWeights(self._model) if recipe.reduce == "bf16" else None
+        self._masters = MasterWeights(self._model) if recipe.grad_reduce_dtype == "bf16" else None
         own = [parameter for _, parameter in trained_parameters(self._model)]
         # As the optimizer sees them.
         self._parameters = [self._seen(parameter) for parameter in own]
@@ -77,7 +77,11 @@ class TorchEngine:
         self._sums: GradientReducer | None = None
         if world.size > 1:
             self._sums = GradientReducer(
-                own, world.pulse, world.timeline, holder=self._seen, dtype=DTYPES[recipe.reduce]
+                own,
+                world.pulse,
+                world.timeline,
+                holder=self._seen,
+                dtype=DTYPES[recipe.grad_reduce_dtype],
             )
             if self._kind.scope == "matrices":
                 self.optimizer.ranks = (world.rank, world.size)  # type: ignore[attr-defined]

@@ -58,7 +58,7 @@ class TrainingData:
             begun: start position of this phase; a mixture's datasets continue where earlier phases
                 stopped.
         """
-        given = (config.seed, config.dynamic, config.global_batch, config.length_group)
+        given = (config.seed, config.dynamic_masking, config.global_batch, config.length_group)
         if isinstance(self.train, ShardedRows):
             return make_sampler(self.train, *given)
         assert self.fingerprints is not None
@@ -88,7 +88,7 @@ def open_data(config: PretrainConfig, build: BuildContext, world: World) -> Trai
     named = stage.inputs_of_role("dataset", build.inputs)
     if len(named) == 1:
         (path,) = named.values()
-        opened = open_dataset(path, config.dynamic, world)
+        opened = open_dataset(path, config.dynamic_masking, world)
         return TrainingData(
             info=opened.info,
             train=opened.train,
@@ -103,7 +103,9 @@ def open_data(config: PretrainConfig, build: BuildContext, world: World) -> Trai
                 f"datasets {same} and {name} are the same one ({named[name]}); name it once, and "
                 f"give it more weight"
             )
-    opened_all = {name: open_dataset(path, config.dynamic, world) for name, path in named.items()}
+    opened_all = {
+        name: open_dataset(path, config.dynamic_masking, world) for name, path in named.items()
+    }
     check_compatible({name: one.info for name, one in opened_all.items()})
     train = {name: _shards(one.train) for name, one in opened_all.items()}
     shares = row_shares(config, train)

@@ -193,7 +193,7 @@ class TimeBudget:
         now = self.clock()
         if now >= self.seconds:
             raise UsageError(
-                f"budget ({self.seconds:g}s) was over before the first step: starting took "
+                f"max_time ({self.seconds:g}s) was over before the first step: starting took "
                 f"{now:.1f} s;"
                 f" use {math.ceil(3 * now)}s or more"
             )

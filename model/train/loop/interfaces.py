@@ -274,10 +274,11 @@ class TrainingHyperparameters:
         optimizer: key of `cloze.model.train.optimizers.OPTIMIZERS`.
         schedule: learning-rate schedule.
         weight_decay: decoupled, for matrices only: not for biases and norms.
-        clip: maximum gradient norm; 0: no clipping.
+        grad_clip: maximum gradient norm; 0: no clipping.
         seed: seed of dropout.
         precision: precision of the forward pass; the optimizer always keeps fp32.
-        reduce: dtype in which gradients travel between ranks; bf16 requires precision bf16.
+        grad_reduce_dtype: dtype in which gradients travel between ranks; bf16 requires precision
+            bf16.
         max_skipped: maximum number of consecutive steps skipped for a non-finite gradient.
         ema: decay of the weights' EMA; None: no EMA.
     """
@@ -289,12 +290,12 @@ class TrainingHyperparameters:
     precision: Precision
     rate: Callable[[str], float] = constant_rate
     rates: Mapping[str, float] = field(default_factory=dict)
-    reduce: Precision = "fp32"
+    grad_reduce_dtype: Precision = "fp32"
     optimizer: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     weight_decay: float = 0.01
-    clip: float = 1.0
+    grad_clip: float = 1.0
     max_skipped: int = 10
     ema: float | None = None
 

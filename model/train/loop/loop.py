@@ -21,7 +21,7 @@ import torch
 from cloze.core import random_keys, storage
 from cloze.core.artifacts import artifact, checkpoints
 from cloze.core.errors import StoppedError
-from cloze.core.heartbeat import RankPhase
+from cloze.core.processes import RankPhase
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model.data.batch import Prefetch, move
 from cloze.model.train.distributed import StopRequest, World
@@ -159,7 +159,7 @@ class _TrainingLoop:
             micro_batch=training.micro_batch,
             accumulation=training.accumulation,
         )
-        self.profiler = Profiler(self.execution.profile, build.path, world)
+        self.profiler = Profiler(self.execution.profile_steps, build.path, world)
         self.look = GradientStatistics(self.engine, training.trained.model, world)
         self._resume(resumed)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cloze.core.heartbeat import RankPhase
+from cloze.core.processes import RankPhase
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.loss_scale import LEAST
 from cloze.model.train.engines.transfers import AsyncScalar

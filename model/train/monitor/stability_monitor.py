@@ -79,7 +79,7 @@ class StabilityMonitor:
         if self._once("not finite"):
             yield (
                 f"the loss is {loss} up to step {line['step']}; lower learning_rate"
-                f" ({line['learning_rate']:.2g} now) or clip, or use precision fp32"
+                f" ({line['learning_rate']:.2g} now) or grad_clip, or use precision fp32"
             )
 
     def _above(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
@@ -140,7 +140,7 @@ class StabilityMonitor:
                 f"the loss rose to {loss:.2f} up to step {line['step']}, from about {usual:.2f}: a "
                 f"spike. Where it does not come back"
                 " within some hundred steps, go on from an earlier checkpoint with a lower "
-                "learning_rate or clip, or beta2 .98"
+                "learning_rate or grad_clip, or beta2 .98"
             )
 
     def _flat(self) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Time limits of steps, and the time that a shutdown takes.
 
-`cloze.core.heartbeat` carries the limits to the parent process; `cloze.flows.launch.hang_detection`
+`cloze.core.processes` carries the limits to the parent process; `cloze.flows.launch.hang_detection`
 acts on them.
 """
 
@@ -15,7 +15,7 @@ from collections import deque
 
 from torch import nn
 
-from cloze.core.heartbeat import HeartbeatWriter
+from cloze.core.processes import HeartbeatWriter
 from cloze.core.stages.stage import Reporter
 from cloze.model.train.distributed import World
 

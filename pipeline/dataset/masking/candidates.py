@@ -35,8 +35,9 @@ else:
         "RuleOptions", Options, (rule.options for rule in RULES.values())
     )
 
-# Options that every shard stores; other options are stored only for their own rule.
+# Rule options that every shard stores; others are stored only for their own rule.
 ALWAYS_STORED = {"max_ngram", "span_p", "max_span"}
+STORED_ROUNDING = "budget"  # key of `mask_rounding` in a shard
 
 
 class MaskConfig(_RuleOptions, MaskFields):
@@ -45,7 +46,7 @@ class MaskConfig(_RuleOptions, MaskFields):
     rule: str = "token"
     """Masking rule."""
     rate: float = 0.15
-    """Share of a row's tokens to predict; `budget` says which tokens count."""
+    """Share of a row's tokens to predict; `mask_rounding` says which tokens count."""
 
     @field_validator("rule")
     @classmethod
@@ -57,7 +58,9 @@ class MaskConfig(_RuleOptions, MaskFields):
         options = RULES[self.rule].options
         own = set(import_object(options).model_fields) if options else set()
         stored = {"rule", "rate", *MaskFields.model_fields, *ALWAYS_STORED, *own}
-        return {name: value for name, value in self.model_dump().items() if name in stored}
+        values = {name: value for name, value in self.model_dump().items() if name in stored}
+        values[STORED_ROUNDING] = values.pop("mask_rounding")
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MaskConfig:
@@ -66,6 +69,9 @@ class MaskConfig(_RuleOptions, MaskFields):
         Raises:
             DataError: an unknown option, or a value with which no mask can be drawn.
         """
+        values = dict(values)
+        if STORED_ROUNDING in values:
+            values["mask_rounding"] = values.pop(STORED_ROUNDING)
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
             raise DataError(
@@ -94,9 +100,9 @@ class MaskConfig(_RuleOptions, MaskFields):
             u: uniform numbers in [0, 1), for `probabilistic`.
         """
         lengths, text, u = np.asarray(lengths), np.asarray(text), np.asarray(u, np.float64)
-        if self.budget == "probabilistic":
+        if self.mask_rounding == "probabilistic":
             return np.asarray(np.floor(self.rate * lengths + u), np.int64)
-        if self.budget == "ceil":
+        if self.mask_rounding == "ceil":
             return np.asarray(np.ceil(text * self.rate + 0.0 * u), np.int64)
         return np.asarray(np.maximum(np.rint(lengths * self.rate + 0.0 * u), 1), np.int64)
 

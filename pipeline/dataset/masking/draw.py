@@ -123,12 +123,12 @@ def _budget(candidates: MaskCandidates, keys: U64) -> I64:
     rows, config = candidates.rows, candidates.config
     text = (
         text_lengths(rows, candidates.table)[:, None]
-        if config.budget == "ceil"
+        if config.mask_rounding == "ceil"
         else np.zeros((1, 1), np.int64)
     )
     u = (
         random.uniform(random.splitmix64(keys ^ random.splitmix64(USE_BUDGET)))
-        if config.budget == "probabilistic"
+        if config.mask_rounding == "probabilistic"
         else np.zeros((1, 1))
     )
     wanted = config.predictions(np.diff(rows.offsets)[:, None], text, u)

@@ -48,7 +48,7 @@ LONGEST_UNIT = 60
 #   probabilistic: int(rate · length + u), u uniform in [0, 1) for each copy (fairseq,
 #       mask_tokens_dataset.py).
 #   ceil: ceil(rate · text) (SpanBERT, masking.py).
-BUDGETS = ("bert", "probabilistic", "ceil", "round")
+ROUNDINGS = ("bert", "probabilistic", "ceil", "round")
 
 # Distribution of random tokens:
 #   vocabulary: uniform over all ids, special and unused ones included (BERT, ALBERT).
@@ -60,7 +60,7 @@ RANDOM_FROM = ("vocabulary", "pieces", "corpus")
 class MaskFields(BaseModel):
     """The fields that the dataset's config and the masks of a shard share."""
 
-    budget: str = "bert"
+    mask_rounding: str = "bert"
     """Rounding of the mask rate to a number of tokens: bert and round (to nearest), probabilistic
     (stochastic) or ceil (up, without special tokens)."""
     max_predictions: int = Field(default=20, ge=1)
@@ -74,11 +74,11 @@ class MaskFields(BaseModel):
     """Distribution of random tokens: every id, every id but special tokens, or by frequency in the
     text."""
 
-    @field_validator("budget", "random_from")
+    @field_validator("mask_rounding", "random_from")
     @classmethod
     def _is_known(cls, value: str, info: Any) -> str:
         return known(
-            info.field_name, value, BUDGETS if info.field_name == "budget" else RANDOM_FROM
+            info.field_name, value, ROUNDINGS if info.field_name == "mask_rounding" else RANDOM_FROM
         )
 
     @field_validator("random_share")
@@ -97,7 +97,7 @@ def known(what: str, name: str, names: Collection[str]) -> str:
     return name
 
 
-def default_cap(budget: str, rate: float, length: int) -> int:
+def default_cap(rounding: str, rate: float, length: int) -> int:
     """Return the default maximum of predictions per row; it grows with the length.
 
     bert: round(rate · length) + 1, which is BERT's 20 at 128 (google-research/bert README) and 78
@@ -106,4 +106,4 @@ def default_cap(budget: str, rate: float, length: int) -> int:
     SpanBERT (ceil) have no maximum: the length.
     """
     caps = {"bert": round(rate * length) + 1, "round": int((rate + 0.005) * length)}
-    return max(1, min(length, caps.get(budget, length)))
+    return max(1, min(length, caps.get(rounding, length)))

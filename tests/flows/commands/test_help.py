@@ -30,7 +30,6 @@ FORBIDDEN = re.compile(
     r"without it\b|None:|so many|beside|RECIPES|RULES|TRAINERS|\b(pipeline|model)\.\w|by default"
 )
 SEVERAL_MEANINGS = {  # option names with other values elsewhere
-    "--profile": "rule set of a corpus, or traced steps",
     "--mixture-by": "source or language, rows or tokens",
     "--kind": "of a filter, or of a tokenizer",
     "--pooling": "pooler only for embeddings",

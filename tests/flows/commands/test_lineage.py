@@ -111,7 +111,7 @@ def test_what_is_outside_is_said(runs: Path) -> None:
     assert told[2].split()[:2] == ["continue", "(pretrain)"]
     assert told[2].endswith(str(runs / "one" / "trunk" / "checkpoints" / "step-00000004"))
     assert told[-1].split() == ["data", "ffffffffffff", "(outside)"]
-    with pytest.raises(DataError, match="holds no finished artifact"):
+    with pytest.raises(DataError, match="no finished artifact"):
         CliRunner().invoke(lineage, [str(runs / "one")], catch_exceptions=False)
 
 

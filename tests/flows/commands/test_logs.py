@@ -22,7 +22,7 @@ PLACES = {
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
     for place, moment in PLACES.items():
         log = tmp_path / "runs" / place / "_logs" / "rank0.log"

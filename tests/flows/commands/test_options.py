@@ -263,7 +263,7 @@ def test_options_and_settings_reach_the_stages_process(
 
 
 ONE_PROCESS = {"threads", "timeout_minutes"}
-ONE_GPU = {*ONE_PROCESS, "device", "devices"}
+ONE_GPU = {*ONE_PROCESS, "device", "gpu_ids"}
 
 
 def execution_options(name: str) -> set[str]:

@@ -38,8 +38,8 @@ with slots.acquire(slots.ResourceRequest(cpus=2), there, sys.argv[1], "pretrain"
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A runs' directory and slots of the test's own."""
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
     for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "runs").mkdir()

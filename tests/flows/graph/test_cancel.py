@@ -34,8 +34,8 @@ cli.entry()
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs"
 
@@ -48,7 +48,7 @@ def running(
     when it begins.
     """
     Path("toy.yaml").write_text(
-        f"{{name: toy, toy: {{act: {act}}}, run: {{grace_seconds: {grace}, share: true}}}}"
+        f"{{name: toy, toy: {{act: {act}}}, run: {{grace_seconds: {grace}, oversubscribe: true}}}}"
     )
     root = str(Path(__file__).resolve().parents[3])
     command = [sys.executable, "-c", PROGRAM, "run", "toy.yaml", "--no-prefect", *arguments]

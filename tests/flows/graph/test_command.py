@@ -49,8 +49,8 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -134,7 +134,7 @@ def test_where_nobody_may_write_below_the_runs_a_command_has_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "file" / "runs"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "file" / "runs"))
     assert cli.main(["letters", "--out", "mine"]) == 0
     assert (tmp_path / "mine" / "manifest.json").exists()
     assert status(capsys) == []
@@ -144,7 +144,7 @@ def test_where_nobody_may_write_below_the_runs_a_command_has_no_record(
 def test_an_artifact_s_directory_that_would_hold_the_runs_holds_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "mine" / "runs"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "mine" / "runs"))
     assert cli.main(["letters", "--out", "mine"]) == 0
     assert not (tmp_path / "mine" / "runs").exists()
     assert status(capsys) == []

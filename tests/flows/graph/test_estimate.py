@@ -32,7 +32,7 @@ BOOKS = str(configs.samples_directory() / "books")
 CONFIG = f"""
 corpus: {{sources: [{{kind: books, path: {BOOKS}}}]}}
 vocab: {{size: 2000}}
-dataset: {{length: 64, copies: 4}}
+dataset: {{length: 64, mask_copies: 4}}
 pretrain: {{model: bert-tiny, steps: 100, global_batch: 16}}
 finetune: {{task: sst2, data: {configs.samples_directory() / "tasks" / "sentiment"}}}
 evaluate: {{data: {configs.samples_directory() / "tasks" / "sentiment"}}}
@@ -82,7 +82,7 @@ SECONDS |= {"vectors": 30.0, "semdedup": 20.0}
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("CLOZE_CPUS", "2")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "toy.yaml").write_text(CONFIG)

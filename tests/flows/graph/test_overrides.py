@@ -90,19 +90,22 @@ def test_dotted_and_nested_overrides_come_to_the_same_and_stay_so() -> None:
 
 def test_who_sets_a_length_takes_back_the_other_one() -> None:
     preset = {"steps": 5500, "warmup_steps": 200, "seed": 1}
-    assert merge(preset, {"budget": "2m"}, PretrainConfig, "pretrain") == {
+    assert merge(preset, {"max_time": "2m"}, PretrainConfig, "pretrain") == {
         "warmup_steps": 200,
         "seed": 1,
-        "budget": "2m",
+        "max_time": "2m",
     }
     found = merge(
         preset, {"tokens": 9, "warmup_share": 0.1, "steps": None}, PretrainConfig, "pretrain"
     )
     assert found == {"seed": 1, "tokens": 9, "warmup_share": 0.1, "steps": None}
-    assert merge(preset, {"budget": None}, PretrainConfig, "pretrain") == {**preset, "budget": None}
-    with pytest.raises(UsageError, match="steps and budget exclude each other"):
+    assert merge(preset, {"max_time": None}, PretrainConfig, "pretrain") == {
+        **preset,
+        "max_time": None,
+    }
+    with pytest.raises(UsageError, match="steps and max_time exclude each other"):
         parse_config(
             PretrainConfig,
-            merge(preset, {"budget": "2m", "steps": 3}, PretrainConfig, "pretrain"),
+            merge(preset, {"max_time": "2m", "steps": 3}, PretrainConfig, "pretrain"),
             "pretrain",
         )

@@ -35,7 +35,7 @@ HOLDER = """
 
 @pytest.fixture(autouse=True)
 def own_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
 
 
 @contextlib.contextmanager
@@ -45,8 +45,8 @@ def taken(
     node: str = "finetune",
     stop: bool = False,
 ) -> Iterator[tuple[str, ...]]:
-    with slots.acquire(wanted, machine, "mine", node, lambda: stop, lambda: None) as devices:
-        yield devices
+    with slots.acquire(wanted, machine, "mine", node, lambda: stop, lambda: None) as gpu_ids:
+        yield gpu_ids
 
 
 @contextlib.contextmanager
@@ -94,15 +94,15 @@ def test_two_processes_never_share_a_gpu_and_a_killed_one_lets_go() -> None:
 
 
 def test_what_is_free_beside_another_is_given() -> None:
-    with another_process(), taken(ResourceRequest(cpus=2)) as devices:
-        assert devices == ()
+    with another_process(), taken(ResourceRequest(cpus=2)) as gpu_ids:
+        assert gpu_ids == ()
         mine = {one.slot for one in slots.holders() if one.pid == os.getpid()}
         assert mine == {"cpu-2", "cpu-3"}
 
 
 def test_all_or_none_and_given_back_after_a_failure() -> None:
-    with pytest.raises(ZeroDivisionError), taken(ResourceRequest(gpus=1, cpus=4)) as devices:
-        assert devices == ("0",)
+    with pytest.raises(ZeroDivisionError), taken(ResourceRequest(gpus=1, cpus=4)) as gpu_ids:
+        assert gpu_ids == ("0",)
         raise ZeroDivisionError
     with taken(ResourceRequest(cpus=4)):
         assert len(slots.holders()) == 4
@@ -176,14 +176,14 @@ def _is_locked(path: Path) -> bool:
         ),
         (
             "pretrain",
-            {"devices": ["2"]},
+            {"gpu_ids": ["2"]},
             MachineResources(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")),
-            ResourceRequest(gpus=1, cpus=1, devices=("2",)),
+            ResourceRequest(gpus=1, cpus=1, gpu_ids=("2",)),
         ),
         ("pretrain", {"device": "cpu"}, ONE_GPU, ResourceRequest(cpus=4)),
         ("pretrain", {"device": "cpu", "cpus": 2}, ONE_GPU, ResourceRequest(cpus=2)),
         ("pretrain", {}, MachineResources(cores=("0", "1"), gpus=()), ResourceRequest(cpus=2)),
-        ("pretrain", {"share": True}, ONE_GPU, ResourceRequest()),
+        ("pretrain", {"oversubscribe": True}, ONE_GPU, ResourceRequest()),
         *(
             (stage, {}, ONE_GPU, ResourceRequest(cpus=4))
             for stage in ("merge", "export", "import", "fill-mask")
@@ -239,13 +239,13 @@ def test_a_gpu_is_one_slot_by_number_and_by_uuid(
         ResourceRequest(gpus=1), by_uuid, "mine", "b", lambda: len(told) > 0, lambda: told.append(1)
     )
     with (
-        taken(ResourceRequest(gpus=1, devices=("1",)), ONE_GPU),
+        taken(ResourceRequest(gpus=1, gpu_ids=("1",)), ONE_GPU),
         pytest.raises(KeyboardInterrupt),
         waits,
     ):
         raise AssertionError("two have it")
-    with taken(ResourceRequest(gpus=1), by_uuid) as devices:
-        assert devices == (name,)  # as CUDA was told
+    with taken(ResourceRequest(gpus=1), by_uuid) as gpu_ids:
+        assert gpu_ids == (name,)  # as CUDA was told
         assert [one.slot for one in slots.holders()] == ["gpu-1"]
 
 

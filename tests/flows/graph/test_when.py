@@ -27,7 +27,7 @@ def config(data: str, **sections: Any) -> RunConfig:
     tuned = {
         "checkpoint": "a/b",
         "data": data,
-        "when": "there",
+        "when": "available",
         "matrix": {
             "row": {
                 "sst2": {"task": "sst2"},
@@ -85,7 +85,7 @@ def test_an_evaluation_is_left_out_where_its_split_is_not_there(tmp_path: Path) 
     data = archive(tmp_path, "SST-2", "other")
     (tmp_path / "other" / "other.tsv").write_text(HEADER)
     (tmp_path / "SST-2" / "test.tsv").write_text("sentence\nfine\n")
-    found = config(data, evaluate={"when": "there", "split": "test"})
+    found = config(data, evaluate={"when": "available", "split": "test"})
     assert [name for name in found.nodes if name.startswith("evaluate")] == [
         "evaluate@sst2-1",
         "evaluate@sst2-2",
@@ -109,12 +109,14 @@ def test_a_section_can_wait_until_it_is_asked_for(tmp_path: Path) -> None:
     data = archive(tmp_path, "SST-2")
     later = {"finetune@later": {"when": "never", "epochs": 1, "matrix": {"row": {"sst2": {}}}}}
     assert "finetune@later-sst2" not in config(data, **later).nodes
-    later["finetune@later"]["when"] = "there"
+    later["finetune@later"]["when"] = "available"
     assert config(data, **later).nodes["finetune@later-sst2"].config.epochs == 1  # type: ignore[attr-defined]
 
 
 def test_faults_are_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"finetune.when \('now'\) must be always, there or never"):
+    with pytest.raises(
+        UsageError, match=r"finetune.when \('now'\) must be always, available or never"
+    ):
         RunConfig({"finetune": {"checkpoint": "a/b", "when": "now"}}, "x")
     with pytest.raises(
         UsageError, match=r"nothing of run 'x' can be made: finetune@sst2-1 and 3 more are left out"

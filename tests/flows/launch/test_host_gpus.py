@@ -28,7 +28,7 @@ TWO = MachineResources(cores=("0", "1", "2", "3"), gpus=("0", "1"))
 
 @pytest.fixture(autouse=True)
 def _two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
 
 
@@ -67,7 +67,7 @@ def test_it_takes_what_is_free_and_says_who_has_the_rest(
     with taken(1):
         first = agent_of(tmp_path / "first")
         first.acquire_gpus()
-        assert first.launch.devices == ("1",)
+        assert first.launch.gpu_ids == ("1",)
         assert {(one.slot, one.run, one.node) for one in slots.holders()} >= {
             ("gpu-1", str(tmp_path / "first"), "toy")
         }
@@ -90,7 +90,7 @@ def test_what_is_shared_on_purpose_or_needs_none_takes_none(
     with taken(2):
         one = agent_of(tmp_path / "a", **changes)
         one.acquire_gpus()
-        assert one.launch.devices == ()
+        assert one.launch.gpu_ids == ()
 
 
 class Told(Reporter):

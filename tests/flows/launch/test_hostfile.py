@@ -66,12 +66,12 @@ def test_secrets_and_settings_reach_the_hosts_but_what_is_this_ones_own() -> Non
         "NCCL_DEBUG": "INFO",
         "HOME": "/root",
         "CLOZE_EVENTS_FD": "5",
-        "CLOZE_RUNS": "r",
+        "CLOZE_RUNS_DIR": "r",
     }
     assert ssh.passed_on(there) == {
         "AWS_SECRET_ACCESS_KEY": "s",
         "NCCL_DEBUG": "INFO",
-        "CLOZE_RUNS": "r",
+        "CLOZE_RUNS_DIR": "r",
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def night(promoted: Champion | None = None, **values: Any) -> dict[str, Any]:
         "failed": {},
         "gone": [],
     }
-    return {**empty, "champion": promoted.as_json() if promoted else None, **values}
+    return {**empty, "champion": asdict(promoted) if promoted else None, **values}
 
 
 def test_the_champion_follows_from_the_lines(tmp_path: Path) -> None:
@@ -52,10 +53,7 @@ def test_the_champion_follows_from_the_lines(tmp_path: Path) -> None:
     assert [
         (change.champion.step, change.replaced.step if change.replaced else None)
         for change in journal.changes()
-    ] == [
-        (1, None),
-        (2, 1),
-    ]
+    ] == [(1, None), (2, 1)]
 
 
 def test_rollbacks_lead_further_back_each_time(tmp_path: Path) -> None:
@@ -69,10 +67,7 @@ def test_rollbacks_lead_further_back_each_time(tmp_path: Path) -> None:
     assert now.step == 1
     assert [(change.kind, change.champion.step, change.why) for change in journal.changes()][
         3:
-    ] == [
-        ("rollback", 2, "it swears"),
-        ("rollback", 1, "by hand"),
-    ]
+    ] == [("rollback", 2, "it swears"), ("rollback", 1, "by hand")]
     with pytest.raises(UsageError, match="no champion before"):
         journal.rollback("by hand", "me", 32)
     journal.append(night(champion(4)))
@@ -100,7 +95,7 @@ def test_mlflows_version_is_the_present_champions(tmp_path: Path) -> None:
     assert journal.version() == 7
     journal.append(night(champion(2)))
     assert journal.version() is None
-    journal.append({"kind": CHAMPION, "time": 2.0, "champion": champion(3).as_json()})
+    journal.append({"kind": CHAMPION, "time": 2.0, "champion": asdict(champion(3))})
     assert journal.version() is None
     assert journal.champion() == champion(3)
     journal.append({"kind": REGISTERED, "time": 2.5, "key": champion(3).key, "version": 4})
@@ -127,6 +122,6 @@ def test_nights_do_not_overlap(tmp_path: Path) -> None:
         thread.start()
         thread.join()
     assert len(refused) == 1
-    assert refused[0].startswith("a night is going on (process ")
+    assert refused[0].startswith("a nightly run is in progress (process ")
     with journal.lease():
         pass

@@ -114,7 +114,7 @@ ONE = [found("a" * 64, 10), found("a" * 64, 20, milestone=True), found("a" * 64,
 
 
 @pytest.mark.parametrize(
-    ("which", "steps"),
+    ("checkpoints", "steps"),
     [
         (("newest",), [30]),
         (("milestones",), [20]),
@@ -122,8 +122,8 @@ ONE = [found("a" * 64, 10), found("a" * 64, 20, milestone=True), found("a" * 64,
         (("all",), [30, 10, 20]),
     ],
 )
-def test_which(which: tuple[str, ...], steps: list[int]) -> None:
-    choice = choose(ONE, set(), which=which)
+def test_which_checkpoints(checkpoints: tuple[str, ...], steps: list[int]) -> None:
+    choice = choose(ONE, set(), checkpoints=checkpoints)
     assert [item.step for item in choice.chosen] == steps
     assert len(choice.passed) == 3 - len(steps)
 
@@ -143,7 +143,7 @@ def test_a_night_has_its_fill_and_the_rest_waits() -> None:
             for letter, written in (("b", 40), ("c", 50))
         ),
     ]
-    choice = choose(many, set(), which=("all",), limit=3)
+    choice = choose(many, set(), checkpoints=("all",), limit=3)
     assert [item.run for item in choice.chosen] == [
         "c",
         "b",

@@ -21,7 +21,7 @@ from cloze.flows.nightly import suite, trend
 from cloze.flows.nightly.champion import champion_path, promote, roll_back
 from cloze.flows.nightly.journal import Journal
 from cloze.flows.nightly.nightly_run import NightlyRun, nightly_run, preview
-from cloze.flows.nightly.result import clear
+from cloze.flows.nightly.result import remove_old_artifacts
 from cloze.flows.run.session import RunSession
 from cloze.flows.tracking.spool import Spool
 from tests.flows.nightly.test_journal import champion, night
@@ -30,7 +30,7 @@ from tests.flows.nightly.test_looking import training
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody is there
     monkeypatch.setattr(Spool, "start_sender", lambda spool: None)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -43,7 +43,7 @@ def never(session: RunSession) -> None:
 
 def test_without_a_checkpoint_there_is_no_work_and_it_says_so(runs: Path) -> None:
     outcome = nightly_run(suite.load(), run=never)
-    assert outcome.told == "Nothing new: no checkpoint has come"
+    assert outcome.message == "No new checkpoints"
     assert outcome.errors == {}
     assert outcome.champion is None
     assert outcome.trend is not None
@@ -74,10 +74,10 @@ def test_what_is_removed_before_it_is_held_is_no_failure(runs: Path) -> None:
     with tonight:
         assert [item.step for item in tonight.outcome.choice.chosen] == [10]  # it looks again
     shutil.rmtree(made)
-    assert nightly_run(suite.load(), run=never).told.startswith("Nothing new")
+    assert nightly_run(suite.load(), run=never).message == "No new checkpoints"
 
 
-def test_what_is_removed_while_the_suite_runs_is_told_and_no_failure(runs: Path) -> None:
+def test_a_checkpoint_removed_while_the_suite_runs_is_reported_and_no_failure(runs: Path) -> None:
     """As on a file system without locks."""
     made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
 
@@ -88,7 +88,7 @@ def test_what_is_removed_while_the_suite_runs_is_told_and_no_failure(runs: Path)
     outcome = nightly_run(suite.load(), run=run)
     assert outcome.errors == {}
     assert [item.step for item in outcome.gone] == [20]
-    assert "removed by their training" in outcome.told
+    assert "removed by their training" in outcome.message
 
 
 def test_what_fails_is_tried_again_three_nights_then_given_up(runs: Path) -> None:
@@ -100,10 +100,10 @@ def test_what_fails_is_tried_again_three_nights_then_given_up(runs: Path) -> Non
 
     for _ in range(3):
         outcome = nightly_run(suite.load(), run=run)
-        assert outcome.told == "0 of 1 new checkpoints evaluated; 1 failed"
+        assert outcome.message == "0 of 1 new checkpoints evaluated; 1 failed"
         assert outcome.errors
         assert "the disk is full" in Path(str(outcome.trend)).read_text()
-    assert nightly_run(suite.load(), run=never).told.startswith("Nothing new")
+    assert nightly_run(suite.load(), run=never).message == "No new checkpoints"
 
 
 def test_of_several_missed_nights_one_is_caught_up_with(runs: Path) -> None:
@@ -120,7 +120,7 @@ def test_of_several_missed_nights_one_is_caught_up_with(runs: Path) -> None:
     assert nightly_run(suite.load(), due=due, run=lambda session: None).errors == {}
     training(runs / "demo" / "pretrain-bbb", "b" * 64, [20])  # a training that goes on all the time
     late = nightly_run(suite.load(), due=due, run=never)
-    assert late.told == "Nothing to do: a later night has looked already"
+    assert late.message.startswith("Nothing to do")
     assert preview(suite.load())["chosen"]
 
 
@@ -128,7 +128,8 @@ def test_a_second_night_is_refused_in_a_sentence(runs: Path) -> None:
     with (
         NightlyRun(suite.load()),
         pytest.raises(
-            UsageError, match=r"a night is going on \(process \d+ on .*\); wait for its end"
+            UsageError,
+            match=r"a nightly run is in progress \(process \d+ on .*\); wait until it ends",
         ),
     ):
         nightly_run(suite.load(), run=never)
@@ -147,11 +148,11 @@ def test_a_dry_run_shows_the_graph_and_leaves_nothing(runs: Path) -> None:
     json.dumps(shown)
 
 
-def test_any_runs_config_is_a_suite_and_a_bad_one_is_told(runs: Path, tmp_path: Path) -> None:
+def test_any_runs_config_is_a_suite_and_a_bad_one_is_an_error(runs: Path, tmp_path: Path) -> None:
     assert list(suite.load("sample").sections) == ["finetune", "evaluate", "run"]
     with pytest.raises(UsageError, match="no section that reads a checkpoint"):
         suite.load("sample", {"finetune": False, "evaluate": False})
-    with pytest.raises(UsageError, match="no such time zone"):
+    with pytest.raises(UsageError, match="unknown time zone"):
         suite.load(overrides={"night": {"timezone": "Mars/Olympus"}})
     with pytest.raises(UsageError, match="wich"):
         suite.load(overrides={"night": {"wich": ["all"]}})
@@ -165,11 +166,7 @@ def test_a_task_that_reads_a_corpus_gets_the_checkpoints_own() -> None:
         overrides={},
     )
     graph = wanted.config(
-        {
-            "demo.1": suite.Candidate(
-                path="/c/checkpoints/step-00000001", made_from={"corpus": "/runs/corpus"}
-            )
-        }
+        {"demo.1": {"pretrain": "/c/checkpoints/step-00000001", "corpus": "/runs/corpus"}}
     )
     inputs = {
         name: {role: origin.path or origin.node for role, origin in node.inputs.items()}
@@ -223,7 +220,7 @@ def test_the_page_tells_of_all_and_escapes_what_it_shows(tmp_path: Path) -> None
     assert "1970-01-02 01:43" in page  # 89,000 s after the epoch, an hour east
     assert page.count("<svg") == 2  # the task, the perplexity
     assert "why 2" in page
-    assert "On 1 night there was nothing new" in page
+    assert "1 run had no new checkpoints" in page
     assert "http://www.w3.org" in page  # the SVG's names; nothing else leads out
     assert "https:" not in page.replace("https://www.w3.org", "")
 
@@ -241,15 +238,15 @@ def test_old_models_go_and_those_of_champions_stay(tmp_path: Path) -> None:
         made("finetune@demo.2.bbbbbbbb-1", 10),
         made("perplexity@demo.3.cccccccc", 30),
     )
-    (tmp_path / "_runs").mkdir()
-    assert clear(tmp_path, 20, {"demo.2.bbbbbbbb"}) == [old.name]
+    (tmp_path / "_status").mkdir()
+    assert remove_old_artifacts(tmp_path, 20, {"demo.2.bbbbbbbb"}) == [old.name]
     assert not old.exists()
     assert not (tmp_path / "finetune@demo.1.aaaaaaaa-1").is_symlink()
     assert champions.exists()
     assert new.exists()
     assert (tmp_path / "finetune@demo.2.bbbbbbbb-1").exists()
-    assert (tmp_path / "_runs").exists()
-    assert clear(tmp_path / "none", 20, ()) == []
+    assert (tmp_path / "_status").exists()
+    assert remove_old_artifacts(tmp_path / "none", 20, ()) == []
 
 
 def test_a_checkpoint_is_promoted_and_rolled_back_by_hand(runs: Path) -> None:
@@ -266,14 +263,14 @@ def test_a_checkpoint_is_promoted_and_rolled_back_by_hand(runs: Path) -> None:
     assert now.why.startswith("it reads better (")
     with pytest.raises(UsageError, match="is the champion already"):
         promote(journal, str(other), "again")
-    with pytest.raises(UsageError, match="is no complete checkpoint"):
+    with pytest.raises(UsageError, match="is not a complete checkpoint"):
         promote(journal, str(runs / "none"), "nobody")
     assert roll_back(journal, "it swears").step == 20
     assert [change.champion.step for change in journal.changes()] == [20, 5, 20]
 
 
 def test_what_was_made_of_the_champion_is_not_made_again_of_its_copy(runs: Path) -> None:
-    """Its training removes the checkpoint; the copy beside the journal has the same fingerprint."""
+    """Its training removes the checkpoint; the copy next to the journal has the same fingerprint."""
     made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [10])
     journal = Journal(runs)
     champion = promote(journal, str(made), "by hand")

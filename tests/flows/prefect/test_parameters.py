@@ -68,7 +68,14 @@ def test_what_a_form_s_schema_takes_is_what_the_config_takes() -> None:
         "global_batch": 8,
         "learning_rate": 0.5,
     }
-    filled |= {"seed": 0, "vocab_size": 900, "length": 8, "copies": 1, "workers": 1, "processes": 1}
+    filled |= {
+        "seed": 0,
+        "vocab_size": 900,
+        "length": 8,
+        "mask_copies": 1,
+        "workers": 1,
+        "processes": 1,
+    }
     found = configs.load("demo", parameters_of({"config": "demo", **filled}).overrides)
     assert {node.stage for node in found.nodes.values()} >= {"pretrain", "finetune"}
     kinds = full_run.parameters.properties
@@ -80,7 +87,7 @@ def test_what_a_form_s_schema_takes_is_what_the_config_takes() -> None:
 def test_options_without_a_launcher_that_takes_them_are_refused() -> None:
     with pytest.raises(
         UsageError,
-        match="launcher_options are given, and launcher is empty; choose slurm, kubernetes, ssh",
+        match="launcher_options are given, but launcher is empty; choose slurm, kubernetes, ssh",
     ):
         parameters_of({**EMPTY, "launcher_options": ["--partition=gpu"]})
 

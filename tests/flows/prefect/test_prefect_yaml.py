@@ -77,13 +77,13 @@ def test_a_deployment_has_known_keys_a_flow_and_its_parameters(name: str) -> Non
     [
         (
             ["corpus", "vocab", "dataset"],
-            {"vocab_size", "length", "copies", "workers"},
+            {"vocab_size", "length", "mask_copies", "workers"},
             {"steps", "launcher", "epochs"},
         ),
         (
             ["pretrain"],
             {"steps", "global_batch", "launcher", "launcher_options", "processes"},
-            {"epochs", "copies"},
+            {"epochs", "mask_copies"},
         ),
         (
             ["finetune"],

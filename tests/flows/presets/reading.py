@@ -18,7 +18,7 @@ WITHOUT_TEXT = {  # presets whose text the user brings
 OF_A_CHECKPOINT = {
     "glue",
     "grid",
-    "together",
+    "multitask",
     "transfer",
 }  # presets that begin with a checkpoint and a directory of tasks
 

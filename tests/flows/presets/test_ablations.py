@@ -11,7 +11,7 @@ def test_table_5_differs_in_its_examples_and_its_last_rows_in_the_model(load: Lo
     """Devlin et al. 2019, table 5."""
     nodes = load("ablation-table5").nodes
     data, trained = rows(nodes, "dataset"), rows(nodes, "pretrain")
-    assert {row: values(node, "pairing", "masking", "copies") for row, node in data.items()} == {
+    assert {row: values(node, "pairing", "masking", "mask_copies") for row, node in data.items()} == {
         "bert": ["nsp", "token", 10], "no-nsp": ["segment-pair", "token", 10],
         "ltr": ["segment-pair", "none", 1],
     }  # fmt: skip

@@ -43,7 +43,7 @@ def test_without_text_one_sentence_says_how_to_give_it(name: str, load: Load) ->
 def test_what_is_not_there_is_told_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Load
 ) -> None:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path))
     with pytest.raises(DataError, match=r"^finetune.checkpoint: nowhere/checkpoint does not exist"):
         plan(load("glue", "finetune.checkpoint=nowhere/checkpoint"))
     with pytest.raises(DataError, match=r"^vocab: nowhere does not exist"):

@@ -108,7 +108,7 @@ def test_pretraining(
         model = tiny(config.model)
         runs_on = "clm" in (config.objectives or ())
         pairs = None if runs_on else {"albert": "sop", "bert": "nsp"}.get(model.family)
-        changes = {"model": model, "precision": "fp32", "dynamic": False}
+        changes = {"model": model, "precision": "fp32", "dynamic_masking": False}
         config = config.model_copy(update=changes)
         take_a_step(config, {"dataset": datasets[pairs]}, tmp_path / node.name, meta)
 

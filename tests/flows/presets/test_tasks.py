@@ -67,7 +67,7 @@ def test_glue_can_go_on_from_mnli(load: Load) -> None:
 def test_the_grid_is_bert_s(load: Load) -> None:
     """Devlin et al. 2019, appendix A.3."""
     nodes = [node for node in load("grid").nodes.values() if node.stage == "finetune"]
-    assert {tuple(values(node, "learning_rate", "batch_size", "epochs")) for node in nodes} == {
+    assert {tuple(values(node, "learning_rate", "global_batch", "epochs")) for node in nodes} == {
         (rate, batch, epochs)
         for rate in (5e-5, 3e-5, 2e-5)
         for batch in (16, 32)
@@ -77,16 +77,16 @@ def test_the_grid_is_bert_s(load: Load) -> None:
 
 
 def test_together_stands_beside_each_task_alone(load: Load) -> None:
-    nodes = load("together").nodes
-    both = {name: node for name, node in nodes.items() if name.startswith("finetune@together")}
-    assert list(both) == [f"finetune@together-{seed}" for seed in (1, 2, 3)]
+    nodes = load("multitask").nodes
+    both = {name: node for name, node in nodes.items() if name.startswith("finetune@multitask")}
+    assert list(both) == [f"finetune@multitask-{seed}" for seed in (1, 2, 3)]
     alone = {
         node.values["task"]
         for name, node in nodes.items()
         if node.stage == "finetune" and name not in both
     }
     assert (
-        set(values(both["finetune@together-1"], "tasks")[0])
+        set(values(both["finetune@multitask-1"], "tasks")[0])
         == alone
         == {"mrpc", "rte", "stsb", "cola"}
     )

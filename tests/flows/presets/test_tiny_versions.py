@@ -14,7 +14,7 @@ from tests import warm
 from tests.flows.presets.reading import SOURCES
 
 TINY = [
-    "run.share=true",
+    "run.oversubscribe=true",
     "run.device=cpu",
     "run.engine=torch",
     "run.zero=0",
@@ -33,8 +33,8 @@ def run(tmp_path: Path, name: str, *settings: str, only: tuple[str, ...] = ()) -
     command = [warm.python(), "-c", warm.ENTRY, "run", name, "--no-prefect", "--json", *options]
     environment = {
         **os.environ,
-        "CLOZE_RUNS": str(tmp_path / "runs"),
-        "CLOZE_SLOTS": str(tmp_path / "slots"),
+        "CLOZE_RUNS_DIR": str(tmp_path / "runs"),
+        "CLOZE_SLOTS_DIR": str(tmp_path / "slots"),
     }
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=1200, env=environment
@@ -50,7 +50,7 @@ def run(tmp_path: Path, name: str, *settings: str, only: tuple[str, ...] = ()) -
     [
         (
             "bert-base",
-            ["vocab.size=500", "dataset.length=32", "dataset@512.length=64", "dataset.copies=1", "dataset.shards=1", "pretrain.model=bert-tiny",
+            ["vocab.size=500", "dataset.length=32", "dataset@512.length=64", "dataset.mask_copies=1", "dataset.shards=1", "pretrain.model=bert-tiny",
              "pretrain.steps=9", "pretrain@512.steps=3", "pretrain.schedule_steps=12", "pretrain.warmup_steps=2", "pretrain.global_batch=4"],
             {"pretrain": 9, "pretrain@512": 12},
         ),
@@ -63,7 +63,7 @@ def run(tmp_path: Path, name: str, *settings: str, only: tuple[str, ...] = ()) -
         ),
         (
             "decay-branches",
-            ["vocab.size=500", "dataset.length=32", "dataset.copies=1", "pretrain.steps=8", "pretrain.warmup_steps=1", "pretrain.global_batch=4",
+            ["vocab.size=500", "dataset.length=32", "dataset.mask_copies=1", "pretrain.steps=8", "pretrain.warmup_steps=1", "pretrain.global_batch=4",
              "pretrain@decay.matrix.at={4: {steps: 2}, 8: {steps: 3}}"],
             {"pretrain": 8, "pretrain@decay-4": 6, "pretrain@decay-8": 11},
         ),
@@ -85,7 +85,7 @@ def test_a_tiny_domain_adaptation_goes_three_ways(tmp_path: Path) -> None:
     small = [
         "vocab.size=500",
         "dataset.length=32",
-        "dataset.copies=1",
+        "dataset.mask_copies=1",
         "dataset.shards=1",
         "pretrain.steps=4",
         "pretrain.global_batch=4",

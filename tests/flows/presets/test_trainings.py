@@ -51,7 +51,7 @@ def test_bert_is_trained_at_128_then_at_512_under_one_schedule(
 def test_a_changed_second_phase_leaves_the_first_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Load
 ) -> None:
-    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path))
 
     def prints(*settings: str) -> dict[str, str]:
         return {step.name: step.fingerprint for step in plan(load("bert-base", *settings))}
@@ -65,7 +65,7 @@ def test_roberta_albert_and_electra_have_their_papers_numbers(load: Load) -> Non
         load(name).nodes for name in ("roberta-base", "albert-base", "electra-small")
     )
     said = ("steps", "global_batch", "learning_rate", "warmup_steps")
-    assert values(roberta["pretrain"], *said, "betas", "clip", "dynamic") == [
+    assert values(roberta["pretrain"], *said, "betas", "grad_clip", "dynamic_masking") == [
         500_000,
         8192,
         6e-4,
@@ -75,7 +75,7 @@ def test_roberta_albert_and_electra_have_their_papers_numbers(load: Load) -> Non
         True,
     ]
     assert values(roberta["vocab"], "kind", "size") == ["bpe", 50265]
-    assert values(roberta["dataset"], "pairing", "length", "copies") == ["full", 512, 1]
+    assert values(roberta["dataset"], "pairing", "length", "mask_copies") == ["full", 512, 1]
     assert values(albert["pretrain"], *said, "optimizer") == [125_000, 4096, 1.76e-3, 3125, "lamb"]
     assert values(albert["dataset"], "pairing", "masking", "length") == ["sop", "n-gram", 512]
     assert albert["pretrain"].config.model.family == "albert"  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ def test_deberta_spanbert_and_the_larger_ones_have_their_papers_numbers(load: Lo
         "betas",
         "eps",
         "weight_decay",
-        "dynamic",
+        "dynamic_masking",
     )
     assert values(deberta["pretrain"], *said) == [
         1_000_000,
@@ -113,7 +113,7 @@ def test_deberta_spanbert_and_the_larger_ones_have_their_papers_numbers(load: Lo
         True,
     ]
     assert deberta["pretrain"].config.model.pretraining == "rtd"  # type: ignore[attr-defined]
-    assert values(deberta["dataset"], "pairing", "length", "mask_share", "budget") == [
+    assert values(deberta["dataset"], "pairing", "length", "mask_share", "mask_rounding") == [
         "full",
         512,
         1.0,
@@ -184,7 +184,7 @@ def test_modernbert_goes_through_three_phases_of_as_many_tokens_a_step(load: Loa
     ]
     for node in phases:
         optimizer, rate, decay, clip = values(
-            node, "optimizer", "learning_rate", "weight_decay", "clip"
+            node, "optimizer", "learning_rate", "weight_decay", "grad_clip"
         )
         assert (optimizer, clip) == ("stable-adamw", 0)
         assert [*dropouts(node), node.config.model.output_dropout] == [0.0, 0.0, 0.1]  # type: ignore[attr-defined]

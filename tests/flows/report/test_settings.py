@@ -40,13 +40,13 @@ def test_the_best_setting_is_the_one_of_the_best_mean_over_seeds() -> None:
     scores = {("5e-5", 16): (0.5, 0.9), ("5e-5", 32): (0.75, 0.77), ("2e-5", 16): (0.6, 0.6)}
     nodes = [
         node(f"finetune@mrpc-{rate}-{batch}-{seed}", "mrpc", {"f1": value, "accuracy": 0.1},
-        task="mrpc", learning_rate=rate, batch_size=batch, seed=seed)
+        task="mrpc", learning_rate=rate, global_batch=batch, seed=seed)
         for (rate, batch), values in scores.items()
         for seed, value in enumerate(values)
     ]  # fmt: skip
     (told,) = best_settings(nodes)
     assert told.title == "Settings of mrpc, f1 on dev"
-    assert told.columns == ("learning_rate", "batch_size", "mean", "deviation", "best", "n")
+    assert told.columns == ("learning_rate", "global_batch", "mean", "deviation", "best", "n")
     assert [row[:3] for row in told.rows] == [
         ("5e-5", "32", "0.7600"),
         ("5e-5", "16", "0.7000"),
@@ -57,7 +57,7 @@ def test_the_best_setting_is_the_one_of_the_best_mean_over_seeds() -> None:
     table = told.as_json()
     assert (
         best_setting([table])
-        == "mrpc, f1 on dev: best with learning_rate 5e-5, batch_size 32, mean 0.7600 of 2"
+        == "mrpc, f1 on dev: best with learning_rate 5e-5, global_batch 32, mean 0.7600 of 2"
     )
     assert best_setting([table, table]) is None  # of two tasks
     summary = {
@@ -97,8 +97,8 @@ def test_several_tasks_at_once_stand_beside_each_alone() -> None:
         for seed in (1, 2)
     ]
     both = node(
-        "finetune@together-1",
-        "together",
+        "finetune@multitask-1",
+        "multitask",
         {"mean": 0.7, "own_accuracy": 0.75},
         {"tasks": {"own": {"task": "rte"}}},
         seed=1,

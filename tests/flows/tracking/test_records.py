@@ -168,7 +168,7 @@ def test_no_planted_secret_is_spooled(
         for path in files
         if re.search("hunter2|correct-horse", path.read_text(errors="replace"))
     ] == []
-    private = [path for path in files if path.parent.name == "_runs" or path.suffix == ".jsonl"]
+    private = [path for path in files if path.parent.name == "_status" or path.suffix == ".jsonl"]
     assert len(private) == 2
     assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
 

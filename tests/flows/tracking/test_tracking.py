@@ -138,10 +138,7 @@ def test_a_refused_record_is_set_aside_and_the_rest_arrives(tmp_path: Path, uri:
         record.get("metrics", record.get("params"))[0][0]
         for record in records
         if "metrics" in record
-    ] == [
-        "bad\nname",
-        "loss",
-    ]
+    ] == ["bad\nname", "loss"]
 
 
 def test_a_deleted_experiment_comes_back(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def write_run(runs: Path, name: str, **values: Any) -> None:
     """Write the record of a run."""
     artifact = runs / name / "pretrain-0123456789ab"
-    (runs / name / "_runs").mkdir(parents=True, exist_ok=True)
+    (runs / name / "_status").mkdir(parents=True, exist_ok=True)
     nodes = {
         "dataset": {"stage": "dataset", "state": "finished", "after": [],
         "artifact": str(runs / name / "d"), "why": ""},
@@ -87,7 +88,7 @@ def write_run(runs: Path, name: str, **values: Any) -> None:
         "started": time.time() - 60, "ended": time.time(),
         "error": None, "parameters": {}, "config": {}, "prefect": None, "nodes": nodes, **values,
     }  # fmt: skip
-    (runs / name / "_runs" / "1.json").write_text(json.dumps(record))
+    (runs / name / "_status" / "1.json").write_text(json.dumps(record))
 
 
 def crown(runs: Path, **values: Any) -> None:
@@ -95,9 +96,7 @@ def crown(runs: Path, **values: Any) -> None:
     champion = Champion(
         **{"key": "k", "checkpoint": "/c", "run": "going", "step": 8000, "since": 1.7e9, **values}
     )
-    Journal(runs).append(
-        {"kind": "night", "seen": [], "failed": {}, "champion": champion.as_json()}
-    )
+    Journal(runs).append({"kind": "night", "seen": [], "failed": {}, "champion": asdict(champion)})
 
 
 def test_a_run_with_its_nodes_that_run_or_wait_for_a_slot(site: Site) -> None:
@@ -172,9 +171,9 @@ def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
 def test_no_file_is_served(site: Site) -> None:
     write_run(site.runs, "closed")
     for path in (
-        "/files/closed/_runs/1.json",
-        "/closed/_runs/1.json",
-        "/../runs/closed/_runs/1.json",
+        "/files/closed/_status/1.json",
+        "/closed/_status/1.json",
+        "/../runs/closed/_status/1.json",
         "/runs/closed",
     ):
         assert site.get(path)[0] == 404

@@ -39,8 +39,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def test_fresh_masks_are_what_more_copies_would_hold(
     inputs: tuple[str, str], tmp_path: Path, settings: dict[str, object]
 ) -> None:
-    few = make(*inputs, tmp_path / "few", **{**settings, "copies": 2})
-    many = make(*inputs, tmp_path / "many", **{**settings, "copies": 6})
+    few = make(*inputs, tmp_path / "few", **{**settings, "mask_copies": 2})
+    many = make(*inputs, tmp_path / "many", **{**settings, "mask_copies": 6})
     stored, fresh = ShardedRows(many.artifact), training_shards(few.artifact, dynamic=True)
     assert len(stored) == len(fresh)
     numbers = np.random.default_rng(0).permutation(len(stored))
@@ -65,7 +65,7 @@ def test_fresh_masks_have_the_stored_ones_distribution(
     """Over 40 epochs: the rate, 80/10/10, every position of a row, and Jaccard of two epochs near
     .081 (Reference, section 1).
     """
-    shards = training_shards(make(*inputs, tmp_path / "few", copies=1).artifact, dynamic=True)
+    shards = training_shards(make(*inputs, tmp_path / "few", mask_copies=1).artifact, dynamic=True)
     assert shards.info is not None
     numbers = np.arange(len(shards))
     masked = kept = total = tokens = 0
@@ -91,7 +91,7 @@ def test_fresh_masks_have_the_stored_ones_distribution(
 
 
 def test_a_dynamic_order_goes_on_with_new_copies(inputs: tuple[str, str], tmp_path: Path) -> None:
-    shards = training_shards(make(*inputs, tmp_path / "few", copies=2).artifact, dynamic=True)
+    shards = training_shards(make(*inputs, tmp_path / "few", mask_copies=2).artifact, dynamic=True)
     order = make_sampler(shards, seed=5, dynamic=True, global_batch=4)
     count = len(shards)
     for epoch in (0, 1, 2, 9):
@@ -151,7 +151,7 @@ def test_packed_rows_bring_where_their_sequences_start(
 def test_left_to_right_rows_have_nothing_to_predict(
     inputs: tuple[str, str], tmp_path: Path
 ) -> None:
-    made = make(*inputs, tmp_path / "lm", recipe="lm", copies=1)
+    made = make(*inputs, tmp_path / "lm", recipe="lm", mask_copies=1)
     for dynamic in (False, True):
         shards = training_shards(made.artifact, dynamic)
         numbers = np.arange(len(shards))

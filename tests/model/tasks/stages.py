@@ -18,7 +18,7 @@ from cloze.model.tasks.finetune.stage import FinetuneConfig
 
 DEFAULTS = {
     "epochs": 8,
-    "batch_size": 16,
+    "global_batch": 16,
     "learning_rate": 3e-3,
     "max_length": 32,
     "precision": "fp32",

@@ -154,7 +154,7 @@ def test_a_patient_training_that_is_stopped_ends_alike(
 
 def test_the_best_can_be_kept_without_patience_and_the_last_with_it() -> None:
     assert [
-        FinetuneConfig(keep=keep, patience=patience).keeps_best
+        FinetuneConfig(select_checkpoint=keep, patience=patience).keeps_best
         for keep, patience in [
             (None, None),
             ("best", None),
@@ -245,17 +245,17 @@ def test_an_evaluation_s_data_is_its_split_s_file(tmp_path: Path) -> None:
     )
 
 
-def test_what_does_not_go_together_is_told() -> None:
+def test_what_does_not_go_multitask_is_told() -> None:
     with pytest.raises(ValueError, match="tasks names several, task is sst2"):
         FinetuneConfig(tasks={"rte": {}})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="task together needs tasks"):
-        FinetuneConfig(task="together")
+    with pytest.raises(ValueError, match="task multitask needs tasks"):
+        FinetuneConfig(task="multitask")
     with pytest.raises(ValueError, match="tasks.package cannot be one of several"):
-        FinetuneConfig(task="together", tasks={"package": {}})  # type: ignore[dict-item]
+        FinetuneConfig(task="multitask", tasks={"package": {}})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="unknown task 'nonsense'"):
-        FinetuneConfig(task="together", tasks={"nonsense": {}})  # type: ignore[dict-item]
+        FinetuneConfig(task="multitask", tasks={"nonsense": {}})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="frozen .last. is for one task"):
-        FinetuneConfig(task="together", tasks={"rte": {}}, frozen="last")  # type: ignore[dict-item]
+        FinetuneConfig(task="multitask", tasks={"rte": {}}, frozen="last")  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
@@ -277,7 +277,7 @@ def test_estimates_read_the_task_s_own_files(tmp_path: Path) -> None:
         for task, folder in (("rte", "RTE"), ("mnli", "MNLI"))
     }
     assert tokens(FinetuneConfig(task="rte", data=str(data)), "train") == sizes["rte"]
-    both = {"task": "together", "tasks": {"rte": {}, "mnli": {}}, "data": str(data)}
+    both = {"task": "multitask", "tasks": {"rte": {}, "mnli": {}}, "data": str(data)}
     assert tokens(FinetuneConfig.model_validate(both), "train") == sum(sizes.values())
     size = (data / "MNLI" / "test_mismatched.tsv").stat().st_size
     assert tokens(EvaluateConfig(task="mnli", data=str(data)), "test_mismatched") == size

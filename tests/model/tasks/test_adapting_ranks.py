@@ -20,13 +20,13 @@ from tests.model.tasks.stages import settings
 pytestmark = pytest.mark.usefixtures("warm")
 
 CONFIG: dict[str, Any] = {
-    "task": "together",
+    "task": "multitask",
     "tasks": {"rte": {}, "mrpc": {}},
-    "sampling": 0.5,
+    "task_sampling_power": 0.5,
     "layer_decay": 0.8,
     "epochs": 6,
     "patience": 1,
-    "batch_size": 6,
+    "global_batch": 6,
     "learning_rate": 3e-3,
     "baselines": False,
 }

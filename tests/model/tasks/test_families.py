@@ -50,7 +50,7 @@ def finetune(path: str, sentiment: Path, out: Path, **values: Any) -> Any:
     config = FinetuneConfig(
         data=str(sentiment),
         epochs=15,
-        batch_size=16,
+        global_batch=16,
         learning_rate=3e-3,
         max_length=24,
         precision="fp32",

@@ -44,7 +44,7 @@ def command(pretrained: str, data: Path, out: Path) -> list[str]:
             "--data",
             str(data),
         ),
-        *("--out", str(out), "--epochs", "7", "--batch-size", "16", "--learning-rate", "1e-3"),
+        *("--out", str(out), "--epochs", "7", "--global-batch", "16", "--learning-rate", "1e-3"),
         *("--device", "cpu", "--checkpoint-every", str(EVERY)),
         *("--set=max_length=32", "--set=precision=fp32", "--set=baselines=false"),
     ]
@@ -122,7 +122,7 @@ def test_two_ranks_learn_what_one_learns(still: str, sentiment: Path, tmp_path: 
     for split, count in (("train", 100), ("dev", 70)):
         rows = (sentiment / f"{split}.tsv").read_text().splitlines()[: 1 + count]
         (data / f"{split}.tsv").write_text("\n".join(rows) + "\n")
-    config = settings(data, epochs=2, batch_size=11, baselines=False)
+    config = settings(data, epochs=2, global_batch=11, baselines=False)
     found = {}
     for name, ranks in (
         ("one", {"processes": 1}),

@@ -205,7 +205,7 @@ def test_a_tuned_encoder_finds_passages_and_evaluates_as_it_was_tuned(
         tmp_path,
         task="retrieval",
         epochs=6,
-        batch_size=32,
+        global_batch=32,
         options={"pooling": "mean", "group": 16},
     )
     result = finetune(config, pretrained, tmp_path / "out")

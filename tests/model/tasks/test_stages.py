@@ -204,7 +204,9 @@ def test_mistakes_are_told_in_one_sentence(tuned, pretrained, sentiment, tmp_pat
     with pytest.raises(DataError):
         finetune(settings(sentiment), str(sentiment), tmp_path / "e")
     with pytest.raises(ClozeError, match=r"steps in a row .* lower learning_rate \(1e\+30\)"):
-        finetune(settings(sentiment, learning_rate=1e30, clip=1e30), pretrained, tmp_path / "f")
+        finetune(
+            settings(sentiment, learning_rate=1e30, grad_clip=1e30), pretrained, tmp_path / "f"
+        )
     assert not any(artifact.is_artifact(str(tmp_path / name)) for name in "abcdef")
 
 

@@ -213,10 +213,10 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
         schedule=Schedule(),
         seed=1,
         precision=scoring.precision,
-        reduce=case.reduce,  # type: ignore[arg-type]
+        grad_reduce_dtype=case.reduce,  # type: ignore[arg-type]
         optimizer=case.optimizer,
         eps=EPSILON,
-        clip=CLIP,
+        grad_clip=CLIP,
         weight_decay=0.1,
     )
     source = DatasetSource(

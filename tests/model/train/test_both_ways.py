@@ -421,7 +421,7 @@ def test_two_ways_are_one_training_on_any_ranks(dataset: str, tmp_path: Path) ->
         global_batch=5,
         objectives=("clm", "mntp"),
         causal_share=0.4,
-        clip=100.0,
+        grad_clip=100.0,
         log_every=1,
         model=STILL,
     )

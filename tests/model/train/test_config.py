@@ -95,7 +95,12 @@ def test_looking_more_often_is_the_same_artifact() -> None:
         assert STAGE.fingerprint(config.model_copy(update={name: value}), {}) == STAGE.fingerprint(
             config, {}
         )
-    for name, value in {"seed": 3, "heldout_rows": 7, "clip": 2.0, "precision": "fp32"}.items():
+    for name, value in {
+        "seed": 3,
+        "heldout_rows": 7,
+        "grad_clip": 2.0,
+        "precision": "fp32",
+    }.items():
         assert STAGE.fingerprint(config.model_copy(update={name: value}), {}) != STAGE.fingerprint(
             config, {}
         )

@@ -117,7 +117,9 @@ def test_every_engine_averages_alike_and_goes_on_from_any_other(
     """ZeRO 1 to 3 average each rank's part; half-way another engine on another number of ranks
     takes over.
     """
-    settings = config(steps=4, log_every=1, ema=DECAY, clip=100.0, model=STILL, milestones=(2,))
+    settings = config(
+        steps=4, log_every=1, ema=DECAY, grad_clip=100.0, model=STILL, milestones=(2,)
+    )
     here(settings, dataset, tmp_path / "one", micro_batch=8)
     here(settings, dataset, tmp_path / "one-then-3", micro_batch=8, stop_at=2)
     stages = [
@@ -209,7 +211,12 @@ def test_its_memory_is_counted() -> None:
 
 def test_weights_that_travel_in_bf16_are_averaged_in_fp32(dataset: str, tmp_path: Path) -> None:
     settings = config(
-        steps=3, log_every=1, ema=DECAY, precision="bf16", reduce="bf16", milestones=(1, 2)
+        steps=3,
+        log_every=1,
+        ema=DECAY,
+        precision="bf16",
+        grad_reduce_dtype="bf16",
+        milestones=(1, 2),
     )
     here(settings, dataset, tmp_path / "run")
     here(settings, dataset, tmp_path / "halves", stop_at=2)

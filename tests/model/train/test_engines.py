@@ -147,8 +147,8 @@ def test_deepspeed_s_config_says_what_ours_says(device: str, reduce: Any) -> Non
         schedule=Schedule(),
         seed=1,
         precision="bf16",
-        reduce=reduce,
-        clip=0.5,
+        grad_reduce_dtype=reduce,
+        grad_clip=0.5,
     )
     found = ds_config(recipe, EngineConfig("deepspeed", 2, offload=device == "cuda"), 4, 3, device)
     assert (found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]) == (4, 3)

@@ -75,7 +75,9 @@ def test_a_gradient_that_is_not_finite_at_the_least_scale_is_an_alarm(
 ) -> None:
     dataset = write_dataset(tmp_path / "data")
     monkeypatch.setattr(loss_scale, "FIRST", 1.0)
-    wild = config(**{**SETTINGS, "steps": 30, "clip": 0, "warmup_steps": 0}, learning_rate=1e38)
+    wild = config(
+        **{**SETTINGS, "steps": 30, "grad_clip": 0, "warmup_steps": 0}, learning_rate=1e38
+    )
     with pytest.raises(ClozeError, match="3 steps in a row up to step"):
         here(wild, dataset, tmp_path / "run", micro_batch=4)
 

@@ -128,8 +128,8 @@ def test_how_it_is_cut_changes_nothing(dataset: str, tmp_path: Path) -> None:
             r"batch_ramp_steps \(80\) is more than steps \(9\)",
         ),
         (
-            {"final_mask_rate": 0.1, "budget": "5m"},
-            "final_mask_rate goes by steps, and budget says how long",
+            {"final_mask_rate": 0.1, "max_time": "5m"},
+            "final_mask_rate goes by steps, and max_time says how long",
         ),
     ],
 )

@@ -81,7 +81,7 @@ def test_the_figures_are_those_of_the_step(dataset: str, tmp_path: Path) -> None
         schedule="constant",
         log_every=1,
         model=model,
-        clip=0.05,
+        grad_clip=0.05,
         heldout_rows=0,
         milestones=(1,),
     )
@@ -131,7 +131,7 @@ def test_the_figures_are_those_of_the_step(dataset: str, tmp_path: Path) -> None
 def test_all_engines_see_the_same(dataset: str, tmp_path: Path) -> None:
     """Two ranks hold whole parameters, or pieces of flattened ones; a long step is clipped."""
     settings = config(
-        steps=4, log_every=2, model={**STILL, "num_hidden_layers": 3}, clip=0.1, heldout_rows=0
+        steps=4, log_every=2, model={**STILL, "num_hidden_layers": 3}, grad_clip=0.1, heldout_rows=0
     )
     names = ["-".join(map(str, how.values())) for how in ENGINES]
     jobs = [

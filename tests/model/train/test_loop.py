@@ -270,11 +270,11 @@ def test_too_many_skips_in_a_row_end_the_run(
 
 def test_clipping_bounds_the_update(dataset: str, tmp_path: Path) -> None:
     """The first moment after one step is (1 - beta1) of the gradient, whose norm is at
-    most `clip`.
+    most `grad_clip`.
     """
     norms = {}
     for clip in (0.0, 1e-3):
-        run = here(config(steps=1, clip=clip), dataset, tmp_path / str(clip))
+        run = here(config(steps=1, grad_clip=clip), dataset, tmp_path / str(clip))
         moments = read_tensors(str(run.checkpoint / "training" / "optimizer.safetensors"))
         gradient = torch.cat(
             [

@@ -105,7 +105,7 @@ def test_rows_tokens_and_epochs_of_each_are_counted(data: dict[str, str], straig
 
 def test_two_ranks_train_on_the_rows_of_one(data: dict[str, str], tmp_path: Path) -> None:
     settings = config(
-        steps=3, log_every=1, clip=100.0, model=STILL, mixture={"wiki": 2, "books": 1}
+        steps=3, log_every=1, grad_clip=100.0, model=STILL, mixture={"wiki": 2, "books": 1}
     )
     both = some(data, "wiki", "books")
     here(settings, both, tmp_path / "one", micro_batch=8)

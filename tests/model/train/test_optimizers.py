@@ -354,7 +354,7 @@ def test_lambs_rate_is_its_paper_s_and_higher_in_fewer_steps() -> None:
         for length in (
             {"steps": samples // batch},
             {"steps": 9, "schedule_steps": samples // batch},
-            {"budget": "10m"},
+            {"max_time": "10m"},
         ):
             assert rate(global_batch=batch, **length) == pytest.approx(
                 5e-3 * (batch / 32_768) ** 0.5

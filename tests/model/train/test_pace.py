@@ -107,7 +107,7 @@ def test_the_course_of_a_budget_begins_when_its_steps_are_known_and_follows_them
 def test_a_budget_that_starting_takes_up_is_refused_or_has_one_step() -> None:
     over = TimeBudget(seconds=100.0, cold=1, closing=lambda step: 10.0, clock=lambda: 120.0)
     with pytest.raises(
-        UsageError, match=r"budget \(100s\) was over .*: starting took 120.0 s; use 360s or more"
+        UsageError, match=r"max_time \(100s\) was over .*: starting took 120.0 s; use 360s or more"
     ):
         over.check_feasible()
     nearly = TimeBudget(seconds=100.0, cold=1, closing=lambda step: 10.0, clock=lambda: 95.0)
@@ -133,7 +133,7 @@ def test_tokens_are_counted(dataset: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
-    settings = config(steps=None, budget="12s", schedule="wsd", global_batch=8, heldout_rows=16)
+    settings = config(steps=None, max_time="12s", schedule="wsd", global_batch=8, heldout_rows=16)
     (process,), log = worker(job(settings, dataset, tmp_path / "run", threads=1))
     began = time.monotonic()
     assert process.wait(120) == 0, log.read_text()
@@ -159,7 +159,7 @@ def test_a_budget_that_was_killed_repeats_its_steps(dataset: str, tmp_path: Path
     """On two ranks: the steps after the checkpoint are made again, to the last digit, up to the
     number that was fixed before.
     """
-    settings = config(steps=None, budget="12s", global_batch=4, heldout_rows=8, log_every=1)
+    settings = config(steps=None, max_time="12s", global_batch=4, heldout_rows=8, log_every=1)
     work = job(settings, dataset, tmp_path / "run", checkpoint_every=10)
     metrics = tmp_path / "run" / "metrics.jsonl"
     processes, log = worker(work, 2)

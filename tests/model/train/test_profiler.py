@@ -1,4 +1,4 @@
-"""`--profile`: a trace and a table, and the same weights."""
+"""`--profile-steps`: a trace and a table, and the same weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_profile_tells_of_its_steps_and_changes_none(dataset: str, tmp_path: Path) -> None:
     settings = config(steps=10, heldout_rows=0)
-    run = here(settings, dataset, tmp_path / "run", profile=3)
+    run = here(settings, dataset, tmp_path / "run", profile_steps=3)
     assert "profiled 3 steps from step 6 on" in run.said("note")
     directory = tmp_path / "run" / "_logs" / "profile"
     table = (directory / "operations.txt").read_text()
@@ -44,5 +44,5 @@ def test_a_profile_tells_of_its_steps_and_changes_none(dataset: str, tmp_path: P
 def test_a_training_that_ends_first_says_so(
     dataset: str, tmp_path: Path, steps: int, told: str
 ) -> None:
-    run = here(config(steps=steps, heldout_rows=0), dataset, tmp_path / "run", profile=50)
+    run = here(config(steps=steps, heldout_rows=0), dataset, tmp_path / "run", profile_steps=50)
     assert told in run.said("note")

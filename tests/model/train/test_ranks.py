@@ -15,8 +15,8 @@ from cloze.model.tensors import LazyTensors
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here, job, run_all
 
-SPLIT = config(steps=2, clip=100.0, model=STILL)
-UNEVEN = config(steps=2, global_batch=5, clip=100.0, model=STILL)
+SPLIT = config(steps=2, grad_clip=100.0, model=STILL)
+UNEVEN = config(steps=2, global_batch=5, grad_clip=100.0, model=STILL)
 ODD = config(steps=5, log_every=3, evaluate_every=5)  # dropout on
 
 
@@ -134,6 +134,6 @@ def test_the_number_of_ranks_may_change_at_any_step(runs: Runs, name: str) -> No
 
 
 def test_a_run_that_diverges_ends_on_all_ranks(runs: Runs) -> None:
-    wild = config(steps=30, learning_rate=1e38, warmup_steps=0, max_skipped=3, clip=0)
+    wild = config(steps=30, learning_rate=1e38, warmup_steps=0, max_skipped=3, grad_clip=0)
     with pytest.raises(AssertionError, match="3 steps in a row up to step"):
         run_all([job(wild, runs.dataset, runs.root / "wild", micro_batch=2, zero=1)], 2)

@@ -1,4 +1,4 @@
-"""`--reduce bf16`: gradients travel in half the bytes, what is trained and saved is fp32, and one
+"""`--grad-reduce-dtype bf16`: gradients travel in half the bytes, what is trained and saved is fp32, and one
 process learns the same to the bit.
 """
 
@@ -26,7 +26,9 @@ SETTINGS = {"precision": "bf16", "steps": 6}
 def test_one_process_trains_to_the_same_bits(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data")
     usual = here(config(**SETTINGS), dataset, tmp_path / "usual", micro_batch=4)
-    found = here(config(**SETTINGS, reduce="bf16"), dataset, tmp_path / "found", micro_batch=4)
+    found = here(
+        config(**SETTINGS, grad_reduce_dtype="bf16"), dataset, tmp_path / "found", micro_batch=4
+    )
     mine, theirs = digests(found.checkpoint), digests(usual.checkpoint)
     for file in ("model.safetensors", "training/optimizer.safetensors"):
         assert mine[file] == theirs[file]
@@ -36,8 +38,16 @@ def test_one_process_trains_to_the_same_bits(tmp_path: Path) -> None:
         .dtype
         == torch.float32
     )
-    here(config(**SETTINGS, reduce="bf16"), dataset, tmp_path / "halves", micro_batch=4, stop_at=3)
-    resumed = here(config(**SETTINGS, reduce="bf16"), dataset, tmp_path / "halves", micro_batch=4)
+    here(
+        config(**SETTINGS, grad_reduce_dtype="bf16"),
+        dataset,
+        tmp_path / "halves",
+        micro_batch=4,
+        stop_at=3,
+    )
+    resumed = here(
+        config(**SETTINGS, grad_reduce_dtype="bf16"), dataset, tmp_path / "halves", micro_batch=4
+    )
     assert digests(resumed.checkpoint) == mine
 
 
@@ -46,11 +56,17 @@ def test_one_process_trains_to_the_same_bits(tmp_path: Path) -> None:
 def test_every_stage_and_number_of_ranks_goes_on(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", vocab_size=67)
     values = {"precision": "bf16", "steps": 60, "log_every": 10, "evaluate_every": 60}
-    here(config(**values, reduce="bf16"), dataset, tmp_path / "changing", micro_batch=2, stop_at=30)
+    here(
+        config(**values, grad_reduce_dtype="bf16"),
+        dataset,
+        tmp_path / "changing",
+        micro_batch=2,
+        stop_at=30,
+    )
 
     def run(name: str, stage: int, reduce: str = "bf16") -> Job:
         return job(
-            config(**values, reduce=reduce),
+            config(**values, grad_reduce_dtype=reduce),
             dataset,
             tmp_path / name,
             zero=stage,
@@ -100,9 +116,9 @@ def test_gradients_that_were_not_computed_in_bf16_do_not_travel_in_it(tmp_path: 
     dataset = write_dataset(tmp_path / "data")
     with pytest.raises(
         UsageError,
-        match=r"reduce \(bf16\) is for gradients that are computed in bf16, precision is fp32",
+        match=r"grad_reduce_dtype \(bf16\) requires precision bf16, and precision is fp32",
     ):
-        here(config(reduce="bf16"), dataset, tmp_path / "run")
+        here(config(grad_reduce_dtype="bf16"), dataset, tmp_path / "run")
 
 
 def test_the_forward_pass_is_autocast_s_own() -> None:

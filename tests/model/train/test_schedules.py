@@ -99,7 +99,7 @@ def test_the_warm_up_is_a_share_of_what_it_is_counted_in() -> None:
 )
 def test_lengths_of_time(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
-    assert PretrainConfig(budget=text).seconds == seconds
+    assert PretrainConfig(max_time=text).seconds == seconds
 
 
 @pytest.mark.parametrize("text", ["", "10", "ten minutes", "5d", "m", "-3s", "1m1h"])
@@ -111,13 +111,13 @@ def test_other_texts_are_no_lengths_of_time(text: str) -> None:
     ("values", "sentence"),
     [
         ({"schedule": "wds"}, "did you mean 'wsd'?"),
-        ({"steps": 3, "budget": "10m"}, "steps and budget exclude each other"),
-        ({"tokens": 3, "budget": "10m"}, "tokens and budget exclude each other"),
-        ({"budget": "soon"}, "write it as 90s, 10m or 1h30m"),
-        ({"budget": 0}, "write it as 90s, 10m or 1h30m"),
+        ({"steps": 3, "max_time": "10m"}, "steps and max_time exclude each other"),
+        ({"tokens": 3, "max_time": "10m"}, "tokens and max_time exclude each other"),
+        ({"max_time": "soon"}, "write it as 90s, 10m or 1h30m"),
+        ({"max_time": 0}, "write it as 90s, 10m or 1h30m"),
         (
-            {"budget": "10m", "warmup_steps": 5},
-            "warmup_steps goes by steps, and budget says how long to train; use warmup_share",
+            {"max_time": "10m", "warmup_steps": 5},
+            "warmup_steps goes by steps, and max_time says how long to train; use warmup_share",
         ),
         (
             {"tokens": 100, "schedule_steps": 5},

@@ -229,7 +229,7 @@ def test_the_command_takes_all_settings_from_the_old_dataset(
     for refused in (
         ["--recipe", "roberta"],
         ["--tokenizer", "x"],
-        ["--set", "copies=3"],
+        ["--set", "mask_copies=3"],
         ["--length-bins", "4"],
     ):
         assert main([*command[:-2], str(place / "no"), *refused]) == 2

@@ -41,7 +41,7 @@ def test_recipe_fills_the_config():
         ({"pairing": "spo"}, "unknown pairing"),
         ({"masking": "tokens"}, "did you mean 'token'"),
         ({"id_type": "uint8"}, "should be 'auto', 'uint16' or 'uint32'"),
-        ({"copies": 0}, "dataset.copies"),
+        ({"mask_copies": 0}, "dataset.mask_copies"),
         ({"mask_share": 0.9, "random_share": 0.2}, "above|more than"),
         ({"lenght": 128}, "did you mean 'length'"),
     ],
@@ -63,7 +63,7 @@ def test_bad_settings_of_the_stage(settings, says):
             {"masking": "span", "mask_rate": 0.7},
             r"mask_rate \(0.7\) is more than masking span can choose in every row; use 0.5 or less",
         ),
-        ({"recipe": "lm", "copies": 10}, r"copies \(10\) are all alike"),
+        ({"recipe": "lm", "mask_copies": 10}, r"mask_copies \(10\) has no effect"),
     ],
 )
 def test_warnings(settings, says):
@@ -74,7 +74,7 @@ def test_warnings(settings, says):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"budget": "bret"}, "unknown budget; did you mean 'bert'"),
+        ({"mask_rounding": "bret"}, "unknown mask_rounding; did you mean 'bert'"),
         ({"random_from": "corpse"}, "unknown random_from; did you mean 'corpus'"),
         ({"packing": "bestfit"}, "unknown packing; did you mean 'best-fit'"),
         ({"recipe": "roberta-docs"}, "unknown recipe; did you mean 'roberta-doc'"),
@@ -96,7 +96,7 @@ def test_recipes_can_be_mixed():
     config = ExampleConfig(
         recipe="spanbert", pairing="sop", mask_rate=0.4, random_from="vocabulary", length=64
     )
-    assert (config.pairing, config.masking, config.budget, config.max_predictions) == (
+    assert (config.pairing, config.masking, config.mask_rounding, config.max_predictions) == (
         "sop",
         "span",
         "ceil",

@@ -62,7 +62,7 @@ def examples(
         documents,
         block,
         sample_masks(
-            block.with_keys(config.seed), config.mask_config(), table, range(config.copies)
+            block.with_keys(config.seed), config.mask_config(), table, range(config.mask_copies)
         ),
     )
 
@@ -181,7 +181,7 @@ def test_by_hand(small, recipe):
     raised.
     """
     length, expected = BY_HAND[recipe]
-    config = ExampleConfig(recipe=recipe, length=length, seed=3, short_seq_prob=0, copies=1)
+    config = ExampleConfig(recipe=recipe, length=length, seed=3, short_seq_prob=0, mask_copies=1)
     _, block, masks = examples(STORY, small, config)
     assert shown(block, masks, 1, small) == expected
 
@@ -211,7 +211,7 @@ VALUES = {
     "packed": ("packed", "token", 0.3, "bert", 0.8, 0.1, "pieces", 0.0, 10, 39, 155),
 }
 NAMES = (
-    "pairing masking mask_rate budget mask_share random_share random_from short_seq_prob copies"
+    "pairing masking mask_rate mask_rounding mask_share random_share random_from short_seq_prob mask_copies"
 ).split()
 
 
@@ -273,7 +273,7 @@ def test_every_recipe_takes_every_tokenizer(make, recipe):
     text = [sentences for _, sentences in made_documents(8, 12)]
     tokenizer = make([sentence for sentences in text for sentence in sentences])
     special = tokenizer.special
-    config = ExampleConfig(recipe=recipe, length=64, copies=2)
+    config = ExampleConfig(recipe=recipe, length=64, mask_copies=2)
     documents, block, masks = examples(text, tokenizer, config)
     assert block.lengths.max() <= 64
     starts = block.input_ids[block.offsets[:-1]]

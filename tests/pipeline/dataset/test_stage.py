@@ -226,7 +226,7 @@ def test_killed_and_run_again(made, vocab, corpus, tmp_path, when):
 
 
 def test_copies_extend_each_other_and_touch_nothing_else(made, corpus, vocab, tmp_path):
-    more = make(corpus, vocab, tmp_path, copies=5)
+    more = make(corpus, vocab, tmp_path, mask_copies=5)
     for few, many in zip(tables(made), tables(more), strict=True):
         for name in ("input_ids", "segment_start", "pair_label", "source"):
             assert few[name] == many[name]

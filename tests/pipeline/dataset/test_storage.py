@@ -47,13 +47,17 @@ def packed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> BuildResult:
     return make(
-        corpus, vocab, tmp_path_factory.mktemp(request.param), compression=request.param, copies=10
+        corpus,
+        vocab,
+        tmp_path_factory.mktemp(request.param),
+        compression=request.param,
+        mask_copies=10,
     )
 
 
 @pytest.fixture(scope="module")
 def plain(corpus: str, vocab: str, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
-    return make(corpus, vocab, tmp_path_factory.mktemp("plain"), copies=10)
+    return make(corpus, vocab, tmp_path_factory.mktemp("plain"), mask_copies=10)
 
 
 def files(result: BuildResult) -> list[str]:

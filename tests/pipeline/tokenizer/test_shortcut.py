@@ -17,7 +17,8 @@ from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.special import decode_byte_piece
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from cloze.pipeline.tokenizer.word_cache import WordSplitRule
-from cloze.pipeline.vocab import bpe, unigram
+from cloze.pipeline.vocab.config import VocabConfig
+from cloze.pipeline.vocab.trainers import train_bpe, train_unigram
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.tokenizer.texts import AWKWARD, BLANKS, MARKS, TRAINING, trained_spiece
 
@@ -40,12 +41,12 @@ texts = st.lists(
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     """Every way in which the shortcut cuts, and every kind."""
-    gpt = bpe.train(
-        lambda: iter(TRAINING), bpe.BpeOptions(), size=400, lowercase=False, strip_accents=None
+    gpt = train_bpe(
+        lambda: iter(TRAINING), VocabConfig(), size=400, lowercase=False, strip_accents=None
     )
-    sentencepiece = unigram.train(
+    sentencepiece = train_unigram(
         lambda: iter(TRAINING),
-        unigram.UnigramOptions(limit_alphabet=100),
+        VocabConfig(limit_alphabet=100),
         size=200,
         lowercase=True,
         strip_accents=None,

@@ -76,5 +76,7 @@ def test_words_that_are_none(corpus, vocab, tmp_path):
     listed = tmp_path / "words.txt"
     for line in ("two words", "covid-19", "x", "中文"):
         listed.write_text(f"fine\n{line}\n")
-        with pytest.raises(UsageError, match=r"words.txt, line 2 .* is no single word of letters"):
+        with pytest.raises(
+            UsageError, match=r"words.txt, line 2 .* is not a single word of letters"
+        ):
             make(corpus, tmp_path / "v", extend_path=vocab.artifact, words_file=str(listed))

@@ -153,7 +153,7 @@ def test_the_alphabet_is_cut_by_frequency_then_code_point(tmp_path):
 
 
 def test_too_small_a_size(corpus, tmp_path):
-    with pytest.raises(UsageError, match=r"size \(20\) leaves no room .* use at least \d+"):
+    with pytest.raises(UsageError, match=r"size \(20\) is too small .* use at least \d+"):
         make(corpus, tmp_path / "v", size=20)
 
 
@@ -188,7 +188,7 @@ def test_albert_ids(corpus, tmp_path):
 
 @pytest.mark.parametrize(("kind", "size"), [("bpe", 260), ("unigram", 12)])
 def test_too_small_a_size_of_any_kind(corpus, tmp_path, kind, size):
-    with pytest.raises(UsageError, match=rf"size \({size}\) leaves no room .* use at least \d+"):
+    with pytest.raises(UsageError, match=rf"size \({size}\) is too small .* use at least \d+"):
         make(corpus, tmp_path / "v", kind=kind, size=size)
 
 
@@ -241,7 +241,7 @@ def test_import(corpus, vocab, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"kind": "bpe"}, "is learned from text; give a corpus"),
+        ({"kind": "bpe"}, "is trained on text; give a corpus"),
         ({"extend_path": "V", "add": 3}, "chooses words of a corpus; give one"),
         ({"extend_path": "V"}, "needs words"),
         ({"add": 3}, "need extend_path"),
@@ -279,7 +279,7 @@ def test_unknown_kind(corpus, tmp_path):
 
 @pytest.mark.parametrize("documents", [[], [("d", [])], [("d", [" ", ""])]])
 def test_a_corpus_without_text(tmp_path, documents):
-    with pytest.raises(DataError, match="holds no text"):
+    with pytest.raises(DataError, match="has no text"):
         make(write_corpus(tmp_path / "c", documents), tmp_path / "v", size=100)
 
 

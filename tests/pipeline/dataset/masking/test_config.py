@@ -15,7 +15,7 @@ def test_a_config_of_masks_travels_as_a_dict():
     config = MaskConfig(
         rule="span",
         rate=0.3,
-        budget="ceil",
+        mask_rounding="ceil",
         max_predictions=77,
         random_from="corpus",
         span_p=0.3,
@@ -27,7 +27,7 @@ def test_a_config_of_masks_travels_as_a_dict():
     with pytest.raises(
         DataError,
         match=(
-            r"cannot be drawn again: budget \(found 'none'\): unknown budget; choose from bert, "
+            r"cannot be drawn again: mask_rounding \(found 'none'\): unknown mask_rounding; choose from bert, "
             r"ceil"
         ),
     ):

@@ -35,7 +35,7 @@ configs = st.builds(
     MaskConfig,
     rule=st.sampled_from(sorted(RULES)),
     rate=st.floats(0.01, 0.5),
-    budget=st.sampled_from(["bert", "probabilistic", "ceil", "round"]),
+    mask_rounding=st.sampled_from(["bert", "probabilistic", "ceil", "round"]),
     max_predictions=st.integers(1, 90),
     random_from=st.sampled_from(["vocabulary", "pieces"]),
     max_ngram=st.integers(1, 6),
@@ -125,7 +125,7 @@ def test_a_mask_depends_on_its_row_and_copy_number_alone(lengths, seed, config, 
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_block_borders_do_not_show(monkeypatch, rule):
     rows = make_rows([128, 9, 77, 128, 40, 300, 6] * 9)
-    config = MaskConfig(rule=rule, rate=0.3, budget="probabilistic", max_predictions=300)
+    config = MaskConfig(rule=rule, rate=0.3, mask_rounding="probabilistic", max_predictions=300)
     whole = sample_masks(rows, config, TABLE, range(3))
     monkeypatch.setattr(draw, "BLOCK_CELLS", 500)
     cut = sample_masks(rows, config, TABLE, range(3))
@@ -195,12 +195,12 @@ def test_no_word_is_joined_across_a_separator():
         (MaskConfig(), 30, 27, 4),  # Python 3 rounds half to even
         (MaskConfig(), 110, 107, 16),
         (MaskConfig(), 3, 1, 1),
-        (MaskConfig(budget="round", max_predictions=19), 128, 125, 19),
-        (MaskConfig(budget="ceil", max_predictions=512), 128, 126, 19),
-        (MaskConfig(budget="ceil", max_predictions=512), 512, 510, 77),
-        (MaskConfig(budget="ceil", max_predictions=512), 22, 20, 3),
+        (MaskConfig(mask_rounding="round", max_predictions=19), 128, 125, 19),
+        (MaskConfig(mask_rounding="ceil", max_predictions=512), 128, 126, 19),
+        (MaskConfig(mask_rounding="ceil", max_predictions=512), 512, 510, 77),
+        (MaskConfig(mask_rounding="ceil", max_predictions=512), 22, 20, 3),
         (
-            MaskConfig(budget="probabilistic", max_predictions=512),
+            MaskConfig(mask_rounding="probabilistic", max_predictions=512),
             512,
             510,
             77,
@@ -214,7 +214,7 @@ def test_budgets_of_the_programs(config, length, text, expected):
 def test_probabilistic_budgets_hit_the_rate():
     rows = make_rows([100, 61, 7] * 1000)
     masks = sample_masks(
-        rows, MaskConfig(budget="probabilistic", max_predictions=100), TABLE, range(4)
+        rows, MaskConfig(mask_rounding="probabilistic", max_predictions=100), TABLE, range(4)
     )
     counts = np.diff(masks.offsets).reshape(3000, 4)
     for at, length in enumerate((100, 61, 7)):
@@ -252,7 +252,7 @@ SINGLE = TokenProperties(
 
 
 def test_spans_are_geometric_with_mean_3_8():
-    runs = lengths_in_words("span", make_rows([4000] * 60, split_at=1.0), budget="ceil")
+    runs = lengths_in_words("span", make_rows([4000] * 60, split_at=1.0), mask_rounding="ceil")
     assert max(runs) == 10
     assert (
         abs(np.mean(runs) - 3.797) < 0.06
@@ -264,7 +264,9 @@ def test_spans_are_geometric_with_mean_3_8():
 
 
 def test_rows_as_full_as_half_keep_the_lengths_of_spans_nearly():
-    runs = lengths_in_words("span", make_rows([512] * 80, split_at=1.0), rate=0.5, budget="ceil")
+    runs = lengths_in_words(
+        "span", make_rows([512] * 80, split_at=1.0), rate=0.5, mask_rounding="ceil"
+    )
     assert 3.0 < np.mean(runs) < 3.9
 
 

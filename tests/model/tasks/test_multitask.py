@@ -83,7 +83,7 @@ def test_shares_go_with_a_power_of_the_size(power: float, expected: list[int]) -
 
 
 def test_with_a_lower_power_a_task_goes_on_where_it_stood() -> None:
-    source = source_of(Grouped(40, 4), batch_size=4, seed=3, micro_batch=4, sampling=0.0)
+    source = source_of(Grouped(40, 4), batch_size=4, seed=3, micro_batch=4, power=0.0)
     rows = steps(source, 0, 22)  # two epochs of 11 steps: 6 or 5 of each task
     large = [row for step in rows for row in step if row < 40]
     assert Counter(large).most_common(1)[0][1] <= 2
@@ -106,10 +106,10 @@ def test_all_ranks_see_the_same_step() -> None:
 
 
 CONFIG: dict[str, Any] = {
-    "task": "together",
+    "task": "multitask",
     "tasks": {"mrpc": {}, "stsb": {}, "second": {"task": "rte"}},
     "epochs": 2,
-    "batch_size": 4,
+    "global_batch": 4,
     "baselines": False,
 }
 
@@ -122,7 +122,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, pretrained: str, glue: Path) -> BuildResult:
     return finetune(
-        settings(glue, **CONFIG), pretrained, tmp_path_factory.mktemp("together") / "out"
+        settings(glue, **CONFIG), pretrained, tmp_path_factory.mktemp("multitask") / "out"
     )
 
 
@@ -189,7 +189,7 @@ def test_a_task_that_is_not_there_is_told(trained: BuildResult, glue: Path, tmp_
 
 def test_the_order_of_the_tasks_and_their_options_name_the_result(glue: Path) -> None:
     def of(**tasks: Any) -> str:
-        return json.dumps(settings(glue, task="together", tasks=tasks).external_fingerprints())
+        return json.dumps(settings(glue, task="multitask", tasks=tasks).external_fingerprints())
 
     assert of(mrpc={}, rte={}) != of(rte={}, mrpc={})
     assert of(mrpc={}, rte={}) != of(mrpc={}, rte={"options": {"labels": ["a", "b"]}})
@@ -222,12 +222,12 @@ def squad_v1(source: Path, directory: Path) -> Path:
 def test_each_task_of_any_kind_is_read_back_from_the_shared_checkpoint(
     family: str, several: dict[str, Any], tmp_path: Path
 ) -> None:
-    task = load_task("together", {"tasks": several})
+    task = load_task("multitask", {"tasks": several})
     meaning = task.metadata(task.read("", "train", None))
     config = tiny_config(family=family, max_position_embeddings=64)
     state = new_network(task, config, None, meaning, None, seed=1).state_dict()
     for name in several:
-        own, kept = select_task({**meaning, "name": "together"}, state, name, "there")
+        own, kept = select_task({**meaning, "name": "multitask"}, state, name, "there")
         alone = load_task(str(own["name"]), own["options"])
         network = trained_network(alone, config, kept, own, "there")
         for parameter, tensor in network.state_dict().items():
@@ -241,7 +241,7 @@ def test_retrieval_among_several_tasks_does_not_depend_on_how_a_step_is_cut(
     """Negatives are those of the step, and every weight outside of the encoder has a gradient at
     each step.
     """
-    task = load_task("together", {"tasks": several})
+    task = load_task("multitask", {"tasks": several})
     examples = task.read("", "train", None)
     meaning = task.metadata(examples)
     pieces = new_tokenizer("wordpiece")

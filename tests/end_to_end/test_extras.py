@@ -1,0 +1,108 @@
+"""The extras of the distribution: data needs no torch, training needs no Beam, and what is missing is
+named with the extra that installs it. The packages of the other extras are hidden from all processes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.conftest import REPOSITORY
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+pytestmark = pytest.mark.slow  # starts processes that no warm interpreter has imported for
+
+HIDE = """
+import os, sys
+from importlib.machinery import PathFinder
+
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["HIDDEN"].split():
+            return None
+        return super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+"""
+MODULES = {  # of the distributions whose module has another name
+    "apache-beam": "apache_beam", "backports-zstd": "backports", "lxml-html-clean": "lxml_html_clean",
+    "markdown-it-py": "markdown_it", "phonenumberslite": "phonenumbers", "scikit-learn": "sklearn",
+}  # fmt: skip
+
+
+def modules(extra: str) -> set[str]:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    names = [Requirement(text).name for text in project["optional-dependencies"][extra]]
+    names = [re.sub(r"[-_.]+", "-", name) for name in names]
+    return {MODULES.get(name, name) for name in names}
+
+
+def run(place: Path, extra: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where only one extra is installed."""
+    hidden = set().union(*map(modules, {"data", "train", "flows"} - {extra})) - modules(extra)
+    (place / "hook").mkdir(exist_ok=True)
+    (place / "hook" / "sitecustomize.py").write_text(HIDE)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(place / "hook"), str(REPOSITORY / "src"))),
+        "HIDDEN": " ".join(hidden),
+        "CLOZE_RUNS": str(place / "runs"),
+        "CLOZE_RUNS_DIR": str(place / "runs"),
+    }
+    command = [sys.executable, "-m", "cloze", *words]
+    return subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, text=True, timeout=280
+    )
+
+
+def test_each_extra_does_its_part_of_a_run(tmp_path: Path) -> None:
+    made = run(tmp_path, "data", "run", "sample", "--until", "dataset")
+    assert made.returncode == 0, made.stderr
+    assert "MLflow is not installed here" in " ".join(made.stderr.split())
+    without_torch = run(tmp_path, "data", "run", "sample", "--until", "pretrain")
+    assert without_torch.returncode == 2
+    assert "'cloze-pretraining-base[train]'" in " ".join(without_torch.stderr.split())
+    trained = run(tmp_path, "train", "run", "sample")
+    assert trained.returncode == 0, trained.stderr
+    assert (tmp_path / "runs" / "sample" / "report").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("extra", "words", "missing"),
+    [
+        ("flows", ("corpus", "--source", "text=a.txt", "--out", "corpus"), "data"),
+        ("train", ("ui",), "flows"),
+    ],
+)
+def test_a_missing_extra_is_named(
+    tmp_path: Path, extra: str, words: tuple[str, ...], missing: str
+) -> None:
+    (tmp_path / "a.txt").write_text("A first sentence. And a second one.\n")
+    ended = run(tmp_path, extra, *words)
+    assert ended.returncode == 2
+    assert f"'cloze-pretraining-base[{missing}]'" in " ".join(ended.stderr.split())
+
+
+def test_the_distribution_of_users_requires_all_of_this_version() -> None:
+    base = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    path = REPOSITORY / "infra" / "cloze-pretraining" / "pyproject.toml"
+    user = tomllib.loads(path.read_text())["project"]
+    extras = base["optional-dependencies"].keys() - {"dev"}
+    assert user["dependencies"] == [f"{base['name']}[data,train,flows]=={base['version']}"]
+    assert user["optional-dependencies"] == {
+        name: [f"{base['name']}[{name}]=={base['version']}"]
+        for name in extras - {"data", "train", "flows"}
+    }
