@@ -99,9 +99,9 @@ def render(content: str, language: str = "en", before: str = "") -> str:
             named[key.strip().lower()] = value.strip()
         else:
             arguments.append(part.strip())
-    for number in range(1, 4):  # `1=` is a positional argument whose value contains an equals sign
-        if str(number) in named and len(arguments) == number - 1:
-            arguments.append(named[str(number)])
+    for key in ("1", "2", "3"):  # positional arguments whose values contain an equals sign
+        if key in named and len(arguments) == int(key) - 1:
+            arguments.append(named[key])
     if rule is not None:
         return rule(arguments, named) or GAP
     if spoken := _LANGUAGE.fullmatch(name):
