@@ -36,7 +36,7 @@ from cloze.core.processes import peak_memory, reset_peak_memory
 from cloze.core.stages.worker import Job, PipeReporter
 from cloze.core.stages.worker import run as run_job
 from cloze.flows.launch.local import RANK_ENVIRONMENT
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.tensors import write_tensors
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan.memory import ComputeOptions, training_memory

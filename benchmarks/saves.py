@@ -36,7 +36,7 @@ from cloze.model.data.batch import collate
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import new_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.engines import EngineConfig

@@ -26,7 +26,7 @@ from cloze.model.data.layouts import LayoutKind, Sequences, buckets, packed, row
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import for_dataset
 from cloze.model.families.models import new_model
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers import logit_sizes
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.attention_kernels import runs_varlen

@@ -34,7 +34,7 @@ from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import new_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.objectives import choose
 from cloze.model.train import pretraining
 from cloze.model.train.config import PretrainConfig

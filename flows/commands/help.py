@@ -132,7 +132,7 @@ def places(stage: str, more: Mapping[str, str] = EXECUTION) -> dict[str, Place]:
 
 def _models() -> str:
     """Return a table of the model presets and their sizes."""
-    presets = import_object("cloze.model.families.table:presets")
+    presets = import_object("cloze.model.families.registry:presets")
     rows: list[tuple[str, ...]] = [("preset", "family", "layers", "width", "heads", "length")]
     for name, config in presets().items():
         sizes = (

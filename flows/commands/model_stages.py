@@ -48,7 +48,7 @@ PRETRAIN = StageCommand(
     },
     spelled={
         "model": OptionOverride(
-            "--model", str, {"type": NameOf("cloze.model.families.table:presets", "PRESET")}
+            "--model", str, {"type": NameOf("cloze.model.families.registry:presets", "PRESET")}
         ),
         "mixture": OptionOverride(
             "--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}

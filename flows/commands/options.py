@@ -132,8 +132,8 @@ TABLES = {  # tables of a field's valid names
     "random_from": NameOf("cloze.pipeline.dataset.masking.registry:RANDOM_FROM"),
     "kind": NameOf("cloze.pipeline.vocab.trainers:TRAINERS"),
     "task": NameOf("cloze.model.tasks.table:TASKS"),
-    "model": NameOf("cloze.model.families.table:presets", "PRESET"),
-    "family": NameOf("cloze.model.families.table:FAMILIES"),
+    "model": NameOf("cloze.model.families.registry:presets", "PRESET"),
+    "family": NameOf("cloze.model.families.registry:FAMILIES"),
 }
 UNITS = {"_seconds": 1.0, "_minutes": 60.0}
 

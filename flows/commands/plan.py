@@ -42,7 +42,7 @@ def _option(
 
 
 @click.command("plan-training", cls=GroupedCommand)
-@click.argument("model", type=NameOf("cloze.model.families.table:presets", "PRESET"))
+@click.argument("model", type=NameOf("cloze.model.families.registry:presets", "PRESET"))
 @_option(
     "--tokens", "Tokens to train on, without padding, such as 300e9.", Count(min=1), required=True
 )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cloze.core import random_keys
 from cloze.model.data.batch import collate
 from cloze.model.data.mixture import make_sampler, training_shards
-from cloze.model.families.bert.hub import HUB
+from cloze.model.families.bert import HUB
 from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.objectives import objectives, total_loss

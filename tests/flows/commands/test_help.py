@@ -22,7 +22,7 @@ from cloze.flows.commands.stage_command import StageCommand
 from cloze.flows.graph import stages
 from cloze.flows.launch.kubernetes_manifest import Options
 from cloze.flows.nightly.suite import NightSettings
-from cloze.model.families.table import FAMILIES, config_class
+from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.tasks.table import KINDS
 
 FIRST_WORDS = re.compile(r"(What|Whether|Of|The same|With which|How|Which|Where)\b")

@@ -14,7 +14,7 @@ from cloze.core.errors import StoppedError
 from cloze.core.stages.execute import BuildResult
 from cloze.model import checkpoint
 from cloze.model.families.models import new_backbone
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.tasks.cost import BYTES_A_PIECE, _tokens
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.stage import FinetuneConfig

@@ -177,7 +177,7 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     from cloze.model.data.shards import ShardedRows
     from cloze.model.families.config import for_dataset
     from cloze.model.families.models import new_model
-    from cloze.model.families.table import parse_model
+    from cloze.model.families.registry import parse_model
     from cloze.model.objectives import choose
     from cloze.model.train.engines import EngineConfig
     from cloze.model.train.engines.create import create

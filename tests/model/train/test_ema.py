@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cloze.model import checkpoint
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.tensors import LazyTensors
 from cloze.model.train.engines.ema import WeightEMA, ema_decay_at
 from cloze.model.train.plan.flops import approximate_parameters

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import UsageError
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.train.engines import EngineConfig, choose
 from cloze.model.train.engines.deepspeed import ds_config
 from cloze.model.train.loop.duration import StepDuration

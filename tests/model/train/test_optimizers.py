@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cloze.model.families.models import new_model
-from cloze.model.families.table import FAMILIES, model_config, parse_model
+from cloze.model.families.registry import FAMILIES, model_config, parse_model
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import single_process_group
 from cloze.model.train.loop.duration import StepDuration

@@ -22,7 +22,7 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.families.models import load_model
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.heads import VocabularyHead
 from cloze.model.tasks.formats.pairs import read_minimal_pairs
 from cloze.model.use.configs import ScoreConfig

@@ -1,14 +1,75 @@
-"""Hugging Face names of GPT-2 (`GPT2LMHeadModel` and the classes of fine-tuned models).
+"""GPT-2 (Radford et al., 2019): pre-norm causal decoder, learned positions, tied head.
 
-Its linear layers are `Conv1D`, which stores the transposed weight: [in, out].
+In fine-tuning, a sequence's vector is the state of its last token. Hugging Face's linear layers
+are `Conv1D`, which stores the transposed weight: [in, out].
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from pydantic import Field
+
+from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
-from cloze.model.families.hub import EMBEDDING, TASK_ROWS, HubFormat, KeyMap
+from cloze.model.families.config import ModelConfig, Size
+from cloze.model.families.hub_format import EMBEDDING, TASK_ROWS, HubFormat, KeyMap
+
+if TYPE_CHECKING:
+    from cloze.model.families.pretraining import LeftToRightModel
+    from cloze.model.layers.heads import LastState
+
+
+class Gpt2Config(ModelConfig):
+    """GPT-2 (Radford et al., 2019, Table 2); defaults are those of the smallest model."""
+
+    heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
+
+    # section 2.3
+    scaled_projections: ClassVar[tuple[str, ...]] = (
+        "attention.output.weight",
+        "feed_forward.down.weight",
+    )
+
+    default_vocab_size: ClassVar[int] = 50_257
+    default_batch_size: ClassVar[int] = 512  # section 2.3
+
+    family: UnionTag[Literal["gpt2"]] = "gpt2"
+    max_position_embeddings: Size = 1024
+    type_vocab_size: Literal[0] = 0
+    hidden_act: Literal["gelu", "gelu_new", "relu"] = "gelu_new"
+    layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-5
+
+    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+        return ("lm",)
+
+
+CONFIG = Gpt2Config
+
+# GPT-2's sizes (Radford et al., 2019, Table 2); counts include its 50,257 tokens.
+PRESETS: dict[str, ModelConfig] = {
+    "gpt2-tiny": Gpt2Config.of_size(2, 128),
+    "gpt2": Gpt2Config.of_size(12, 768),  # 124M parameters
+    "gpt2-medium": Gpt2Config.of_size(24, 1024),  # 355M
+    "gpt2-large": Gpt2Config.of_size(36, 1280),  # 774M
+    "gpt2-xl": Gpt2Config.of_size(48, 1600),  # 1,558M
+}
+
+
+def build_model(config: ModelConfig) -> LeftToRightModel:
+    from cloze.model.families.models import encoder
+    from cloze.model.families.pretraining import LeftToRightModel
+    from cloze.model.layers.heads import TiedHead
+
+    return LeftToRightModel(encoder(config, pre_norm=True, causal=True, fused=True), TiedHead())
+
+
+def build_pooler(config: ModelConfig) -> LastState:
+    from cloze.model.layers.heads import LastState
+
+    return LastState()
+
 
 LAYER = "transformer.h.{n}"
 

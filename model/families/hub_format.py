@@ -1,19 +1,24 @@
-"""Hugging Face formats of model families: names of parameters and config fields, both ways."""
+"""Hugging Face formats of model families: names of parameters and config fields, both ways.
+
+Imports no torch; the families' modules build their formats with it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
-from torch import Tensor
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig, prediction_objectives
-from cloze.model.families.table import FAMILIES, family_attribute, has_family_module, parse_model
-from cloze.model.layers.embeddings import merged
+from cloze.model.families.registry import FAMILIES, family_module, parse_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PLACEHOLDERS = {"{n}": r"(?P<n>\d+)", "{m}": r"(?P<m>\d+)", "{p}": r"(?P<p>weight|bias)"}
 
@@ -35,19 +40,26 @@ class KeyMap:
 
     def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
         self.rows = tuple(rows)
-        for ours, theirs in self.rows:
-            if any((mark in ours) != (mark in theirs) for mark in _PLACEHOLDERS):
-                raise ValueError(f"{ours} and {theirs} have different placeholders")
-        self._to_theirs = [(_pattern(ours), theirs) for ours, theirs in self.rows]
-        self._to_ours = [(_pattern(theirs), ours) for ours, theirs in self.rows]
+        for cloze_name, hf_name in self.rows:
+            if any((mark in cloze_name) != (mark in hf_name) for mark in _PLACEHOLDERS):
+                raise ValueError(f"{cloze_name} and {hf_name} have different placeholders")
 
-    def to_hf(self, ours: str) -> str | None:
+    def to_hf(self, cloze_name: str) -> str | None:
         """Return Hugging Face's name of a parameter; None if the table does not have it."""
-        return _translate(ours, self._to_theirs)
+        return _translate(cloze_name, self._to_hf)
 
-    def from_hf(self, theirs: str) -> str | None:
+    def from_hf(self, hf_name: str) -> str | None:
         """Return Cloze's name of a parameter; None if the table does not have it."""
-        return _translate(theirs, self._to_ours)
+        return _translate(hf_name, self._from_hf)
+
+    # Compiled at the first use: the command line imports all tables and translates nothing.
+    @cached_property
+    def _to_hf(self) -> list[tuple[re.Pattern[str], str]]:
+        return [(_pattern(cloze_name), hf_name) for cloze_name, hf_name in self.rows]
+
+    @cached_property
+    def _from_hf(self) -> list[tuple[re.Pattern[str], str]]:
+        return [(_pattern(hf_name), cloze_name) for cloze_name, hf_name in self.rows]
 
 
 def _translate(name: str, rows: list[tuple[re.Pattern[str], str]]) -> str | None:
@@ -66,7 +78,7 @@ OUTPUTS = {
 }
 
 WORDS = "encoder.embeddings.word.weight"
-OWN = "cloze_model"  # key in config.json for fields that only Cloze's config has
+CLOZE_FIELDS = "cloze_model"  # key in config.json for fields that only Cloze's config has
 TASK = "cloze_task"  # key in config.json for a checkpoint's `task`
 
 _NUMBER = re.compile(r"\.\d+\.")
@@ -79,13 +91,9 @@ TASK_ROWS: dict[str, tuple[Row, ...]] = {
     "token_classifier": (("token_classifier.{p}", "classifier.{p}"),),
     "choice": (("choice.{p}", "classifier.{p}"),),
 }
-# head without weights: the encoder's states, pooled by their reader
-EMBEDDING = "embedding"
+EMBEDDING = "embedding"  # head without weights: the encoder's states, pooled by their reader
 LABELLED = ("classifier", "token_classifier")  # heads with one output per label
-POOLED = (
-    "classifier",
-    "choice",
-)  # heads on one vector per sequence; the others are on every position
+POOLED = ("classifier", "choice")  # heads on one vector per sequence, not on every position
 
 
 def task_head(heads: Iterable[str]) -> str | None:
@@ -106,7 +114,7 @@ def fine_tuned(prefix: str) -> dict[frozenset[str], str]:
 
 # maps (config, weights, positions) of a family to (config, weights) of another
 Conversion = Callable[
-    [ModelConfig, Mapping[str, Tensor], int], tuple[ModelConfig, dict[str, Tensor]]
+    [ModelConfig, Mapping[str, "Tensor"], int], tuple[ModelConfig, dict[str, "Tensor"]]
 ]
 
 
@@ -179,20 +187,20 @@ class HubFormat:
                     f"{head} (a head of this {self.family} model) has no Hugging Face form: "
                     f"{self.refused[head]}"
                 )
-        way = prediction_objectives(heads)
-        if way and not {"mlm", "lm"} & set(way):
+        objectives = prediction_objectives(heads)
+        if objectives and not {"mlm", "lm"} & set(objectives):
             raise DataError(
-                f"masked_lm (a head of this {self.family} model) was trained on {', '.join(way)} "
-                f"and names tokens at the position before"
-                " them, which no Hugging Face class of the family does; train it on with mlm, or "
-                "fine-tune it, and export that"
+                f"masked_lm (a head of this {self.family} model) was trained on "
+                f"{', '.join(objectives)} and predicts each token at the position before it, which "
+                f"no Hugging Face class of the family does; continue the training with mlm, or "
+                f"fine-tune the model, and export the result"
             )
         architecture = self.architecture(heads)
         if "masked_lm" not in self.unexported and "masked_lm" in heads:
             architecture = architecture.replace("ForPreTraining", "ForMaskedLM")
         values = model.model_dump(mode="json")
-        config = self.write({theirs: values[ours] for ours, theirs in self.fields.items()})
-        config |= self._own(model)
+        config = self.write({hf: values[cloze] for cloze, hf in self.fields.items()})
+        config |= self._cloze_fields(model)
         config |= {
             **self.fixed,
             "model_type": self.model_type,
@@ -211,14 +219,13 @@ class HubFormat:
             DataError: no class has them.
         """
         heads = frozenset(heads)
-        found = self.architectures.get(heads - set(self.unexported))
-        if found is None:
+        name = self.architectures.get(heads - set(self.unexported))
+        if name is None:
             raise DataError(
                 f"heads ({', '.join(sorted(heads))}) of a {self.family} model have no Hugging Face "
-                f"class;"
-                " export another checkpoint"
+                f"class; export another checkpoint"
             )
-        return found
+        return name
 
     def head_of(self, config: Mapping[str, Any]) -> str | None:
         """Return the fine-tuning head of the class in a Hugging Face config; None without one."""
@@ -229,14 +236,14 @@ class HubFormat:
 
     def keys_for(self, heads: Iterable[str]) -> KeyMap:
         """Return the parameter names of a model with these heads."""
-        own = [row for head in heads for row in self.task_rows.get(head, ())]
-        return KeyMap([*own, *self.keys.rows]) if own else self.keys
+        rows = [row for head in heads for row in self.task_rows.get(head, ())]
+        return KeyMap([*rows, *self.keys.rows]) if rows else self.keys
 
-    def _own(self, model: ModelConfig) -> dict[str, Any]:
+    def _cloze_fields(self, model: ModelConfig) -> dict[str, Any]:
         """Return non-default values that transformers has no field for; import restores them."""
-        unsaid = set(type(model).model_fields) - set(self.fields) - {"family"}
-        values = model.model_dump(mode="json", include=unsaid, exclude_defaults=True)
-        return {OWN: values} if values else {}
+        names = set(type(model).model_fields) - set(self.fields) - {"family"}
+        values = model.model_dump(mode="json", include=names, exclude_defaults=True)
+        return {CLOZE_FIELDS: values} if values else {}
 
     def from_config(self, config: Mapping[str, Any], where: str) -> ModelConfig:
         """Return the model config for a Hugging Face config, read from `where`.
@@ -249,23 +256,20 @@ class HubFormat:
         for name, value in self.fixed.items():
             if config.get(name, value) != value:
                 raise DataError(
-                    f"{where} has {name} {config[name]!r}, Cloze's {self.family} has {value!r}; "
-                    f"use another model"
+                    f"{where} has {name} {config[name]!r}, but Cloze's {self.family} has "
+                    f"{value!r}; use another model"
                 )
-        found = self.read(dict(config))
-        values = {ours: found[theirs] for ours, theirs in self.fields.items() if theirs in found}
-        values |= dict(config.get(OWN, {}))
+        read = self.read(dict(config))
+        values = {cloze: read[hf] for cloze, hf in self.fields.items() if hf in read}
+        values |= dict(config.get(CLOZE_FIELDS, {}))
         if not values.get("vocab_size"):
             raise DataError(f"{where} has no vocab_size; use a complete Hugging Face directory")
         try:
             return parse_model({"family": self.family, **values})
         except ValidationError as error:
             fault = error.errors()[0]
-            name = (
-                self.fields.get(str(fault["loc"][0]), str(fault["loc"][0]))
-                if fault["loc"]
-                else "a value"
-            )
+            field_name = str(fault["loc"][0]) if fault["loc"] else "a value"
+            name = self.fields.get(field_name, field_name)
             message = str(fault["msg"]).removeprefix("Value error, ")
             raise DataError(
                 f"{where}: {name} ({fault['input']!r}) does not fit: {message}"
@@ -280,26 +284,31 @@ class HubFormat:
         Raises:
             DataError: a parameter is not in the table.
         """
-        named = {}
+        hf_state = {}
         heads = tuple(heads)
         keys = self.keys_for(heads)
-        for ours, tensor in self.exported(state, heads).items():
-            theirs = keys.to_hf(ours)
-            if theirs is None:
+        for name, tensor in self.exported(state, heads).items():
+            hf_name = keys.to_hf(name)
+            if hf_name is None:
                 raise DataError(
-                    f"the parameter {ours} has no Hugging Face name in the {self.family} table; "
+                    f"the parameter {name} has no Hugging Face name in the {self.family} table; "
                     f"export another checkpoint"
                 )
-            named[theirs] = self._turned(ours, tensor)
-        return named
+            hf_state[hf_name] = self._transpose(name, tensor)
+        return hf_state
 
     def exported(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
         """Return the weights that have a Hugging Face form; embedding models have no pooler."""
-        left = {*self.unexported, *(("pooler",) if EMBEDDING in heads else ())}
-        there = {name.split(".", 1)[0] for name in state}
-        kept = {"encoder"} if there & set(self.encoder_alone) else there - left
+        from cloze.model.layers.embeddings import merged
+
+        modules = {name.split(".", 1)[0] for name in state}
+        if modules & set(self.encoder_alone):
+            modules = {"encoder"}
+        modules -= {*self.unexported, *(("pooler",) if EMBEDDING in heads else ())}
         return {
-            name: tensor for name, tensor in merged(state).items() if name.split(".", 1)[0] in kept
+            name: tensor
+            for name, tensor in merged(state).items()
+            if name.split(".", 1)[0] in modules
         }
 
     def from_state(
@@ -317,29 +326,29 @@ class HubFormat:
         prefix = f"{self.keys.to_hf(WORDS)}".split(".", 1)[0] + "."
         if not any(name.startswith(prefix) for name in current):  # the encoder was saved alone
             current = {prefix + name: tensor for name, tensor in current.items()}
-        named: dict[str, Tensor] = {}
+        cloze_state: dict[str, Tensor] = {}
         keys = self.keys_for(() if head is None else (head,))
-        for theirs, tensor in current.items():
-            if _NUMBER.sub(".{n}.", f".{theirs}")[1:] in self.ignored or (
-                theirs.startswith(self.unused) and keys.from_hf(theirs) is None
+        for hf_name, tensor in current.items():
+            if _NUMBER.sub(".{n}.", f".{hf_name}")[1:] in self.ignored or (
+                hf_name.startswith(self.unused) and keys.from_hf(hf_name) is None
             ):
                 continue
-            original = self.copies.get(theirs)
+            original = self.copies.get(hf_name)
             if original in current:
                 if not _equal(tensor, current[original]):
                     raise DataError(
-                        f"{where}: {theirs} differs from {original}, which it must be tied to; use "
-                        f"another model"
+                        f"{where}: {hf_name} differs from {original}, to which it must be tied; "
+                        f"use another model"
                     )
                 continue
-            ours = keys.from_hf(original or theirs)
-            if ours is None:
+            name = keys.from_hf(original or hf_name)
+            if name is None:
                 raise DataError(
-                    f"{where} holds {theirs}, which the {self.family} table does not know; use "
+                    f"{where} contains {hf_name}, which is not in the {self.family} table; use "
                     f"another model"
                 )
-            named[ours] = self._turned(ours, tensor.float())
-        return named
+            cloze_state[name] = self._transpose(name, tensor.float())
+        return cloze_state
 
     def _current(self, name: str) -> str:
         for old, new in self.legacy.items():
@@ -347,9 +356,9 @@ class HubFormat:
         alone = self.keys.from_hf(name) is None and self.keys.from_hf(self.base + name) is not None
         return self.base + name if alone else name
 
-    def _turned(self, ours: str, tensor: Tensor) -> Tensor:
+    def _transpose(self, name: str, tensor: Tensor) -> Tensor:
         """Transpose the parameter if Hugging Face stores it transposed."""
-        return tensor.t().contiguous() if ours.endswith(self.transposed) else tensor
+        return tensor.t().contiguous() if name.endswith(self.transposed) else tensor
 
 
 def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:
@@ -357,11 +366,12 @@ def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:
     if not set(heads) & set(LABELLED):
         return {}
     labels = [str(label) for label in task.get("labels") or ()]
-    found: dict[str, Any] = {} if labels else {"problem_type": "regression"}
     names = labels or ["LABEL_0"]
-    found["id2label"] = {str(number): label for number, label in enumerate(names)}
-    found["label2id"] = {label: number for number, label in enumerate(names)}
-    return found
+    return {
+        **({} if labels else {"problem_type": "regression"}),
+        "id2label": {str(number): label for number, label in enumerate(names)},
+        "label2id": {label: number for number, label in enumerate(names)},
+    }
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:
@@ -374,15 +384,15 @@ def hub_of(family: str) -> HubFormat:
     Raises:
         UsageError: the family is unknown, or has no Hugging Face format.
     """
-    if not has_family_module(family, "hub"):
+    hub: HubFormat | None = getattr(family_module(family), "HUB", None)
+    if hub is None:
         raise UsageError(
             f"family ({family!r}) has no Hugging Face form; choose from "
             f"{', '.join(sorted(exportable()))}"
         )
-    hub: HubFormat = family_attribute(family, "hub:HUB")
     return hub
 
 
 def exportable() -> tuple[str, ...]:
     """Return the families with a Hugging Face format."""
-    return tuple(family for family in FAMILIES if has_family_module(family, "hub"))
+    return tuple(family for family in FAMILIES if hasattr(family_module(family), "HUB"))

@@ -1,28 +1,27 @@
 """The table of model families. No torch: configs are checked without it.
 
-A family is one row here and a folder with these names:
+A family is one row here and one module with these names. The module imports torch only inside of
+functions.
 
-config.py: CONFIG, its config class; PRESETS, its named sizes, of which NAME-tiny has 2 layers of
-    width 128.
-model.py: new_model(config), the pretraining model; new_pooler(config), the fine-tuning pooler;
-    first_weights(config, teacher, state), if the family learns from a teacher.
-hub.py: HUB, the Hugging Face format; without this file the family cannot be exported.
+CONFIG: its config class.
+PRESETS: its named sizes, of which NAME-tiny has 2 layers of width 128.
+build_model(config): builds the pretraining model; `cloze.model.families.models.new_model`
+    initializes it.
+build_pooler(config): builds the fine-tuning pooler. Optional; the default is BERT's.
+first_weights(config, teacher, state): initial weights, if the family learns from a teacher.
+HUB: the Hugging Face format. Optional; without it the family cannot be exported.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.options import import_object
 from cloze.model.families.config import ModelConfig
-
-if TYPE_CHECKING:
-    from cloze.model.families.config import ModelConfig
-
 
 FAMILIES: dict[str, str] = {
     "bert": "cloze.model.families.bert",
@@ -40,22 +39,17 @@ FAMILIES: dict[str, str] = {
 }
 
 
-def family_attribute(family: str, reference: str) -> Any:
-    """Import `module:name` from the family's folder: `family_attribute("bert", "config:PRESETS")`.
+def family_module(family: str) -> ModuleType:
+    """Import the module of a family.
 
     Raises:
         UsageError: the family is unknown.
     """
-    return import_object(f"{_package(family)}.{reference}")
-
-
-def has_family_module(family: str, module: str) -> bool:
-    """Return True if the family's folder has this module.
-
-    Raises:
-        UsageError: the family is unknown.
-    """
-    return importlib.util.find_spec(f"{_package(family)}.{module}") is not None
+    if family not in FAMILIES:
+        raise UsageError(
+            f"model family ({family!r}) is unknown; {did_you_mean(str(family), FAMILIES)}"
+        )
+    return import_module(FAMILIES[family])
 
 
 def config_class(family: str) -> type[ModelConfig]:
@@ -64,16 +58,8 @@ def config_class(family: str) -> type[ModelConfig]:
     Raises:
         UsageError: the family is unknown.
     """
-    found: type[ModelConfig] = family_attribute(family, "config:CONFIG")
-    return found
-
-
-def _package(family: str) -> str:
-    if family not in FAMILIES:
-        raise UsageError(
-            f"model family ({family!r}) is unknown; {did_you_mean(str(family), FAMILIES)}"
-        )
-    return FAMILIES[family]
+    config: type[ModelConfig] = family_module(family).CONFIG
+    return config
 
 
 # Parsing of model configs: a preset's name, values, or both.
@@ -86,7 +72,7 @@ def presets() -> dict[str, ModelConfig]:
     return {
         name: config
         for family in FAMILIES
-        for name, config in family_attribute(family, "config:PRESETS").items()
+        for name, config in family_module(family).PRESETS.items()
     }
 
 
