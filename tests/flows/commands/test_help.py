@@ -20,7 +20,7 @@ from cloze.flows.commands.help import STAGES, TOPICS, places
 from cloze.flows.commands.option_overrides import OTHER
 from cloze.flows.commands.stage_command import StageCommand
 from cloze.flows.graph import stages
-from cloze.flows.launch.kubernetes_manifest import Options
+from cloze.flows.launch.kubernetes.manifest import Options
 from cloze.flows.nightly.suite import NightSettings
 from cloze.model.families.table import FAMILIES, config_class
 from cloze.model.tasks.table import KINDS
