@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.families.hub import EMBEDDING, hub_of, task_head
+from cloze.model.families.hub_format import EMBEDDING, hub_of, task_head
 
 _PRETRAINED_USE = """```python
 from transformers import pipeline

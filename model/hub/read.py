@@ -16,7 +16,7 @@ from cloze.core.errors import DataError, UsageError
 from cloze.model import checkpoint
 from cloze.model.checkpoint import CONFIG, WEIGHTS
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub import LABELLED, POOLED, TASK, HubFormat, exportable, hub_of
+from cloze.model.families.hub_format import LABELLED, POOLED, TASK, HubFormat, exportable, hub_of
 from cloze.model.families.models import load_backbone, load_model, meta_pooler, new_model
 from cloze.model.layers.embeddings import DELTA
 from cloze.model.tensors import read_tensors

@@ -22,6 +22,7 @@ from cloze.model.layers.attention_kernels import (
     attention_maps,
     neighbour_chunks,
 )
+from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import (
     AttentionPattern,
     BatchLayout,
@@ -214,3 +215,60 @@ def _maps(
     for row, (places, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
         found[row, :, places[filled]] = own[row, :, filled]
     return found
+
+
+class LongEncoder(Encoder):
+    """Encoder with global tokens, by default the first of every row, as for classification.
+
+    Padding is kept: global tokens are found by their rows, and windows are computed in chunks.
+    """
+
+    supports_unpadding = False
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor,
+        layout: BatchLayout | None = None,
+        wanted: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last layer's states, float [B, L, D] or [P, D].
+
+        Args:
+            input_ids, attention_mask, token_type_ids, wanted: as for `Encoder.forward`.
+            layout: `GlobalAttentionLayout` with global tokens, or any other without.
+            global_attention_mask: without a layout: bool [B, L], true at global tokens. Default:
+                the first of every row.
+        """
+        if layout is None:
+            layout = long_rows(input_ids, attention_mask, global_attention_mask)
+        return super().forward(input_ids, attention_mask, token_type_ids, layout, wanted)
+
+    @torch.no_grad()
+    def attention_maps(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor,
+        layout: PaddedLayout | None = None,
+        global_attention_mask: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Return attention maps; see `Encoder.attention_maps`.
+
+        Global tokens are as in `forward`.
+        """
+        if layout is None:
+            layout = long_rows(input_ids, attention_mask, global_attention_mask)
+        return super().attention_maps(input_ids, attention_mask, token_type_ids, layout)
+
+
+def long_rows(
+    input_ids: Tensor, attention_mask: Tensor | None, chosen: Tensor | None
+) -> GlobalAttentionLayout:
+    """Return a layout whose global tokens are the `chosen` ones, or the first of every row."""
+    shape = (input_ids.shape[0], input_ids.shape[1])
+    if chosen is None:
+        return GlobalAttentionLayout.first(shape, attention_mask, input_ids.device)
+    return GlobalAttentionLayout.with_global_tokens(shape, attention_mask, chosen.bool())

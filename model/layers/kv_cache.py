@@ -1,4 +1,4 @@
-"""Unmasking of a batch's rows, and the KV cache of text generation."""
+"""The KV cache of text generation."""
 
 from __future__ import annotations
 
@@ -9,29 +9,10 @@ import torch
 from torch import Tensor
 
 from cloze.model.layers.attention_kernels import attend
-from cloze.model.layers.batch import IGNORE_INDEX, TensorBatch
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, Scores, additive
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-def overlay(batch: TensorBatch, tokens: Tensor) -> Tensor:
-    """Return ids [B, L] with `tokens`, int64 [M], at the masked positions; filler is ignored."""
-    ids = batch["input_ids"]
-    flat, positions = ids.flatten(), batch["masked_positions"]
-    real = batch["masked_labels"] != IGNORE_INDEX
-    # Filler is written to an extra position at the end, so that no shape depends on its amount.
-    target = torch.where(real, positions, flat.numel())
-    longer = torch.cat([flat, flat.new_zeros(1)])
-    return longer.scatter(0, target, torch.where(real, tokens, 0))[:-1].view_as(ids)
-
-
-def unmask(batch: TensorBatch) -> Tensor:
-    """Return the unmasked ids, int64 [B, L]; a batch without labels has no masks."""
-    return (
-        overlay(batch, batch["masked_labels"]) if "masked_labels" in batch else batch["input_ids"]
-    )
 
 
 class KVCache(BatchLayout):

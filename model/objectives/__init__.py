@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core.errors import UsageError
 from cloze.core.options import find_entry
-from cloze.model.layers.batch import TensorBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from cloze.model.families.config import ModelConfig
+    from cloze.model.layers.batch import TensorBatch
     from cloze.pipeline.dataset.schema import DatasetInfo
 
 OBJECTIVES: dict[str, str] = {

@@ -7,9 +7,8 @@ import math
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cloze.model.layers.batch import IGNORE_INDEX, TensorBatch
+from cloze.model.layers.batch import IGNORE_INDEX, TensorBatch, unmask
 from cloze.model.layers.cross_entropy import flat, summed_cross_entropy
-from cloze.model.layers.kv_cache import unmask
 from cloze.model.objectives import LossSum, Objective, Outputs
 
 

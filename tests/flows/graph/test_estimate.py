@@ -25,7 +25,7 @@ from cloze.flows.machine import slots
 from cloze.flows.run import status_file
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import run_tables
-from cloze.model.families.table import presets
+from cloze.model.families.registry import presets
 from cloze.model.train.plan import flops
 
 BOOKS = str(configs.samples_directory() / "books")

@@ -20,7 +20,7 @@ from cloze.flows.graph.nodes import Node
 from cloze.model import checkpoint
 from cloze.model.data.batch import move
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.layers import unpadded
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.source import TaskObjective, source_of

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cloze.core.errors import UsageError
-from cloze.model.families.table import FAMILIES, config_class
+from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.layers.cross_entropy import summed_cross_entropy
 from cloze.model.objectives import OBJECTIVES, choose, objectives, total_loss, trained_heads
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer

@@ -19,9 +19,9 @@ from cloze.model import checkpoint
 from cloze.model.data.batch import AttentionModes, collate
 from cloze.model.data.layouts import Sequences, make_layout
 from cloze.model.data.shards import ShardedRows
-from cloze.model.families.bert import model as bert
+from cloze.model.families.models import encoder as build_encoder
 from cloze.model.families.models import load_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.layers import unpadded
 from cloze.model.train.loop.batch_source import attention_modes, objective_weights
 from cloze.model.train.plan.flops import MASK_SHARE
@@ -286,7 +286,7 @@ def causal_logits(path: str, ids: list[int]) -> Tensor:
     """
     loaded = checkpoint.load(path)
     model = load_model(loaded.model, loaded.state)
-    encoder = bert.encoder(loaded.model, causal=True).eval()
+    encoder = build_encoder(loaded.model, causal=True).eval()
     encoder.load_state_dict(model.encoder.state_dict())
     rows = torch.tensor([ids])
     with torch.no_grad():
@@ -373,7 +373,7 @@ def test_an_encoder_that_was_read_from_left_to_right_writes(
 
 
 def test_no_hugging_face_class_names_tokens_at_the_position_before(tmp_path: Path) -> None:
-    from cloze.model.families.hub import hub_of
+    from cloze.model.families.hub_format import hub_of
 
     for objectives, refused in (
         (("clm", "mntp"), True),

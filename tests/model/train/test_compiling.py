@@ -15,7 +15,7 @@ from cloze.model.data.layouts import WORTH
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import new_model
-from cloze.model.families.table import FAMILIES, config_class, model_config, parse_model
+from cloze.model.families.registry import FAMILIES, config_class, model_config, parse_model
 from cloze.model.objectives import choose
 from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import WorkEstimate, decide_compile, fill_ratio

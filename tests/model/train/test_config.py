@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cloze.core.config import parse_config
 from cloze.core.errors import ClozeError, UsageError
-from cloze.model.families.bert.config import BertConfig
-from cloze.model.families.table import model_config
+from cloze.model.families.bert import BertConfig
+from cloze.model.families.registry import model_config
 from cloze.model.train import precision
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
@@ -28,8 +28,8 @@ from cloze.model.train.evaluate.heldout import (
     HeldoutEvaluator,
     HeldoutSet,
 )
-from cloze.model.train.loop.batches import BatchSizeSchedule
 from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.train.loop.schedules import BatchSizeSchedule
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.plan import batch_plan
 from cloze.model.train.recipe import recipe, step_duration

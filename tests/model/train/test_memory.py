@@ -13,7 +13,7 @@ from cloze.core.stages.execution import MachineSpec
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.layers import logit_sizes
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.train.engines.gradients import assign_owners

@@ -14,7 +14,7 @@ import torch
 from cloze.model import hardware
 from cloze.model.data.batch import TokenCounts, collate, sizes
 from cloze.model.data.shards import ShardedRows
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.objectives.masked import BANDS, losses_by_band
 from cloze.model.train.evaluate.heldout import bands_of, training_bands
 from cloze.model.train.monitor.metrics import strip_timing

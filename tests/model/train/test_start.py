@@ -13,7 +13,7 @@ import torch
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.train.resume.initialization import (
     WORD,
     begin_with_unigrams,
