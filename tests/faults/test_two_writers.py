@@ -45,7 +45,8 @@ from cloze.flows.launch.slurm import launcher as slurm
 from cloze.model import checkpoint
 from cloze.model.tensors import write_tensors
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import START, CheckpointMetadata, Milestones
+from cloze.model.train.loop.interfaces import START
+from cloze.model.train.loop.train_spec import CheckpointMetadata, Milestones
 from cloze.model.train.resume import saving, state
 from tests.flows.toy import STAGE, ToyConfig
 from tests.model.datasets import write_dataset

@@ -27,14 +27,18 @@ from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.train import engines
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.duration import StepDuration
-from cloze.model.train.loop.interfaces import (
+from cloze.model.train.loop.loop import TrainingResult, train
+from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.train_spec import (
     CheckpointMetadata,
+    CheckpointSpec,
+    DataSpec,
+    ExecutionSpec,
+    LoggingSpec,
     TrainingHyperparameters,
     TrainSpec,
     constant_rate,
 )
-from cloze.model.train.loop.loop import TrainingResult, train
-from cloze.model.train.loop.schedules import Schedule
 from cloze.model.train.optimizers.parameters import freeze_unused, layerwise_lr_multipliers
 from cloze.model.train.plan import batch_plan
 from cloze.model.train.precision import Precision, resolve_for_run
@@ -315,17 +319,15 @@ def fit(
             else layerwise_lr_multipliers(network.state_dict(), config.layer_decay),
             rates={"embeddings": config.embedding_lr_multiplier},
         ),
-        engine=engine,
-        source=source,
         trained=objective,
-        saved=setup.saved,
-        measure=measure,
-        micro_batch=plan.micro_batch,
-        accumulation=plan.accumulation,
-        log_every=min(MOST_STEPS, max(setup.steps // LINES, 1)),
+        data=DataSpec(source=source),
+        execution=ExecutionSpec(
+            engine=engine, micro_batch=plan.micro_batch, accumulation=plan.accumulation
+        ),
+        checkpoints=CheckpointSpec(metadata=setup.saved, keep_best=config.keeps_best),
+        logging=LoggingSpec(interval=min(MOST_STEPS, max(setup.steps // LINES, 1)), notes=notes),
+        evaluator=measure,
         patience=config.patience,
-        keep_best=config.keeps_best,
-        notes=notes,
     )
     finished = train(training, build, world, setup.stop, resumed, report)
     step, best = finished.progress.step, finished.progress.best
