@@ -16,7 +16,7 @@ from cloze.core.errors import UsageError
 from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
-from cloze.model.layers.kv_cache import KVCache
+from cloze.model.layers.layout import KVCache
 from cloze.model.use.configs import GenerateConfig
 from cloze.model.use.requests import Request, shortened
 from cloze.model.use.verb import Verb

@@ -31,7 +31,7 @@ from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.mixture import ConcatenatedRows
 from cloze.model.data.sampler import shard_range
 from cloze.model.data.shards import RowTable
-from cloze.model.objectives.masked import BANDS, BANDS_FIELD
+from cloze.model.objectives.losses import BANDS, BANDS_FIELD
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.batches import BatchSizeSchedule
