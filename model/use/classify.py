@@ -20,9 +20,8 @@ from cloze.model.tasks.kinds.classification import Classification
 from cloze.model.tasks.kinds.regression import Regression
 from cloze.model.tasks.options import TableOptions, TaskOptions
 from cloze.model.use.configs import ClassifyConfig
-from cloze.model.use.requests import Request
-from cloze.model.use.tuned import FinetunedModel
-from cloze.model.use.verb import Verb
+from cloze.model.use.finetuned import FinetunedModel
+from cloze.model.use.verb import Request, Verb
 
 Ranked = list[dict[str, Any]]  # {"label": str, "score": probability}, best first
 
