@@ -40,7 +40,7 @@ from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.options import import_object
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.tasks.formats.files import load_json
+from cloze.model.tasks.formats.lines import load_json
 from cloze.model.use import configs
 from cloze.model.use.configs import VerbConfig
 
