@@ -302,7 +302,7 @@ def test_damage_is_quarantined_on_request(tmp_path, samples):
 @pytest.mark.parametrize(
     ("kind", "files", "words"),
     [
-        ("wikipedia", {"a.xml": ""}, "holds no document .*the dump holds no page"),
+        ("wikipedia", {"a.xml": ""}, "contains no documents .*the dump holds no page"),
         ("wikipedia", {"a.xml": "<mediawiki></mediawiki>"}, "holds no page"),
         ("wikipedia", {"a.xml": (
             "<mediawiki><page><title>A</title><id>1</id><text>#REDIRECT [[B]]</text></page></"
@@ -313,7 +313,7 @@ def test_damage_is_quarantined_on_request(tmp_path, samples):
         ("books", {"a.txt": "Too short."}, "none is left .too_short 1"),
         ("books", {}, "does not exist"),
         ("wikiextractor", {"wiki_00": "no documents"}, "neither <doc"),
-        ("docstrings", {"a.py": "x = 1"}, "holds no document"),
+        ("docstrings", {"a.py": "x = 1"}, "contains no documents"),
     ],
 )  # fmt: skip
 def test_sources_with_nothing_to_read(tmp_path, kind, files, words):
