@@ -170,9 +170,9 @@ NOTHING = Shape(
 def warm() -> None:
     """Import what a rank imports, and no more: a process that has run threads cannot be forked."""
     import model.train.pretraining
-    from cloze.model.train.engines.deepspeed import _import_deepspeed
+    from cloze.model.train.engines.deepspeed_setup import import_deepspeed
 
-    _import_deepspeed("cpu")
+    import_deepspeed("cpu")
     del model
     gc.freeze()
 

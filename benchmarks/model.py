@@ -54,7 +54,7 @@ from cloze.model.families.registry import model_config
 from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import clip_gradient_norm, parameter_groups
 from cloze.model.train.precision import DTYPES, Precision, autocast, native_bf16
 from cloze.model.train.recipe import recipe, step_duration

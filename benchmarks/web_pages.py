@@ -24,7 +24,7 @@ from typing import Any
 
 from cloze.core.config import parse_config
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.readers.web_text import decoded, main_text
+from cloze.pipeline.corpus.readers.web_text import decode_page, main_text
 from cloze.pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
 
 _WORD = re.compile(r"\w+")
@@ -86,8 +86,8 @@ def main() -> None:
     folder = parser.parse_args().benchmark
     gold = json.loads((folder / "ground-truth.json").read_text())
     pages = {
-        name: decoded(
-            gzip.decompress((folder / "html" / f"{name}.html.gz").read_bytes()), html=True
+        name: decode_page(
+            gzip.decompress((folder / "html" / f"{name}.html.gz").read_bytes()), is_html=True
         )
         for name in gold
     }

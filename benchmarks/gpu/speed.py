@@ -40,7 +40,7 @@ from cloze.model.train import pretraining
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.monitor.throughput import utilisation
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import freeze_unused, parameter_groups
 from cloze.model.train.precision import DTYPES, resolve
 from cloze.model.train.recipe import recipe, step_duration

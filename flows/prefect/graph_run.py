@@ -213,9 +213,9 @@ def _run(values: Mapping[str, Any]) -> State[Any]:
             session.error = error
         if not isinstance(error, ClozeError) and (session is None or not session.failures):
             raise  # an internal error: the log needs its traceback
-        get_run_logger().error("%s", schedule.sentence(error))
+        get_run_logger().error("%s", schedule.describe_error(error))
         # without the error object, which Prefect would pickle
-        return Failed(message=redact(schedule.sentence(error)))
+        return Failed(message=redact(schedule.describe_error(error)))
 
 
 def run_as_tasks(session: RunSession, retries: int) -> State[Any]:

@@ -61,7 +61,7 @@ def nightly_evaluation(
         return Failed(message=redact(str(error)))
     trend = f"; trend: file://{outcome.trend}"
     if outcome.errors:
-        message = schedule.sentence(schedule.combine_errors(outcome.errors))
+        message = schedule.describe_error(schedule.combine_errors(outcome.errors))
         return Failed(message=redact(message + trend))
     if not outcome.evaluated:
         return Completed(message=redact(outcome.summary))

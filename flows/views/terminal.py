@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -46,7 +47,19 @@ def group_instances(
 
 
 def console() -> Console:
-    return Console(stderr=True, highlight=False)
+    """Return the console of progress and notes: standard error, silent with --quiet."""
+    return Console(stderr=True, highlight=False, quiet=_has_flag("quiet"))
+
+
+def is_verbose() -> bool:
+    """Report whether this is a `cloze` command with --verbose."""
+    return _has_flag("verbose")
+
+
+def _has_flag(name: str) -> bool:
+    """Report whether the running command has this global option."""
+    context = click.get_current_context(silent=True)
+    return bool(context and context.find_root().params.get(name))
 
 
 def done_line(result: BuildResult, name: str | None = None) -> str:

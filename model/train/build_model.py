@@ -170,7 +170,7 @@ def build_model(
     if build.execution.activation_checkpointing:
         enable_activation_checkpointing(network)
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    engine = engines.choose(
+    engine = engines.choose_engine(
         build.execution.engine,
         build.execution.zero,
         world.size,

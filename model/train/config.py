@@ -14,8 +14,7 @@ from cloze.core.humanize import parse_duration
 from cloze.core.stages.stage import name_of, role_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
-from cloze.model.train.loop.batches import BatchSizeSchedule
-from cloze.model.train.loop.schedules import SCHEDULES, Schedule
+from cloze.model.train.loop.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer
 
 VERSION = 3

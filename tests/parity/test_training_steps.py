@@ -20,7 +20,7 @@ from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.objectives import objectives, total_loss
 from cloze.model.train.build_model import _WEIGHTS
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.recipe import recipe, step_duration
 from tests.model.datasets import lines, write_dataset

@@ -255,7 +255,7 @@ def fit(
     )  # before an engine shards them
     kept = execution.keep_checkpoints + config.keeps_best
     world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, kept))
-    engine = engines.choose(
+    engine = engines.choose_engine(
         execution.engine,
         execution.zero,
         world.size,

@@ -34,9 +34,9 @@ from cloze.model.data.shards import RowTable
 from cloze.model.objectives.masked import BANDS, BANDS_FIELD
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.batches import BatchSizeSchedule
 from cloze.model.train.loop.duration import ScheduleProgress
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
+from cloze.model.train.loop.schedules import BatchSizeSchedule
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
 ROWS = 4096  # training rows in which tokens are counted

@@ -25,9 +25,9 @@ from cloze.core.processes import RankPhase
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model.data.batch import Prefetch, move
 from cloze.model.train.distributed import StopRequest, World
-from cloze.model.train.engines.create import create
-from cloze.model.train.engines.ema import ema_decay_at
-from cloze.model.train.engines.transfers import AsyncScalar, to_device_async
+from cloze.model.train.engines import create_engine
+from cloze.model.train.engines.device_scalars import AsyncScalar, to_device_async
+from cloze.model.train.engines.weight_copies import ema_decay_at
 from cloze.model.train.loop.duration import ScheduleProgress
 from cloze.model.train.loop.interfaces import EvaluationInterrupted, TrainSpec
 from cloze.model.train.loop.rollback import (
@@ -48,8 +48,7 @@ from cloze.model.train.loop.triggers import StepTriggers
 from cloze.model.train.monitor.gradient_norms import GradientStatistics
 from cloze.model.train.monitor.metrics import memory
 from cloze.model.train.monitor.profiler import Profiler
-from cloze.model.train.monitor.throughput import Throughput
-from cloze.model.train.monitor.time_breakdown import Part
+from cloze.model.train.monitor.throughput import Part, Throughput
 from cloze.model.train.monitor.training_logger import TrainingReporter
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator, Watchdog
 from cloze.model.train.resume import state
@@ -151,7 +150,7 @@ class _TrainingLoop:
             averages=self.recipe.ema is not None,
             sync=self.telling.sync,
         )
-        self.engine = create(
+        self.engine = create_engine(
             training.engine,
             training.trained,
             self.recipe,

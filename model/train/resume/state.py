@@ -65,7 +65,7 @@ class TrainerState:
         skipped: number of steps skipped for a non-finite gradient.
         skipped_in_a_row: skipped steps since the last update, without overflows.
         overflows: skipped steps whose gradient overflowed fp16 because of the loss scale.
-        loss_scale: state of fp16's loss scale; see `cloze.model.train.engines.loss_scale`.
+        loss_scale: state of fp16's loss scale; see `cloze.model.train.engines.device_scalars`.
         window: sums since the last log line; see `cloze.model.train.monitor.metrics.MetricWindow`.
         pending: log line of this step, if a stop interrupted its evaluation.
         first_loss: loss before the first update of this phase.

@@ -23,7 +23,7 @@ from cloze.core.errors import did_you_mean
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin, licence_name, merge_origins
 from cloze.pipeline.corpus.readers import READERS, find_reader
 from cloze.pipeline.corpus.readers.base import Slice
-from cloze.pipeline.corpus.readers.tables.records import FIELDS
+from cloze.pipeline.corpus.readers.records import FIELDS
 
 BUNDLE_BYTES = (
     1 << 20

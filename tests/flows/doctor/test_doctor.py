@@ -134,7 +134,7 @@ def test_versions_that_install_and_do_not_work_are_told(
     assert (wrong.check, wrong.fix) == (package, f"pip install '{fix}'")
     assert "Prefect's server" in wrong.found
     assert any(
-        found.check == "versions" and f"{package} {version} (tried: " in found.found
+        found.check == "versions" and f"{package} {version} (tested: " in found.found
         for found in machine.packages()
     )
 

@@ -75,7 +75,8 @@ def torchrun(
 def content(out: Path) -> str:
     done = cloze("verify", out, "--json")
     assert done.returncode == 0, done.stderr
-    return str(json.loads(done.stdout.splitlines()[-1])["content_sha256"])
+    [found] = json.loads(done.stdout.splitlines()[-1])["artifacts"]
+    return str(found["content_sha256"])
 
 
 @pytest.mark.slow

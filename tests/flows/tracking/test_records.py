@@ -187,4 +187,4 @@ def test_a_run_with_secrets_is_resumed_with_them_or_says_that_it_cannot_be(
     assert begun.step("count").fingerprint in {stage["fingerprint"] for stage in made}
     rewrite(toy_config, letters={}, count={"model": secret | {"size": 3}})
     assert main(["resume", "toy", "--no-prefect"]) == 2
-    assert "holds no secrets (*** stands for them)" in capsys.readouterr().err
+    assert "does not contain its secrets (they are ***)" in capsys.readouterr().err

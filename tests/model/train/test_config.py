@@ -28,8 +28,8 @@ from cloze.model.train.evaluate.heldout import (
     HeldoutEvaluator,
     HeldoutSet,
 )
-from cloze.model.train.loop.batches import BatchSizeSchedule
 from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.train.loop.schedules import BatchSizeSchedule
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.plan import batch_plan
 from cloze.model.train.recipe import recipe, step_duration

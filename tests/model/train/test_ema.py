@@ -13,7 +13,7 @@ import torch
 from cloze.model import checkpoint
 from cloze.model.families.registry import model_config
 from cloze.model.tensors import LazyTensors
-from cloze.model.train.engines.ema import WeightEMA, ema_decay_at
+from cloze.model.train.engines.weight_copies import WeightEMA, ema_decay_at
 from cloze.model.train.plan.flops import approximate_parameters
 from cloze.model.train.plan.memory import HEAP, ComputeOptions, training_memory
 from tests.model.datasets import lines, write_dataset

@@ -12,8 +12,8 @@ import pytest
 
 from cloze.core.errors import UsageError
 from cloze.model.families.registry import FAMILIES
-from cloze.model.train.engines import EngineConfig, choose
-from cloze.model.train.engines.deepspeed import ds_config
+from cloze.model.train.engines import EngineConfig, choose_engine
+from cloze.model.train.engines.deepspeed_setup import ds_config
 from cloze.model.train.loop.duration import StepDuration
 from cloze.model.train.loop.interfaces import TrainingHyperparameters
 from cloze.model.train.loop.schedules import Schedule
@@ -98,7 +98,7 @@ def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineC
         "memory": None,
         **asked,
     }
-    assert choose(**values) == found
+    assert choose_engine(**values) == found
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_what_does_not_fit_together_is_refused(
     wanted: str, zero: int | None, sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        choose(wanted, zero, 2, 1000, None)
+        choose_engine(wanted, zero, 2, 1000, None)
 
 
 GPUS = {
@@ -128,14 +128,14 @@ GPUS = {
 
 
 def test_the_optimizer_s_state_may_lie_in_the_machine_s_memory() -> None:
-    assert choose(**{**GPUS, "zero": 2}) == EngineConfig("deepspeed", 2, offload=True)
-    assert choose(**{**GPUS, "zero": 2, "offload": "none"}) == EngineConfig("deepspeed", 2)
+    assert choose_engine(**{**GPUS, "zero": 2}) == EngineConfig("deepspeed", 2, offload=True)
+    assert choose_engine(**{**GPUS, "zero": 2, "offload": "none"}) == EngineConfig("deepspeed", 2)
     with pytest.raises(
         UsageError, match=r"offload \(cpu\) needs DeepSpeed's ZeRO 1 to 3, this is engine torch"
     ):
-        choose(**GPUS)
+        choose_engine(**GPUS)
     with pytest.raises(UsageError, match=r"offload \(cpu\) is for GPUs, training is on the CPU"):
-        choose(**{**GPUS, "zero": 2, "memory": None})
+        choose_engine(**{**GPUS, "zero": 2, "memory": None})
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -168,8 +168,8 @@ def test_deepspeed_does_not_bring_torch_s_compiler() -> None:
     """In a Python of its own: those of other tests have imported it."""
     program = """
 import sys
-from cloze.model.train.engines.deepspeed import _import_deepspeed
-_import_deepspeed("cpu")
+from cloze.model.train.engines.deepspeed_setup import import_deepspeed
+import_deepspeed("cpu")
 from deepspeed.runtime import compiler
 from deepspeed.runtime.zero.muon import muon_optimizer, original_muon  # as the first optimizer does
 import torch

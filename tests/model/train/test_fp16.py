@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from cloze.core.errors import ClozeError
-from cloze.model.train.engines import loss_scale
-from cloze.model.train.engines.loss_scale import LossScale
+from cloze.model.train.engines import device_scalars
+from cloze.model.train.engines.device_scalars import LossScale
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, run_all
 
@@ -28,28 +28,28 @@ def state(checkpoint: Path) -> dict[str, Any]:
 def test_the_scale_halves_at_an_overflow_and_doubles_after_many_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loss_scale, "GROWTH_STEPS", 3)
+    monkeypatch.setattr(device_scalars, "GROWTH_STEPS", 3)
     scale, norms = LossScale(torch.device("cpu")), iter([1.0, torch.inf, 1.0, torch.nan, 1.0, 1.0])
     found = []
     for norm in norms:
         scale.update(torch.tensor(norm))
-        found.append(float(scale.value) / loss_scale.FIRST)
+        found.append(float(scale.value) / device_scalars.FIRST)
     assert found == [1, 0.5, 0.5, 0.25, 0.25, 0.25]
     other = LossScale(torch.device("cpu"))
     other.restore(scale.state())
     for one in (scale, other):
         one.update(torch.tensor(1.0))
-        assert one.state() == [loss_scale.FIRST / 2, 0.0]
+        assert one.state() == [device_scalars.FIRST / 2, 0.0]
     for _ in range(40):
         scale.update(torch.tensor(torch.nan))
-    assert float(scale.value) == loss_scale.LEAST
+    assert float(scale.value) == device_scalars.LEAST
 
 
 def test_overflows_are_skipped_told_and_no_alarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = write_dataset(tmp_path / "data")
-    monkeypatch.setattr(loss_scale, "FIRST", 2.0**20)
+    monkeypatch.setattr(device_scalars, "FIRST", 2.0**20)
     settings = config(**{**SETTINGS, "steps": 12, "max_skipped": 1})
     found = here(settings, dataset, tmp_path / "run", micro_batch=4)
     said = state(found.checkpoint)
@@ -74,7 +74,7 @@ def test_a_gradient_that_is_not_finite_at_the_least_scale_is_an_alarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = write_dataset(tmp_path / "data")
-    monkeypatch.setattr(loss_scale, "FIRST", 1.0)
+    monkeypatch.setattr(device_scalars, "FIRST", 1.0)
     wild = config(
         **{**SETTINGS, "steps": 30, "grad_clip": 0, "warmup_steps": 0}, learning_rate=1e38
     )
@@ -103,4 +103,4 @@ def test_every_engine_scales_alike(tmp_path: Path) -> None:
     for name in ("zero0", "zero1", "zero3", "changing"):
         found = lines(tmp_path / name / "metrics.jsonl")
         assert [line["loss"] for line in found] == pytest.approx(wanted, abs=0.03), name
-        assert {line["loss_scale"] for line in found} == {loss_scale.FIRST}
+        assert {line["loss_scale"] for line in found} == {device_scalars.FIRST}

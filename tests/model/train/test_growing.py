@@ -16,7 +16,7 @@ from cloze.core.errors import UsageError
 from cloze.model.data.rows import MaskedRows, MaskRateSchedule
 from cloze.model.data.shards import ShardedRows
 from cloze.model.train.config import PretrainConfig
-from cloze.model.train.loop.batches import BatchSizeSchedule
+from cloze.model.train.loop.schedules import BatchSizeSchedule
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here
 

@@ -19,6 +19,7 @@ from cloze.model.train.loop.duration import StepDuration
 from cloze.model.train.loop.interfaces import TrainingHyperparameters
 from cloze.model.train.loop.schedules import Schedule
 from cloze.model.train.optimizers import OPTIMIZERS, optimizer_kind
+from cloze.model.train.optimizers.adam import TensorwiseAdam
 from cloze.model.train.optimizers.muon import Muon, assign_matrices, newton_schulz
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
@@ -26,8 +27,7 @@ from cloze.model.train.optimizers.parameters import (
     parameter_role,
     set_learning_rate,
 )
-from cloze.model.train.optimizers.sharded_parameters import FlatShard, ShardExtent, squares
-from cloze.model.train.optimizers.tensorwise import TensorwiseAdam
+from cloze.model.train.optimizers.sharded_parameters import FlatShard, TensorExtent, squares
 from cloze.model.train.recipe import recipe, step_duration
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
@@ -130,7 +130,7 @@ def test_a_cut_parameter_is_updated_like_a_whole_one(name: str) -> None:
     single_process_group(torch.device("cpu"))  # that sums are added up in
     weights, gradients = _given((6, 4), (3, 3), (5, 2))
     pieces = [
-        ShardExtent(number, 0, start, weights[number].numel())
+        TensorExtent(number, 0, start, weights[number].numel())
         for number, start in enumerate((0, 26, 36))
     ]
 
@@ -152,7 +152,7 @@ def test_a_cut_parameter_is_updated_like_a_whole_one(name: str) -> None:
         [_group([flat], matrices=True, hidden=1), rest], _recipe(name)
     )
     assert isinstance(optimizer, TensorwiseAdam | Muon)
-    optimizer.cuts = {
+    optimizer.shards = {
         flat: FlatShard(tuple(tuple(weight.shape) for weight in weights), tuple(pieces))
     }
     _trained(optimizer, [flat], [[laid(step, 3.0)] for step in gradients])

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cloze.model.train.engines.device_scalars import AsyncScalar, to_device_async
 from cloze.model.train.engines.torch import TorchEngine
-from cloze.model.train.engines.transfers import AsyncScalar, to_device_async
 from cloze.model.train.optimizers import OPTIMIZERS
 from tests.model.datasets import write_dataset
 from tests.model.layers.test_device_questions import QUESTIONS
@@ -72,7 +72,7 @@ def test_steps_ask_for_norms_that_were_sent_and_nothing_else(
     said = len(found.metrics) * (
         2 if precision == "fp16" else 1
     )  # a line of the log says the norm again, and the loss's scale
-    assert dict(asked.who) == {"transfers.py value": 6 + said}
+    assert dict(asked.who) == {"device_scalars.py value": 6 + said}
     assert [line["loss"] for line in found.metrics] == pytest.approx(
         [line["loss"] for line in usual.metrics], abs=1e-4
     )

@@ -14,7 +14,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.worker import Job
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
-from cloze.model.train.engines.master_weights import MasterWeights
+from cloze.model.train.engines.weight_copies import MasterWeights
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, run_all, start
 from tests.model.train.wire import CASES

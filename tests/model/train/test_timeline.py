@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from cloze.model.data.batch import TokenCounts
-from cloze.model.train.monitor import time_breakdown as module
-from cloze.model.train.monitor.throughput import Throughput
-from cloze.model.train.monitor.time_breakdown import TimeBreakdown
+from cloze.model.train.monitor import throughput as module
+from cloze.model.train.monitor.throughput import Throughput, TimeBreakdown
 
 
 def shares(line: dict[str, float]) -> float:

@@ -208,9 +208,9 @@ def test_answers_go_to_a_file(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["a [MASK]", "--file", "texts"], "exclude each other"),
-        (["a [MASK]", "-"], "give it alone"),
-        (["--file", "texts", "--out", "./texts"], "is the file that is read"),
+        (["a [MASK]", "--file", "texts"], "excludes texts"),
+        (["a [MASK]", "-"], "cannot be mixed with texts"),
+        (["--file", "texts", "--out", "./texts"], "is the input file"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

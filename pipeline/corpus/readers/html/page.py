@@ -29,7 +29,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     left_over,
     power,
 )
-from cloze.pipeline.corpus.readers.encyclopedia.templates import says_phones
+from cloze.pipeline.corpus.readers.encyclopedia.templates import is_pronunciation
 from cloze.pipeline.corpus.readers.html import element_roles
 from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, cells, role
 
@@ -184,7 +184,7 @@ class _TreeWalk:
             data = element.get("data-mw")
             if data is not None and '"template"' in data:
                 names = [name.strip().lower().replace("_", " ") for name in _TEMPLATE.findall(data)]
-                if names and all(says_phones(name) for name in names):
+                if names and all(is_pronunciation(name) for name in names):
                     self._spoken.add(about)
                     return "phones"
                 if names == ["ipa"] and '"2":{' not in data:

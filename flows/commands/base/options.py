@@ -1,14 +1,16 @@
-"""Shared parts of commands: `--json`, options with headings, option spelling, and value parsers."""
+"""Shared parts of commands: `--json`, options under headings, spelling, parsers, completion."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 JSON_HELP = "Print one JSON object on standard output, also for an error."
 
@@ -19,6 +21,38 @@ def emit(value: Mapping[str, Any]) -> None:
     """Print the `--json` object on one line."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
+
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def complete_from(names: Callable[[click.Context], Iterable[str]], kind: str = "") -> Completer:
+    """Return the completion of an argument from a function that lists its values.
+
+    Args:
+        names: function that lists the values.
+        kind: `file` or `dir`: paths are completed, too.
+    """
+
+    def complete(
+        ctx: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        del parameter
+        items = []
+        with suppress(Exception):  # a traceback would garble the prompt
+            items = [CompletionItem(name) for name in names(ctx) if name.startswith(incomplete)]
+        return [*items, CompletionItem(incomplete, type=kind)] if kind else items
+
+    return complete
+
+
+def _target_names(ctx: click.Context) -> list[str]:
+    from cloze.flows.run import targets
+
+    return targets.target_names(in_any_run=ctx.info_name == "logs")
+
+
+complete_targets = complete_from(_target_names, "file")
 
 
 INPUTS, GENERAL, OTHER = "Inputs", "General", "Other"
@@ -93,7 +127,7 @@ class GroupedCommand(click.Command):
         return super().get_params(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        wanted: str | None = ctx.meta.get(HELP_ALL)
+        query: str | None = ctx.meta.get(HELP_ALL)
         rows: dict[str, list[tuple[str, str]]] = {}
         total = shown = 0
         groups = []
@@ -104,7 +138,7 @@ class GroupedCommand(click.Command):
             group = getattr(parameter, "group", GENERAL)
             groups.append(group)
             total += 1
-            if _is_wanted(wanted, group, record, getattr(parameter, "common", True)):
+            if _matches(query, group, record, getattr(parameter, "common", True)):
                 rows.setdefault(group, []).append(record)
                 shown += 1
         for group in sorted(rows, key=(GENERAL, OTHER).__contains__):
@@ -120,10 +154,11 @@ class GroupedCommand(click.Command):
             )
 
 
-def _is_wanted(wanted: str | None, group: str, record: tuple[str, str], common: bool) -> bool:
-    if not wanted:
-        return common or wanted is not None
-    return wanted.lower() in group.lower() or wanted.lower() in " ".join(record).lower()
+def _matches(query: str | None, group: str, record: tuple[str, str], is_common: bool) -> bool:
+    """Check whether help shows an option: by query; for "" all, for None the common ones."""
+    if not query:
+        return is_common or query is not None
+    return query.lower() in f"{group} {' '.join(record)}".lower()
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -170,30 +205,31 @@ def named_values(
     """Return the parser of `NAME=VALUE` texts; its errors show `example`."""
 
     def parse(texts: tuple[str, ...]) -> dict[str, str]:
-        found = {}
+        values = {}
         for text in texts:
             name, _, value = text.partition("=")
             if not name or not value:
                 raise ValueError(f"{text!r} must look like {names}, such as {example}")
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     return parse
 
 
 def weights(texts: tuple[str, ...]) -> dict[str, float]:
     """Parse `wiki=2`, `books=1` or `wiki=2,books=1` into weights by name."""
-    found: dict[str, float] = {}
-    for name, value in named_values("wiki=2", "NAME=WEIGHT")(tuple(split_commas(texts))).items():
+    parse = named_values("wiki=2", "NAME=WEIGHT")
+    numbers: dict[str, float] = {}
+    for name, value in parse(tuple(split_commas(texts))).items():
         try:
-            found[name] = float(value)
+            numbers[name] = float(value)
         except ValueError:
             raise ValueError(
                 f"the weight of {name} ({value!r}) is not a number; write wiki=2"
             ) from None
-    return found
+    return numbers
 
 
 def split_commas(texts: tuple[str, ...]) -> Iterator[str]:
     """Split texts at commas: `mlm,nsp` becomes mlm and nsp."""
-    return (part for text in texts for part in text.split(","))
+    return (word for text in texts for word in text.split(","))

@@ -1,19 +1,71 @@
-"""bf16 weights over fp32 master weights, for the torch engine.
+"""fp32 copies of a model's weights: the exponential moving average (EMA), and master weights.
 
-Under autocast a linear layer's weights are rounded to bf16 in every forward pass, and their
-gradients are bf16 before they become fp32. Here the weights are stored in bf16 and rounded once per
-update: forward pass and gradient are the same to the bit. Norms and embeddings, which autocast does
-not round, stay fp32. The optimizer, checkpoints and exports only see fp32.
+EMA: after each update the average moves toward the weights by 1 - decay (Polyak and Juditsky, 1992;
+compare Izmailov et al., 2018). It draws no random number and touches no weight, so training is the
+same with and without EMA.
+
+Master weights, for the torch engine: under autocast a linear layer's weights are rounded to bf16 in
+every forward pass, and their gradients are bf16 before they become fp32. With master weights the
+model's weights are stored in bf16 and rounded once per update: forward pass and gradient are the
+same to the bit. Norms and embeddings, which autocast does not round, stay fp32. The optimizer,
+checkpoints and exports only see fp32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+# Early steps forget the random initialization: decay at most (1 + step) / (10 + step), as in
+# TensorFlow's ExponentialMovingAverage.
+WARMUP = 10.0
+
+
+def ema_decay_at(decay: float, step: int) -> float:
+    """Return the decay at step `step`, counted from 0 over all phases."""
+    return min(decay, (1.0 + step) / (WARMUP + step))
+
+
+class WeightEMA:
+    """The EMA of a rank's tensors: all weights, or the rank's shard of them.
+
+    Attributes:
+        values: fp32 averages, one per tensor.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+        self.values = [tensor.detach().float().clone() for tensor in tensors]
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Restart from the current tensors."""
+        for value, tensor in zip(self.values, self._tensors, strict=True):
+            value.copy_(tensor)
+
+    @torch.no_grad()
+    def update(self, decay: float, applied: Tensor | None = None) -> None:
+        """Move the averages toward the tensors.
+
+        Args:
+            applied: scalar on the device, 0 if the step changed no weight and the average must not
+                move; None: the step was applied.
+        """
+        weight = 1.0 - decay
+        for value, tensor in zip(self.values, self._tensors, strict=True):
+            value.lerp_(tensor.detach(), weight if applied is None else weight * applied)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange averages and tensors."""
+        for value, tensor in zip(self.values, self._tensors, strict=True):
+            before = tensor.detach().clone()
+            tensor.copy_(value)
+            value.copy_(before)
 
 
 class MasterWeights:

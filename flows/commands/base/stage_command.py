@@ -2,8 +2,8 @@
 
     MERGE = StageCommand("merge", stage="merge", arguments=("checkpoint",), help="Average …")
 
-The table of commands lists names without importing a stage. A stage without its own command gets
-`stage_command(name)`.
+The table of commands lists names without importing a stage. A stage of a plugin, without a line
+there, gets `StageCommand(name, stage=name)`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.help import STAGES, Place, places
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.options import (
     INPUTS,
     JSON_HELP,
     GroupedCommand,
     GroupedOption,
     OptionOverride,
+    complete_targets,
     emit,
 )
+from cloze.flows.commands.base.placement import STAGES, Place, places
 
 if TYPE_CHECKING:
     from cloze.core.stages.execute import BuildResult
@@ -33,14 +34,7 @@ if TYPE_CHECKING:
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = ("config__", "execution__", "input__")
 # fields of Execution that data stages use
 BEAM = frozenset(
-    {
-        "workers",
-        "runner",
-        "flink_master",
-        "worker_pool",
-        "beam_options",
-        "dedup_in_memory_documents",
-    }
+    "workers runner flink_master worker_pool beam_options dedup_in_memory_documents".split()
 )
 # fields of Execution that only a run of several nodes uses
 RUN_ONLY_FIELDS = frozenset({"cpus", "oversubscribe", "retries", "retry_seconds"})
@@ -89,16 +83,16 @@ class StageArguments:
 
 
 class StageCommand(GroupedCommand):
-    """Command of a stage. Its function takes `given`, and the parameters that it declares itself.
+    """Command of a stage. Its function takes `arguments`, and the parameters that it declares.
 
     Args:
         stage: name in the tables of stages.
         inputs: option and help text by role; other inputs have generic ones.
-        arguments: input roles or config fields that are arguments instead of options.
+        positional: input roles or config fields that are arguments instead of options.
         spelled: spelling of options by config field.
-        demanding: `--out` and the stage's inputs are required; otherwise the command checks them.
+        checks_required: `--out` and required inputs are checked here; otherwise by the command.
         transient: without `--out`, delete the artifact after its metrics are printed.
-        makes: the command builds an artifact; otherwise the options for that are absent.
+        has_artifact: the command builds an artifact; otherwise the options for that are absent.
         callback: function of the command; default: `run_stage`.
     """
 
@@ -108,56 +102,53 @@ class StageCommand(GroupedCommand):
         *,
         stage: str,
         inputs: Mapping[str, tuple[str, str]] | None = None,
-        arguments: tuple[str, ...] = (),
+        positional: tuple[str, ...] = (),
         spelled: Mapping[str, OptionOverride] | None = None,
-        demanding: bool = True,
+        checks_required: bool = True,
         transient: bool = False,
-        makes: bool = True,
+        has_artifact: bool = True,
         **settings: Any,
     ) -> None:
         settings.setdefault("callback", run_stage)
         super().__init__(name, **settings)
         self.stage, self.inputs, self.spelled = stage, inputs or {}, spelled or {}
-        self.arguments, self.demanding, self.transient, self.makes = (
-            arguments,
-            demanding,
-            transient,
-            makes,
-        )
-        self._complete = False
+        self.positional, self.checks_required = positional, checks_required
+        self.transient, self.has_artifact = transient, has_artifact
+        self._is_complete = False
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not self._complete:
-            self._complete = True
+        if not self._is_complete:
+            self._is_complete = True
             self.params = [*self._options(), *self.params]
         return super().get_params(ctx)
 
     def _options(self) -> Iterator[click.Parameter]:
-        from cloze.flows.commands.options import execution_options, field_options
+        from cloze.flows.commands.base.field_options import execution_options, field_options
         from cloze.flows.graph import stages
 
         stage = stages.stage(self.stage)
-        for name in self.arguments:
-            prefix = OF_INPUTS if name in stage.inputs else OF_CONFIG
-            yield click.Argument([f"{prefix}{name}"], metavar=name.upper())
-        yield from self._inputs(stage)
+        for name in self.positional:
+            is_input = name in stage.inputs
+            yield click.Argument(
+                [f"{OF_INPUTS if is_input else OF_CONFIG}{name}"],
+                metavar=name.upper(),
+                shell_complete=complete_targets if is_input else None,
+            )
+        yield from self._input_options(stage)
         placed = places(self.stage)
         if self.stage not in STAGES:  # plugin: all options are common
-            placed |= {
-                name: Place("Config", True)
-                for name in stage.config.model_fields
-                if name not in placed
-            }
+            for name in stage.config.model_fields:
+                placed.setdefault(name, Place("Config", True))
         yield from field_options(
-            stage.config, OF_CONFIG, placed, self.spelled, lambda name: name not in self.arguments
+            stage.config, OF_CONFIG, placed, self.spelled, lambda name: name not in self.positional
         )
-        if self.makes:
+        if self.has_artifact:
             yield from execution_options(
                 OF_EXECUTION, self.stage, execution_fields(stage).__contains__
             )
             yield GroupedOption(
                 ["-o", "--out", "out"],
-                required=self.demanding and not self.transient,
+                required=self.checks_required and not self.transient,
                 metavar="DIR",
                 help="Directory of the artifact to write."
                 + (" Default: the artifact is not kept." if self.transient else ""),
@@ -166,57 +157,46 @@ class StageCommand(GroupedCommand):
             ["--set", "overrides"],
             multiple=True,
             metavar="KEY=VALUE",
-            callback=_overrides,
+            callback=_parse_overrides,
             help="Config field of the stage, by its name. Repeatable.",
         )
-        if self.makes:
+        if self.has_artifact:
             yield GroupedOption(
                 ["--force"],
                 is_flag=True,
-                help="Rebuild a finished artifact, and replace one with other settings. An "
-                "interrupted build with the"
-                " same settings still resumes.",
+                help="Rebuild a finished artifact, and replace one with other settings. An"
+                " interrupted build with the same settings still resumes.",
             )
         yield GroupedOption(["--json", "as_json"], is_flag=True, help=JSON_HELP)
 
-    def _inputs(self, stage: Stage) -> Iterator[click.Parameter]:
-        for name, wanted in stage.inputs.items():
-            if name in self.arguments:
+    def _input_options(self, stage: Stage) -> Iterator[click.Parameter]:
+        for role, spec in stage.inputs.items():
+            if role in self.positional:
                 continue
-            flag, text = self.inputs.get(name, (f"--{name}", _input_help(name)))
+            flag, text = self.inputs.get(role, (f"--{role}", _input_help(role)))
             yield GroupedOption(
-                [flag, f"{OF_INPUTS}{name}"],
+                [flag, f"{OF_INPUTS}{role}"],
                 group=INPUTS,
-                required=self.demanding and wanted.required,
+                required=self.checks_required and spec.required,
                 type=click.Path(),
-                metavar="[NAME=]PATH" if wanted.multiple else "PATH",
+                metavar="[NAME=]PATH" if spec.multiple else "PATH",
                 help=text,
-                multiple=wanted.multiple,
+                multiple=spec.multiple,
+                shell_complete=complete_targets,
             )
 
     def invoke(self, ctx: click.Context) -> Any:
-        values = ctx.params
-
-        def below(prefix: str) -> dict[str, Any]:
-            """Remove and return the given parameters with this prefix."""
-            found = {
-                name.removeprefix(prefix): values.pop(name)
-                for name in list(values)
-                if name.startswith(prefix)
-            }
-            return {
-                name: value for name, value in found.items() if value is not None and value != ()
-            }
-
-        inputs = _spread(below(OF_INPUTS))
-        given = StageArguments(
-            stage=self.stage, config=below(OF_CONFIG), inputs=inputs, execution=below(OF_EXECUTION)
+        arguments = StageArguments(
+            stage=self.stage,
+            config=_pop_prefixed(ctx.params, OF_CONFIG),
+            inputs=_input_paths(_pop_prefixed(ctx.params, OF_INPUTS)),
+            execution=_pop_prefixed(ctx.params, OF_EXECUTION),
+            transient=self.transient,
         )
-        given.transient = self.transient
         for name in ("overrides", "out", "force", "as_json"):
-            if name in values:
-                setattr(given, name, values.pop(name))
-        ctx.params = {"given": given, **values}
+            if name in ctx.params:
+                setattr(arguments, name, ctx.params.pop(name))
+        ctx.params["arguments"] = arguments
         return super().invoke(ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -227,6 +207,16 @@ class StageCommand(GroupedCommand):
         super().format_help_text(ctx, formatter)
 
 
+def _pop_prefixed(values: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Remove the parameters with this prefix and return those that are given, without it."""
+    popped = {name: values.pop(name) for name in list(values) if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in popped.items()
+        if value is not None and value != ()
+    }
+
+
 def _input_help(role: str) -> str:
     """Return the generic help text of an input."""
     if role == "checkpoint":
@@ -234,27 +224,25 @@ def _input_help(role: str) -> str:
     return f"{role.capitalize()} artifact."
 
 
-def _spread(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
+def _input_paths(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
     """Return paths by input key; several inputs of a role are named, by default by directory."""
-    found: dict[str, str] = {}
-    for role, given in inputs.items():
-        if isinstance(given, str):
-            found[role] = given
-            continue
-        from cloze.core.stages import stage
+    from cloze.core.stages.stage import assign_input_keys
+    from cloze.flows.run.targets import resolve_path
 
-        whole = len(given) == 1 and os.path.exists(given[0])  # a path may contain an equals sign
-        found |= (
-            {role: given[0]}
-            if whole
-            else stage.assign_input_keys(
-                role, given, lambda path: path.rstrip("/").rpartition("/")[2]
+    paths: dict[str, str] = {}
+    for role, value in inputs.items():
+        if isinstance(value, str):
+            paths[role] = value
+        elif len(value) == 1 and os.path.exists(value[0]):  # a path may contain an equals sign
+            paths[role] = value[0]
+        else:
+            paths |= assign_input_keys(
+                role, value, lambda path: path.rstrip("/").rpartition("/")[2]
             )
-        )
-    return found
+    return {role: resolve_path(path) for role, path in paths.items()}
 
 
-def _overrides(
+def _parse_overrides(
     ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, Any]:
     """Parse the texts of `--set` into nested values."""
@@ -266,30 +254,25 @@ def _overrides(
     return parse(values, "KEY=VALUE, such as seed=2")
 
 
-def stage_command(name: str) -> click.Command:
-    """Return the command of a stage that has none of its own."""
-    return StageCommand(name, stage=name)
-
-
 def run_stage(
-    given: StageArguments, more: Callable[[BuildResult], dict[str, Any]] | None = None
+    arguments: StageArguments, more: Callable[[BuildResult], dict[str, Any]] | None = None
 ) -> None:
     """Build one artifact and print the result.
 
     Args:
-        given: the command's arguments.
+        arguments: the command's arguments.
         more: returns additional JSON values; called before a transient artifact is deleted.
     """
-    if given.out is None and given.transient:
+    if arguments.out is None and arguments.transient:
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="cloze-") as directory:
-            _make(replace(given, out=f"{directory}/{given.stage}"), more)
-        return
-    _make(replace(given, transient=False), more)
+            _build(replace(arguments, out=f"{directory}/{arguments.stage}"), more)
+    else:
+        _build(replace(arguments, transient=False), more)
 
 
-def _make(given: StageArguments, more: Callable[[BuildResult], dict[str, Any]] | None) -> None:
+def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, Any]] | None) -> None:
     from cloze.core.config import parse_config
     from cloze.core.errors import UsageError
     from cloze.core.stages.execute import join_execution
@@ -302,46 +285,44 @@ def _make(given: StageArguments, more: Callable[[BuildResult], dict[str, Any]] |
     from cloze.flows.run.session import RunParameters, RunSession
     from cloze.flows.views import terminal
 
-    name, screen = given.stage, terminal.console()
+    name, out, screen = arguments.stage, arguments.out, terminal.console()
     stage = stages.stage(name)
-    config = parse_config(
-        stage.config, merge(given.config, given.overrides, stage.config, name), name
-    )
-    how = parse_config(Execution, given.execution, "run")
-    if given.out is None:
-        raise click.UsageError("missing option --out; name the directory to write to")
-    if stage.reads_all_nodes and not given.inputs:
+    values = merge(arguments.config, arguments.overrides, stage.config, name)
+    config = parse_config(stage.config, values, name)
+    execution = parse_config(Execution, arguments.execution, "run")
+    if out is None:
+        raise click.UsageError("Missing option '--out'.")
+    if stage.reads_all_nodes and not arguments.inputs:
         raise click.UsageError(
-            f"{name} gathers the nodes of a run; run it there: cloze run CONFIG --only {name}"
+            f"{name} gathers the nodes of a run; use `cloze run CONFIG --only {name}`"
         )
     foreign = host_setup.foreign_rank()
-    if foreign is not None and given.force:
-        raise UsageError(f"--force conflicts with torchrun; remove {given.out} instead")
+    if foreign is not None and arguments.force:
+        raise UsageError(f"--force does not work under torchrun; remove {out} instead")
     if foreign is not None and foreign[0] > 0:
-        join_execution(stage, config, given.inputs, given.out, execution=how)
+        join_execution(stage, config, arguments.inputs, out, execution=execution)
         return
-    inputs = {role: InputSource(path=path) for role, path in given.inputs.items()}
     node = Node(
         name=name,
         stage=name,
         section=name,
         values={},
         config=config,
-        execution=how,
-        inputs=inputs,
-        out=given.out,
+        execution=execution,
+        inputs={role: InputSource(path=path) for role, path in arguments.inputs.items()},
+        out=out,
     )
-    parameters = RunParameters(config=given.out, force=[name] if given.force else [])
-    runs = plan.runs_directory()
-    with records_directory(runs, given.out, is_transient=given.transient) as directory:
-        graph = CommandConfig(node=node, directory=directory, is_transient=given.transient)
-        with screen.status(f"{name}: inputs are read …"):
-            session = RunSession(parameters, screen, config=graph)
+    parameters = RunParameters(config=out, force=[name] if arguments.force else [])
+    runs, is_transient = plan.runs_directory(), arguments.transient
+    with records_directory(runs, out, is_transient=is_transient) as directory:
+        command = CommandConfig(node=node, directory=directory, is_transient=is_transient)
+        with screen.status(f"{name}: reading inputs …"):
+            session = RunSession(parameters, screen, config=command)
         with session:
             result = session.run_node(session.steps[0])
-    told = more(result) if more else {}
-    if given.as_json:
-        content = {**plan.result_json(result), **told}
-        if given.transient:
+    extra = more(result) if more else {}
+    if arguments.as_json:
+        content = {**plan.result_json(result), **extra}
+        if is_transient:
             del content["artifact"]
         emit(content)

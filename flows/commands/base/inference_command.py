@@ -28,14 +28,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.help import Place
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.options import (
     JSON_HELP,
     GroupedCommand,
     GroupedOption,
     OptionOverride,
+    complete_targets,
     emit,
 )
+from cloze.flows.commands.base.placement import Place
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,8 +46,8 @@ Answer = Mapping[str, Any]  # `index`, and the fields of the command
 STDIN = "-"
 _CHUNK = 1 << 16
 OF_CONFIG = "config__"  # prefix of the Python parameter names
-# set by `ask`, not by options
-OF_REQUESTS = ("requests", "file", "called", "jsonl", "common", "npy")
+# config fields that `predict` sets, and that have no option
+REQUEST_FIELDS = ("requests", "file", "called", "jsonl", "common", "npy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,8 @@ class Request:
 class InferenceCommand(GroupedCommand):
     """Command on a checkpoint.
 
-    Its function takes `request`, `options` (config values of the stage, for `ask`), and the options
-    that it declares itself.
+    Its function takes `request`, `options` (config values of the stage, for `predict`), and the
+    options that it declares itself.
 
     Args:
         stage: inference stage; default: named like the command.
@@ -87,16 +88,12 @@ class InferenceCommand(GroupedCommand):
         gather: Callable[[Sequence[Answer]], Mapping[str, Any]] | None = None,
         **settings: Any,
     ) -> None:
-        settings.setdefault("callback", self.ask)
+        settings.setdefault("callback", self.predict)
         super().__init__(name, **settings)
-        self.stage, self.show, self.field, self.gather = (
-            stage or name,
-            show,
-            field,
-            gather or _gathered,
-        )
+        self.stage, self.field = stage or name, field
+        self.show, self.gather = show, gather or _join_predictions
         self.params += [
-            click.Argument(["checkpoint"]),
+            click.Argument(["checkpoint"], shell_complete=complete_targets),
             click.Argument(["more"], nargs=-1, metavar=f"[{field.upper()}]..."),
             GroupedOption(
                 [f"--{field}", "texts"], multiple=True, metavar="TEXT", help=f"{text} Repeatable."
@@ -116,27 +113,30 @@ class InferenceCommand(GroupedCommand):
             ),
             GroupedOption(["--json", "as_json"], is_flag=True, help=JSON_HELP),
         ]
-        self._complete = False
+        self._is_complete = False
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not self._complete:
-            from cloze.flows.commands.options import field_options
+        if not self._is_complete:
+            from cloze.flows.commands.base.field_options import field_options
             from cloze.flows.graph import stages
 
-            self._complete = True
+            self._is_complete = True
             config = stages.stage(self.stage).config
-            own = [name for name in config.model_fields if name not in OF_REQUESTS]
-            places = {name: Place("Options", True) for name in own}
+            fields = [name for name in config.model_fields if name not in REQUEST_FIELDS]
+            places = {name: Place("Options", True) for name in fields}
             spelled = {"words": OptionOverride("--pretokenized")}
-            self.params += field_options(config, OF_CONFIG, places, spelled, own.__contains__)
+            self.params += field_options(config, OF_CONFIG, places, spelled, fields.__contains__)
         return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
+        from cloze.flows.run.targets import resolve_path
+
         values = ctx.params
-        given = {
-            name: values.pop(name) for name in ("checkpoint", "file", "jsonl", "out", "as_json")
-        }
-        request = Request(texts=(*values.pop("more"), *values.pop("texts")), **given)
+        request = Request(
+            checkpoint=resolve_path(values.pop("checkpoint")),
+            texts=(*values.pop("more"), *values.pop("texts")),
+            **{name: values.pop(name) for name in ("file", "jsonl", "out", "as_json")},
+        )
         config = {name: values.pop(name) for name in list(values) if name.startswith(OF_CONFIG)}
         options = {
             name.removeprefix(OF_CONFIG): value
@@ -146,60 +146,64 @@ class InferenceCommand(GroupedCommand):
         ctx.params = {"request": request, "options": options, **values}
         return super().invoke(ctx)
 
-    def ask(
+    def predict(
         self, request: Request, options: Mapping[str, Any], fields: Mapping[str, Any] | None = None
     ) -> None:
-        """Send the request to the stage and print its predictions.
+        """Run the stage on the request and print its predictions.
 
         Args:
             request: the inputs.
             options: config values of the stage.
             fields: fields of every input.
         """
-        from cloze.flows.graph.command import run_verb
+        from cloze.flows.graph.command import run_inference
+        from cloze.flows.views import terminal
 
         with contextlib.ExitStack() as stack:
             values = {
                 **options,
                 "common": dict(fields or {}),
-                **stack.enter_context(requested(request, self.field)),
+                **stack.enter_context(input_values(request, self.field)),
             }
             answers: list[Answer] = []
-            lines = request.out is not None or (
+            as_lines = request.out is not None or (
                 "file" in values if request.as_json else not sys.stdout.isatty()
             )
             receive: Callable[[Sequence[Answer]], object]
-            if lines:
+            if as_lines:
                 receive = functools.partial(_write, stack.enter_context(_output(request)))
             elif request.as_json:
                 receive = answers.extend
             else:
                 receive = functools.partial(_show, self.show)
             try:
-                summary = run_verb(self.stage, values, request.checkpoint, receive)
+                summary = run_inference(self.stage, values, request.checkpoint, receive)
             except KeyboardInterrupt:  # inference cannot be resumed
                 click.get_current_context().exit(1)
         if request.out is not None and request.as_json:
             emit({"out": request.out, **summary})
         elif request.out is not None:
-            click.echo(f"{summary['answered']:,} answers in {request.out}", err=True)
-        elif request.as_json and not lines:
+            note = f"{summary['answered']:,} answers in {request.out}"
+            terminal.console().print(note, markup=False, soft_wrap=True)
+        elif request.as_json and not as_lines:
             emit(self.gather(answers))
 
 
 @contextlib.contextmanager
-def requested(request: Request, field: str) -> Iterator[dict[str, Any]]:
+def input_values(request: Request, field: str) -> Iterator[dict[str, Any]]:
     """Yield the config values that name the inputs."""
     from cloze.core import storage
 
     if request.texts and request.file is not None:
         raise click.UsageError(
-            f"--file ({request.file}) and {len(request.texts)} on the command line exclude each"
-            " other; leave one out"
+            f"--file ({request.file}) excludes texts on the command line ({len(request.texts)});"
+            " leave one out"
         )
     if request.texts and request.texts != (STDIN,):
         if STDIN in request.texts:
-            raise click.UsageError("- (standard input) stands among texts; give it alone")
+            raise click.UsageError(
+                "- (standard input) cannot be mixed with texts; give one or the other"
+            )
         yield {"requests": [{field: text} for text in request.texts]}
     elif request.file is not None and request.file != STDIN:
         yield {
@@ -209,10 +213,10 @@ def requested(request: Request, field: str) -> Iterator[dict[str, Any]]:
         }
     elif not request.texts and request.file is None and sys.stdin.isatty():
         raise click.UsageError(
-            f"there is no {field}; give one, --file FILE, or - for standard input"
+            f"no {field} to read; give one, or --file FILE, or - for standard input"
         )
     else:
-        with _piped() as path:
+        with _stdin_pipe() as path:
             yield {"file": path, "called": "standard input", "jsonl": request.jsonl}
 
 
@@ -221,7 +225,7 @@ def _is_jsonl(path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _piped() -> Iterator[str]:
+def _stdin_pipe() -> Iterator[str]:
     """Yield a named pipe that forwards standard input to the worker process, which has none."""
     source = sys.stdin.fileno()
 
@@ -249,7 +253,7 @@ def _output(request: Request) -> Iterator[IO[str]]:
         yield sys.stdout
         return
     if request.file is not None and os.path.realpath(request.file) == os.path.realpath(request.out):
-        raise click.UsageError(f"--out ({request.out}) is the file that is read; name another one")
+        raise click.UsageError(f"--out ({request.out}) is the input file; name another file")
     with open(request.out, "w", encoding="utf-8") as handle:
         yield handle
 
@@ -267,5 +271,5 @@ def _show(show: Callable[[Answer], RenderableType], answers: Sequence[Answer]) -
         console.print(show(answer))
 
 
-def _gathered(answers: Sequence[Answer]) -> Mapping[str, Any]:
+def _join_predictions(answers: Sequence[Answer]) -> Mapping[str, Any]:
     return answers[0] if len(answers) == 1 else {"predictions": list(answers)}

@@ -14,14 +14,14 @@ from pydantic import BaseModel
 from cloze.core.config import InputPathMark, field_types
 from cloze.core.humanize import parse_count, parse_duration
 from cloze.core.options import field_docs, import_object
-from cloze.flows.commands.help import EXECUTION, Place, places
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.options import (
     OTHER,
     GroupedOption,
     OptionOverride,
     named_values,
     parsing,
 )
+from cloze.flows.commands.base.placement import EXECUTION, Place, places
 
 LONGEST_LIST = 10  # longest list of names in a metavar
 
@@ -33,12 +33,9 @@ class Count(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not value.lstrip("-").isdecimal():
-            count = parse_count(value)
-            if count is None:
-                self.fail(
-                    f"{value!r} is not a number; write it as 10M, 300e9 or 10000000", param, ctx
-                )
-            value = count
+            text, value = value, parse_count(value)
+            if value is None:
+                self.fail(f"{text!r} is not a number; write 10M, 300e9 or 10000000", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -53,9 +50,9 @@ class Duration(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = parse_duration(value) if isinstance(value, str) else None
-        return super().convert(
-            value if seconds is None else seconds / self.unit_seconds, param, ctx
-        )
+        if seconds is not None:
+            value = seconds / self.unit_seconds
+        return super().convert(value, param, ctx)
 
 
 class NumberOrWord(click.ParamType[Any]):
@@ -142,7 +139,7 @@ def field_options(
     prefix: str,
     placed: Mapping[str, Place],
     spelled: Mapping[str, OptionOverride],
-    wanted: Callable[[str], bool] = lambda name: True,
+    has_option: Callable[[str], bool] = lambda name: True,
     *,
     overriding: bool = False,
 ) -> Iterator[GroupedOption]:
@@ -153,20 +150,20 @@ def field_options(
         prefix: prefix of the Python parameter names, to separate the fields of several models.
         placed: heading and level of each field.
         spelled: spelling by field.
-        wanted: predicate for the fields that get an option.
+        has_option: predicate for the fields that get an option.
         overriding: the options change recorded values, so every switch needs its `--no-`.
     """
-    filled, texts, kinds = _filled_defaults(model), field_docs(model), field_types(model)
+    filled, docs, field_kinds = _filled_defaults(model), field_docs(model), field_types(model)
     order = {name: number for number, name in enumerate(placed)}
-    for name in sorted(kinds, key=lambda name: order.get(name, len(order))):
+    for name in sorted(field_kinds, key=lambda name: order.get(name, len(order))):
         info = model.model_fields[name]
-        settings = _settings(name, kinds[name])
+        settings = _settings(name, field_kinds[name])
         spelling = spelled.get(name) or OptionOverride(
             _option_name(name, (settings or {}).get("multiple", False))
         )
-        if not wanted(name) or (settings is None and spelling.parse is None):
+        if not has_option(name) or (settings is None and spelling.parse is None):
             continue
-        settings = {"help": texts.get(name), **(settings or {}), **spelling.settings}
+        settings = {"help": docs.get(name), **(settings or {}), **spelling.settings}
         if spelling.parse is not None:
             settings |= {"callback": parsing(spelling.parse)}
             settings.setdefault("type", click.STRING)
@@ -174,8 +171,8 @@ def field_options(
         default = filled.get(name, default)
         switch = ""
         if settings.get("is_flag"):
-            both = overriding or default is not False or bool(_fillers(model))
-            switch = f"/--no-{spelling.name.removeprefix('--')}" if both else ""
+            has_no = overriding or default is not False or bool(_fillers(model))
+            switch = f"/--no-{spelling.name.removeprefix('--')}" if has_no else ""
         place = placed.get(name, Place(OTHER, False))
         yield GroupedOption(
             [f"{spelling.name}{switch}", f"{prefix}{name}"],
@@ -188,7 +185,7 @@ def field_options(
 
 
 def execution_options(
-    prefix: str, stage: str, wanted: Callable[[str], bool]
+    prefix: str, stage: str, has_option: Callable[[str], bool]
 ) -> Iterator[GroupedOption]:
     """Yield the options of `Execution` that a stage reads.
 
@@ -197,7 +194,7 @@ def execution_options(
     from cloze.core.stages.execution import Execution
 
     yield from field_options(
-        Execution, prefix, places(stage, EXECUTION), {}, wanted, overriding=not stage
+        Execution, prefix, places(stage, EXECUTION), {}, has_option, overriding=not stage
     )
 
 
@@ -210,7 +207,7 @@ def _option_name(name: str, repeatable: bool) -> str:
 def _fillers(model: type[BaseModel]) -> list[str]:
     """Return the validators that fill in values from a recipe or a preset."""
     validators = model.__pydantic_decorators__.model_validators
-    return [name for name, found in validators.items() if found.info.mode == "before"]
+    return [name for name, validator in validators.items() if validator.info.mode == "before"]
 
 
 def _filled_defaults(model: type[BaseModel]) -> dict[str, Any]:
@@ -228,17 +225,16 @@ def _settings(name: str, annotation: Any) -> dict[str, Any] | None:
     if kind is bool:
         return {"is_flag": True}
     if origin is tuple:
-        several = arguments[1:] == (Ellipsis,)
-        each = [_settings(name, argument) for argument in (arguments[:1] if several else arguments)]
-        if any("type" not in (found or {}) or (found or {}).get("multiple") for found in each):
+        is_list = arguments[1:] == (Ellipsis,)
+        items = [_settings(name, item) or {} for item in arguments[: 1 if is_list else None]]
+        if any("type" not in item or item.get("multiple") for item in items):
             return None
-        if several:
-            return {**(each[0] or {}), "multiple": True}
-        metavar = " ".join((found or {}).get("metavar", "") for found in each)
+        if is_list:
+            return {**items[0], "multiple": True}
         return {
-            "nargs": len(each),
-            "type": tuple((found or {})["type"] for found in each),
-            "metavar": metavar,
+            "nargs": len(items),
+            "type": tuple(item["type"] for item in items),
+            "metavar": " ".join(item.get("metavar", "") for item in items),
         }
     if origin is dict and arguments == (str, str):
         return {
@@ -257,11 +253,10 @@ def _settings(name: str, annotation: Any) -> dict[str, Any] | None:
     scalar = SCALARS.get(kind)
     if scalar is None:
         return None
-    unit = next(
-        (seconds for suffix, seconds in UNITS.items() if kind is float and name.endswith(suffix)),
-        None,
-    )
-    return {"type": _bounded(scalar, marks, unit), "metavar": METAVAR_OF.get(name, METAVARS[kind])}
+    units = [seconds for suffix, seconds in UNITS.items() if name.endswith(suffix)]
+    unit_seconds = units[0] if units and kind is float else None
+    metavar = METAVAR_OF.get(name, METAVARS[kind])
+    return {"type": _bounded(scalar, marks, unit_seconds), "metavar": metavar}
 
 
 def _number_or_word(arguments: Sequence[Any]) -> dict[str, Any] | None:
