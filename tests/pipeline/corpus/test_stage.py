@@ -413,4 +413,4 @@ def test_the_language_of_the_text_is_found_where_none_is_given(
     assert any(sentence.startswith("Oktober") for sentence in sentences) is is_split_at_ordinals
     summary = result.manifest.summary
     assert summary.get("language") == ("de" if is_told else None)
-    assert ("give --language de" in STAGE.headline(summary)) is is_told
+    assert ("--language de" in STAGE.headline(summary)) is is_told
