@@ -41,7 +41,8 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.interfaces import NO_MILESTONES, START, CheckpointMetadata
+from cloze.model.train.loop.interfaces import START
+from cloze.model.train.loop.train_spec import NO_MILESTONES, CheckpointMetadata
 from cloze.model.train.precision import resolve
 from cloze.model.train.recipe import recipe, step_duration
 from cloze.model.train.resume.saving import CheckpointSaver

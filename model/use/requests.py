@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError
-from cloze.model.tasks.formats.files import load_json
+from cloze.model.tasks.formats.lines import load_json
 
 LONGEST = 1 << 24  # maximum bytes of a line
 _CHUNK = 1 << 16

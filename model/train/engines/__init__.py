@@ -19,7 +19,8 @@ from cloze.core.options import import_object
 if TYPE_CHECKING:
     from cloze.model.train.distributed import World
     from cloze.model.train.engines.protocol import Engine
-    from cloze.model.train.loop.interfaces import TrainingHyperparameters, TrainModule
+    from cloze.model.train.loop.interfaces import TrainModule
+    from cloze.model.train.loop.train_spec import TrainingHyperparameters
 
 ENGINES: dict[str, str] = {
     "torch": "cloze.model.train.engines.torch:engine",

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, distributed
 
 from cloze.model.train.engines import EngineConfig
-from cloze.model.train.loop.interfaces import TrainingHyperparameters
+from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.plan.memory import BUCKET_NUMBERS
 
 CPU_BUCKET_NUMBERS = 1 << 20

@@ -19,7 +19,8 @@ from cloze.model.train.engines import EngineConfig
 from cloze.model.train.engines.device_scalars import LossScale
 from cloze.model.train.engines.gradients import GradientReducer, own_slices, own_tensors
 from cloze.model.train.engines.weight_copies import MasterWeights, WeightEMA
-from cloze.model.train.loop.interfaces import TrainingHyperparameters, TrainModule
+from cloze.model.train.loop.interfaces import TrainModule
+from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
     clip_gradient_norm,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed
 
 from cloze.model.train.engines.device_scalars import to_device_async
-from cloze.model.train.loop.interfaces import TrainingHyperparameters
+from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OptimizerSpec
 from cloze.model.train.optimizers.adam import adamw, zero_if_nonfinite
 from cloze.model.train.optimizers.sharded_parameters import (

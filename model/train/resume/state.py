@@ -31,7 +31,8 @@ from cloze.core.errors import DataError
 from cloze.model import checkpoint
 from cloze.model.tensors import LazyTensors
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import Milestones, StartPosition
+from cloze.model.train.loop.interfaces import StartPosition
+from cloze.model.train.loop.train_spec import Milestones
 
 # Readable formats; format 3 has all tensors in one file, as one rank still writes them.
 FORMATS = (3, 4)

@@ -187,6 +187,6 @@ def test_the_default_micro_batch_fits_at_the_precision_of_the_training(
         execution=Execution(),
         fingerprint="f" * 64,
     )
-    rows = prepare(config, build, meta).training.micro_batch
+    rows = prepare(config, build, meta).training.execution.micro_batch
     assert rows >= 8
     assert training_memory(model, 32, rows, how=how).training <= free

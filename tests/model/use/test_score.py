@@ -336,15 +336,15 @@ def test_columns_of_other_names_and_files_that_name_no_phenomenon(tmp_path: Path
         (b'{"sentence_good": "a\xff", "sentence_bad": "b"}\n', r"line 1.*UTF-8"),
         (
             b'{"sentence_good": ' + b"[" * 100_000,
-            r"line 1, column 1: no JSON \(nested too deeply\)",
+            r"line 1, column 1: not valid JSON \(nested too deeply\)",
         ),
         (
             b'{"sentence_good": ' + b"7" * 5000 + b"}",
-            r"line 1, column 1: no JSON \(.*value has 5000 digits\)",
+            r"line 1, column 1: not valid JSON \(.*value has 5000 digits\)",
         ),
         (
             b'{"sentence_good": "a \\uD83D cat", "sentence_bad": "b"}\n',
-            r"line 1, column 22: no JSON \(.ud83d is half a character\)",
+            r"line 1, column 22: not valid JSON \(.ud83d is half a character\)",
         ),
         (
             2 * b'{"sentence_good": "a", "sentence_bad": "b", "UID": "x", "pairID": "7"}\n',

@@ -108,7 +108,7 @@ def test_the_last_log_line_scores_the_checkpoint(dataset: str, tmp_path: Path) -
     run = here(config(steps=4, heldout_rows=100), dataset, tmp_path / "run", micro_batch=5)
     from cloze.model.data.shards import ShardedRows
     from cloze.model.train.distributed import World
-    from cloze.model.train.evaluate.heldout import HeldoutSet
+    from cloze.model.train.evaluate.heldout_set import HeldoutSet
 
     loaded = checkpoint.load(str(run.checkpoint))
     module = scoring_module.PretrainModule(

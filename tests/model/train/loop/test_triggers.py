@@ -9,7 +9,8 @@ from typing import Any
 
 from cloze.core.stages.execution import Execution
 from cloze.model.train.loop.duration import ScheduleProgress, StepDuration
-from cloze.model.train.loop.interfaces import START, Milestones
+from cloze.model.train.loop.interfaces import START
+from cloze.model.train.loop.train_spec import Milestones
 from cloze.model.train.loop.triggers import StepTriggers
 from cloze.model.train.resume.state import TrainerState
 
@@ -27,10 +28,10 @@ class EveryTenth:
 def due_of(measure: EveryTenth, patience: int, steps: int) -> StepTriggers:
     training: Any = SimpleNamespace(
         recipe=SimpleNamespace(pace=StepDuration(steps=steps, span=steps)),
-        milestones=Milestones(),
-        measure=measure,
+        checkpoints=SimpleNamespace(milestones=Milestones()),
+        evaluator=measure,
         patience=patience,
-        begun=START,
+        data=SimpleNamespace(begun=START),
     )
     return StepTriggers(training, Execution())
 

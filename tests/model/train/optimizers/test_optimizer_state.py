@@ -20,7 +20,7 @@ from tests.model.train.ranks import config, digests, here, job, run_all
 
 pytestmark = pytest.mark.slow
 STEPS, STOP = 5, 3
-NAMES = sorted(OPTIMIZERS.keys() - {"adamw"})  # of which test_ranks.py tells
+NAMES = sorted(OPTIMIZERS.keys() - {"adamw"})  # of which engines/test_ranks.py tells
 
 
 def _config(optimizer: str, **values: Any) -> PretrainConfig:

@@ -16,8 +16,8 @@ from cloze.model.families.registry import FAMILIES, model_config, parse_model
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import single_process_group
 from cloze.model.train.loop.duration import StepDuration
-from cloze.model.train.loop.interfaces import TrainingHyperparameters
 from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OPTIMIZERS, optimizer_kind
 from cloze.model.train.optimizers.adam import TensorwiseAdam
 from cloze.model.train.optimizers.muon import Muon, assign_matrices, newton_schulz
