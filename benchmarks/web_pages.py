@@ -1,4 +1,4 @@
-"""Crawled pages against their gold text: what each extractor and each rule of `profile: web` keeps.
+"""Crawled pages against their gold text: what each extractor and each rule of `preset: web` keeps.
 Run it from the repository's root:
 
     python -m benchmarks.web_pages BENCHMARK
@@ -94,7 +94,7 @@ def main() -> None:
     main_text(next(iter(pages.values())), "trafilatura")  # imports
     for extractor in ("trafilatura", "fast"):
         print(row(f"{extractor}, text alone", pages, gold, extractor, steps=False), flush=True)
-        print(row(f"{extractor}, profile prose", pages, gold, extractor), flush=True)
+        print(row(f"{extractor}, preset prose", pages, gold, extractor), flush=True)
     rules = {
         key: value
         for base in TextConfig.__mro__
@@ -115,14 +115,14 @@ def main() -> None:
         ),
         flush=True,
     )
-    print(row("profile web", pages, gold, "trafilatura", profile="web"), flush=True)
+    print(row("preset web", pages, gold, "trafilatura", preset="web"), flush=True)
     print(
         row(
-            "profile web, C4's end marks",
+            "preset web, C4's end marks",
             pages,
             gold,
             "trafilatura",
-            profile="web",
+            preset="web",
             c4_end_marks=True,
         ),
         flush=True,

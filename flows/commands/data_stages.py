@@ -147,7 +147,7 @@ TRAIN_FILTER = StageCommand(
     "train-filter",
     stage="filter",
     help="Train a quality filter from good and bad documents.\n\nUse it with `cloze corpus"
-    " --filter DIR`.",
+    " --quality-filter DIR`.",
     spelled={"good": _source_option("--good", required=True), "bad": _source_option("--bad")},
 )
 

@@ -91,7 +91,7 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
         nodes, found, masks, len(filling) - MOST_FILLED, [*([glue] if glue else []), *own]
     )
     storage.write_bytes(build.file(FILE), page.encode())
-    told = {
+    score_rows = {
         group: {metric: score.as_json() for metric, score in metrics.items()}
         for group, metrics in found.items()
     }
@@ -99,7 +99,7 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
     return StageResult(
         summary={
             "report": FILE,
-            "scores": told,
+            "scores": score_rows,
             "groups": describe_groups(nodes),
             "masks": masks,
             **tables,

@@ -122,8 +122,8 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
     screen.print(f"{len(now['deployments'])} deployments: {', '.join(now['deployments'])}")
     screen.print(f"In other terminals: export PREFECT_API_URL={now['api']}", soft_wrap=True)
     if as_json:
-        told = {name: now[name] for name in (*TITLES, "api", "deployments", "pid", "services")}
-        sys.stdout.write(json.dumps(told) + "\n")
+        keys = (*TITLES, "api", "deployments", "pid", "services")
+        sys.stdout.write(json.dumps({key: now[key] for key in keys}) + "\n")
         sys.stdout.flush()
 
 

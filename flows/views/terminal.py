@@ -104,14 +104,14 @@ def ellipsized(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def summary_table(told: Mapping[str, Any]) -> Table:
+def summary_table(content: Mapping[str, Any]) -> Table:
     """Return the table in an artifact's summary: `title`, `columns`, `rows` of text.
 
     All columns but the first contain numbers.
     """
-    columns = [str(name) for name in told["columns"]]
-    table = table_of(columns, right=columns[1:], title=str(told["title"]))
-    for row in told["rows"]:
+    columns = [str(name) for name in content["columns"]]
+    table = table_of(columns, right=columns[1:], title=str(content["title"]))
+    for row in content["rows"]:
         table.add_row(*(escape(str(value)) for value in row))
     return table
 
@@ -140,8 +140,8 @@ def result_table(
             if cached == len(found)
             else f"{format_duration(seconds)}{more}"
         )
-        told = headline(found[0].manifest) if len(found) == 1 else _mean(found)
-        table.add_row(escape(line), spent, f"{rows:,}" if rows else "", escape(told))
+        text = headline(found[0].manifest) if len(found) == 1 else _mean(found)
+        table.add_row(escape(line), spent, f"{rows:,}" if rows else "", escape(text))
     return table
 
 

@@ -295,7 +295,7 @@ def _weight_files(directory: str, name: str) -> list[str]:
     bad = [file for file in files if "/" in file or "\\" in file]
     if bad or not files:
         raise DataError(
-            f"{index} names {bad[0] if bad else 'no files'}; it must name files beside it"
+            f"{index} names {bad[0] if bad else 'no files'}; it must name files in its directory"
         )
     return [storage.join(directory, file) for file in files]
 

@@ -9,8 +9,7 @@ Shapes: B batch, L length, D model, N heads, H per head, G most global tokens of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +31,8 @@ from cloze.model.layers.layout import (
     neighbours,
 )
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
+@dataclass(eq=False, kw_only=True)
 class GlobalAttentionLayout(PaddedLayout):
     """Padded rows with global tokens.
 
@@ -46,17 +43,9 @@ class GlobalAttentionLayout(PaddedLayout):
         filled: bool [B, G], false at filler.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        real: Tensor | None,
-        everywhere: Tensor,
-        places: Tensor,
-        filled: Tensor,
-        maps: list[Tensor] | None = None,
-    ) -> None:
-        super().__init__(shape, real, maps=maps)
-        self.everywhere, self.places, self.filled = everywhere, places, filled
+    everywhere: Tensor
+    places: Tensor
+    filled: Tensor
 
     @classmethod
     def first(
@@ -70,9 +59,9 @@ class GlobalAttentionLayout(PaddedLayout):
         return cls(
             shape,
             real,
-            everywhere,
-            torch.zeros(shape[0], 1, dtype=torch.int64, device=device),
-            everywhere[:, :1],
+            everywhere=everywhere,
+            places=torch.zeros(shape[0], 1, dtype=torch.int64, device=device),
+            filled=everywhere[:, :1],
         )
 
     @classmethod
@@ -86,23 +75,7 @@ class GlobalAttentionLayout(PaddedLayout):
         most = int(count.max()) if count.numel() else 0
         places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
         filled = torch.arange(most, device=everywhere.device) < count[:, None]
-        return cls(shape, real, everywhere, places, filled)
-
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        real = None if self.real is None else change(self.real)
-        return type(self)(
-            self.shape,
-            real,
-            change(self.everywhere),
-            change(self.places),
-            change(self.filled),
-            self.maps,
-        )
-
-    def recording(self, maps: list[Tensor]) -> GlobalAttentionLayout:
-        return GlobalAttentionLayout(
-            self.shape, self.real, self.everywhere, self.places, self.filled, maps
-        )
+        return cls(shape, real, everywhere=everywhere, places=places, filled=filled)
 
 
 class GlobalAttention(SelfAttention):

@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from cloze.model.use.answer import QuestionAnsweringPipeline
     from cloze.model.use.classify import TextClassificationPipeline
     from cloze.model.use.embed import EmbeddingPipeline
     from cloze.model.use.fill_mask import FillMaskPipeline
+    from cloze.model.use.finetuned import QuestionAnsweringPipeline, TokenClassificationPipeline
     from cloze.model.use.generate import TextGenerationPipeline
     from cloze.model.use.scorer import SentenceScorer
-    from cloze.model.use.tag import TokenClassificationPipeline
 
 __all__ = ["Checkpoint", "ClozeError", "DataError", "UsageError", "load"]
 
@@ -276,7 +275,7 @@ class Checkpoint:
 
     @functools.cached_property
     def _answerer(self) -> QuestionAnsweringPipeline:
-        from cloze.model.use.answer import QuestionAnsweringPipeline
+        from cloze.model.use.finetuned import QuestionAnsweringPipeline
 
         return QuestionAnsweringPipeline(self._path)
 
@@ -288,7 +287,7 @@ class Checkpoint:
 
     @functools.cached_property
     def _tagger(self) -> TokenClassificationPipeline:
-        from cloze.model.use.tag import TokenClassificationPipeline
+        from cloze.model.use.finetuned import TokenClassificationPipeline
 
         return TokenClassificationPipeline(self._path)
 

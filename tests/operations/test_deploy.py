@@ -131,14 +131,11 @@ def test_a_server_that_asks_for_a_login(tmp_path: Path) -> None:
     try:
         refused = cloze(operations, "deploy")
         assert refused.returncode == 1
-        assert refused.stderr == (
-            f"cloze: Prefect at {operations.api} refuses the login; set PREFECT_API_AUTH_STRING to "
-            f"its user:password,"
-            " or PREFECT_API_KEY for Prefect Cloud\n"
-        )
+        assert f"Prefect at {operations.api} rejects the login" in refused.stderr
+        assert "PREFECT_API_AUTH_STRING" in refused.stderr
         found = json.loads(cloze(operations, "doctor", "--json").stdout.splitlines()[-1])["checks"]
         (prefect,) = (one for one in found if one["check"] == "PREFECT_API_URL")
-        assert (prefect["ok"], "refuses the login" in prefect["found"]) == (False, True)
+        assert (prefect["ok"], "rejects the login" in prefect["found"]) == (False, True)
         operations.environment["PREFECT_API_AUTH_STRING"] = "operator:secret"
         deployed = cloze(operations, "deploy", "--json")
         assert deployed.returncode == 0, deployed.stderr

@@ -105,7 +105,7 @@ METAVAR_OF = {
     "worker_pool": "HOST:PORT",
     "runner": "NAME",
     "language": "CODE",
-    "languages": "CODE",
+    "keep_languages": "CODE",
     "licences": "SPDX",
     "gpu_ids": "ID",
     "beam_options": "--NAME=VALUE",
@@ -114,7 +114,6 @@ METAVAR_OF = {
     "kubernetes_options": "NAME=VALUE",
 }
 OPTION_OF = {  # repeatable options use the singular of the field's name, except:
-    "languages": "--keep-language",
     "licences": "--license",
     "dropped_sections": "--drop-section",
     "kept_sections": "--keep-section",

@@ -32,13 +32,13 @@ EXECUTION = {
 STAGES: dict[str, Mapping[str, str]] = {
     "corpus": {
         "Sources": "*sources *on_error *licences max_rejected_share maximum_document_bytes",
-        "Size and mixture": "*words *mixture mixture_by mixture_temperature mixture_epochs",
-        "Language": "*language *languages language_probability",
-        "Quality rules": "*profile web_sources *minimum_characters *minimum_words"
+        "Size and mixture": "*max_words *mixture mixture_by mixture_temperature mixture_epochs",
+        "Language": "*language *keep_languages language_probability",
+        "Quality rules": "*preset web_sources *minimum_characters *minimum_words"
         " maximum_characters minimum_letters"
         " gopher_quality gopher_repetition c4 c4_end_marks boilerplate drop_repeated_lines"
         " drop_repeated_paragraphs",
-        "Quality filter": "*filter quality_filter_loss quality_filter_sources",
+        "Quality filter": "*quality_filter quality_filter_loss quality_filter_sources",
         "Deduplication": "*dedup dedup_similarity dedup_bands dedup_rows dedup_ngram",
         "Personal data": "*mask_personal_data personal_data_allowed",
         "Blocked words": "*blocked_words blocked_words_unit blocked_words_allowed",
@@ -55,7 +55,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Vectors": "*pooling *max_length *windows",
         "Memory and speed": "*precision *micro_batch engine",
     },
-    "semdedup": {"Deduplication": "*cosine *centred clusters rounds"},
+    "semdedup": {"Deduplication": "*similarity *center clusters rounds"},
     "vocab": {
         "Training": "*kind *size *lowercase strip_accents min_frequency limit_alphabet"
         " sample_bytes",

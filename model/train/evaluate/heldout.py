@@ -13,7 +13,7 @@ from cloze.model.data.batch import (
     move,
     prefetch_batches,
 )
-from cloze.model.objectives.masked import BANDS_FIELD
+from cloze.model.objectives.losses import BANDS_FIELD
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.heldout_set import FEWEST_ROWS, HeldoutSet
 from cloze.model.train.evaluate.scoring import PretrainModule

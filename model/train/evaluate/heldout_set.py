@@ -26,7 +26,7 @@ from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.mixture import ConcatenatedRows
 from cloze.model.data.sampler import shard_range
 from cloze.model.data.shards import RowTable
-from cloze.model.objectives.masked import BANDS
+from cloze.model.objectives.losses import BANDS
 from cloze.model.train.distributed import World
 from cloze.pipeline.tokenizer.special import SpecialTokens
 

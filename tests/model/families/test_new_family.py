@@ -57,7 +57,7 @@ def build_model(config):
     return PretrainingModel(encoder(config), masked_lm(config))
 '''
 OBJECTIVE = """
-from cloze.model.objectives.masked import masked_objective
+from cloze.model.objectives.losses import masked_objective
 
 AGAIN = masked_objective("again", "masked_lm", "mlm_logits")
 """

@@ -257,7 +257,7 @@ def test_both_ways_go_together_with_masks_alone(tmp_path: Path) -> None:
         assert choose(bert, info, names) == tuple(names)
     for names in (["mlm", "mntp"], ["clm", "mlm", "mntp"]):
         with pytest.raises(
-            UsageError, match="do not go together; clm stands alone, or beside one of mlm and mntp"
+            UsageError, match="cannot be combined; use clm alone, or with one of mlm and mntp"
         ):
             choose(bert, info, names)
     with pytest.raises(UsageError, match=r"objective \(clm\) cannot be that of longformer models"):

@@ -15,7 +15,7 @@ from cloze.model import hardware
 from cloze.model.data.batch import TokenCounts, collate, sizes
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.registry import model_config
-from cloze.model.objectives.masked import BANDS, losses_by_band
+from cloze.model.objectives.losses import BANDS, losses_by_band
 from cloze.model.train.evaluate.heldout_set import bands_of, training_bands
 from cloze.model.train.monitor.metrics import strip_timing
 from cloze.model.train.monitor.throughput import MfuMeter, utilisation

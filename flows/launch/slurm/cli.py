@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from cloze.core.errors import ClozeError, UsageError
 
 SECONDS = 60.0  # timeout of a command; a busy controller is slow
+POLL_SECONDS = (1.0, 15.0)  # poll interval of the queue: first and longest
 QUEUED = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED"}
 )
@@ -76,31 +77,31 @@ def submit(script: str) -> str:
         UnansweredError: Slurm did not confirm the job, but may have accepted it.
         UsageError: Slurm refused the job; the message has the reason.
     """
-    done = _run("sbatch", "--parsable", script)
-    words = _words(done.stderr)
-    if done.returncode and _UNANSWERED.search(words):
+    result = _run("sbatch", "--parsable", script)
+    words = _words(result.stderr)
+    if result.returncode and _UNANSWERED.search(words):
         raise UnansweredError(words)
-    if done.returncode:
-        raise UsageError(f"Slurm does not take the job ({words}); see --slurm-option and `sinfo`")
-    return done.stdout.strip().partition(";")[0]  # with several clusters: ID;CLUSTER
+    if result.returncode:
+        raise UsageError(f"Slurm rejects the job ({words}); check --slurm-option and `sinfo`")
+    return result.stdout.strip().partition(";")[0]  # with several clusters: ID;CLUSTER
 
 
 def named(name: str) -> list[str] | None:
     """Return the ids of unfinished jobs of that name, oldest first; None: no answer from Slurm."""
-    done = _run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T")
-    if done.returncode:
+    result = _run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T")
+    if result.returncode:
         return None
-    jobs = [line.strip().partition("|") for line in done.stdout.splitlines() if "|" in line]
+    jobs = [line.strip().partition("|") for line in result.stdout.splitlines() if "|" in line]
     return sorted((job for job, _, state in jobs if not SlurmJobStatus(state).ended), key=int)
 
 
 def job_status(job: str) -> SlurmJobStatus | None:
     """Return the job's status; None if Slurm does not respond."""
-    done = _run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r")
-    if done.returncode == 0 and "|" in done.stdout:
-        state, _, reason = done.stdout.strip().splitlines()[-1].partition("|")
+    result = _run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r")
+    if result.returncode == 0 and "|" in result.stdout:
+        state, _, reason = result.stdout.strip().splitlines()[-1].partition("|")
         return SlurmJobStatus(state, "" if reason == "None" else reason)
-    if done.returncode and "Invalid job id" not in done.stderr:
+    if result.returncode and "Invalid job id" not in result.stderr:
         return None
     return SlurmJobStatus(_accounted(job) or "UNKNOWN")  # forgotten minutes after its end
 
@@ -109,11 +110,11 @@ def _accounted(job: str) -> str | None:
     """Return the state of a forgotten job from Slurm's accounting, or None."""
     if shutil.which("sacct") is None:
         return None
-    done = _run(
+    result = _run(
         "sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State"
     )
-    words = done.stdout.split()
-    return words[0] if done.returncode == 0 and words else None
+    words = result.stdout.split()
+    return words[0] if result.returncode == 0 and words else None
 
 
 def cancel(job: str) -> None:
@@ -126,11 +127,11 @@ def requeue(job: str) -> str | None:
 
     This ends all processes of the job, including the caller.
     """
-    seen = _run("scontrol", "--oneliner", "show", "job", job)
-    if "JobState=RUNNING" not in seen.stdout.split():
+    shown = _run("scontrol", "--oneliner", "show", "job", job)
+    if "JobState=RUNNING" not in shown.stdout.split():
         return "it is being ended by Slurm"
-    done = _run("scontrol", "requeue", job)
-    return _words(done.stderr) if done.returncode > 0 else None
+    result = _run("scontrol", "requeue", job)
+    return _words(result.stderr) if result.returncode > 0 else None
 
 
 def nodes() -> list[tuple[str, str]]:
@@ -142,13 +143,13 @@ def nodes() -> list[tuple[str, str]]:
     listed = os.environ.get("SLURM_JOB_NODELIST")
     if not listed:
         raise UsageError(
-            "launcher srun runs inside a job of Slurm's (salloc, sbatch); from a login node take "
+            "launcher srun runs inside a Slurm job (salloc, sbatch); on a login node, use "
             "--launcher slurm"
         )
-    names = _told("scontrol", "show", "hostnames", listed).split()
+    names = _output("scontrol", "show", "hostnames", listed).split()
     shown = [
         dict(_fields(line))
-        for line in _told("scontrol", "--oneliner", "show", "node", listed).splitlines()
+        for line in _output("scontrol", "--oneliner", "show", "node", listed).splitlines()
     ]
     addresses = {fields.get("NodeName"): fields.get("NodeAddr") for fields in shown}
     return [(name, addresses.get(name) or name) for name in names]
@@ -162,14 +163,14 @@ def _fields(line: str) -> list[tuple[str, str]]:
     ]
 
 
-def _told(*command: str) -> str:
-    done = _run(*command)
-    if done.returncode:
+def _output(*command: str) -> str:
+    result = _run(*command)
+    if result.returncode:
         raise ClozeError(
-            f"{' '.join(command)} failed ({_words(done.stderr)}); see whether Slurm's controller "
+            f"{' '.join(command)} failed ({_words(result.stderr)}); see whether Slurm's controller "
             f"answers (scontrol ping)"
         )
-    return done.stdout
+    return result.stdout
 
 
 def _words(stderr: str) -> str:

@@ -163,10 +163,9 @@ def artifact_label(path: str) -> str:
 def name_of(launch: LaunchSpec) -> str:
     """Return the unique name of a launch's TrainJob: a DNS label, short enough for pod names."""
     digest = hashlib.sha256(launch.directory.encode()).hexdigest()[:10]
-    told = re.sub(r"[^a-z0-9]+", "-", launch.artifact.rstrip("/").rpartition("/")[2].lower())[
-        :20
-    ].strip("-")
-    return "-".join(part for part in ("cloze", told, digest) if part)
+    directory = launch.artifact.rstrip("/").rpartition("/")[2].lower()
+    name = re.sub(r"[^a-z0-9]+", "-", directory)[:20].strip("-")
+    return "-".join(part for part in ("cloze", name, digest) if part)
 
 
 def train_job(
@@ -223,10 +222,10 @@ def _must_be_seen(path: str, chosen: Options) -> None:
         return
     mounts = [claim.partition(":")[2] for claim in chosen.claim]
     if not any(PurePosixPath(path).is_relative_to(mount) for mount in mounts):
-        told = f"is on no claim ({', '.join(mounts)})" if mounts else "is on this machine's disk"
+        where = f"is on no claim ({', '.join(mounts)})" if mounts else "is on this host's disk"
         raise UsageError(
-            f"{path} {told}, so the pods would not see it; add --kubernetes-option claim=NAME:/"
-            f"PATH with a path that it lies below"
+            f"{path} {where}, so the pods would not see it; add --kubernetes-option claim=NAME:/"
+            f"PATH, where PATH contains it"
         )
 
 

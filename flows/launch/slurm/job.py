@@ -1,6 +1,6 @@
 """`--launcher srun`, an agent per node of the current Slurm job; and the coordinator of batch jobs.
 
-`srun` is for `salloc` and `sbatch`; `slurm.py` submits the batch jobs.
+`srun` is for `salloc` and `sbatch`; `launcher.py` submits the batch jobs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from cloze.core.errors import ClozeError, StoppedError, UsageError, error_event
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter, SafeReporter, StageResult
 from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
-from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol, slurm_cli
+from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol
 from cloze.flows.launch.agent_launcher import AgentLauncher
 from cloze.flows.launch.coordinator import LaunchCoordinator
 from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchRequest, LaunchSpec
-from cloze.flows.launch.slurm import WORK, box
+from cloze.flows.launch.slurm import cli as slurm_cli
+from cloze.flows.launch.slurm.followed_job import start_file
+from cloze.flows.launch.slurm.launcher import WORK
 from cloze.flows.launch.ssh import last_line
 
 END_SECONDS = 20.0  # for srun to end its processes
@@ -116,7 +118,7 @@ LAUNCHER: Launcher = AgentLauncher(SrunStarter())
 
 
 # The coordinator of a batch job, on its first node:
-# `python -m cloze.flows.launch.slurm_job DIRECTORY`.
+# `python -m cloze.flows.launch.slurm.job DIRECTORY`.
 
 IDLE = "idle.json"  # number of successive requeues without a new checkpoint
 MOST_IDLE = 3
@@ -215,7 +217,7 @@ def main(place: str) -> int:
     """Run the coordinator of a batch job and return the exit code. Args: place: `_logs/slurm`."""
     signal.signal(signal.SIGTERM, _interrupt)
     number, start = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    report = _Box(box(place, number, start))
+    report = _Box(start_file(place, number, start))
     report.send(
         {
             "begun": {

@@ -23,7 +23,7 @@ from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch.agent_launcher import AgentLauncher
-from cloze.flows.launch.kubernetes_manifest import (
+from cloze.flows.launch.kubernetes.manifest import (
     ARTIFACT,
     Options,
     artifact_label,
@@ -158,7 +158,7 @@ class _TrainJob:
         if job.returncode:
             if _is_gone(job):
                 self._fault = (
-                    f"cloze: TrainJob {self.name} was deleted in the cluster; run again to go on"
+                    f"cloze: TrainJob {self.name} was deleted in the cluster; run again to continue"
                 )
             return
         failed = [
@@ -199,10 +199,10 @@ def _delete(name: str, namespace: str) -> subprocess.CompletedProcess[str]:
 
 def _pods(name: str, namespace: str) -> list[dict[str, Any]] | None:
     """Return the pods of a TrainJob; None if the cluster does not respond."""
-    told = _kubectl(
+    result = _kubectl(
         "get", "pods", f"--namespace={namespace}", f"--selector={POD_OF}={name}", "--output=json"
     )
-    return None if told.returncode else list(json.loads(told.stdout)["items"])
+    return None if result.returncode else list(json.loads(result.stdout)["items"])
 
 
 def living(path: str) -> tuple[str, str] | None:
@@ -213,25 +213,25 @@ def living(path: str) -> tuple[str, str] | None:
     """
     place = storage.join(path, LOGS, DIRECTORY)
     for file in reversed(storage.list_names(place)):
-        told = yaml.safe_load(storage.read_text(storage.join(place, file)))["metadata"]
-        name, namespace = str(told["name"]), str(told["namespace"])
+        metadata = yaml.safe_load(storage.read_text(storage.join(place, file)))["metadata"]
+        name, namespace = str(metadata["name"]), str(metadata["namespace"])
         job = _kubectl("get", KIND, name, f"--namespace={namespace}", "--output=json")
         if job.returncode == 0:
             if not any(
-                one.get("type") in ENDED and one.get("status") == "True"
-                for one in _conditions(json.loads(job.stdout))
+                condition.get("type") in ENDED and condition.get("status") == "True"
+                for condition in _conditions(json.loads(job.stdout))
             ):
                 return name, namespace
         elif not _is_gone(job):
             raise ClozeError(
                 f"the cluster does not say whether TrainJob {name} still trains in {path} "
-                f"({_words(job.stderr)}); ask where"
-                f" kubectl answers, or delete it and remove {place}"
+                f"({_words(job.stderr)}); run this "
+                f"on a host where kubectl answers, or delete the TrainJob and remove {place}"
             )
     return None
 
 
-def cancel(path: str, found: tuple[str, str], told: Callable[[str], None]) -> dict[str, Any]:
+def cancel(path: str, found: tuple[str, str], report: Callable[[str], None]) -> dict[str, Any]:
     """Delete a TrainJob that no process follows; return the same as `cancel_requests.cancel`."""
     name, namespace = found
     patience = (
@@ -240,7 +240,7 @@ def cancel(path: str, found: tuple[str, str], told: Callable[[str], None]) -> di
         ).scheduler_grace_seconds
         + SECONDS
     )
-    told(f"TrainJob {name} is deleted; its pods have their grace time to save a checkpoint")
+    report(f"TrainJob {name} is deleted; its pods have their grace period to save a checkpoint")
     deadline = time.monotonic() + patience
     while not _is_gone(_kubectl("get", KIND, name, f"--namespace={namespace}", "--output=name")):
         done = _delete(name, namespace)
