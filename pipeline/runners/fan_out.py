@@ -236,7 +236,7 @@ def run_pipeline(
         told = errors.extract_message(str(error))
         if told is None:
             raise
-        raise ClozeError(f"{told}; run again to go on: what is finished is kept") from error
+        raise ClozeError(f"{told}; run again to continue: what is finished is kept") from error
 
 
 def read_results(results: str, files: list[str]) -> list[dict[str, Any]]:

@@ -209,7 +209,7 @@ class FlinkBackend:
             str(error).rpartition("failed in state ")[2].splitlines() or [type(error).__name__]
         )[0][:300]
         raise WorkerLostError(
-            f"the Flink job ended as {cause}; its output is in {self._log}; run again to go on: "
+            f"the Flink job ended as {cause}; its output is in {self._log}; run again to continue: "
             f"what is finished is kept"
         )
 

@@ -148,7 +148,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         """Raise WorkerLostError if a worker has died since the last call."""
         if self.deaths:
             deaths, self.deaths = self.deaths, []
-            raise WorkerLostError(f"{deaths[0]}; run again to go on: what is finished is kept")
+            raise WorkerLostError(f"{deaths[0]}; run again to continue: what is finished is kept")
 
     def StartWorker(self, request: Any, context: Any) -> Any:
         if not hmac.compare_digest(

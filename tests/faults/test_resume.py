@@ -58,7 +58,7 @@ def test_stopped_then_resumed_is_as_never_stopped(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 4, told
-    assert "is saved: run again to go on" in told
+    assert "is saved: run again to continue" in told
     resumed = cloze("resume", tmp_path / "stopped", "--json")
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.json["steps"] == 60

@@ -90,7 +90,7 @@ def test_all_end_with_a_checkpoint(dataset: str, tmp_path: Path, who: str) -> No
     else:
         for each in (*ranks, *([process] if who == "all" else [])):
             each.send_signal(signal.SIGTERM)
-    assert "is saved: run again to go on" in ended(process, ranks)
+    assert "is saved: run again to continue" in ended(process, ranks)
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
     checkpoint.verify(str(saved))
 

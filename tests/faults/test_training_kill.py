@@ -127,7 +127,7 @@ def test_sigterm_to_one_rank_stops_all_with_a_checkpoint(dataset: str, tmp_path:
     assert time.monotonic() - started < 25
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
     checkpoint.verify(str(saved))
-    assert "is saved: run again to go on" in log.read_text()
+    assert "is saved: run again to continue" in log.read_text()
 
 
 def _damage_weights(directory: Path) -> None:

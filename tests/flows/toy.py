@@ -74,18 +74,18 @@ def run(config: ToyConfig, build: BuildContext) -> StageResult:
         ):
             time.sleep(0.02)
         storage.write_bytes(build.file("_again"), b"")
-        raise StoppedError("stopped at step 7, checkpoint saved; run again to go on")
+        raise StoppedError("stopped at step 7, checkpoint saved; run again to continue")
     if config.act == "slow":
         build.report.progress(1, 3, "steps", {})
         while not stop:
             time.sleep(0.02)
         time.sleep(1.5)  # a large checkpoint
-        raise StoppedError("stopped at step 7, checkpoint saved; run again to go on")
+        raise StoppedError("stopped at step 7, checkpoint saved; run again to continue")
     if config.act in ("fail", "crash", "hang", "deaf", "fail and hang", "garble"):
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline and (not stop or config.act == "deaf"):
             time.sleep(0.02)
-        raise StoppedError("stopped at step 7, checkpoint saved; run again to go on")
+        raise StoppedError("stopped at step 7, checkpoint saved; run again to continue")
     for done in range(3):
         build.report.progress(done + 1, 3, "steps", {"loss": 1.0 / (done + 1)})
         build.report.metrics({"step": done + 1, "time": 1.0, "loss": 1.0 / (done + 1)})

@@ -150,7 +150,7 @@ def test_a_better_a_worse_and_no_new_checkpoint(
     assert list(rolled["lineage"]["parents"]) == ["dataset"]
     refused = cloze("champion", "--rollback")
     assert refused.returncode == 2
-    assert "no champion before this one" in refused.stderr
+    assert "no champion before the current one" in refused.stderr
 
 
 @pytest.mark.soak

@@ -408,7 +408,7 @@ class _TrainingLoop:
         of = "" if last is None else f" of {last}"
         raise StoppedError(
             f"training was stopped after step {self.progress.step}{of}; {saved} is saved: run "
-            f"again to go on"
+            f"again to continue"
         )
 
 

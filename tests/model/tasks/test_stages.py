@@ -216,7 +216,7 @@ def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
 ):
     """Within an epoch, at a score on the way, after the last step, and in the baseline."""
     out, listener = tmp_path / "out", Listener(stop_at)
-    with pytest.raises(StoppedError, match="run again to go on"):
+    with pytest.raises(StoppedError, match="run again to continue"):
         finetune(
             settings(sentiment), pretrained, out, report=listener, execution={"checkpoint_every": 5}
         )

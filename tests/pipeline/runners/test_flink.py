@@ -104,7 +104,7 @@ def test_a_killed_worker_costs_one_try_and_no_unit(tmp_path: Path) -> None:
         done = [(tmp_path / "notes" / f"done-{n}").read_text() for n in range(8)]
         assert done[0] == done[1] == "x"
         with pytest.raises(
-            ClozeError, match=r"unit-1 did not fit in memory .*; run again to go on"
+            ClozeError, match=r"unit-1 did not fit in memory .*; run again to continue"
         ):
             fan_out(
                 begun,

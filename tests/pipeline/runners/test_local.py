@@ -155,12 +155,12 @@ def test_workers_serve_all_steps_of_a_build(tmp_path: Path) -> None:
             "memory",
             ClozeError,
             r"unit-1 did not fit in memory \(Unable to allocate 9.31 TiB\); use fewer --workers.* "
-            r"run again to go on",
+            r"run again to continue",
         ),
         (
             "full",
             ClozeError,
-            r"/data/part-1.arrow: No space left on device; free some space; run again to go on",
+            r"/data/part-1.arrow: No space left on device; free some space; run again to continue",
         ),
         (
             "closed",

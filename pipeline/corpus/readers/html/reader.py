@@ -161,27 +161,27 @@ class _Reading:
         if line.data is None:
             self._tally.read(line.size)
             self._tally.drop("too_long")
-            told = f"{where} has {line.size:,} bytes and was left out"
-            self._tally.quarantine("long_line", told, offset=line.offset, inner=name)
+            message = f"{where} has {line.size:,} bytes and was left out"
+            self._tally.quarantine("long_line", message, offset=line.offset, inner=name)
             return
         try:
             record = orjson.loads(line.data)
             if not isinstance(record, dict):
                 raise ValueError(f"a {type(record).__name__} and no object")
         except ValueError as error:
-            told = (
+            message = (
                 f"{where} is no JSON object ({str(error).rstrip('.')}); write an article a line "
                 f"(jq -c)"
             )
-            self._tally.quarantine("bad_json", told, offset=line.offset, inner=name)
+            self._tally.quarantine("bad_json", message, offset=line.offset, inner=name)
             return
         if not self._known and "article_body" not in record:
-            told = (
+            message = (
                 f"{where} has no article_body but {', '.join(list(record)[:12])}, so the file is "
                 f"no dump of Wikimedia Enterprise"
             )
             self._tally.record_damage(
-                "not_html", told, inner=name, remedy="name it as source jsonl"
+                "not_html", message, inner=name, remedy="name it as source jsonl"
             )
             return
         self._known = True
