@@ -188,10 +188,10 @@ def compute_perplexity(
         build.file(METRICS), (json.dumps({"rows": rows, **metrics}, indent=1) + "\n").encode()
     )
     predictions, losses = zip(*groups, strict=True)
-    losses = {
+    content = {
         "objective": names[0],
         "predictions": predictions,
         "losses": [round(loss, 6) for loss in losses],
     }
-    storage.write_bytes(build.file(LOSSES), (json.dumps(losses) + "\n").encode())
+    storage.write_bytes(build.file(LOSSES), (json.dumps(content) + "\n").encode())
     return StageResult(rows=rows, summary={"metrics": metrics, "precision": kind, "losses": LOSSES})
