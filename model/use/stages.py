@@ -6,7 +6,7 @@ The command line imports this module; torch is imported when a stage runs.
 from __future__ import annotations
 
 from cloze.core.humanize import format_metrics, format_number
-from cloze.core.stages.execution import OF_TRAINING
+from cloze.core.stages.execution import TRAINING_FIELDS
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.use.configs import MergeConfig, PerplexityConfig, ScoreConfig, VectorsConfig
 from cloze.model.use.cost import SCORE_COSTS, VECTORS_COSTS
@@ -104,7 +104,7 @@ VECTORS = Stage(
     worker="cloze.model",
     on_gpu=True,
     parallel=True,
-    unread=OF_TRAINING,
+    unread=TRAINING_FIELDS,
     headline=lambda summary: f"{summary['documents']:,} vectors of {summary['size']} numbers",
     cost_model=VECTORS_COSTS,
 )

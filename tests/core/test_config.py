@@ -176,7 +176,7 @@ def test_a_class_that_changes_a_default_alone_keeps_the_description() -> None:
         over two lines."""
 
     assert field_docs(Larger) == {**field_docs(Config), "more": "What stands at the field itself."}
-    assert field_docs(Words)["size"] == "Other words, over two lines."
+    assert field_docs(Words)["size"] == "Other words,\nover two lines."
 
 
 def test_config_errors_name_field_value_and_remedy() -> None:

@@ -33,7 +33,8 @@ def test_what_fails_is_told_and_can_be_done_again(step: str, tmp_path: Path) -> 
     begun = build(tmp_path / "out", runner="FnApiRunner")
     with begun.cleanup:
         with pytest.raises(
-            ClozeError, match=r"count, (block|bucket) 1 did not fit in memory.*; run again to go on"
+            ClozeError,
+            match=r"count, (block|bucket) 1 did not fit in memory.*; run again to continue",
         ):
             run_shuffle(begun, "count", Remainders(str(tmp_path), fails=step), 3)
         assert len(run_shuffle(begun, "count", Remainders(str(tmp_path)), 3)) == 3

@@ -104,7 +104,7 @@ def test_a_killed_worker_costs_one_try_and_no_unit(tmp_path: Path) -> None:
         done = [(tmp_path / "notes" / f"done-{n}").read_text() for n in range(8)]
         assert done[0] == done[1] == "x"
         with pytest.raises(
-            ClozeError, match=r"unit-1 did not fit in memory .*; run again to go on"
+            ClozeError, match=r"unit-1 did not fit in memory .*; run again to continue"
         ):
             fan_out(
                 begun,
@@ -160,5 +160,5 @@ def test_a_job_that_fails_without_a_word_is_submitted_again(
 ) -> None:
     engine = FlinkBackend(Execution(runner="flink"), tmp_path)
     engine._pool, engine._server = None, Served()  # type: ignore[assignment]
-    with pytest.raises(WorkerLostError, match=f"the Flink job ended as {cause}; its output is in"):
+    with pytest.raises(WorkerLostError, match=f"the Flink job ended as {cause} .its output is in"):
         engine._raise(RuntimeError(text))

@@ -155,12 +155,12 @@ def test_workers_serve_all_steps_of_a_build(tmp_path: Path) -> None:
             "memory",
             ClozeError,
             r"unit-1 did not fit in memory \(Unable to allocate 9.31 TiB\); use fewer --workers.* "
-            r"run again to go on",
+            r"run again to continue",
         ),
         (
             "full",
             ClozeError,
-            r"/data/part-1.arrow: No space left on device; free some space; run again to go on",
+            r"/data/part-1.arrow: No space left on device; free some space; run again to continue",
         ),
         (
             "closed",
@@ -220,10 +220,10 @@ def test_a_runner_s_own_validation_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_runner_that_nobody_knows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"runner \(FlinkyRunner\) is not known; use local, flink"):
+    with pytest.raises(UsageError, match=r"runner \(FlinkyRunner\) is unknown; use local, flink"):
         open_backend(build(tmp_path, runner="FlinkyRunner"))
     with pytest.raises(
-        UsageError, match=r"memory://art cannot be seen by the workers of runner flink"
+        UsageError, match=r"memory://art is not visible to the workers of runner flink"
     ):
         fan_out(
             replace(build(tmp_path, runner="flink"), path="memory://art"),
