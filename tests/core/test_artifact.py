@@ -160,6 +160,6 @@ def test_the_verb_reads_one_artifact_or_all_below(
     assert set(both["artifacts"]) == {str(tmp_path / "one"), str(tmp_path / "two")}
     (tmp_path / "two" / "a.arrow").write_bytes(b"rowz")
     assert main(["verify", str(tmp_path), "--json"]) == 3
-    told = capfd.readouterr()
-    assert f"{tmp_path / 'two'}: a.arrow has sha256" in told.err
-    assert json.loads(told.out)["errors"] == [told.err.strip()]
+    output = capfd.readouterr()
+    assert f"{tmp_path / 'two'}: a.arrow has sha256" in output.err
+    assert json.loads(output.out)["errors"] == [output.err.strip()]

@@ -1,6 +1,4 @@
-"""Configs: what names the result and what does not, which fields are paths, and what a mistake is
-told as.
-"""
+"""Configs: which fields name the result, which are paths, and the messages about mistakes."""
 
 from __future__ import annotations
 
