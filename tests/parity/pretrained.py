@@ -15,7 +15,8 @@ from cloze.model import checkpoint
 from cloze.pipeline.tokenizer.backends import albert_backend, bert_backend
 from cloze.pipeline.tokenizer.special import ALBERT, BERT, METASPACE
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
-from cloze.pipeline.vocab import bpe
+from cloze.pipeline.vocab.config import VocabConfig
+from cloze.pipeline.vocab.trainers import train_bpe
 from tests.tiny_models import WORDS, tiny_config, tiny_model
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -30,8 +31,8 @@ def wordpiece() -> tokenizers.Tokenizer:
 
 def byte_level() -> tokenizers.Tokenizer:
     texts = [text for word in PLAIN for text in (f"{word} {word}", word)] * 9
-    made: tokenizers.Tokenizer = bpe.train(
-        lambda: iter(texts), bpe.BpeOptions(), size=420, lowercase=False, strip_accents=None
+    made: tokenizers.Tokenizer = train_bpe(
+        lambda: iter(texts), VocabConfig(), size=420, lowercase=False, strip_accents=None
     )
     return made
 

@@ -15,7 +15,8 @@ from cloze.core.errors import DataError
 from cloze.pipeline.tokenizer import backends, load, loading
 from cloze.pipeline.tokenizer.special import SpecialTokens
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
-from cloze.pipeline.vocab import bpe
+from cloze.pipeline.vocab.config import VocabConfig
+from cloze.pipeline.vocab.trainers import train_bpe
 from tests.pipeline.tokenizer.texts import TRAINING, trained_spiece
 
 
@@ -23,8 +24,8 @@ from tests.pipeline.tokenizer.texts import TRAINING, trained_spiece
 def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("roberta")
     Tokenizer.of(
-        bpe.train(
-            lambda: iter(TRAINING), bpe.BpeOptions(), size=350, lowercase=False, strip_accents=None
+        train_bpe(
+            lambda: iter(TRAINING), VocabConfig(), size=350, lowercase=False, strip_accents=None
         ),
         "x",
     ).save(str(directory))
