@@ -12,8 +12,9 @@ the CPU in fp32. The weights are loaded at the first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Checkpoint", "ClozeError", "DataError", "UsageError", "load"]
+    from cloze.model.use.classify import TextClassificationPipeline
+    from cloze.model.use.embed import EmbeddingPipeline
+    from cloze.model.use.fill_mask import FillMaskPipeline
+    from cloze.model.use.finetuned import QuestionAnsweringPipeline, TokenClassificationPipeline
+    from cloze.model.use.generate import TextGenerationPipeline
+    from cloze.model.use.scorer import SentenceScorer
 
-T = TypeVar("T")
+__all__ = ["Checkpoint", "ClozeError", "DataError", "UsageError", "load"]
 
 
 def load(path: str) -> Checkpoint:
@@ -54,11 +60,11 @@ class Checkpoint:
     """A checkpoint and its inference methods, returned by `load`."""
 
     def __init__(self, path: str) -> None:
-        self._given_path, self._path = path, storage.absolute(path)
-        self._pipelines: dict[Callable[[str], Any], Any] = {}
+        self._told = path
+        self._path = storage.absolute(path)
 
     def __repr__(self) -> str:
-        return f"Checkpoint({self._given_path!r})"
+        return f"Checkpoint({self._told!r})"
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[dict[str, Any]]]:
         """Return the most probable tokens for each [MASK] of a text, as `cloze fill-mask` does.
@@ -80,9 +86,7 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint cannot fill masks, or the text has no mask or is too long.
         """
-        from cloze.model.use.fill_mask import FillMaskPipeline
-
-        return self._pipeline(FillMaskPipeline).fill(text, top_k)
+        return self._filler.fill(text, top_k)
 
     def generate(
         self,
@@ -123,26 +127,21 @@ class Checkpoint:
         """
         from cloze.core.config import parse_config
         from cloze.model.use.configs import GenerateConfig
-        from cloze.model.use.generate import (
-            TextGenerationPipeline,
-            continuation_json,
-            sampling_params,
-        )
+        from cloze.model.use.generate import continuation_json, sampling_params
 
-        values = {
+        asked = {
             "tokens": tokens,
             "samples": samples,
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
             "seed": seed,
-            "requests": [{"text": text}],
         }
-        choice = sampling_params(parse_config(GenerateConfig, values, "generate"))
-        (continuations,) = self._pipeline(TextGenerationPipeline).generate(
-            [text], tokens=tokens, samples=samples, choice=choice
+        config = parse_config(GenerateConfig, {**asked, "requests": [{"text": text}]}, "generate")
+        (found,) = self._generator.generate(
+            [text], tokens=tokens, samples=samples, choice=sampling_params(config)
         )
-        return [continuation_json(continuation) for continuation in continuations]
+        return [continuation_json(one) for one in found]
 
     def answer(self, question: str, passage: str, top_k: int = 5) -> list[dict[str, Any]]:
         """Return answers to a question, best first: spans of a passage of any length.
@@ -163,9 +162,7 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not answer questions, or the question is empty.
         """
-        from cloze.model.use.answer import QuestionAnsweringPipeline
-
-        return self._pipeline(QuestionAnsweringPipeline).answer(question, passage, top_k)
+        return self._answerer.answer(question, passage, top_k)
 
     def classify(
         self, text: str, pair: str | None = None, *, choices: Sequence[str] = ()
@@ -191,15 +188,12 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not classify texts, or `pair` does not match the task.
         """
-        from cloze.model.use.classify import TextClassificationPipeline
-
-        classifier = self._pipeline(TextClassificationPipeline)
         pairs = None if pair is None else [pair]
-        if choices or classifier.answers == "choices":
-            return classifier.choose([text], [choices])[0]
-        if classifier.answers == "scores":
-            return [{"score": score} for score in classifier.score([text], pairs)]
-        return classifier.classify([text], pairs)[0]
+        if choices or self._classifier.answers == "choices":
+            return self._classifier.choose([text], [choices])[0]
+        if self._classifier.answers == "scores":
+            return [{"score": score} for score in self._classifier.score([text], pairs)]
+        return self._classifier.classify([text], pairs)[0]
 
     def tag(self, text: str) -> list[dict[str, Any]]:
         """Return the entities in a text of any length, in text order.
@@ -217,9 +211,7 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not tag words.
         """
-        from cloze.model.use.tag import TokenClassificationPipeline
-
-        return self._pipeline(TokenClassificationPipeline).tag(text)
+        return self._tagger.tag(text)
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return one vector per text.
@@ -238,11 +230,9 @@ class Checkpoint:
             UsageError: `texts` is a string instead of a list.
             DataError: a text is empty.
         """
-        from cloze.model.use.embed import EmbeddingPipeline
-
         if isinstance(texts, str):
             raise UsageError(f"texts ({texts[:60]!r}) is one text; give a list of texts")
-        return self._pipeline(EmbeddingPipeline).embed(texts)
+        return self._embedder.embed(texts)
 
     def score(self, text: str) -> dict[str, Any]:
         """Return the log-probability of a text in nats; closer to 0 is likelier.
@@ -264,18 +254,51 @@ class Checkpoint:
             UsageError: the checkpoint does not predict tokens.
             DataError: the text is empty, or longer than the model's context.
         """
-        from cloze.model.use.scorer import SentenceScorer
-
-        (scored,) = self._pipeline(SentenceScorer).scored([text])
+        (found,) = self._scorer.scored([text])
         return {
-            "score": scored.score(),
-            "pieces": list(scored.pieces),
-            "log_probabilities": scored.log_probabilities.tolist(),
+            "score": found.score(),
+            "pieces": list(found.pieces),
+            "log_probabilities": found.log_probabilities.tolist(),
         }
 
-    def _pipeline(self, kind: Callable[[str], T]) -> T:
-        """Return the inference pipeline of this class; its weights are loaded at its first use."""
-        if kind not in self._pipelines:
-            self._pipelines[kind] = kind(self._path)
-        pipeline: T = self._pipelines[kind]
-        return pipeline
+    @functools.cached_property
+    def _filler(self) -> FillMaskPipeline:
+        from cloze.model.use.fill_mask import FillMaskPipeline
+
+        return FillMaskPipeline(self._path)
+
+    @functools.cached_property
+    def _generator(self) -> TextGenerationPipeline:
+        from cloze.model.use.generate import TextGenerationPipeline
+
+        return TextGenerationPipeline(self._path)
+
+    @functools.cached_property
+    def _answerer(self) -> QuestionAnsweringPipeline:
+        from cloze.model.use.finetuned import QuestionAnsweringPipeline
+
+        return QuestionAnsweringPipeline(self._path)
+
+    @functools.cached_property
+    def _classifier(self) -> TextClassificationPipeline:
+        from cloze.model.use.classify import TextClassificationPipeline
+
+        return TextClassificationPipeline(self._path)
+
+    @functools.cached_property
+    def _tagger(self) -> TokenClassificationPipeline:
+        from cloze.model.use.finetuned import TokenClassificationPipeline
+
+        return TokenClassificationPipeline(self._path)
+
+    @functools.cached_property
+    def _embedder(self) -> EmbeddingPipeline:
+        from cloze.model.use.embed import EmbeddingPipeline
+
+        return EmbeddingPipeline(self._path)
+
+    @functools.cached_property
+    def _scorer(self) -> SentenceScorer:
+        from cloze.model.use.scorer import SentenceScorer
+
+        return SentenceScorer(self._path)
