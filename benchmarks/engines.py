@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.train.optimizers import OPTIMIZERS
 from tests.model.train.engine_cases import cases, table
 

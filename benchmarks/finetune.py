@@ -48,7 +48,7 @@ import torch
 
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.hub.write import write_directory
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.train.precision import native_bf16

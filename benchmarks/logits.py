@@ -27,7 +27,7 @@ from benchmarks.model import make_batches
 from cloze.core.processes import peak_memory, reset_peak_memory
 from cloze.flows.launch.local import RANK_ENVIRONMENT
 from cloze.model.families.models import new_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.layers import logit_sizes
 from cloze.model.train.evaluate.scoring import PretrainModule
 

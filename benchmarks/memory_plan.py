@@ -36,7 +36,7 @@ from cloze.core.processes import peak_memory, reset_peak_memory
 from cloze.core.stages.worker import Job, PipeReporter
 from cloze.core.stages.worker import run as run_job
 from cloze.flows.launch.local import RANK_ENVIRONMENT
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.tensors import write_tensors
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan.memory import ComputeOptions, training_memory
@@ -170,9 +170,9 @@ NOTHING = Shape(
 def warm() -> None:
     """Import what a rank imports, and no more: a process that has run threads cannot be forked."""
     import model.train.pretraining
-    from cloze.model.train.engines.deepspeed import _import_deepspeed
+    from cloze.model.train.engines.deepspeed_setup import import_deepspeed
 
-    _import_deepspeed("cpu")
+    import_deepspeed("cpu")
     del model
     gc.freeze()
 

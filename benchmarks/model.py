@@ -49,12 +49,12 @@ from cloze.model.data.batch import LAYOUT, Batch, move
 from cloze.model.data.layouts import Sequences, layout_for, make_layout
 from cloze.model.families import models
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub import hub_of
-from cloze.model.families.table import model_config
+from cloze.model.families.hub_format import hub_of
+from cloze.model.families.registry import model_config
 from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import clip_gradient_norm, parameter_groups
 from cloze.model.train.precision import DTYPES, Precision, autocast, native_bf16
 from cloze.model.train.recipe import recipe, step_duration

@@ -32,7 +32,7 @@ from torch import distributed
 from benchmarks.steps import batches_of, ours, plain
 from cloze.core.stages.execution import Execution
 from cloze.flows.launch.local import RANK_ENVIRONMENT
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.engines import EngineConfig

@@ -36,13 +36,13 @@ from cloze.model.data.batch import collate
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import new_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World, init_distributed
-from cloze.model.train.engines import EngineConfig
-from cloze.model.train.engines.create import create
+from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.interfaces import NO_MILESTONES, START, CheckpointMetadata
+from cloze.model.train.loop.interfaces import START
+from cloze.model.train.loop.train_spec import NO_MILESTONES, CheckpointMetadata
 from cloze.model.train.precision import resolve
 from cloze.model.train.recipe import recipe, step_duration
 from cloze.model.train.resume.saving import CheckpointSaver
@@ -66,7 +66,7 @@ def steps(values: dict[str, Any], world: World, dataset: str) -> tuple[Any, Any,
         else EngineConfig("torch", 0)
     )
     mine = max(1, values["batch"] // world.size)
-    engine = create(
+    engine = create_engine(
         choice,
         scoring,
         recipe(config, precision, step_duration(config)),

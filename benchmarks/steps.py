@@ -16,10 +16,9 @@ from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import new_model
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import EngineConfig
-from cloze.model.train.engines.create import create
+from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.precision import Precision
 from cloze.model.train.recipe import recipe, step_duration
@@ -37,7 +36,7 @@ def ours(
     """A step of our engine, of `config.global_batch` rows over all ranks."""
     scoring = _scoring(config, precision, compiled)
     settled = recipe(config, precision, step_duration(config))
-    engine = create(
+    engine = create_engine(
         choice,
         scoring,
         settled,

@@ -34,7 +34,7 @@ from cloze.core.stages.execution import Execution
 from cloze.model.data.batch import Batch, collate
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.engines import EngineConfig

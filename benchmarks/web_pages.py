@@ -1,4 +1,4 @@
-"""Crawled pages against their gold text: what each extractor and each rule of `profile: web` keeps.
+"""Crawled pages against their gold text: what each extractor and each rule of `preset: web` keeps.
 Run it from the repository's root:
 
     python -m benchmarks.web_pages BENCHMARK
@@ -24,7 +24,7 @@ from typing import Any
 
 from cloze.core.config import parse_config
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.readers.web_text import decoded, main_text
+from cloze.pipeline.corpus.readers.web_text import decode_page, main_text
 from cloze.pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
 
 _WORD = re.compile(r"\w+")
@@ -86,15 +86,15 @@ def main() -> None:
     folder = parser.parse_args().benchmark
     gold = json.loads((folder / "ground-truth.json").read_text())
     pages = {
-        name: decoded(
-            gzip.decompress((folder / "html" / f"{name}.html.gz").read_bytes()), html=True
+        name: decode_page(
+            gzip.decompress((folder / "html" / f"{name}.html.gz").read_bytes()), is_html=True
         )
         for name in gold
     }
     main_text(next(iter(pages.values())), "trafilatura")  # imports
     for extractor in ("trafilatura", "fast"):
         print(row(f"{extractor}, text alone", pages, gold, extractor, steps=False), flush=True)
-        print(row(f"{extractor}, profile prose", pages, gold, extractor), flush=True)
+        print(row(f"{extractor}, preset prose", pages, gold, extractor), flush=True)
     rules = {
         key: value
         for base in TextConfig.__mro__
@@ -115,14 +115,14 @@ def main() -> None:
         ),
         flush=True,
     )
-    print(row("profile web", pages, gold, "trafilatura", profile="web"), flush=True)
+    print(row("preset web", pages, gold, "trafilatura", preset="web"), flush=True)
     print(
         row(
-            "profile web, C4's end marks",
+            "preset web, C4's end marks",
             pages,
             gold,
             "trafilatura",
-            profile="web",
+            preset="web",
             c4_end_marks=True,
         ),
         flush=True,

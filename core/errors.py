@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -139,6 +140,17 @@ def describe_missing_package(error: ModuleNotFoundError) -> str:
     return (
         f"{module} is not installed here; run `pip install 'cloze-pretraining-base[{extras[0]}]'`"
     )
+
+
+def require_packages(*modules: str) -> None:
+    """Check that modules can be imported, without importing them.
+
+    Raises:
+        ModuleNotFoundError: one cannot.
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def error_event(error: BaseException) -> dict[str, Any]:

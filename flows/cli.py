@@ -1,4 +1,4 @@
-"""The `cloze` command: a table of commands that are loaded lazily, and the handling of errors.
+"""The `cloze` command: a table of lazily loaded commands, and the handling of errors.
 
 A command is a function in `flows/commands/` and one line in the table below. This module imports
 nothing heavy: `cloze --help` must answer at once. Errors become one sentence and an exit code.
@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from cloze.core.errors import ClozeError, did_you_mean
-from cloze.flows.commands.option_overrides import emit
+from cloze.flows.commands.base.options import emit
 from cloze.flows.graph.stages import TABLE
 
 # Heading of `cloze --help` -> command -> its help line of at most 58 characters.
@@ -77,16 +77,17 @@ COMMANDS: dict[str, dict[str, str]] = {
 }
 # Modules of `cloze.flows.commands` with several commands; another command has its own module.
 MODULES = {
-    "run": "run nightly",
+    "run": "run plan",
     "run_control": "status logs cancel resume",
-    "plan": "plan plan-training",
+    "nightly": "nightly champion",
     "data_stages": "corpus explain train-filter embed-corpus semdedup vocab compare-vocab dataset"
     " inspect",
-    "model_stages": "pretrain merge finetune import export evaluate perplexity score-pairs",
+    "model_stages": "pretrain merge finetune import export evaluate perplexity score-pairs"
+    " plan-training",
     "inference": "fill-mask embed classify tag answer generate score",
-    "artifacts": "verify lineage champion",
-    "services": "ui deploy doctor fetch",
-    "help": "completion help",
+    "artifacts": "verify lineage",
+    "services": "ui deploy doctor",
+    "help_topics": "completion help",
 }
 HIDDEN = ("report", "submission")  # stages that read all nodes of a run; hidden from the help
 RENAMED = ("vectors", "score")  # stages whose command has another name
@@ -118,9 +119,9 @@ class CommandGroup(click.Group):
             return _load(cmd_name)
         if cmd_name not in HIDDEN and cmd_name not in _plugins():
             return None
-        from cloze.flows.commands.stage_command import stage_command
+        from cloze.flows.commands.base.stage_command import StageCommand
 
-        return stage_command(cmd_name)
+        return StageCommand(cmd_name, stage=cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -132,7 +133,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from cloze.flows.commands.help import TOPICS
+        from cloze.flows.commands.help_topics import TOPICS
 
         table = {group: list(rows.items()) for group, rows in COMMANDS.items()}
         table[PLUGINS] = [(name, f"Build the artifact of stage {name}.") for name in _plugins()]
@@ -157,11 +158,26 @@ def _plugins() -> list[str]:
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the reasons of decisions, full paths.")
 @click.option("--debug", is_flag=True, help="Print tracebacks.")
 @click.version_option(package_name="cloze-pretraining-base")
-def cloze(debug: bool) -> None:
+def cloze(quiet: bool, verbose: bool, debug: bool) -> None:
     """Pretrain, fine-tune and evaluate BERT-family encoders from raw text."""
-    del debug  # `main` reads it, before or after the command
+    del debug  # `main` reads it
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other; give one of them")
+
+
+GLOBAL_FLAGS = ("-q", "--quiet", "-v", "--verbose", "--debug")  # before or after the command
+
+
+def _flags_first(arguments: list[str]) -> list[str]:
+    """Move the global flags before the command; after `--`, arguments keep their place."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    flags = [argument for argument in arguments[:end] if argument in GLOBAL_FLAGS]
+    rest = [argument for argument in arguments[:end] if argument not in GLOBAL_FLAGS]
+    return [*flags, *rest, *arguments[end:]]
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -172,14 +188,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code; `cloze help exit-codes` lists them."""
     from cloze.core.errors import describe_missing_package, describe_os_error
 
-    given = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
-    fail = functools.partial(_fail, debug=debug, as_json="--json" in given)
+    arguments = _flags_first(sys.argv[1:] if arguments is None else arguments)
+    fail = functools.partial(_fail, debug="--debug" in arguments, as_json="--json" in arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         # the argument of `ctx.exit`, else None
-        code = cloze.main(given, prog_name="cloze", standalone_mode=False)
+        code = cloze.main(arguments, prog_name="cloze", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         return fail(error, error.format_message(), error.exit_code if error.exit_code != 1 else 2)
@@ -198,13 +212,13 @@ def main(arguments: list[str] | None = None) -> int:
         return fail(error, f"{type(error).__name__}: {error} ({hint})", 1)
 
 
-def _fail(error: BaseException, sentence: str, code: int, *, debug: bool, as_json: bool) -> int:
+def _fail(error: BaseException, message: str, code: int, *, debug: bool, as_json: bool) -> int:
     if debug:
         traceback.print_exc()
-    sentence = " ".join(sentence.split())
-    sys.stderr.write(f"cloze: {sentence}\n")
+    message = " ".join(message.split())
+    sys.stderr.write(f"cloze: {message}\n")
     if as_json:
-        emit({"error": {"type": type(error).__name__, "message": sentence, "exit_code": code}})
+        emit({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})
     return code
 
 

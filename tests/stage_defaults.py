@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from cloze.core.config import NoFingerprintMark, UnionTagMark, field_types, has_field_marker
 from cloze.flows.graph import stages
-from cloze.model.families.table import FAMILIES, config_class
+from cloze.model.families.registry import FAMILIES, config_class
 
 FILE = Path(__file__).with_name("defaults.json")
 REQUIRED = "(required)"

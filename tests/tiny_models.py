@@ -10,8 +10,9 @@ from torch import Tensor
 
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import PretrainingModel, new_model
-from cloze.model.families.table import parse_model
+from cloze.model.families.models import new_model
+from cloze.model.families.pretraining import PretrainingModel
+from cloze.model.families.registry import parse_model
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 

@@ -26,19 +26,18 @@ from cloze.model.data.layouts import LayoutKind, Sequences, buckets, packed, row
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import for_dataset
 from cloze.model.families.models import new_model
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers import logit_sizes
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.attention_kernels import runs_varlen
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import choose
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import EngineConfig
-from cloze.model.train.engines.create import create
-from cloze.model.train.engines.transfers import AsyncScalar
+from cloze.model.train.engines import EngineConfig, create_engine
+from cloze.model.train.engines.device_scalars import AsyncScalar
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers import OPTIMIZERS
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.precision import Precision
 from cloze.model.train.recipe import recipe, step_duration
@@ -278,7 +277,7 @@ def a_step_waits_for_nothing(place: Place) -> Figures:
         settings = config(optimizer=optimizer)
         settled = recipe(settings, _precision(place), step_duration(settings))
         scoring, batch = _scoring(place, "bert", settled.precision)
-        engine = create(choice, scoring, settled, world, micro_batch=ROWS, accumulation=1)
+        engine = create_engine(choice, scoring, settled, world, micro_batch=ROWS, accumulation=1)
         counts = _counts(scoring, batch)
         try:
             for step in range(3):

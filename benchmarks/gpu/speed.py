@@ -34,13 +34,13 @@ from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import new_model
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.objectives import choose
 from cloze.model.train import pretraining
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.monitor.throughput import utilisation
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import freeze_unused, parameter_groups
 from cloze.model.train.precision import DTYPES, resolve
 from cloze.model.train.recipe import recipe, step_duration

@@ -1,5 +1,4 @@
-"""Commands that prepare data: corpus, explain, train-filter, embed-corpus, semdedup, vocab,
-compare-vocab, dataset, inspect."""
+"""Commands that prepare data, from `corpus` and `explain` to `dataset` and `inspect`."""
 
 from __future__ import annotations
 
@@ -8,18 +7,19 @@ from typing import Any, TypeVar
 
 import click
 
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.field_options import Count
+from cloze.flows.commands.base.options import (
     GroupedCommand,
     GroupedOption,
     OptionOverride,
+    complete_targets,
     emit,
     json_option,
     named_values,
     parsing,
     weights,
 )
-from cloze.flows.commands.options import Count
-from cloze.flows.commands.stage_command import StageArguments, StageCommand, run_stage
+from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,19 +27,21 @@ SOURCES = "Sources"
 TOKENIZER_HELP = "Vocab artifact, vocab.txt, tokenizer.json or Hugging Face directory."
 
 
-def sources_of(texts: tuple[str, ...]) -> list[dict[str, Any]]:
+def _parse_sources(texts: tuple[str, ...]) -> list[dict[str, Any]]:
     """Parse `KIND=PATH` texts into sources; a kind may be repeated."""
     parse = named_values("wikipedia=dump.xml.bz2", "KIND=PATH")
     return [{"kind": kind, "path": path} for text in texts for kind, path in parse((text,)).items()]
 
 
 def _source_option(name: str, **settings: Any) -> OptionOverride:
-    return OptionOverride(name, sources_of, {"multiple": True, "metavar": "KIND=PATH", **settings})
+    return OptionOverride(
+        name, _parse_sources, {"multiple": True, "metavar": "KIND=PATH", **settings}
+    )
 
 
-def _metadata_of(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
+def _parse_metadata(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
     """Parse `KIND.WHAT=TEXT` texts into triples."""
-    found = []
+    triples = []
     for text in texts:
         name, _, value = text.partition("=")
         kind, dot, what = name.partition(".")
@@ -47,8 +49,8 @@ def _metadata_of(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
             raise ValueError(
                 f"{text!r} must look like KIND.WHAT=TEXT, such as books.licence=CC0-1.0"
             )
-        found.append((kind, what, value))
-    return found
+        triples.append((kind, what, value))
+    return triples
 
 
 CORPUS_OPTIONS: dict[str, OptionOverride] = {
@@ -63,11 +65,11 @@ CORPUS_OPTIONS: dict[str, OptionOverride] = {
 }
 
 
-def _columns_and_metadata(command: Command) -> Command:
+def _source_options(command: Command) -> Command:
     command = click.option(
         "--source-metadata", "metadata", cls=GroupedOption, group=SOURCES, common=False,
         multiple=True,
-        metavar="KIND.WHAT=TEXT", callback=parsing(_metadata_of),
+        metavar="KIND.WHAT=TEXT", callback=parsing(_parse_metadata),
         help="Licence, name, url or date of a kind of source: books.licence=CC0-1.0. Repeatable.",
     )(command)  # fmt: skip
     return click.option(
@@ -80,7 +82,7 @@ def _columns_and_metadata(command: Command) -> Command:
 
 
 def _describe_sources(
-    given: StageArguments,
+    arguments: StageArguments,
     columns: dict[str, str] | None,
     metadata: Sequence[tuple[str, str, str]] | None,
 ) -> None:
@@ -89,15 +91,15 @@ def _describe_sources(
 
     config: Any = stages.stage("corpus").config
     if columns:
-        given.config["sources"] = config.with_columns(given.config["sources"], columns)
+        arguments.config["sources"] = config.with_columns(arguments.config["sources"], columns)
     if metadata:
-        given.config["sources"] = config.with_origins(given.config["sources"], metadata)
+        arguments.config["sources"] = config.with_origins(arguments.config["sources"], metadata)
 
 
 @click.command(cls=StageCommand, stage="corpus", spelled=CORPUS_OPTIONS)
-@_columns_and_metadata
+@_source_options
 def corpus(
-    given: StageArguments,
+    arguments: StageArguments,
     columns: dict[str, str] | None,
     metadata: list[tuple[str, str, str]] | None,
 ) -> None:
@@ -105,15 +107,15 @@ def corpus(
 
     The artifact's card.html shows its contents, and what was dropped and why.
     """
-    _describe_sources(given, columns, metadata)
-    run_stage(given)
+    _describe_sources(arguments, columns, metadata)
+    run_stage(arguments)
 
 
-@click.command(cls=StageCommand, stage="corpus", makes=False, spelled=CORPUS_OPTIONS)
+@click.command(cls=StageCommand, stage="corpus", has_artifact=False, spelled=CORPUS_OPTIONS)
 @click.argument("title")
-@_columns_and_metadata
+@_source_options
 def explain(
-    given: StageArguments,
+    arguments: StageArguments,
     title: str,
     columns: dict[str, str] | None,
     metadata: list[tuple[str, str, str]] | None,
@@ -131,11 +133,11 @@ def explain(
     from cloze.flows.views.inspection import page
     from cloze.flows.views.live import StageDisplay
 
-    _describe_sources(given, columns, metadata)
-    values = merge(given.config, given.overrides, stages.stage("corpus").config, "corpus")
+    _describe_sources(arguments, columns, metadata)
+    values = merge(arguments.config, arguments.overrides, stages.stage("corpus").config, "corpus")
     with StageDisplay("explain", terminal.console()) as display:
         summary = run_tool("explain", {**values, "title": title}, {}, display, where="corpus")
-    if given.as_json:
+    if arguments.as_json:
         emit(summary)
     else:
         Console(highlight=False).print(page(summary["explain"]))
@@ -145,7 +147,7 @@ TRAIN_FILTER = StageCommand(
     "train-filter",
     stage="filter",
     help="Train a quality filter from good and bad documents.\n\nUse it with `cloze corpus"
-    " --filter DIR`.",
+    " --quality-filter DIR`.",
     spelled={"good": _source_option("--good", required=True), "bad": _source_option("--bad")},
 )
 
@@ -166,27 +168,27 @@ SEMDEDUP = StageCommand(
 @click.command(
     cls=StageCommand,
     stage="vocab",
-    demanding=False,
+    checks_required=False,
     inputs={"corpus": ("--corpus", "Corpus artifact to train on, and to measure with.")},
     spelled={
         "import_path": OptionOverride("--import"),
         "extend_path": OptionOverride("--extend"),
     },
 )
-def vocab(given: StageArguments) -> None:
+def vocab(arguments: StageArguments) -> None:
     """Train, import or extend a tokenizer vocabulary.
 
     PATH is a vocab artifact, a Hugging Face directory, a vocab.txt, a tokenizer.json, a vocab.json
     next to its merges.txt, or a spiece.model.
     """
-    if given.out is None:
-        raise click.UsageError("Missing option '--out'; name the directory of the artifact")
-    if "kind" in given.config and given.config.keys() & {"import_path", "extend_path"}:
+    if arguments.out is None:
+        raise click.UsageError("Missing option '--out'.")
+    if "kind" in arguments.config and arguments.config.keys() & {"import_path", "extend_path"}:
         raise click.UsageError(
-            f"--kind ({given.config['kind']}) is for training; an imported tokenizer has its own"
-            " kind: leave it out"
+            f"--kind ({arguments.config['kind']}) is for training; an imported tokenizer keeps its"
+            " own kind. Leave the option out"
         )
-    run_stage(given)
+    run_stage(arguments)
 
 
 @click.command("compare-vocab", cls=GroupedCommand)
@@ -209,23 +211,23 @@ def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> No
     from cloze.flows.graph.command import run_tool
     from cloze.flows.views.inspection import comparison
 
-    found = run_tool(
+    summary = run_tool(
         "compare-vocab", {"tokenizers": list(tokenizers)}, {"corpus": corpus}, where="vocab"
     )
-    rows = found["report"]
+    rows = summary["report"]
     if as_json:
         emit({"report": rows})
     else:
         Console(highlight=False).print(comparison(rows))
 
 
-def _bins(text: str) -> int | list[int]:
+def _parse_bins(text: str) -> int | list[int]:
     """Parse `8` or `32,64,128`."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(
-            f"{text!r} is neither a number nor a list of lengths such as 32,64,128"
+            f"{text!r} is not a number, or a list of lengths such as 32,64,128"
         ) from None
     return numbers if "," in text else numbers[0]
 
@@ -233,7 +235,7 @@ def _bins(text: str) -> int | list[int]:
 @click.command(
     cls=StageCommand,
     stage="dataset",
-    demanding=False,
+    checks_required=False,
     inputs={
         "corpus": ("--corpus", "Corpus artifact. [required]"),
         "vocab": ("--tokenizer", f"{TOKENIZER_HELP} [required]"),
@@ -243,47 +245,47 @@ def _bins(text: str) -> int | list[int]:
             " are kept.",
         ),
     },
-    spelled={"length_bins": OptionOverride("--length-bins", _bins, {"metavar": "N|A,B,…"})},
+    spelled={"length_bins": OptionOverride("--length-bins", _parse_bins, {"metavar": "N|A,B,…"})},
 )
-def dataset(given: StageArguments) -> None:
+def dataset(arguments: StageArguments) -> None:
     """Tokenize, pack and mask a corpus into Arrow shards."""
-    if "append" in given.inputs:
-        _append(given)
+    if "append" in arguments.inputs:
+        _take_settings(arguments)
     required = {
-        "corpus": given.inputs.get("corpus"),
-        "tokenizer": given.inputs.get("vocab"),
-        "out": given.out,
+        "corpus": arguments.inputs.get("corpus"),
+        "tokenizer": arguments.inputs.get("vocab"),
+        "out": arguments.out,
     }
     for option, value in required.items():
         if value is None:
             raise click.UsageError(f"Missing option '--{option}'.")
-    run_stage(given)
-    _show_tokens(given.out or "")
+    run_stage(arguments)
+    _show_tokens(arguments.out or "")
 
 
-def _append(given: StageArguments) -> None:
-    """Use the settings and the tokenizer of the dataset that is extended."""
+def _take_settings(arguments: StageArguments) -> None:
+    """Take the settings and the tokenizer from the dataset that is extended."""
     from cloze.core import storage
     from cloze.core.artifacts import artifact
     from cloze.core.errors import UsageError
 
-    append = given.inputs["append"]
-    refused = [f"--{name.replace('_', '-')}" for name in given.config]
-    refused += [f"--set {name}" for name in given.overrides]
-    refused += ["--tokenizer"] if "vocab" in given.inputs else []
+    append = arguments.inputs["append"]
+    refused = [f"--{name.replace('_', '-')}" for name in arguments.config]
+    refused += [f"--set {name}" for name in arguments.overrides]
+    refused += ["--tokenizer"] if "vocab" in arguments.inputs else []
     if refused:
         raise UsageError(
-            f"--append keeps the recipe, tokenizer and all settings of {append}; leave out"
+            f"--append keeps all settings and the tokenizer of {append}; leave out"
             f" {', '.join(refused)}"
         )
     manifest = artifact.read_manifest(append)
     if manifest.stage != "dataset":
         raise UsageError(
-            f"{append} holds a {manifest.stage} artifact, not a dataset; --append takes the output "
-            f"of `cloze dataset`"
+            f"{append} is the artifact of a {manifest.stage}, not of a dataset; --append takes the"
+            " output of `cloze dataset`"
         )
-    given.config = dict(manifest.config)
-    given.inputs["vocab"] = storage.join(append, "tokenizer")
+    arguments.config = dict(manifest.config)
+    arguments.inputs["vocab"] = storage.join(append, "tokenizer")
 
 
 def _show_tokens(out: str) -> None:
@@ -296,19 +298,19 @@ def _show_tokens(out: str) -> None:
     if not screen.is_terminal:
         return
     table = terminal.table_of(("tokens of text", "", "share"), right=("", "share"))
-    for reason, found in summary["tokens_by_reason"].items():
-        table.add_row(reason.replace("_", " "), f"{found['tokens']:,}", f"{found['share']:.2%}")
+    for reason, row in summary["tokens_by_reason"].items():
+        table.add_row(reason.replace("_", " "), f"{row['tokens']:,}", f"{row['share']:.2%}")
     screen.print(table)
     screen.print(
-        f"rows of {summary['mean_length']:.1f} tokens on average, {summary['padding_share']:.1%} of"
-        f" {summary['length']} is padding; {summary['masked_share']:.2%} of the tokens are"
+        f"mean row length {summary['mean_length']:.1f} of {summary['length']} tokens,"
+        f" {summary['padding_share']:.1%} padding, {summary['masked_share']:.2%} of the tokens"
         " predicted",
         style="dim",
     )
 
 
 @click.command("inspect")
-@click.argument("path")
+@click.argument("path", shell_complete=complete_targets)
 @click.option(
     "--row",
     type=Count(min=0),
@@ -330,21 +332,23 @@ def _show_tokens(out: str) -> None:
     type=click.Choice(["train", "heldout"]),
     default="train",
     show_default=True,
-    help="Split.",
+    help="Split to read.",
 )
 @json_option
 def inspect_(path: str, row: int, mask_copy: int, split: str, as_json: bool) -> None:
     """Show one row of a dataset as text, with its mask.
 
-    PATH is a dataset artifact or one of its shards.
+    PATH is a dataset artifact, one of its shards, or a node (RUN/NODE).
     """
     from rich.console import Console
 
     from cloze.flows.graph.command import run_tool
+    from cloze.flows.run.targets import resolve_path
     from cloze.flows.views.inspection import render
 
     values = {"row": row, "copy_number": mask_copy, "split": split}
-    summary = run_tool("inspect", values, {"dataset": path}, where="dataset")
+    inputs = {"dataset": resolve_path(path)}
+    summary = run_tool("inspect", values, inputs, where="dataset")
     if as_json:
         emit({key: value for key, value in summary.items() if key != "texts"})
     else:

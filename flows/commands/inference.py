@@ -1,20 +1,26 @@
 """Commands that use a checkpoint: fill-mask, embed, classify, tag, answer, generate, score.
 
-Options come from the config of the inference stage (`cloze.flows.commands.requests`). A command
+Options come from the config of the inference stage (`base/inference_command.py`). A command
 defines how a prediction is printed, and additional fields of a request.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.option_overrides import emit
-from cloze.flows.commands.requests import STDIN, Answer, InferenceCommand, Request, requested
+from cloze.flows.commands.base.inference_command import (
+    STDIN,
+    Answer,
+    InferenceCommand,
+    Request,
+    input_values,
+)
+from cloze.flows.commands.base.options import emit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,7 +60,7 @@ FILL_MASK = InferenceCommand(
     text="Text with at least one [MASK].",
     show=_show_candidates,
     gather=lambda answers: {
-        "predictions": [mask for one in answers for mask in one["predictions"]]
+        "predictions": [mask for answer in answers for mask in answer["predictions"]]
     },
 )
 
@@ -74,23 +80,20 @@ def embed(request: Request, options: Mapping[str, Any]) -> None:
     the texts.
     """
     if request.out is None or not request.out.lower().endswith(NPY):
-        embed.ask(request, options)
+        embed.predict(request, options)
         return
     from cloze.core import storage
-    from cloze.flows.graph.command import run_verb
+    from cloze.flows.graph.command import run_inference
+    from cloze.flows.views import terminal
 
-    with requested(replace(request, out=None), "text") as values:
+    with input_values(replace(request, out=None), "text") as values:
         values = {**options, "common": {}, "npy": storage.absolute(request.out), **values}
-        summary = run_verb("embed", values, request.checkpoint, _discard)
+        summary = run_inference("embed", values, request.checkpoint, lambda answers: None)
     if request.as_json:
         emit({"out": request.out, **summary})
     else:
-        written = f"{summary['answered']:,} vectors of {summary['size']} numbers"
-        click.echo(f"{written} in {request.out}", err=True)
-
-
-def _discard(answers: Sequence[Answer]) -> None:
-    del answers
+        note = f"{summary['answered']:,} vectors of {summary['size']} numbers in {request.out}"
+        terminal.console().print(note, markup=False, soft_wrap=True)
 
 
 def _show_labels(answer: Answer) -> RenderableType:
@@ -100,11 +103,10 @@ def _show_labels(answer: Answer) -> RenderableType:
     table = _rows()
     if "predictions" not in answer:
         table.add_row(f"{answer['score']:.3f}")
-    for number, found in enumerate(answer.get("predictions", ())):
+    for number, prediction in enumerate(answer.get("predictions", ())):
+        label = str(prediction.get("text", prediction.get("label")))
         style = "bold" if number == 0 else ""
-        table.add_row(
-            f"{found['score']:.3f}", Text(str(found.get("text", found.get("label"))), style=style)
-        )
+        table.add_row(f"{prediction['score']:.3f}", Text(label, style=style))
     return table
 
 
@@ -132,7 +134,7 @@ def classify(
     fields = ({} if pair is None else {"pair": pair}) | (
         {"choices": list(choices)} if choices else {}
     )
-    classify.ask(request, options, fields)
+    classify.predict(request, options, fields)
 
 
 def _show_entities(answer: Answer) -> RenderableType:
@@ -142,20 +144,21 @@ def _show_entities(answer: Answer) -> RenderableType:
     if not answer["entities"]:
         return Text("no entities", style="dim")
     table = _rows()
-    for found in answer["entities"]:
-        place = Text(f"{found['start']}–{found['end']}", style="dim")
+    for entity in answer["entities"]:
         table.add_row(
-            f"{found['score']:.3f}", Text(found["type"]), Text(found["text"], style="bold"), place
+            f"{entity['score']:.3f}",
+            Text(entity["type"]),
+            Text(entity["text"], style="bold"),
+            Text(f"{entity['start']}–{entity['end']}", style="dim"),
         )
     return table
 
 
 TAG = InferenceCommand(
     "tag",
-    help="Find the entities in texts.\n\nPrints the entities in the order of the text: text, type, "
-    "start"
-    " and end (characters, end exclusive), and score, the mean probability of the tags of their "
-    "words.",
+    help="Find the entities in texts.\n\nPrints the entities in the order of the text: text, type,"
+    " start and end (characters, end exclusive), and score, the mean probability of the tags of"
+    " their words.",
     text="One or more sentences.",
     show=_show_entities,
 )
@@ -166,16 +169,15 @@ def _show_answers(answer: Answer) -> RenderableType:
     from rich.text import Text
 
     table = _rows()
-    for number, found in enumerate(answer["predictions"]):
+    for number, prediction in enumerate(answer["predictions"]):
+        score = f"{prediction['score']:.3f}"
+        if prediction["start"] is None:
+            table.add_row(score, Text("(no answer)", style="dim"), "")
+            continue
+        words = " ".join(prediction["answer"].split())
+        span = f"{prediction['start']}-{prediction['end']}"
         style = "bold" if number == 0 else ""
-        none = found["start"] is None
-        place = "" if none else f"{found['start']}-{found['end']}"
-        words = (
-            Text("(no answer)", style="dim")
-            if none
-            else Text(" ".join(found["answer"].split()), style=style)
-        )
-        table.add_row(f"{found['score']:.3f}", words, Text(place, style="dim"))
+        table.add_row(score, Text(words, style=style), Text(span, style="dim"))
     return table
 
 
@@ -202,8 +204,7 @@ def answer(
     """Answer questions from a passage.
 
     Each answer has its probability among the printed ones, and its characters in the passage. A
-    model that was trained on questions without answers (squad2) may return an empty answer: there
-    is none.
+    model that was trained on unanswerable questions (squad2) may print "(no answer)".
     """
     if passage is not None and passage_file is not None:
         raise click.UsageError(
@@ -211,14 +212,14 @@ def answer(
         )
     if passage_file == STDIN and (not request.texts or STDIN in (*request.texts, request.file)):
         raise click.UsageError(
-            "--passage-file - leaves no standard input for the questions; give them with --question"
-            " or --file"
+            "--passage-file - reads the passage from standard input; give the questions with"
+            " --question or --file"
         )
-    text = passage if passage_file is None else _passage(passage_file)
-    answer.ask(request, options, {} if text is None else {"passage": text})
+    text = passage if passage_file is None else _read_passage(passage_file)
+    answer.predict(request, options, {} if text is None else {"passage": text})
 
 
-def _passage(path: str) -> str:
+def _read_passage(path: str) -> str:
     from cloze.core import storage
     from cloze.core.errors import DataError
 
@@ -227,7 +228,7 @@ def _passage(path: str) -> str:
         content = sys.stdin.buffer.read()
     else:
         if not storage.exists(path) or storage.is_dir(path):
-            raise DataError(f"{path} is no file; name a text file that holds the passage")
+            raise DataError(f"{path} is not a file; name a text file with the passage")
         with storage.open_input(path) as handle:
             content = handle.read()
     try:
@@ -237,7 +238,7 @@ def _passage(path: str) -> str:
             f"{name}: byte {error.start + 1} is not UTF-8; convert the passage to UTF-8"
         ) from None
     if not text.strip():
-        raise DataError(f"{name} is empty; it must hold the passage")
+        raise DataError(f"{name} is empty; give the text of the passage")
     return text
 
 
@@ -246,11 +247,11 @@ def _show_continuations(answer: Answer) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    found = []
-    for one in answer["continuations"]:
-        before = one["text"].removesuffix(one["continuation"])
-        found.append(Text.assemble((before, "dim"), (one["continuation"], "bold")))
-    return Group(*found)
+    lines = []
+    for row in answer["continuations"]:
+        prompt = row["text"].removesuffix(row["continuation"])
+        lines.append(Text.assemble((prompt, "dim"), (row["continuation"], "bold")))
+    return Group(*lines)
 
 
 GENERATE = InferenceCommand(
@@ -269,9 +270,8 @@ def _show_score(answer: Answer) -> RenderableType:
 SCORE = InferenceCommand(
     "score",
     stage="score-texts",
-    help="Compute the log-probability of sentences.\n\nMasked models have pseudo-log-likelihoods. "
-    "For"
-    " minimal pairs see `cloze score-pairs`.",
+    help="Compute the log-probability of sentences.\n\nMasked models have pseudo-log-likelihoods."
+    " For minimal pairs see `cloze score-pairs`.",
     text="Sentence to score.",
     show=_show_score,
 )

@@ -1,22 +1,29 @@
-"""Commands that train, convert and evaluate models: pretrain, merge, finetune, import, export,
-evaluate, perplexity, score-pairs."""
+"""Commands that plan, train, convert and evaluate models: `plan-training`, `pretrain` and so on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cloze.flows.commands.option_overrides import (
+from cloze.flows.commands.base.field_options import Count, NameOf
+from cloze.flows.commands.base.options import (
+    GroupedCommand,
     GroupedOption,
     OptionOverride,
+    emit,
+    json_option,
     split_commas,
     weights,
 )
-from cloze.flows.commands.options import NameOf
-from cloze.flows.commands.stage_command import StageArguments, StageCommand, run_stage
+from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from cloze.core.stages.execute import BuildResult
 
 CORPUS = ("--corpus", "Corpus artifact, for tasks that are built from one.")
@@ -48,7 +55,7 @@ PRETRAIN = StageCommand(
     },
     spelled={
         "model": OptionOverride(
-            "--model", str, {"type": NameOf("cloze.model.families.table:presets", "PRESET")}
+            "--model", str, {"type": NameOf("cloze.model.families.registry:presets", "PRESET")}
         ),
         "mixture": OptionOverride(
             "--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}
@@ -65,7 +72,7 @@ PRETRAIN = StageCommand(
 MERGE = StageCommand(
     "merge",
     stage="merge",
-    arguments=("checkpoint",),
+    positional=("checkpoint",),
     help="Average the last checkpoints of a pretraining.\n\nCHECKPOINT is the artifact of a"
     " pretraining.",
 )
@@ -91,14 +98,14 @@ FINETUNE = StageCommand(
 IMPORT = StageCommand(
     "import",
     stage="import",
-    arguments=("directory",),
+    positional=("directory",),
     help="Convert a Hugging Face model into a checkpoint.\n\nDIRECTORY is the model's directory.",
 )
 
 EXPORT = StageCommand(
     "export",
     stage="export",
-    arguments=("checkpoint",),
+    positional=("checkpoint",),
     help="Convert a checkpoint into a Hugging Face model, and check that its outputs stay equal.",
 )
 
@@ -124,32 +131,36 @@ PERPLEXITY = StageCommand(
     metavar="FILE",
     help="Also write the predictions to this file, in the task's official format.",
 )
-def evaluate(given: StageArguments, predictions: str | None) -> None:
+def evaluate(arguments: StageArguments, predictions: str | None) -> None:
     """Score a fine-tuned checkpoint on labelled data."""
 
-    def copy(result: BuildResult) -> dict[str, Any]:
+    def copy_predictions(result: BuildResult) -> dict[str, Any]:
         from cloze.core import storage
 
         if predictions is None:
             return {}
-        made = storage.join(result.artifact, str(result.manifest.summary["predictions"]))
-        with storage.open_input(made) as handle:
+        path = storage.join(result.artifact, str(result.manifest.summary["predictions"]))
+        with storage.open_input(path) as handle:
             storage.write_bytes(predictions, handle.read())
         return {"predictions": predictions}
 
-    run_stage(given, copy)
+    run_stage(arguments, copy_predictions)
 
 
 @click.command(
-    "score-pairs", cls=StageCommand, stage="score", arguments=("checkpoint", "data"), transient=True
+    "score-pairs",
+    cls=StageCommand,
+    stage="score",
+    positional=("checkpoint", "data"),
+    transient=True,
 )
-def score_pairs(given: StageArguments) -> None:
+def score_pairs(arguments: StageArguments) -> None:
     """Score minimal pairs, such as those of BLiMP.
 
     The score is the share of pairs whose good sentence has the higher probability. DATA is a
     .jsonl, .tsv or .csv file, or a directory of them.
     """
-    run_stage(given, None if given.as_json else _show_phenomena)
+    run_stage(arguments, None if arguments.as_json else _show_phenomena)
 
 
 def _show_phenomena(result: BuildResult) -> dict[str, Any]:
@@ -164,3 +175,95 @@ def _show_phenomena(result: BuildResult) -> dict[str, Any]:
         table.add_row(f"{100 * value:.1f}", terminal.ellipsized(name))
     Console(highlight=False).print(table)
     return {}
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PLANNER = "cloze.model.train.plan.training_plan:plan_training"
+WIDEST = 100
+
+
+def _option(
+    flag: str, text: str, kind: Any = str, metavar: str = "N", **settings: Any
+) -> Callable[[Command], Command]:
+    return click.option(flag, cls=GroupedOption, type=kind, help=text, metavar=metavar, **settings)
+
+
+@click.command("plan-training", cls=GroupedCommand)
+@click.argument("model", type=NameOf("cloze.model.families.registry:presets", "PRESET"))
+@_option(
+    "--tokens", "Tokens to train on, without padding, such as 300e9.", Count(min=1), required=True
+)
+@_option(
+    "--gpus", "Number of GPUs. Default: this machine's CPU, or 1 with --gpu-type.", Count(min=1)
+)
+@_option("--gpu-type", "GPU model, such as h100 or a100-80.", metavar="NAME")
+@_option("--length", "Tokens per row. Default: 512, at most what the model reads.", Count(min=1))
+@_option("--global-batch", "Sequences per optimizer step. Default: the paper's.", Count(min=1))
+@_option("--vocab-size", "Vocabulary size. Default: the paper's.", Count(min=1))
+@_option(
+    "--mfu",
+    "Model FLOP utilization, as a share of the GPU's peak. Default: 0.4.",
+    click.FloatRange(min=0, min_open=True),
+    metavar="X",
+)
+@json_option
+def plan_training(as_json: bool, **values: Any) -> None:
+    """Estimate the memory and hours of a pretraining.
+
+    PRESET is a model preset. The plan prints each of its assumptions.
+    """
+    from rich.console import Console
+
+    from cloze.core.options import import_object
+    from cloze.flows.machine import slots
+
+    plan = import_object(PLANNER)(slots.machine().cpus, **values)
+    if as_json:
+        emit(plan)
+    else:
+        show(Console(highlight=False), plan)
+
+
+def show(out: Console, plan: Mapping[str, Any]) -> None:
+    """Print a training plan in at most 100 columns."""
+    from rich.markup import escape
+
+    from cloze.core.humanize import format_bytes, format_count, format_duration
+    from cloze.flows.views.terminal import table_of
+
+    hardware, chosen = plan["hardware"], plan["chosen"]
+    gpus = f"{hardware['gpus']:,}" if hardware["gpus"] else "this machine's"
+    size = f"{format_count(plan['parameters'])} parameters"
+    out.print(f"[bold]{escape(plan['model'])}[/], {size}, on {gpus} {hardware['name']}")
+    rows = f"{plan['global_batch']:,} sequences of {plan['length']:,} tokens"
+    out.print(f"{plan['steps']:,} steps of {rows}: {format_count(plan['tokens'])} tokens\n")
+    columns = ["ZeRO", "recomputed", "rows x passes", "memory", "hours", "GPU-hours"]
+    table = table_of(columns, right=columns, title="largest micro-batch that fits, by ZeRO stage")
+    for way in plan["ways"]:
+        cells = [
+            str(way["zero"]),
+            "yes" if way["activation_checkpointing"] else "no",
+            f"{way['micro_batch']:,} x {way['accumulation']:,}",
+            format_bytes(way["memory"]["total"]),
+            _hours(way["hours"]),
+            _hours(way["gpu_hours"]),
+        ]
+        is_chosen = all(way[name] == chosen[name] for name in way)
+        table.add_row(*(f"[bold]{cell}[/]" for cell in cells) if is_chosen else cells)
+    out.print(table)
+    time = f"{format_duration(3600 * chosen['hours'])} at {chosen['mfu']:.0%} of the peak"
+    out.print(f"\n{time}; a checkpoint takes {format_bytes(plan['checkpoint_bytes'])}.\n")
+    width = min(out.width, WIDEST)
+    # keep an option and its value on one line
+    options = re.sub(" (?!--)", "\N{NO-BREAK SPACE}", chosen["command"])
+    lines = textwrap.wrap(options, width - 10, break_on_hyphens=False)
+    command = " \\\n        ".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+    out.print(f"    {command}\n", soft_wrap=True, markup=False)
+    for mark, name in (("careful: ", "warnings"), ("- ", "assumptions")):
+        for sentence in plan[name]:
+            out.print(textwrap.fill(mark + sentence, width, subsequent_indent="  "), markup=False)
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,4 +1,4 @@
-"""Commands that control and show runs: `cancel`, `resume`, `status` and `logs`."""
+"""Commands that show and control runs: `status`, `logs`, `cancel` and `resume`."""
 
 from __future__ import annotations
 
@@ -9,252 +9,78 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.option_overrides import GroupedCommand, emit, json_option
-from cloze.flows.commands.run import PREFECT
-from cloze.flows.commands.stage_command import (
+from cloze.flows.commands.base.options import (
+    GroupedCommand,
+    complete_targets,
+    emit,
+    json_option,
+)
+from cloze.flows.commands.base.stage_command import (
     BEAM,
     OF_EXECUTION,
     RUN_ONLY_FIELDS,
     StageArguments,
     run_stage,
 )
+from cloze.flows.commands.run import PREFECT
 
 if TYPE_CHECKING:
     from cloze.flows.run.session import RunParameters
 
-
-@click.command()
-@click.argument("target")
-@json_option
-def cancel(target: str, as_json: bool) -> None:
-    """Stop a run or a stage; trainings save a checkpoint.
-
-    TARGET is a run that was started on this machine, or the directory of an unfinished artifact,
-    started by any launcher on any machine. `cloze resume TARGET` continues it.
-    """
-    from cloze.flows.graph import plan
-    from cloze.flows.run import status_file
-
-    runs = plan.runs_directory()
-    if "/" in target or (status_file.newest(runs / target) is None and Path(target).is_dir()):
-        _cancel_artifact(target, as_json)
-    else:
-        _cancel_run(runs, target, as_json)
-
-
-def _cancel_artifact(path: str, as_json: bool) -> None:
-    from cloze.flows.graph import plan
-    from cloze.flows.launch import cancel_requests, coordinator
-    from cloze.flows.run import status_file
-
-    runs = plan.runs_directory()
-    known = status_file.newest(status_file.directory_of(runs, path))
-
-    def told(line: str) -> None:
-        click.echo(line, err=True)
-
-    launch = coordinator.unattended(path)
-    is_queued = known is not None and known["state"] == status_file.RUNNING and launch is None
-    if is_queued and cancel_requests.holder(path) is None:  # the command waits for a GPU
-        _cancel_run(runs, path, as_json)
-        return
-    found = cancel_requests.cancel(path, told) if launch is None else launch.cancel(told)
-    if as_json:
-        emit(found)
-    else:
-        kept = f"; {found['checkpoint']} is saved" if found["checkpoint"] else ""
-        click.echo(f"{path} is {found['state']}{kept}; continue with `cloze resume {path}`")
-
-
-def _cancel_run(runs: Path, run: str, as_json: bool) -> None:
-    from cloze.flows.run import cancel as ending
-
-    found = ending.cancel(runs, run, lambda line: click.echo(line, err=True))
-    stopped = [
-        name for name, node in found["nodes"].items() if node["state"] in ("stopped", "crashed")
-    ]
-    if as_json:
-        emit({"run": run, "state": found["state"], "stopped": stopped})
-    else:
-        click.echo(f"{run} is {found['state']}; continue with `cloze resume {run}`")
-
-
-ALONE = {"launcher": "local", "hostfile": None, "min_nodes": None, "nodes": 1}
-
-
-class _Resume(GroupedCommand):
-    """Command that adds the execution options of a training on first use."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not any((parameter.name or "").startswith(OF_EXECUTION) for parameter in self.params):
-            from cloze.flows.commands.options import execution_options
-
-            unread = BEAM | RUN_ONLY_FIELDS
-            self.params += execution_options(OF_EXECUTION, "", lambda name: name not in unread)
-        return super().get_params(ctx)
-
-
-@click.command(cls=_Resume)
-@click.argument("target")
-@PREFECT
-@json_option
-def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> None:
-    """Continue an interrupted or failed run or training.
-
-    TARGET is the name of a run, whose failed nodes and those that depend on them are built, or the
-    directory of a training, which continues from its newest checkpoint. Options change the recorded
-    settings; --processes without --launcher, --hostfile or --nodes means this machine alone.
-    """
-    from cloze.flows.graph import plan
-    from cloze.flows.run import status_file
-
-    changed = {
-        name.removeprefix(OF_EXECUTION): value
-        for name, value in options.items()
-        if value not in (None, ())
-    }
-    if "processes" in changed and not changed.keys() & {"launcher", "hostfile", "nodes"}:
-        changed |= ALONE
-    runs = plan.runs_directory()
-    if "/" not in target and status_file.newest(runs / target) is not None:
-        _resume_run(target, changed, prefect, as_json)
-    else:
-        _resume_training(target, changed, as_json)
-
-
-def _resume_run(name: str, changed: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:
-    from cloze.flows.commands.run import start
-    from cloze.flows.graph import plan
-    from cloze.flows.graph.config import RunConfig
-    from cloze.flows.run import status_file
-    from cloze.flows.run.session import RunParameters, RunSession
-
-    found = status_file.read(plan.runs_directory(), name)
-    # forced nodes are not forced again
-    parameters = RunParameters.model_validate(
-        {**found["parameters"], "start_from": [], "force": []}
-    )
-    config = _with_secrets(name, found["config"], parameters)
-    values = {**config, "run": {**(config.get("run") or {}), **changed}} if changed else config
-    start(RunSession(parameters, config=RunConfig(values, name)), prefect=prefect, as_json=as_json)
-
-
-def _with_secrets(
-    name: str, recorded: Mapping[str, Any], parameters: RunParameters
-) -> Mapping[str, Any]:
-    """Return the config of a run with its secrets, which the record lacks, read from their source.
-
-    Raises:
-        UsageError: the source has changed or lacks the secrets.
-    """
-    from cloze.core.errors import UsageError
-    from cloze.core.secrets import REDACTED, redact
-    from cloze.flows.graph import config as configs
-
-    if REDACTED not in json.dumps(recorded):
-        return recorded
-    values = configs.load(parameters.config, parameters.overrides).values
-    if json.dumps(redact(values)) != json.dumps(recorded) or json.dumps(values) == json.dumps(
-        recorded
-    ):
-        raise UsageError(
-            f"the record of run {name} holds no secrets ({REDACTED} stands for them), and "
-            f"{parameters.config} is not what it was begun from; "
-            f"start it again with `cloze run {parameters.config}` and the same options"
-        )
-    return values
-
-
-def _resume_training(path: str, changed: Mapping[str, Any], as_json: bool) -> None:
-    from cloze.core import storage
-    from cloze.core.artifacts import artifact
-    from cloze.core.errors import DataError
-    from cloze.core.stages.worker import JOB, LOGS, Job
-
-    if artifact.is_artifact(path):
-        manifest = artifact.read_manifest(path)
-        if manifest.stage not in ("pretrain", "finetune"):
-            raise DataError(
-                f"{path} holds a {manifest.stage} artifact; resume takes the directory of a "
-                f"training, or a run's name"
-            )
-    job_file = storage.join(path, LOGS, JOB)
-    if not storage.exists(job_file):
-        raise DataError(
-            f"{path} holds no training that was begun ({LOGS}/{JOB} is missing) and is no run's "
-            f"name; start one with `cloze pretrain`"
-        )
-    job = Job.read(job_file)
-    if job.stage not in ("pretrain", "finetune"):
-        raise DataError(
-            f"{path} was begun by stage {job.stage}; resume takes the directory of a training, or "
-            f"a run's name"
-        )
-    execution = {**job.execution, **changed}
-    if "processes" in changed and "gpu_ids" not in changed:
-        execution.pop("gpu_ids", None)  # GPUs that were free then
-    run_stage(
-        StageArguments(
-            stage=job.stage,
-            config=job.config,
-            inputs=job.inputs,
-            execution=execution,
-            out=path,
-            as_json=as_json,
-        )
-    )
+METRICS = "metrics.jsonl"  # in a training's artifact: one line per log entry
+METRIC_LINES = 10  # maximum number of log entries shown by `cloze logs`
+TRAININGS = ("pretrain", "finetune")  # stages that `cloze resume` continues
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[RUN]")
+@click.argument("target", required=False, shell_complete=complete_targets)
 @json_option
-def status(name: str | None, as_json: bool) -> None:
+def status(target: str | None, as_json: bool) -> None:
     """List all runs, or show the progress of one run.
 
-    Runs and the artifacts that commands make are in ./runs, or in $CLOZE_RUNS_DIR. RUN is the name
-    of a run, or the directory of a command's artifact.
+    Runs and the artifacts that commands make are in ./runs, or in $CLOZE_RUNS_DIR. TARGET is a
+    run, a node, or the directory of an artifact.
     """
     from rich.console import Console
 
-    from cloze.flows.graph import plan
-    from cloze.flows.run import status_file
-    from cloze.flows.views import run_tables as views
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import status_file, targets
+    from cloze.flows.views import run_tables
 
-    runs = plan.runs_directory()
-    out = Console(highlight=False)
-    if name is not None:
-        found = status_file.read(runs, name)
+    runs, out = runs_directory(), Console(highlight=False)
+    if target is not None:
+        wanted = targets.resolve(target)
+        name = wanted.run or targets.containing_artifact(wanted.path)
+        record = status_file.read(runs, name)
+        if wanted.node:
+            nodes = record["nodes"]
+            record["nodes"] = {node: nodes[node] for node in wanted.nodes if node in nodes}
         if as_json:
-            emit({"runs": [_row(found)]})
+            emit({"runs": [_row(record)]})
         else:
-            views.show_run(out, str(status_file.directory_of(runs, name)), found)
+            run_tables.show_run(out, str(status_file.directory_of(runs, name)), record)
         return
-    everything = {**status_file.command_records(runs), **status_file.all_records(runs)}
+    records = {**status_file.command_records(runs), **status_file.all_records(runs)}
     if as_json:
-        emit({"runs": [_row(found) for found in everything.values()]})
-    elif not everything:
-        out.print(f"No runs in {runs} yet; start one with `cloze run demo`.")
+        emit({"runs": [_row(record) for record in records.values()]})
+    elif not records:
+        out.print(f"No runs in {runs} yet. Start one with `cloze run demo`.")
     else:
-        views.show_runs(out, everything)
+        run_tables.show_runs(out, records)
 
 
-def _row(found: dict[str, Any]) -> dict[str, Any]:
+def _row(record: Mapping[str, Any]) -> dict[str, Any]:
     from cloze.flows.graph.estimate import estimate_error
 
-    return {
-        **{key: value for key, value in found.items() if key not in ("config", "parameters")},
-        "off": estimate_error(found),
-    }
-
-
-FINGERPRINT = 12  # characters of the fingerprint in a directory's name
-METRICS = "metrics.jsonl"  # in a training's artifact: one line per log entry
+    shown = {key: value for key, value in record.items() if key not in ("config", "parameters")}
+    return {**shown, "off": estimate_error(record)}
 
 
 @click.command()
-@click.argument("target")
+@click.argument("target", shell_complete=complete_targets)
 @click.option(
     "--lines",
+    metavar="N",
     type=click.IntRange(min=1),
     default=50,
     show_default=True,
@@ -264,84 +90,39 @@ METRICS = "metrics.jsonl"  # in a training's artifact: one line per log entry
 def logs(target: str, lines: int, as_json: bool) -> None:
     """Show the logs of a run, node, stage or artifact.
 
-    TARGET is a run, a node (RUN/NODE, such as sample/finetune@sst2-1), a stage, or an artifact's
-    directory. Of several directories that match, the one with the newest log is shown.
+    TARGET is a run, a node (RUN/NODE, such as sample/finetune@sst2-1), a stage, or the directory of
+    an artifact. Of several artifacts, the one with the newest log is shown.
     """
     from cloze.core.stages.worker import LOGS
 
-    directory = _find(target)
-    found = {log: _end(log, lines) for log in sorted((directory / LOGS).glob("*.log"))}
-    metrics = _end(directory / METRICS, min(lines, 10)) if (directory / METRICS).exists() else []
+    directory = _newest_logs(target)
+    ends = {log: _end(log, lines) for log in sorted((directory / LOGS).glob("*.log"))}
+    metrics_file = directory / METRICS
+    metrics = _end(metrics_file, min(lines, METRIC_LINES)) if metrics_file.exists() else []
     if as_json:
-        values = list(filter(None, map(_values, metrics)))
-        emit(
-            {
-                "logs": [{"file": str(log), "lines": end} for log, end in found.items()],
-                "metrics": values,
-            }
-        )
+        files = [{"file": str(log), "lines": end} for log, end in ends.items()]
+        emit({"logs": files, "metrics": list(filter(None, map(_values, metrics)))})
         return
-    for log, end in found.items():
+    for log, end in ends.items():
         click.echo("\n".join([f"==> {log} <==", *end]))
     if metrics:
-        click.echo("\n".join([f"==> {directory / METRICS} <==", *map(_figures, metrics)]))
+        click.echo("\n".join([f"==> {metrics_file} <==", *map(_format_metrics, metrics)]))
 
 
-def _find(what: str) -> Path:
-    """Return the directory whose logs `what` means: the one with the newest log."""
-    from cloze.core.errors import DataError, did_you_mean
+def _newest_logs(text: str) -> Path:
+    """Return the artifact with the newest log, of those that a TARGET names."""
+    from cloze.core.errors import DataError
     from cloze.core.stages.worker import LOGS, local_directory
-    from cloze.flows.graph import plan, stages
+    from cloze.flows.run import targets
 
-    given = local_directory(what)
-    if given.is_dir() and any((given / LOGS).glob("*.log")):
-        return given
-    runs = plan.runs_directory()
-    found = [log for place in _meant(what, runs) for log in (place / LOGS).glob("*.log")]
-    newest = max(found, key=lambda log: log.stat().st_mtime_ns, default=None)
-    if newest is None:
-        nodes = {
-            name
-            for run in _names(runs)
-            for name in (run, *(f"{run}/{node}" for node in _nodes(runs / run)))
-        }
-        near = did_you_mean(what, {*nodes, *stages.TABLE})
-        raise DataError(
-            f"{what} has no logs ({LOGS}/ is missing or empty); name a run, a node of one (sample/"
-            f"finetune@sst2-1), a stage, or an"
-            f" artifact, such as runs/demo/pretrain: {near}"
-        )
-    return newest.parent.parent
-
-
-def _meant(what: str, runs: Path) -> list[Path]:
-    """Return the directories of a run, of RUN/NODE, or of a node, section or stage in all runs."""
-    run, _, node = what.rpartition("/")
-    if not run and node in _names(runs):
-        return [place for places in _nodes(runs / node).values() for place in places]
-    return [
-        place
-        for name in ([run] if run else sorted(_names(runs)))
-        for known, places in _nodes(runs / name).items()
-        if known == node
-        or known.partition("@")[0] == node
-        or ("@" in node and known.startswith(f"{node}-"))
-        for place in places
+    directories = [
+        local_directory(targets.containing_artifact(path))
+        for path in targets.resolve(text, in_any_run=True).paths
     ]
-
-
-def _nodes(run: Path) -> dict[str, list[Path]]:
-    """Return the artifact directories, `NODE-FINGERPRINT`, of each node of a run."""
-    found: dict[str, list[Path]] = {}
-    for place in run.glob("*/"):
-        name, dash, fingerprint = place.name.rpartition("-")
-        if dash and len(fingerprint) == FINGERPRINT and not place.is_symlink():
-            found.setdefault(name, []).append(place)
-    return found
-
-
-def _names(runs: Path) -> set[str]:
-    return {place.name for place in runs.glob("*/") if not place.name.startswith(".")}
+    found = [log for directory in directories for log in (directory / LOGS).glob("*.log")]
+    if not found:
+        raise DataError(f"{text} has no logs yet ({LOGS}/*.log); see `cloze status {text}`")
+    return max(found, key=lambda log: log.stat().st_mtime_ns).parent.parent
 
 
 def _end(path: Path, lines: int) -> list[str]:
@@ -357,7 +138,7 @@ def _values(line: str) -> dict[str, Any] | None:
     return values
 
 
-def _figures(line: str) -> str:
+def _format_metrics(line: str) -> str:
     """Return a line of metrics in readable form."""
     from cloze.core.humanize import format_number
     from cloze.flows.views.live import training_line
@@ -365,9 +146,187 @@ def _figures(line: str) -> str:
     values = _values(line)
     if values is None:
         return line
-    figures = "  ".join(
+    metrics = "  ".join(
         f"{name} {format_number(value)}"
         for name, value in values.items()
         if name not in ("step", "time")
     )
-    return training_line(values) or f"step {values.get('step')}  {figures}"
+    return training_line(values) or f"step {values.get('step')}  {metrics}"
+
+
+@click.command()
+@click.argument("target", shell_complete=complete_targets)
+@json_option
+def cancel(target: str, as_json: bool) -> None:
+    """Stop a run or a stage; trainings save a checkpoint.
+
+    TARGET is a run that was started on this machine; or the directory of an unfinished artifact,
+    or a node, started by any launcher on any machine. `cloze resume TARGET` continues it.
+    """
+    from cloze.flows.run import targets
+
+    wanted = targets.resolve(target)
+    if wanted.is_run:
+        _cancel_run(wanted.run, as_json)
+    else:
+        _cancel_artifact(targets.containing_artifact(wanted.path), as_json)
+
+
+def _cancel_artifact(path: str, as_json: bool) -> None:
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.launch import cancel_requests, coordinator
+    from cloze.flows.run import status_file
+
+    record = status_file.newest(status_file.directory_of(runs_directory(), path))
+    launch = coordinator.unattended(path)
+    is_queued = record is not None and record["state"] == status_file.RUNNING and launch is None
+    if is_queued and cancel_requests.holder(path) is None:  # the command waits for a GPU
+        _cancel_run(path, as_json)
+        return
+    result = cancel_requests.cancel(path, _note) if launch is None else launch.cancel(_note)
+    if as_json:
+        emit(result)
+    else:
+        saved = f"; saved {result['checkpoint']}" if result["checkpoint"] else ""
+        click.echo(f"{path}: {result['state']}{saved}. Continue with `cloze resume {path}`.")
+
+
+def _cancel_run(name: str, as_json: bool) -> None:
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import cancel as run_cancel
+
+    record = run_cancel.cancel(runs_directory(), name, _note)
+    stopped = [
+        node for node, row in record["nodes"].items() if row["state"] in ("stopped", "crashed")
+    ]
+    if as_json:
+        emit({"run": name, "state": record["state"], "stopped": stopped})
+    else:
+        click.echo(f"{name}: {record['state']}. Continue with `cloze resume {name}`.")
+
+
+def _note(text: str) -> None:
+    """Print a message about progress."""
+    from cloze.flows.views import terminal
+
+    terminal.console().print(text, markup=False, soft_wrap=True)
+
+
+# --processes without one of these means this machine alone
+ALONE = {"launcher": "local", "hostfile": None, "min_nodes": None, "nodes": 1}
+
+
+class _Resume(GroupedCommand):
+    """Command that adds the execution options of a training on first use."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not any((parameter.name or "").startswith(OF_EXECUTION) for parameter in self.params):
+            from cloze.flows.commands.base.field_options import execution_options
+
+            unread = BEAM | RUN_ONLY_FIELDS
+            self.params += execution_options(OF_EXECUTION, "", lambda name: name not in unread)
+        return super().get_params(ctx)
+
+
+@click.command(cls=_Resume)
+@click.argument("target", shell_complete=complete_targets)
+@PREFECT
+@json_option
+def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> None:
+    """Continue an interrupted or failed run or training.
+
+    TARGET is a run, whose failed nodes and those that depend on them are built; or a node or the
+    directory of a training, which continues from its newest checkpoint. Options change the recorded
+    settings; --processes without --launcher, --hostfile or --nodes means this machine alone.
+    """
+    from cloze.flows.run import targets
+
+    changes = {
+        name.removeprefix(OF_EXECUTION): value
+        for name, value in options.items()
+        if value not in (None, ())
+    }
+    if "processes" in changes and not changes.keys() & {"launcher", "hostfile", "nodes"}:
+        changes |= ALONE
+    wanted = targets.resolve(target)
+    if wanted.is_run:
+        _resume_run(wanted.run, changes, prefect, as_json)
+    else:
+        _resume_training(targets.containing_artifact(wanted.path), changes, as_json)
+
+
+def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:
+    from cloze.flows.commands.run import start
+    from cloze.flows.graph.config import RunConfig
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import status_file
+    from cloze.flows.run.session import RunParameters, RunSession
+
+    record = status_file.read(runs_directory(), name)
+    # forced nodes are not forced again
+    parameters = RunParameters.model_validate(
+        {**record["parameters"], "start_from": [], "force": []}
+    )
+    values = _with_secrets(name, record["config"], parameters)
+    if changes:
+        values = {**values, "run": {**(values.get("run") or {}), **changes}}
+    start(RunSession(parameters, config=RunConfig(values, name)), prefect=prefect, as_json=as_json)
+
+
+def _with_secrets(
+    name: str, recorded: Mapping[str, Any], parameters: RunParameters
+) -> Mapping[str, Any]:
+    """Return the config of a run with its secrets, which the record lacks, read from their source.
+
+    Raises:
+        UsageError: the source has changed or lacks the secrets.
+    """
+    from cloze.core.errors import UsageError
+    from cloze.core.secrets import REDACTED, redact
+    from cloze.flows.graph import config as configs
+
+    recorded_json = json.dumps(recorded)
+    if REDACTED not in recorded_json:
+        return recorded
+    source = parameters.config
+    values = configs.load(source, parameters.overrides).values
+    if json.dumps(redact(values)) != recorded_json or json.dumps(values) == recorded_json:
+        raise UsageError(
+            f"the record of run {name} does not contain its secrets (they are {REDACTED}), and"
+            f" {source} has changed since the run started; start it again with"
+            f" `cloze run {source}` and the same options"
+        )
+    return values
+
+
+def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> None:
+    from cloze.core import storage
+    from cloze.core.artifacts import artifact
+    from cloze.core.errors import DataError
+    from cloze.core.stages.worker import JOB, LOGS, Job
+
+    job_file = storage.join(path, LOGS, JOB)
+    job = Job.read(job_file) if storage.exists(job_file) else None
+    stage = artifact.read_manifest(path).stage if artifact.is_artifact(path) else job and job.stage
+    if stage is not None and stage not in TRAININGS:
+        raise DataError(
+            f"{path} is the artifact of a {stage}; resume takes a run, or the directory of a"
+            " training"
+        )
+    if job is None:
+        raise DataError(
+            f"{path} has no training to continue ({LOGS}/{JOB} is missing); start one with"
+            " `cloze pretrain`"
+        )
+    execution = {**job.execution, **changes}
+    if "processes" in changes and "gpu_ids" not in changes:
+        execution.pop("gpu_ids", None)  # those that were free at the earlier start
+    arguments = StageArguments(
+        stage=job.stage,
+        config=job.config,
+        inputs=job.inputs,
+        execution=execution,
+        out=path,
+        as_json=as_json,
+    )
+    run_stage(arguments)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cloze.flows.commands.option_overrides import emit, json_option
+from cloze.flows.commands.base.options import emit, json_option
 
 if TYPE_CHECKING:
     from cloze.flows.doctor.machine import Finding
-    from cloze.flows.views.live import StageDisplay
 
 
 @click.command()
@@ -145,44 +142,3 @@ def ui(
     from cloze.flows.ui.command import serve
 
     serve({"page": dashboard_port, "prefect": prefect_port, "mlflow": mlflow_port}, as_json)
-
-
-@click.command()
-@click.argument("collection")
-@click.option(
-    "-o",
-    "--out",
-    "directory",
-    metavar="DIR",
-    help="Directory to write to. Default: ./data/COLLECTION.",
-)
-@click.option("--mirror", metavar="URL", help="URL of a mirror with the same layout.")
-@json_option
-def fetch(collection: str, directory: str | None, mirror: str | None, as_json: bool) -> None:
-    """Download a text collection, such as simplewiki.
-
-    COLLECTION is simplewiki, enwiki or gutenberg. An interrupted download continues.
-    """
-    from cloze.core.errors import UsageError, did_you_mean
-    from cloze.flows.commands.downloads import COLLECTIONS, download
-    from cloze.flows.views import terminal
-    from cloze.flows.views.live import StageDisplay
-
-    if collection not in COLLECTIONS:
-        raise UsageError(
-            f"unknown collection {collection!r}; {did_you_mean(collection, COLLECTIONS)}"
-        )
-    target = Path(directory or Path("data") / collection)
-    files = []
-    for remote in COLLECTIONS[collection](mirror):
-        with StageDisplay(remote.name, terminal.console()) as display:
-            progress = functools.partial(_show_bytes, display)
-            files.append(str(download(remote, target, progress)))
-    if as_json:
-        emit({"collection": collection, "directory": str(target), "files": files})
-    else:
-        click.echo(f"{len(files)} file(s) in {target}")
-
-
-def _show_bytes(display: StageDisplay, done: int, total: int | None) -> None:
-    display.progress(done, total, "B", {})

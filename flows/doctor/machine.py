@@ -44,6 +44,11 @@ class Finding:
     fixed: bool = False
     failed: str = ""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identity of the finding when the check runs again."""
+        return self.check, self.found
+
     def row(self) -> dict[str, Any]:
         """Return the finding for `--json`."""
         row = {"check": self.check, "found": self.found, "ok": self.ok}
@@ -61,34 +66,26 @@ class Finding:
 Check = Callable[[], Iterable[Finding]]
 
 
-def run_check(check: Check, mend: bool) -> list[Finding]:
-    """Return the findings of a check; with `mend`, repair first and check again."""
-    found = list(check())
-    wrong = [finding for finding in found if not finding.ok and finding.repair is not None]
-    if not mend or not wrong:
-        return found
+def run_check(check: Check, fix: bool) -> list[Finding]:
+    """Return the findings of a check; with `fix`, repair first and check again."""
+    findings = list(check())
+    repairable = [finding for finding in findings if not finding.ok and finding.repair is not None]
+    if not fix or not repairable:
+        return findings
     failures: dict[tuple[str, str], str] = {}
-    for finding in wrong:
+    for finding in repairable:
         assert finding.repair is not None
         try:
             finding.repair()
         except Exception as error:
-            failures[finding.check, finding.found] = (
-                " ".join(str(error).split())[:200] or type(error).__name__
-            )
-    again = list(check())
-    still = {(finding.check, finding.found) for finding in again if not finding.ok}
-    mended = [
-        replace(finding, fixed=True)
-        for finding in wrong
-        if (finding.check, finding.found) not in still
-    ]
+            message = " ".join(str(error).split())[:200]
+            failures[finding.key] = message or type(error).__name__
+    after = list(check())
+    remaining = {finding.key for finding in after if not finding.ok}
+    fixed = [replace(finding, fixed=True) for finding in repairable if finding.key not in remaining]
     return [
-        *mended,
-        *(
-            replace(finding, failed=failures.get((finding.check, finding.found), ""))
-            for finding in again
-        ),
+        *fixed,
+        *(replace(finding, failed=failures.get(finding.key, "")) for finding in after),
     ]
 
 
@@ -111,12 +108,8 @@ PACKAGES = (
 OPTIONAL = {"transformers": "needed only to check exports"}
 # Package versions that install but do not work: version, partner, symptom.
 BROKEN = (
-    (Requirement("fastapi>=0.155"), "prefect", "Prefect's server does not start with it"),
-    (
-        Requirement("sqlalchemy>=2.1"),
-        "prefect",
-        "Prefect's server fails at its first write with it",
-    ),
+    (Requirement("fastapi>=0.155"), "prefect", "Prefect's server does not start"),
+    (Requirement("sqlalchemy>=2.1"), "prefect", "Prefect's server fails at its first write"),
 )
 FREE_BYTES = 5 << 30
 FREE_SHARE_OF_FILES = 0.02
@@ -151,15 +144,13 @@ def packages() -> Iterator[Finding]:
                     check=name,
                     found="not installed",
                     ok=False,
-                    fix=f"pip install {_tried().get(name, name)}",
+                    fix=f"pip install {_tested_requirements().get(name, name)}",
                 )
-    differing = [
-        f"{name} {metadata.version(name)} (tried: {tried})" for name, tried in _differing()
+    untested = [
+        f"{name} {metadata.version(name)} (tested: {tested})" for name, tested in _untested()
     ]
-    if differing:
-        yield Finding(
-            check="versions", found=f"other than those that were tried: {', '.join(differing)}"
-        )
+    if untested:
+        yield Finding(check="versions", found=f"not the tested ones: {', '.join(untested)}")
 
 
 def _package(name: str, version: str) -> Finding:
@@ -168,31 +159,31 @@ def _package(name: str, version: str) -> Finding:
             lower = str(wrong.specifier).removeprefix(">=")
             return Finding(
                 check=name,
-                found=f"{version}, beside {partner}: {how}",
+                found=f"{version}, with {partner}: {how}",
                 ok=False,
                 fix=f"pip install '{name}<{lower}'",
             )
     return Finding(check=name, found=version)
 
 
-def _tried() -> dict[str, str]:
+def _tested_requirements() -> dict[str, str]:
     """Return package -> `name==version` of the constraints for this Python version."""
-    found = {}
+    requirements = {}
     for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate():
-                found[requirement.name.lower().replace("_", "-")] = (
-                    f"{requirement.name}{requirement.specifier}"
-                )
-    return found
+                name = requirement.name.lower().replace("_", "-")
+                requirements[name] = f"{requirement.name}{requirement.specifier}"
+    return requirements
 
 
-def _differing() -> Iterator[tuple[str, str]]:
-    tried = _tried()
+def _untested() -> Iterator[tuple[str, str]]:
+    """Yield the packages whose installed version is not the tested one, and the tested one."""
+    tested = _tested_requirements()
     for name in PACKAGES:
-        if name in tried:
-            requirement = Requirement(tried[name])
+        if name in tested:
+            requirement = Requirement(tested[name])
             try:
                 installed = Version(metadata.version(name))
             except metadata.PackageNotFoundError:
@@ -203,10 +194,10 @@ def _differing() -> Iterator[tuple[str, str]]:
 
 def compiler() -> Iterator[Finding]:
     """Check for a C++ compiler: `torch.compile` on a CPU needs one, else steps are not compiled."""
-    found = shutil.which("g++") or shutil.which("c++")
+    path = shutil.which("g++") or shutil.which("c++")
     yield Finding(
         check="compiler",
-        found=found or "none: training steps are not compiled; install g++ if they should be",
+        found=path or "none: training steps are not compiled; install g++ to compile them",
     )
 
 
@@ -232,7 +223,7 @@ def devices() -> Iterator[Finding]:
             check="torch imports",
             found=last,
             ok=False,
-            fix="install torch again, for this machine's driver",
+            fix="reinstall torch for this machine's driver",
         )
         return
     torch = json.loads(done.stdout.splitlines()[-1])
@@ -258,7 +249,7 @@ def devices() -> Iterator[Finding]:
             check="nccl",
             found=torch["nccl"] or "none",
             ok=not without,
-            fix="install a torch that brings NCCL: several GPUs train together through it",
+            fix="install a torch with NCCL, which training on several GPUs needs",
         )
 
 
@@ -274,20 +265,17 @@ def _driver_gpus() -> int:
 def disk() -> Iterator[Finding]:
     """Check the free bytes and free files where runs are stored."""
     runs = runs_directory()
-    place = runs if runs.exists() else Path.cwd()
-    free, files = shutil.disk_usage(place).free, os.statvfs(place)
+    path = runs if runs.exists() else Path.cwd()
+    free, files = shutil.disk_usage(path).free, os.statvfs(path)
     fine = free > FREE_BYTES
-    fix = (
-        f"free some: artifacts that no link in {runs} leads to are of earlier configs, and may be "
-        f"removed"
-    )
+    fix = f"free some space: artifacts in {runs} without a link belong to earlier configs"
     yield Finding(
-        check="free disk", found=f"{free / 1e9:.0f} GB for {place.resolve()}", ok=fine, fix=fix
+        check="free disk", found=f"{free / 1e9:.0f} GB at {path.resolve()}", ok=fine, fix=fix
     )
     if files.f_files and files.f_favail < FREE_SHARE_OF_FILES * files.f_files:
         yield Finding(
             check="free files",
-            found=f"{files.f_favail:,} more files fit on the disk",
+            found=f"only {files.f_favail:,} more files fit on the disk",
             ok=False,
             fix=fix,
         )

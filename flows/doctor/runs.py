@@ -33,11 +33,13 @@ def servers() -> Iterator[Finding]:
     for service in now.get("services", {}).values():
         up = service["state"] == "up"
         fix = (
-            f"see {service['log']}; when its cause is mended, end `cloze ui` (process "
-            f"{now['pid']}) and start it again"
+            f"read {service['log']}, remove the cause, then end `cloze ui` (process {now['pid']})"
+            " and start it again"
         )
         begins = service["state"] in ("starting", "waiting") and not service["restarts"]
-        yield Finding(check=service["title"], found=_told(service), ok=up or begins, fix=fix)
+        yield Finding(
+            check=service["title"], found=_describe_service(service), ok=up or begins, fix=fix
+        )
     if not now:
         yield Finding(
             check="servers", found=f"none run for {runs.resolve()}; `cloze ui` starts them"
@@ -77,7 +79,7 @@ def stuck() -> Iterator[Finding]:
             check="stuck run",
             found=line,
             ok=False,
-            fix="mark it, so that what it held is free and it can go on (`cloze resume RUN`)",
+            fix="mark it as crashed, to free its slots; then continue with `cloze resume RUN`",
             repair=partial(sweep.sweep, runs, reachable),
         )
 
@@ -88,15 +90,13 @@ def held_slots() -> Iterator[Finding]:
     by_holder: dict[tuple[int, str, str], list[slots.Holder]] = {}
     for holder in slots.holders():
         by_holder.setdefault((holder.pid, holder.run, holder.node), []).append(holder)
-    for (pid, run, node), held in by_holder.items():
-        since = format_duration(max(0.0, time.time() - held[0].since))
-        found = (
-            f"{', '.join(holder.slot for holder in held)}: {node} of run {run}, process {pid}, for "
-            f"{since}"
-        )
-        known = status_file.newest(status_file.directory_of(runs, run))
-        over = known is not None and known["pid"] == pid and known["state"] != status_file.RUNNING
-        fix = f"the run is over and its process holds on to them; end it (kill {pid})"
+    for (pid, run, node), holders in by_holder.items():
+        age = format_duration(max(0.0, time.time() - holders[0].since))
+        names = ", ".join(holder.slot for holder in holders)
+        found = f"{names}: {node} of run {run}, process {pid}, for {age}"
+        record = status_file.newest(status_file.directory_of(runs, run))
+        over = record and record["pid"] == pid and record["state"] != status_file.RUNNING
+        fix = f"the run has ended, but its process still holds the slots; end it (kill {pid})"
         yield Finding(
             check="slots",
             found=found,
@@ -109,13 +109,17 @@ def held_slots() -> Iterator[Finding]:
 def orphans() -> Iterator[Finding]:
     """Find Cloze processes whose parent (from their environment) is gone, and leftover servers."""
     runs = runs_directory()
-    left = {process.pid: "a server of a `cloze ui` that is gone" for process in _leftovers(runs)}
-    for process in _mine():
+    orphaned = {process.pid: "server of an ended `cloze ui`" for process in _leftovers(runs)}
+    for process in _own_processes():
         with suppress(psutil.Error, OSError):
             parent = process.environ().get(PARENT_PID, "")
-            if parent.isdigit() and not psutil.pid_exists(int(parent)) and _same_world(process.pid):
-                left.setdefault(process.pid, f"its run's process {parent} is gone")
-    for pid, why in left.items():
+            if (
+                parent.isdigit()
+                and not psutil.pid_exists(int(parent))
+                and _is_in_namespace(process.pid)
+            ):
+                orphaned.setdefault(process.pid, f"the process {parent} of its run is gone")
+    for pid, why in orphaned.items():
         with suppress(psutil.Error):
             line = " ".join(psutil.Process(pid).cmdline())[:60]
             yield Finding(
@@ -140,17 +144,17 @@ def refused_records() -> Iterator[Finding]:
         found=f"{reasons.total():,} refused by MLflow: {reason}{more}",
         ok=False,
         fix=(
-            "mend the cause, then send them again with --fix; what is refused once more is set "
-            "aside once more"
+            "remove the cause, then send them again with --fix; records that are refused again are"
+            " kept"
         ),
         repair=partial(requeue, spools),
     )
 
 
-def _told(service: dict[str, object]) -> str:
+def _describe_service(service: dict[str, object]) -> str:
     parts = [str(service["state"]), str(service["address"] or "")]
     if service["restarts"]:
-        parts.append(f"started again {service['restarts']} times, last it {service['last']}")
+        parts.append(f"restarted {service['restarts']} times; last: {service['last']}")
     return ", ".join(part for part in parts if part)
 
 
@@ -160,14 +164,14 @@ def _leftovers(runs: Path) -> list[psutil.Process]:
     return processes.marked_processes(state.directory(runs))
 
 
-def _mine() -> Iterator[psutil.Process]:
+def _own_processes() -> Iterator[psutil.Process]:
     for process in psutil.process_iter(["uids"]):
         uids = process.info["uids"]
         if uids is not None and uids.real == os.getuid() and process.pid != os.getpid():
             yield process
 
 
-def _same_world(pid: int) -> bool:
+def _is_in_namespace(pid: int) -> bool:
     """Return whether a process is in this PID namespace; a process in a container is not."""
     with suppress(OSError):
         return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")

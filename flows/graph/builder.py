@@ -209,13 +209,13 @@ class GraphBuilder:
             for name, node in self.graph.nodes.items()
             if not self.graph.sections[node.section].stage.reads_all_nodes
         }
-        told = {}
+        gathered = {}
         # the stage needs the position of each node
         if GATHERED in section.stage.config.model_fields:
-            told[GATHERED] = {name: _place(node) for name, node in found.items()}
+            gathered[GATHERED] = {name: _place(node) for name, node in found.items()}
         made = self.graph.add_node(
             section,
-            {**section.fields, **told},
+            {**section.fields, **gathered},
             {},
             {name: InputSource(node=name) for name in found},
         )

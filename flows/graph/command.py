@@ -139,7 +139,7 @@ def run_tool(
         return stage.run(config, build).summary
 
 
-def run_verb(
+def run_inference(
     name: str,
     values: Mapping[str, Any],
     checkpoint: str,

@@ -158,7 +158,7 @@ def read(
         values = read_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{path} is not valid YAML ({' '.join(str(error).split())}); mend it"
+            f"{path} is not valid YAML ({' '.join(str(error).split())}); correct the syntax there"
         ) from error
     if not isinstance(values, dict):
         raise UsageError(f"{path} must hold a mapping of sections, found {type(values).__name__}")

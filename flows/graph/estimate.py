@@ -112,7 +112,7 @@ def _estimate(
     if step.resumes_at and total and cost.seconds is None:  # only the remaining steps are trained
         start = min(cost.startup_seconds, seconds)
         seconds = start + (seconds - start) * max(0.0, 1 - step.resumes_at / total)
-    told = Estimate(
+    cost_estimate = Estimate(
         seconds=round(seconds, 1),
         disk_bytes=cost.disk_bytes,
         memory_bytes=cost.memory_bytes,
@@ -120,7 +120,7 @@ def _estimate(
         basis=basis,
         note=cost.note,
     )
-    return told, cost.expected_metadata
+    return cost_estimate, cost.expected_metadata
 
 
 def _last(step: PlannedNode) -> Estimate:
@@ -238,11 +238,11 @@ def this_computer() -> MachineSpec:
 def _gpu() -> tuple[int, str]:
     """Return the memory of the smallest GPU in bytes, and its name."""
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
-        told = subprocess.run(
+        output = subprocess.run(
             ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"],
             capture_output=True, text=True, check=False, timeout=20,
         ).stdout  # fmt: skip
-        rows = [line.split(",", 1) for line in told.splitlines()]
+        rows = [line.split(",", 1) for line in output.splitlines()]
         memory, name = min((int(memory), name.strip()) for memory, name in rows)
         return memory << 20, name
     return 0, ""

@@ -218,7 +218,7 @@ def slug(value: Any, where: str) -> str:
 
 
 def substitute_axes(
-    value: Any, axes: Mapping[str, Any], told: Callable[[str], None] = lambda axis: None
+    value: Any, axes: Mapping[str, Any], on_axis: Callable[[str], None] = lambda axis: None
 ) -> Any:
     """Replace `{axis}` in all strings of `value`, at any depth.
 
@@ -227,19 +227,19 @@ def substitute_axes(
     Args:
         value: text, mapping, list or other value.
         axes: matrix values by axis.
-        told: called with each axis that is found.
+        on_axis: called with each axis that is found.
     """
     if isinstance(value, str):
         for axis, found in axes.items():
             spoken = f"{{{axis}}}"
             if spoken in value:
-                told(axis)
+                on_axis(axis)
                 if value == spoken:
                     return found
                 value = value.replace(spoken, str(found))
         return value
     if isinstance(value, Mapping):
-        return {key: substitute_axes(item, axes, told) for key, item in value.items()}
+        return {key: substitute_axes(item, axes, on_axis) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [substitute_axes(item, axes, told) for item in value]
+        return [substitute_axes(item, axes, on_axis) for item in value]
     return value

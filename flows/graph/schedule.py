@@ -13,7 +13,7 @@ from cloze.flows.machine.slots import MachineResources, ResourceRequest
 
 
 def resource_request(
-    stage: Stage, execution: Execution, there: MachineResources
+    stage: Stage, execution: Execution, machine: MachineResources
 ) -> ResourceRequest:
     """Return the slots that a node of that stage requests, at most those of the machine.
 
@@ -24,15 +24,18 @@ def resource_request(
     if execution.oversubscribe or (stage.parallel and execution.launcher != "local"):
         return ResourceRequest()
     processes = execution.processes if stage.parallel else 1
-    if stage.on_gpu and there.gpus and execution.device != "cpu":
-        gpus = len(execution.gpu_ids) or min(processes, len(there.gpus))
+    if stage.on_gpu and machine.gpus and execution.device != "cpu":
+        gpus = len(execution.gpu_ids) or min(processes, len(machine.gpus))
         return ResourceRequest(
-            gpus=gpus, cpus=min(execution.cpus or processes, there.cpus), gpu_ids=execution.gpu_ids
+            gpus=gpus,
+            cpus=min(execution.cpus or processes, machine.cpus),
+            gpu_ids=execution.gpu_ids,
         )
-    usual = (
-        there.cpus if stage.worker == "cloze.model" else execution.workers if stage.worker else 1
-    )
-    return ResourceRequest(cpus=min(execution.cpus or usual, there.cpus))
+    if stage.worker == "cloze.model":
+        usual = machine.cpus
+    else:
+        usual = execution.workers if stage.worker else 1
+    return ResourceRequest(cpus=min(execution.cpus or usual, machine.cpus))
 
 
 MOST_AT_ONCE = 32  # threads, for nodes that run or wait for slots; slots limit computation
@@ -47,20 +50,18 @@ class NodeFailures(ClozeError):
     """
 
     def __init__(self, errors: Mapping[str, BaseException]) -> None:
-        told = "; ".join(f"{name}: {sentence(error)}" for name, error in errors.items())
-        super().__init__(f"{len(errors)} nodes failed: {told}")
+        messages = "; ".join(f"{name}: {describe_error(error)}" for name, error in errors.items())
+        super().__init__(f"{len(errors)} nodes failed: {messages}")
         self.errors = dict(errors)
         codes = {getattr(error, "exit_code", 1) for error in errors.values()}
         self.exit_code = codes.pop() if len(codes) == 1 else 1
 
 
-def sentence(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the message of an error; for exceptions outside Cloze, with the type."""
-    return (
-        str(error)
-        if isinstance(error, ClozeError)
-        else f"{type(error).__name__}: {error}".removesuffix(": ")
-    )
+    if isinstance(error, ClozeError):
+        return str(error)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def combine_errors(errors: Mapping[str, BaseException]) -> BaseException:
@@ -126,9 +127,9 @@ def _skip(
     skipped: Callable[[PlannedNode, str], None],
 ) -> None:
     """Skip nodes that depend on failed ones; one pass suffices in topological order."""
-    lost = {name: name for name in errors}
+    causes = {name: name for name in errors}
     for name, step in list(waiting.items()):
-        cause = next((lost[parent] for parent in step.depends_on if parent in lost), None)
+        cause = next((causes[parent] for parent in step.depends_on if parent in causes), None)
         if cause is not None:
-            lost[name] = cause
+            causes[name] = cause
             skipped(waiting.pop(name), cause)

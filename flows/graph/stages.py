@@ -48,7 +48,7 @@ TOOLS: dict[str, str] = {
     "filter": "cloze.pipeline.corpus.quality_filter_stage:STAGE",
     "explain": "cloze.pipeline.corpus.explain_stage:STAGE",
     "compare-vocab": "cloze.pipeline.vocab.stage:COMPARE",
-    "inspect": "cloze.pipeline.dataset.inspect_stage:STAGE",
+    "inspect": "cloze.pipeline.dataset.stage:INSPECT",
 }
 
 

@@ -151,14 +151,14 @@ class Agent:
                 self.ranks.stop(grace)
                 self._forward(self.ranks.events(0))
 
-    def _forward(self, told: Sequence[RankEvent]) -> None:
-        self.outbox.send([{"rank": rank, **event} for rank, event in told])
+    def _forward(self, events: Sequence[RankEvent]) -> None:
+        self.outbox.send([{"rank": rank, **event} for rank, event in events])
         if self.launch.grace_grows:
             self._seconds = max(
-                [self._seconds, *(float(event["grace"]) for _, event in told if "grace" in event)]
+                [self._seconds, *(float(event["grace"]) for _, event in events if "grace" in event)]
             )
         if self._failed_since is None and any(
-            event.get("ended") or event.get("exit_code") or "hung" in event for _, event in told
+            event.get("ended") or event.get("exit_code") or "hung" in event for _, event in events
         ):
             self._failed_since = time.monotonic()
 

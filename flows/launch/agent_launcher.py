@@ -110,7 +110,7 @@ class AgentRankGroup:
             _Node(number, name, event_files.EventReader(self.launch.file(f"node{number}")))
             for number, name in enumerate(self.launch.hosts)
         ]
-        self._gone = False  # `go.json` is written
+        self._is_released = False  # `go.json` is written
         self._waits = ""  # last reported reason for waiting
         self._held: list[RankEvent] = []  # events received during `stop`
 
@@ -121,9 +121,9 @@ class AgentRankGroup:
     def events(self, seconds: float) -> Sequence[RankEvent]:
         deadline = time.monotonic() + seconds
         while True:
-            told, self._held = [*self._held, *self._poll()], []
-            if told or self.finished or time.monotonic() >= deadline:
-                return told
+            events, self._held = [*self._held, *self._poll()], []
+            if events or self.finished or time.monotonic() >= deadline:
+                return events
             time.sleep(LOOK_SECONDS)
 
     def stop(self, grace: float) -> None:
@@ -154,57 +154,51 @@ class AgentRankGroup:
         return node.host or self._handle.host(node.number) or f"number {node.number}"
 
     def _poll(self) -> list[RankEvent]:
-        gone = self._handle.exited()
-        told: list[RankEvent] = []
+        exited = self._handle.exited()
+        events: list[RankEvent] = []
         for node in self._nodes:
             if node.over:
                 continue
             for event in node.inbox.read():
                 rank = event.pop("rank", None)
                 if rank is not None:
-                    told.append((rank, event))
+                    events.append((rank, event))
                 else:
-                    self._hear(node, event, told)
-            if not node.over and node.number in gone:  # after its last events were read
-                code, words = gone[node.number]
+                    self._process(node, event, events)
+            if not node.over and node.number in exited:  # after its last events were read
+                code, words = exited[node.number]
                 if words.startswith("cloze: "):
                     node.over = True
-                    told.append(_fault(words.removeprefix("cloze: "), code))
+                    events.append(_fault(words.removeprefix("cloze: "), code))
                 else:
-                    said = (
-                        f": {words}"
-                        if words
-                        else _full_disk(self.launch.artifact) or f" (exit code {code})"
-                    )
-                    told.append(
-                        self._lose(node, f"what was started there has ended without a word{said}")
-                    )
+                    if words:
+                        cause = f": {words}"
+                    else:
+                        cause = _full_disk(self.launch.artifact) or f" (exit code {code})"
+                    events.append(self._lose(node, f"its agent ended without a message{cause}"))
             elif not node.over:
-                self._look_for_life(node, told)
-        if not self._gone and all(node.ready for node in self._nodes):
-            self._gone = True
-            self._go()
-        return told
+                self._check_alive(node, events)
+        if not self._is_released and all(node.ready for node in self._nodes):
+            self._is_released = True
+            self._release()
+        return events
 
-    def _hear(self, node: _Node, event: dict[str, Any], told: list[RankEvent]) -> None:
+    def _process(self, node: _Node, event: dict[str, Any], events: list[RankEvent]) -> None:
         if "hello" in event:
-            node.hello, node.host, node.seen = (
-                True,
-                node.host or event["hello"]["host"],
-                time.monotonic(),
-            )
+            node.hello, node.seen = True, time.monotonic()
+            node.host = node.host or event["hello"]["host"]
             node.address = event["hello"]["address"]
         elif "waiting" in event:
-            told.append((None, event))
+            events.append((None, event))
         elif "ready" in event:
             node.ready, node.port = True, event.get("port")
         elif "refused" in event:
             node.over = True
-            told.append(_fault(event["refused"], event["exit_code"]))
+            events.append(_fault(event["refused"], event["exit_code"]))
         elif "done" in event:
             node.over = True
 
-    def _look_for_life(self, node: _Node, told: list[RankEvent]) -> None:
+    def _check_alive(self, node: _Node, events: list[RankEvent]) -> None:
         now = time.monotonic()
         if not node.hello:
             why = self._handle.waiting()
@@ -212,15 +206,14 @@ class AgentRankGroup:
                 node.seen = now
                 if why != self._waits:
                     self._waits = why
-                    told.append((None, {"waiting": why}))
+                    events.append((None, {"waiting": why}))
             elif now > node.seen + AGENT_START_TIMEOUT:
                 node.over = True
-                told.append(
+                events.append(
                     _fault(
-                        f"host {self._name(node)} was reached, but nothing of it arrives in "
-                        f"{self.launch.directory} within"
-                        f" {AGENT_START_TIMEOUT:.0f} s; put the artifact's directory where all "
-                        f"hosts share it",
+                        f"host {self._name(node)} was reached, but its agent wrote nothing to "
+                        f"{self.launch.directory} within {AGENT_START_TIMEOUT:.0f} s; put the "
+                        f"artifact on storage that all hosts share",
                         UsageError.exit_code,
                     )
                 )
@@ -229,9 +222,9 @@ class AgentRankGroup:
         if beat and beat != node.beat:
             node.beat, node.seen = beat, now
         elif now > node.seen + LOST_SECONDS:
-            told.append(self._lose(node, f"no sign of life for {LOST_SECONDS:.0f} s"))
+            events.append(self._lose(node, f"no sign of life for {LOST_SECONDS:.0f} s"))
 
-    def _go(self) -> None:
+    def _release(self) -> None:
         hosts = [node.address for node in self._nodes]
         event_files.write_json(self.launch.file(GO), {"port": self._nodes[0].port, "hosts": hosts})
 

@@ -72,12 +72,12 @@ class CancelPoll:
         return storage.exists(self._file)
 
 
-def cancel(path: str, told: Callable[[str], None]) -> dict[str, Any]:
+def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
     """Stop the builder of `path` and wait for it; return `artifact`, `state` and `checkpoint`.
 
     Args:
         path: directory of the artifact.
-        told: callback for progress messages.
+        report: callback for progress messages.
 
     Raises:
         UsageError: no process builds there.
@@ -85,34 +85,27 @@ def cancel(path: str, told: Callable[[str], None]) -> dict[str, Any]:
     """
     builder = holder(path)
     if builder is None:
-        state = (
-            "finished"
-            if artifact.is_artifact(path)
-            else "unfinished"
-            if storage.exists(path)
-            else "not there"
-        )
+        state = "missing"
+        if storage.exists(path):
+            state = "finished" if artifact.is_artifact(path) else "unfinished"
         raise UsageError(
-            f"nobody builds {path} (it is {state}); `cloze resume {path}` goes on with a training "
-            f"that was begun"
+            f"no process is building {path} (state: {state}); to continue a training, run "
+            f"`cloze resume {path}`"
         )
     grace = _grace(path)
     request_cancel(path)
-    told(f"{builder} is asked to end; trainings have {grace:.0f} s to save a checkpoint")
-    if not _let_go(path, grace + PATIENCE_SECONDS):
+    report(f"{builder} is asked to end; trainings have {grace:.0f} s to save a checkpoint")
+    if not _wait_for_release(path, grace + PATIENCE_SECONDS):
         known = _HOLDER.search(builder)
         if known is None or known[2] != socket.gethostname():
             raise DataError(f"{path} is still being built by {builder}; end it there")
-        told(
-            f"it did not end in {grace + PATIENCE_SECONDS:.0f} s and is killed, with all that it "
-            f"has started"
-        )
+        report(f"it did not end in {grace + PATIENCE_SECONDS:.0f} s and is killed with its ranks")
         with suppress(ProcessLookupError):
             # the kernel kills its ranks; agents end with their connection
             os.kill(int(known[1]), signal.SIGKILL)
-        if not _let_go(path, PATIENCE_SECONDS):
+        if not _wait_for_release(path, PATIENCE_SECONDS):
             raise DataError(
-                f"{path} is still held by {builder}, which cannot be killed; look at `cloze doctor`"
+                f"{path} is still held by {builder}, which cannot be killed; run `cloze doctor`"
             )
     clear_requests(path)
     saved = checkpoints.complete_steps(path)
@@ -129,7 +122,7 @@ def holder(path: str) -> str | None:
     return words if elsewhere or is_held(path) else None  # file systems may hide other hosts' locks
 
 
-def _let_go(path: str, seconds: float) -> bool:
+def _wait_for_release(path: str, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while holder(path) is not None:
         if time.monotonic() > deadline:
@@ -140,7 +133,8 @@ def _let_go(path: str, seconds: float) -> bool:
 
 def _grace(path: str) -> float:
     """Return the longest time that the builder may take to save, in seconds."""
-    usual, told = Execution(), event_files.read_json(storage.join(path, LOGS, GRACE))
+    execution, reported = Execution(), event_files.read_json(storage.join(path, LOGS, GRACE))
     with suppress(DataError):
-        usual = Execution.model_validate(Job.read(storage.join(path, LOGS, JOB)).execution)
-    return max(usual.min_grace_seconds, float(told["seconds"]) if told is not None else 0.0)
+        execution = Execution.model_validate(Job.read(storage.join(path, LOGS, JOB)).execution)
+    seconds = float(reported["seconds"]) if reported is not None else 0.0
+    return max(execution.min_grace_seconds, seconds)

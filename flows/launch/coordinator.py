@@ -20,8 +20,9 @@ from cloze.core.errors import ClozeError, StoppedError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
-from cloze.flows.launch import cancel_requests, host_setup, kubernetes, protocol, slurm
+from cloze.flows.launch import cancel_requests, host_setup, protocol
 from cloze.flows.launch.cancel_requests import CancelPoll
+from cloze.flows.launch.kubernetes import launcher as kubernetes
 from cloze.flows.launch.launch_state import LaunchState
 from cloze.flows.launch.protocol import (
     HostsUnreachableError,
@@ -30,6 +31,7 @@ from cloze.flows.launch.protocol import (
     RankGroup,
     RanksLostError,
 )
+from cloze.flows.launch.slurm import launcher as slurm
 from cloze.flows.machine import slots
 from cloze.flows.machine.retry_policy import RetryPolicy, backoff_seconds
 
@@ -238,57 +240,57 @@ class LaunchCoordinator:
     def run(self) -> StageResult:
         """Run the ranks to their end; see `LaunchState.result`."""
         started = self.launcher.start(self.work)
-        course = LaunchState(
+        state = LaunchState(
             self.work.job.stage, self.build, started, local_directory(self.build.path) / LOGS
         )
         try:
-            self._watch(started, course)
+            self._watch(started, state)
         except BaseException as error:
-            started.stop(course.grace)
-            self._drain(started, course)
+            started.stop(state.grace)
+            self._drain(started, state)
             # KeyboardInterrupt or Prefect's termination, not a failure
             asked = not isinstance(error, Exception)
-            if asked and course.stopped:
-                raise StoppedError(course.stopped_sentence()) from None
+            if asked and state.stopped:
+                raise StoppedError(state.stopped_sentence()) from None
             raise
         finally:
             started.stop(0)
-            self._drain(started, course)
+            self._drain(started, state)
             started.close()
-        return course.result()
+        return state.result()
 
     @staticmethod
-    def _drain(started: RankGroup, course: LaunchState) -> None:
+    def _drain(started: RankGroup, state: LaunchState) -> None:
         """Process the remaining events; errors must not hide why the ranks were stopped."""
         with suppress(Exception):
-            while told := started.events(0):
-                course.update(told)
+            while events := started.events(0):
+                state.update(events)
 
-    def _watch(self, started: RankGroup, course: LaunchState) -> None:
+    def _watch(self, started: RankGroup, state: LaunchState) -> None:
         """Follow the ranks until all ended; return soon after the first failure or last result."""
         deadline: float | None = None
         while not started.finished:
-            course.update(started.events(LOOK_SECONDS))
-            self._look_whether_to_stop()
-            if course.hung and not course.failed:
+            state.update(started.events(LOOK_SECONDS))
+            self._raise_if_stop_requested()
+            if state.hung and not state.failed:
                 return
-            if course.ended_by_sigterm:
-                started.stop(course.grace)
+            if state.ended_by_sigterm:
+                started.stop(state.grace)
                 return
-            if deadline is None and (course.failed or course.all_succeeded):
+            if deadline is None and (state.failed or state.all_succeeded):
                 # after its result a rank only exits, which takes a while on a busy host
-                patient = course.stopping or not course.failed
-                deadline = time.monotonic() + (course.grace if patient else PEER_SECONDS)
+                patient = state.stopping or not state.failed
+                deadline = time.monotonic() + (state.grace if patient else PEER_SECONDS)
             if deadline is not None and time.monotonic() > deadline:
                 return
 
-    def _look_whether_to_stop(self) -> None:
+    def _raise_if_stop_requested(self) -> None:
         """Raise KeyboardInterrupt if the run was asked to stop, ClozeError after the time limit."""
         if self.build.report.stop_asked() or self.asked():
             raise KeyboardInterrupt
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise ClozeError(
                 f"{self.work.job.stage} took longer than timeout_minutes "
-                f"({self.work.execution.timeout_minutes:g}) and was stopped; give"
-                " it more, or run again to go on"
+                f"({self.work.execution.timeout_minutes:g}) and was stopped; "
+                "raise it, or run again to continue"
             )

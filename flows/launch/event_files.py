@@ -71,7 +71,7 @@ class EventReader:
         return [json.loads(line) for line in lines]
 
     def _from_file(self) -> bytes:
-        _look_anew(storage.filesystem(self.path)[1])
+        _refresh_directory(storage.filesystem(self.path)[1])
         try:
             # opened at each call: NFS checks for new data when a file is opened
             with open(f"{storage.filesystem(self.path)[1]}.jsonl", "rb") as stream:
@@ -102,7 +102,7 @@ def write_json(path: str, content: Mapping[str, Any]) -> None:
 def read_json(path: str) -> dict[str, Any] | None:
     """Return the content written by `write_json`; None if the file does not exist."""
     if _grows(path):
-        _look_anew(storage.filesystem(path)[1])
+        _refresh_directory(storage.filesystem(path)[1])
     try:
         found: dict[str, Any] = json.loads(storage.read_text(path))
     except DataError:  # no such file
@@ -110,7 +110,7 @@ def read_json(path: str) -> dict[str, Any] | None:
     return found
 
 
-def _look_anew(file: str) -> None:
+def _refresh_directory(file: str) -> None:
     """Refresh the directory: NFS caches for 30 seconds that a file does not exist."""
     with suppress(OSError):
         os.close(os.open(os.path.dirname(file), os.O_RDONLY))

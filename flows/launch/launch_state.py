@@ -99,18 +99,16 @@ class LaunchState:
     @property
     def stopped(self) -> bool:
         """A rank stopped on request. It may have been killed later because its exit took long."""
-        told = any(
-            event.get("exit_code") == StoppedError.exit_code for event in self._final.values()
-        )
-        return told or StoppedError.exit_code in self._codes.values()
+        reported = [event.get("exit_code") for event in self._final.values()]
+        return StoppedError.exit_code in (*reported, *self._codes.values())
 
     def update(self, events: Iterable[RankEvent]) -> None:
         """Process events: find the rank that failed first, and the rank that was killed first.
 
         A rank that aborts after another failure was not killed: libraries abort when a peer ends.
         """
-        told, ours = list(events), set()
-        for rank, event in told:
+        events, ours = list(events), set()
+        for rank, event in events:
             if rank is None and "waiting" in event:
                 self.build.report.progress(*self._progress, {"note": event["waiting"]})
             elif rank is None:
@@ -132,7 +130,7 @@ class LaunchState:
                 self._hear(rank, event)
         failed = [
             rank
-            for rank in dict.fromkeys(r for r, _ in told)
+            for rank in dict.fromkeys(rank for rank, _ in events)
             if rank is not None and rank not in ours and self._failure(rank)
         ]
         failed.sort(key=lambda rank: (self._codes.get(rank) == -signal.SIGABRT, rank))
@@ -192,19 +190,19 @@ class LaunchState:
             ClozeError: a rank failed; the most specific of several errors. Errors have the step.
         """
         try:
-            return self._come_to()
+            return self._final_result()
         except ClozeError as error:
             error.step = self._step or None
             raise
 
-    def _come_to(self) -> StageResult:
+    def _final_result(self) -> StageResult:
         if self._hung is not None:
             raise self._hangs(*self._hung)
         if self._killed is not None:
             raise self._death(self._killed)
         if self.ended_by_sigterm:
             raise StoppedError(
-                self.stopped_sentence(f"{self.stage} was stopped (SIGTERM); run again to go on")
+                self.stopped_sentence(f"{self.stage} was stopped (SIGTERM); run again to continue")
             )
         # A rank with a result is done, even if we ended it because a busy host delayed its exit.
         done = {rank for rank, event in self._final.items() if "outcome" in event}
@@ -254,10 +252,9 @@ class LaunchState:
             and (gone := _GONE.search(event["error"]))
         ):
             raise RanksLostError(
-                f"{self._who(rank)} has lost its connection to another rank ({gone[0]}): that rank "
-                f"has failed, its host or the"
-                f" network; see what it says there, and run again to go on (log: "
-                f"{self.logs / f'rank{rank}.log'})"
+                f"{self._who(rank)} has lost its connection to another rank ({gone[0]}): that "
+                f"rank, its host or the network has failed; read that rank's log, and run again to "
+                f"continue (log: {self.logs / f'rank{rank}.log'})"
             )
 
     def _who(self, rank: int) -> str:
@@ -282,21 +279,18 @@ class LaunchState:
         if len(self.ranks) == 1:
             stacks = f"its stacks are in {self.logs / f'rank{rank}.log'}"
         error = RanksLostError(
-            f"{self._who(rank)} {sentence}; {stacks}; run again to go on from the last checkpoint"
+            f"{self._who(rank)} {sentence}; {stacks}; run again to continue from the newest "
+            f"checkpoint"
         )
         error.process_died = True
         return error
 
     def stopped_sentence(self, otherwise: str | None = None) -> str:
-        told = [
-            event["error"]
-            for event in self._final.values()
-            if event.get("exit_code") == StoppedError.exit_code
-        ]
+        for event in self._final.values():
+            if event.get("exit_code") == StoppedError.exit_code:
+                return str(event["error"])
         return (
-            str(told[0])
-            if told
-            else otherwise or f"{self.stage} was stopped and saved a checkpoint; run again to go on"
+            otherwise or f"{self.stage} was stopped and saved a checkpoint; run again to continue"
         )
 
 

@@ -99,17 +99,17 @@ class LocalRanks:
 
     def events(self, seconds: float) -> list[RankEvent]:
         """See `RankGroup.events`."""
-        told: list[RankEvent] = []
+        events: list[RankEvent] = []
         if self._selector.get_map():
             for key, _ in self._selector.select(timeout=seconds):
-                self._read(key, told)
+                self._read(key, events)
         else:
             time.sleep(min(seconds, 0.05))  # all pipes are closed; the processes are exiting
         for rank, process in self.processes.items():
             if rank not in self._ended and process.poll() is not None:
-                self._drain(rank, told)
+                self._drain(rank, events)
                 self._ended.add(rank)
-                told.append((rank, self._end(rank, process.returncode)))
+                events.append((rank, self._end(rank, process.returncode)))
         if (
             self._hangs is not None
             and not self._ended
@@ -117,10 +117,10 @@ class LocalRanks:
             and (hang := self._hangs.check()) is not None
         ):
             self._hangs = None
-            told.append(
+            events.append(
                 (list(self.processes)[hang.rank], {"hung": hang.sentence, "step": hang.step})
             )
-        return told
+        return events
 
     def _end(self, rank: int, code: int) -> Event:
         """Return the event of a rank that has ended."""
@@ -184,7 +184,7 @@ class LocalRanks:
     def _log(self, rank: int) -> Path:
         return self.logs / f"rank{rank}.log"
 
-    def _read(self, key: selectors.SelectorKey, told: list[RankEvent]) -> bool:
+    def _read(self, key: selectors.SelectorKey, events: list[RankEvent]) -> bool:
         """Append the events in a rank's pipe; return whether more may follow."""
         rank, pending = key.data
         chunk = key.fileobj.read(1 << 16)  # type: ignore[union-attr]
@@ -197,13 +197,13 @@ class LocalRanks:
         pending += chunk
         *lines, rest = bytes(pending).split(b"\n")
         pending[:] = rest
-        told += [(rank, json.loads(line)) for line in lines]
+        events += [(rank, json.loads(line)) for line in lines]
         return True
 
-    def _drain(self, rank: int, told: list[RankEvent]) -> None:
+    def _drain(self, rank: int, events: list[RankEvent]) -> None:
         """Read the rest of an ended rank's pipe, which a helper process may still hold open."""
         for key in [key for key in self._selector.get_map().values() if key.data[0] == rank]:
-            while self._read(key, told):
+            while self._read(key, events):
                 pass
 
 

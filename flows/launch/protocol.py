@@ -194,15 +194,15 @@ class LaunchSpec:
     @classmethod
     def read(cls, directory: str) -> LaunchSpec | None:
         """Return the launch in `directory`; None if this host does not see the file."""
-        found = event_files.read_json(storage.join(directory, LAUNCH))
-        if found is None:
+        content = event_files.read_json(storage.join(directory, LAUNCH))
+        if content is None:
             return None
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in found.items()
+            for name, value in content.items()
         }
-        told["inputs"] = {name: tuple(value) for name, value in found["inputs"].items()}
-        return cls(**told)
+        fields["inputs"] = {name: tuple(value) for name, value in content["inputs"].items()}
+        return cls(**fields)
 
 
 class AgentGroup(Protocol):
@@ -257,9 +257,9 @@ class AgentStarter(Protocol):
 LAUNCHERS: dict[str, str] = {
     "local": "cloze.flows.launch.local:LAUNCHER",
     "ssh": "cloze.flows.launch.ssh:LAUNCHER",
-    "slurm": "cloze.flows.launch.slurm:LAUNCHER",
-    "srun": "cloze.flows.launch.slurm_job:LAUNCHER",
-    "kubernetes": "cloze.flows.launch.kubernetes:LAUNCHER",
+    "slurm": "cloze.flows.launch.slurm.launcher:LAUNCHER",
+    "srun": "cloze.flows.launch.slurm.job:LAUNCHER",
+    "kubernetes": "cloze.flows.launch.kubernetes.launcher:LAUNCHER",
 }
 
 

@@ -124,12 +124,12 @@ class SshStarter:
             execution.min_nodes is not None and len(alive) >= execution.min_nodes
         ):
             return alive
-        told = "; ".join(f"{name} ({why})" for name, why in silent.items() if why is not None)
+        reasons = "; ".join(f"{name} ({why})" for name, why in silent.items() if why is not None)
         few = "" if execution.min_nodes is None else f" and min_nodes is {execution.min_nodes}"
         raise HostsUnreachableError(
             f"{len(hosts) - len(alive)} of {len(hosts)} hosts in {execution.hostfile} cannot be "
-            f"reached by ssh{few}: {told};"
-            " mend that, or take them out of the file"
+            f"reached by ssh{few}: {reasons}; check that `ssh HOST true` works without a password, "
+            f"or remove these hosts from the hostfile"
         )
 
     def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
@@ -225,14 +225,14 @@ def _host(line: HostEntry, processes: int, execution: Execution) -> Host:
 
 def address(name: str, execution: Execution) -> str:
     """Return the address of an ssh destination: an alias of ssh's configuration, or USER@HOST."""
-    told = subprocess.run(
+    result = subprocess.run(
         [*ssh(execution), "-G", name],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-    lines = (line.partition(" ") for line in told.stdout.splitlines())
+    lines = (line.partition(" ") for line in result.stdout.splitlines())
     return next((value for key, _, value in lines if key == "hostname"), name.rpartition("@")[2])
 
 

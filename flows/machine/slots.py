@@ -111,8 +111,8 @@ def directory() -> Path:
 
 def machine() -> MachineResources:
     """Return the usable cores and GPUs, limited by `$CLOZE_CPUS` and `$CUDA_VISIBLE_DEVICES`."""
-    told = os.environ.get("CLOZE_CPUS")
-    cores = range(max(int(told), 1)) if told else processes.available_cpus()
+    limit = os.environ.get("CLOZE_CPUS")
+    cores = range(max(int(limit), 1)) if limit else processes.available_cpus()
     return MachineResources(cores=tuple(map(str, cores)), gpus=visible_gpus())
 
 
@@ -159,7 +159,7 @@ def _take(
 ) -> list[str]:
     if count == 0:
         return []
-    first, told, began = False, False, time.monotonic()
+    first, is_reported, began = False, False, time.monotonic()
     with contextlib.ExitStack() as queue:
         while True:
             if stop_asked():
@@ -168,8 +168,8 @@ def _take(
             found = _try(held, kind, names, count) if first else None
             if found is not None:
                 break
-            if not told and time.monotonic() - began > PATIENCE_SECONDS:
-                told = True
+            if not is_reported and time.monotonic() - began > PATIENCE_SECONDS:
+                is_reported = True
                 waiting()
             time.sleep(POLL_SECONDS)
         me = {
@@ -265,14 +265,14 @@ def holders() -> list[Holder]:
             try:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                told: dict[str, Any] = json.loads(stream.read())
+                record: dict[str, Any] = json.loads(stream.read())
                 found.append(
                     Holder(
                         slot=path.name,
-                        pid=told["pid"],
-                        run=told["run"],
-                        node=told["node"],
-                        since=float(told["since"]),
+                        pid=record["pid"],
+                        run=record["run"],
+                        node=record["node"],
+                        since=float(record["since"]),
                     )
                 )
     return found

@@ -28,14 +28,21 @@ from cloze.core.errors import UsageError
 TAG = "cloze"
 NOTIFY = "CLOZE_NOTIFY"
 SILENT_SECONDS = 90  # three heartbeats
-LOST, FAILED, NIGHT = (
-    "cloze: lost runs crash",
-    "cloze: failed runs are told",
-    "cloze: nights with news are told",
-)
+CRASH_SILENT = "cloze: mark runs without heartbeat as crashed"
+NOTIFY_FAILED = "cloze: notify of failed runs"
+NOTIFY_NIGHTLY = "cloze: notify of nightly evaluations"
 # name of the completed state of a nightly run that evaluated something; its message has the trend
 # page's path
 EVALUATED = "Evaluated"
+CLOZE_FLOW_RUNS: dict[str, Any] = {  # each flow run with the tag
+    "match": {"prefect.resource.id": "prefect.flow-run.*"},
+    "match_related": {
+        "prefect.resource.role": "tag",
+        "prefect.resource.id": f"prefect.tag.{TAG}",
+    },
+    "for_each": {"prefect.resource.id"},
+    "threshold": 1,
+}
 BLOCK = "cloze-notify"
 _DOCUMENT = re.compile(r"[a-z0-9-]+/[A-Za-z0-9._-]+")
 
@@ -67,74 +74,54 @@ def desired_automations(
     """
     notify = os.environ.get(NOTIFY, "") if notify is None else notify
     if not notify.strip():
-        return [_lost()]
+        return [_crash_without_heartbeat()]
     action = _action(client, notify.strip())
     return [
-        _lost(),
-        _told(FAILED, ("Failed", "Crashed", "TimedOut"), action),
-        _told(NIGHT, (EVALUATED,), action),
+        _crash_without_heartbeat(),
+        _notify(NOTIFY_FAILED, ("Failed", "Crashed", "TimedOut"), action),
+        _notify(NOTIFY_NIGHTLY, (EVALUATED,), action),
     ]
 
 
-def _lost() -> AutomationCore:
-    ends = {
-        f"prefect.flow-run.{name}"
-        for name in (
-            "Completed",
-            EVALUATED,
-            "Failed",
-            "Cancelled",
-            "Crashed",
-            "AwaitingRetry",
-            "Suspended",
-            "Paused",
-        )
-    }
+def _crash_without_heartbeat() -> AutomationCore:
+    ends = (
+        "Completed", EVALUATED, "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Suspended",
+        "Paused",
+    )  # fmt: skip
+    trigger = EventTrigger(
+        after={"prefect.flow-run.heartbeat"},
+        expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in ends)},
+        posture=Posture.Proactive,
+        within=timedelta(seconds=SILENT_SECONDS),
+        **CLOZE_FLOW_RUNS,
+    )
+    action = ChangeFlowRunState(
+        state=StateType.CRASHED,
+        name=None,
+        message=f"no heartbeat for {SILENT_SECONDS} s: its process is gone; retry it to continue",
+        force=False,
+    )
     return AutomationCore(
-        name=LOST,
-        description=f"A run of Cloze that was silent for {SILENT_SECONDS} s has lost its process.",
-        trigger=EventTrigger(
-            after={"prefect.flow-run.heartbeat"},
-            expect={"prefect.flow-run.heartbeat", *ends},
-            match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related={
-                "prefect.resource.role": "tag",
-                "prefect.resource.id": f"prefect.tag.{TAG}",
-            },
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(seconds=SILENT_SECONDS),
-        ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.CRASHED,
-                name=None,
-                message="its process is gone: no sign of life; retry it to go on",
-                force=False,
-            )
-        ],
+        name=CRASH_SILENT,
+        description=f"A flow run without a heartbeat for {SILENT_SECONDS} s has no process.",
+        trigger=trigger,
+        actions=[action],
     )
 
 
-def _told(
+def _notify(
     name: str, states: tuple[str, ...], action: SendNotification | CallWebhook
 ) -> AutomationCore:
+    trigger = EventTrigger(
+        expect={f"prefect.flow-run.{state}" for state in states},
+        posture=Posture.Reactive,
+        within=timedelta(0),
+        **CLOZE_FLOW_RUNS,
+    )
     return AutomationCore(
         name=name,
         description=f"Set up by `cloze deploy` from ${NOTIFY}.",
-        trigger=EventTrigger(
-            expect={f"prefect.flow-run.{state}" for state in states},
-            match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related={
-                "prefect.resource.role": "tag",
-                "prefect.resource.id": f"prefect.tag.{TAG}",
-            },
-            for_each={"prefect.resource.id"},
-            posture=Posture.Reactive,
-            threshold=1,
-            within=timedelta(0),
-        ),
+        trigger=trigger,
         actions=[action],
     )
 
@@ -156,8 +143,8 @@ def _action(client: SyncPrefectClient, notify: str) -> SendNotification | CallWe
         document = client.read_block_document_by_name(name=name, block_type_slug=kind)
     except Exception as error:
         raise UsageError(
-            f"{NOTIFY} names a block that Prefect has not ({notify}); make it in Prefect's UI, or "
-            f"`prefect block ls`"
+            f"{NOTIFY}: Prefect has no block {notify}; create it in Prefect's UI, or choose one "
+            f"of `prefect block ls`"
         ) from error
     return SendNotification(block_document_id=document.id, subject=SUBJECT, body=BODY)
 
@@ -171,19 +158,18 @@ def webhook(url: str) -> Webhook:
 
 def _saved(block: Block) -> UUID:
     """Save the block under the name `BLOCK` and return its id."""
-    found: Any = block.save(BLOCK, overwrite=True)
-    return UUID(str(found))
+    return UUID(str(block.save(BLOCK, overwrite=True)))
 
 
 def apply(client: SyncPrefectClient, automations: list[AutomationCore]) -> list[str]:
     """Create, update or delete this package's automations on the server; return their names."""
-    for name in (LOST, FAILED, NIGHT):
-        here = client.read_automations_by_name(name)
-        core = next((found for found in automations if found.name == name), None)
-        for extra in here[1 if core else 0 :]:
+    desired = {automation.name: automation for automation in automations}
+    for name in (CRASH_SILENT, NOTIFY_FAILED, NOTIFY_NIGHTLY):
+        existing = client.read_automations_by_name(name)
+        for extra in existing[1 if name in desired else 0 :]:
             client.delete_automation(extra.id)
-        if core is not None and here:
-            client.update_automation(here[0].id, core)
-        elif core is not None:
-            client.create_automation(core)
-    return [found.name for found in automations]
+        if name in desired and existing:
+            client.update_automation(existing[0].id, desired[name])
+        elif name in desired:
+            client.create_automation(desired[name])
+    return list(desired)

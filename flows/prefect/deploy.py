@@ -27,7 +27,7 @@ from cloze.flows.prefect.environment import HOME, PREFECT_YAML
 from cloze.flows.prefect.parameters import fields_of
 from cloze.flows.prefect.sweep import read_all
 
-OURS = "cloze.flows.prefect."  # prefix of entrypoints
+ENTRYPOINTS = "cloze.flows.prefect."  # prefix of the entrypoints of Cloze's deployments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,25 +59,25 @@ def deploy(
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(
-            f"{path} cannot be read ({' '.join(str(error).split())}); repair it"
+            f"{path} cannot be read ({' '.join(str(error).split())}); correct the file"
         ) from error
     api = api_url or PREFECT_API_URL.value()
     if not api:
         raise UsageError(
-            "no Prefect server is named; set PREFECT_API_URL, or start one with `cloze ui`"
+            "no Prefect server is set; set PREFECT_API_URL, or start a server with `cloze ui`"
         )
     with connected(api) as client:
         pool = _pool(client, content)
-        _send(api, path)
-        wanted = {str(entry["name"]): entry for entry in content["deployments"]}
-        removed = _removed(client, wanted, pool)
+        _run_prefect_deploy(api, path)
+        entries = {str(entry["name"]): entry for entry in content["deployments"]}
+        removed = _delete_removed(client, entries, pool)
         _fit_forms(client, pool)
-        schedules = _schedules(client, wanted)
+        schedules = _sync_schedules(client, entries)
         names = automations.apply(client, automations.desired_automations(client, notify))
         return DeployResult(
             api=api,
             pool=pool,
-            deployments=sorted(_names(client, pool)),
+            deployments=sorted(name for name, _ in _of_pool(client, pool)),
             removed=removed,
             schedules=schedules,
             automations=names,
@@ -100,9 +100,8 @@ def connected(api: str) -> Iterator[SyncPrefectClient]:
     except Exception as error:
         if _asks_for_login(error):
             raise ClozeError(
-                f"Prefect at {api} refuses the login; set PREFECT_API_AUTH_STRING to its "
-                f"user:password,"
-                " or PREFECT_API_KEY for Prefect Cloud"
+                f"Prefect at {api} rejects the login; set PREFECT_API_AUTH_STRING to "
+                f"user:password, or PREFECT_API_KEY for Prefect Cloud"
             ) from error
         raise ClozeError(
             f"Prefect at {api}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -123,7 +122,7 @@ def _pool(client: SyncPrefectClient, content: Mapping[str, Any]) -> str:
     pools = {str((entry.get("work_pool") or {}).get("name")) for entry in content["deployments"]}
     if len(pools) != 1:
         raise UsageError(
-            f"the deployments name several work pools ({', '.join(sorted(pools))}); give them one"
+            f"the deployments name several work pools ({', '.join(sorted(pools))}); use one for all"
         )
     (name,) = pools
     try:
@@ -139,28 +138,28 @@ def _pool(client: SyncPrefectClient, content: Mapping[str, Any]) -> str:
     return name
 
 
-def _send(api: str, path: Path) -> None:
+def _run_prefect_deploy(api: str, path: Path) -> None:
     """Run `prefect deploy`, which supports everything that the file may contain."""
     home = str(Path(os.environ.get(HOME) or ".").resolve())  # working directory of deployed flows
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file",
             str(path)],
         env={**os.environ, "PREFECT_API_URL": api, HOME: home, "DO_NOT_TRACK": "1"},
         capture_output=True, text=True, check=False, cwd=path.parent,
     )  # fmt: skip
-    if done.returncode:
-        told = (done.stderr or done.stdout).strip().splitlines()
-        raise ClozeError(f"prefect deploy failed: {told[-1] if told else 'without a word'}")
+    if result.returncode:
+        lines = (result.stderr or result.stdout).strip().splitlines()
+        raise ClozeError(f"prefect deploy failed: {lines[-1] if lines else 'no output'}")
 
 
-def _ours(client: SyncPrefectClient, pool: str) -> list[tuple[str, Any]]:
-    flows = {
-        flow.id: flow.name for flow in read_all(lambda offset: client.read_flows(offset=offset))
-    }
-    found = [deployment for deployment in deployments(client) if deployment.work_pool_name == pool]
+def _of_pool(client: SyncPrefectClient, pool: str) -> list[tuple[str, DeploymentResponse]]:
+    """Return the deployments of a work pool with their names `flow/name`."""
+    flows = read_all(lambda offset: client.read_flows(offset=offset))
+    names = {flow.id: flow.name for flow in flows}
     return [
-        (f"{flows.get(deployment.flow_id, '?')}/{deployment.name}", deployment)
-        for deployment in found
+        (f"{names.get(deployment.flow_id, '?')}/{deployment.name}", deployment)
+        for deployment in deployments(client)
+        if deployment.work_pool_name == pool
     ]
 
 
@@ -169,12 +168,8 @@ def deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
     return read_all(lambda offset: client.read_deployments(offset=offset))
 
 
-def _names(client: SyncPrefectClient, pool: str) -> list[str]:
-    return [name for name, _ in _ours(client, pool)]
-
-
-def _removed(
-    client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]], pool: str
+def _delete_removed(
+    client: SyncPrefectClient, entries: Mapping[str, Mapping[str, Any]], pool: str
 ) -> list[str]:
     """Delete Cloze deployments in the pool that the file lacks, or has with another flow.
 
@@ -182,11 +177,11 @@ def _removed(
         Names of the deleted deployments; the user's own deployments are not deleted.
     """
     removed = []
-    for name, deployment in _ours(client, pool):
-        entry = wanted.get(deployment.name)
+    for name, deployment in _of_pool(client, pool):
+        entry = entries.get(deployment.name)
         if entry is not None and entry["entrypoint"] == deployment.entrypoint:
             continue
-        if str(deployment.entrypoint).startswith(OURS):
+        if str(deployment.entrypoint).startswith(ENTRYPOINTS):
             client.delete_deployment(deployment.id)
             removed.append(name)
     return removed
@@ -198,9 +193,9 @@ def _fit_forms(client: SyncPrefectClient, pool: str) -> None:
     The UI sends the default of an untouched field, and the server rejects null for a typed field
     with a default. An empty field without a default is not sent.
     """
-    for _, deployment in _ours(client, pool):
+    for _, deployment in _of_pool(client, pool):
         schema = deployment.parameter_openapi_schema
-        if not schema or not str(deployment.entrypoint).startswith(OURS):
+        if not schema or not str(deployment.entrypoint).startswith(ENTRYPOINTS):
             continue
         shown = fields_of(deployment.parameters.get("until") or ())
         for name, field in list(schema["properties"].items()):
@@ -212,13 +207,15 @@ def _fit_forms(client: SyncPrefectClient, pool: str) -> None:
         client.update_deployment(deployment.id, update)
 
 
-def _schedules(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _sync_schedules(
+    client: SyncPrefectClient, entries: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
     """Delete schedules whose slug is not in the file; return the file's as `deployment/slug`.
 
     Schedules made in the UI have no slug and are kept.
     """
     for deployment in deployments(client):
-        entry = wanted.get(deployment.name)
+        entry = entries.get(deployment.name)
         if entry is None or entry["entrypoint"] != deployment.entrypoint:
             continue
         slugs = {schedule["slug"] for schedule in entry.get("schedules") or []}
@@ -227,6 +224,6 @@ def _schedules(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]
                 client.delete_deployment_schedule(deployment.id, schedule.id)
     return [
         f"{name}/{schedule['slug']}"
-        for name, entry in wanted.items()
+        for name, entry in entries.items()
         for schedule in entry.get("schedules") or []
     ]

@@ -20,10 +20,10 @@ def prepare_prefect() -> None:
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "90")
-    os.environ.setdefault(
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30"
-    )  # seconds, as in `prefect.yaml`
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # we print our own
+    # seconds, as in `prefect.yaml`
+    os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
+    # Cloze prints its own messages
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 
 def enter_home(directory: str) -> dict[str, str]:
@@ -40,17 +40,16 @@ def enter_home(directory: str) -> dict[str, str]:
     try:
         os.chdir(directory)
     except OSError as error:
-        sentence = (
+        message = (
             f"the worker on {socket.gethostname()} cannot work in {directory} ({error.strerror});"
-            f" create or mount that directory there, or start the worker with {HOME} set to one "
-            f"that exists"
+            f" create or mount that directory, or start the worker with {HOME} set to another one"
         )
-        _log(sentence)
-        raise UsageError(sentence) from error
+        _log(message)
+        raise UsageError(message) from error
     return {"directory": os.getcwd()}
 
 
-def _log(sentence: str) -> None:
+def _log(message: str) -> None:
     """Write an error to the flow run's log; Prefect itself reports only the failed step."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import LogCreate
@@ -59,7 +58,7 @@ def _log(sentence: str) -> None:
         line = {
             "name": "prefect.flow_runs",
             "level": logging.ERROR,
-            "message": sentence,
+            "message": message,
             "timestamp": datetime.now(timezone.utc),
             "flow_run_id": os.environ["PREFECT__FLOW_RUN_ID"],
         }

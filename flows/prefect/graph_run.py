@@ -48,7 +48,7 @@ from cloze.flows.run.session import RunSession
 
 _PR_SET_PDEATHSIG = 1
 _SIGNAL = signal.SIGUSR2
-_parent = 0
+_parent = 0  # the watched process; 0: none
 
 
 def watch_parent() -> None:
@@ -57,7 +57,7 @@ def watch_parent() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     _parent = os.getppid()
-    signal.signal(_SIGNAL, _look)
+    signal.signal(_SIGNAL, _end_if_orphan)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(_SIGNAL))
 
 
@@ -66,22 +66,18 @@ def is_orphan() -> bool:
     return _parent not in (0, os.getppid())
 
 
-def _look(*_: object) -> None:
+def _end_if_orphan(*_: object) -> None:
     if not is_orphan():  # the signal also comes when one of the parent's threads ends
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (
-        1,
-        2,
-        # broken pipes: a write would end this process before its trainings
-    ):
-        os.dup2(nowhere, stream)
+    # output to a broken pipe would end this process before its trainings
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-ACTIVE: ContextVar[RunSession | None] = ContextVar(
-    "session", default=None
-)  # the session of the command line, which shows its results
+# the session of the command line, which shows its results
+ACTIVE: ContextVar[RunSession | None] = ContextVar("session", default=None)
 SHOWN = 40  # nodes; in a larger graph, cached nodes get no task run
 
 
@@ -110,21 +106,21 @@ OPTIONS: dict[str, Any] = {  # shared by all flows
 )
 def full_run(
     config: form.Config = "demo",
-    vocab_size: form.VocabSize = None,
+    vocab_size: form.Count = None,
     length: form.Length = None,
-    mask_copies: form.MaskCopies = None,
-    steps: form.Steps = None,
-    global_batch: form.GlobalBatch = None,
+    mask_copies: form.Count = None,
+    steps: form.Count = None,
+    global_batch: form.Count = None,
     learning_rate: form.LearningRate = None,
     seed: form.Seed = None,
-    epochs: form.Epochs = None,
-    task_learning_rate: form.TaskRate = None,
-    task_seed: form.TaskSeed = None,
-    workers: form.Workers = None,
-    processes: form.Processes = None,
+    epochs: form.Count = None,
+    task_learning_rate: form.LearningRate = None,
+    task_seed: form.Seed = None,
+    workers: form.Count = None,
+    processes: form.Count = None,
     launcher: form.Launcher = None,
-    nodes: form.Nodes = None,
-    hostfile: form.Hostfile = None,
+    nodes: form.Count = None,
+    hostfile: form.OptionalText = None,
     launcher_options: form.LauncherOptions = form.NO_OPTIONS,
     start_from: form.StartFrom = form.NO_NODES,
     only: form.Only = form.NO_NODES,
@@ -133,7 +129,24 @@ def full_run(
     overrides: form.Overrides = form.NO_OVERRIDES,
     retries: form.Retries = 2,
 ) -> State[Any]:
-    """Run the nodes of a config's graph that are not cached, up to the stages in `until`."""
+    """Run the nodes of a config's graph that are not cached, up to the stages in `until`.
+
+    Args:
+        vocab_size: Entries of the vocabulary. Empty: as in the config.
+        length: Tokens per row of the dataset. Empty: as in the config.
+        mask_copies: Mask copies of each row. Empty: as in the config.
+        steps: Optimizer steps of pretraining. Empty: as in the config.
+        global_batch: Sequences per pretraining step, over all processes. Empty: as in the config.
+        learning_rate: Highest learning rate of pretraining. Empty: as in the config.
+        seed: Seed of pretraining: weights, order, dropout. Empty: as in the config.
+        epochs: Epochs of fine-tuning. Empty: as in the config.
+        task_learning_rate: Highest learning rate of fine-tuning. Empty: as in the config.
+        task_seed: Seed of fine-tuning: head weights, order, dropout. Empty: as in the config.
+        workers: Beam workers of a data stage; changes no result. Empty: as in the config.
+        processes: Training processes, one per GPU; changes no result. Empty: as in the config.
+        nodes: Hosts that train together, with a launcher. Empty: as in the config.
+        hostfile: For ssh: a hostfile on the worker's machine. Empty: as in the config.
+    """
     return _run(locals())
 
 
@@ -164,7 +177,7 @@ def run_flow(session: RunSession) -> None:
     except BaseException as error:
         if isinstance(error, Exception):
             raise
-        raise _saved(session) or KeyboardInterrupt() from None
+        raise _checkpoint_error(session) or KeyboardInterrupt() from None
     finally:
         ACTIVE.reset(token)
     if session.error is not None:
@@ -173,11 +186,10 @@ def run_flow(session: RunSession) -> None:
         raise RuntimeError(state.message or state.name)
 
 
-def _saved(session: RunSession) -> StoppedError | None:
+def _checkpoint_error(session: RunSession) -> StoppedError | None:
     """Return the error of a training that saved a checkpoint when it was stopped."""
-    return next(
-        (error for error in session.failures.values() if isinstance(error, StoppedError)), None
-    )
+    errors = session.failures.values()
+    return next((error for error in errors if isinstance(error, StoppedError)), None)
 
 
 def _run(values: Mapping[str, Any]) -> State[Any]:
@@ -201,45 +213,39 @@ def _run(values: Mapping[str, Any]) -> State[Any]:
             session.error = error
         if not isinstance(error, ClozeError) and (session is None or not session.failures):
             raise  # an internal error: the log needs its traceback
-        get_run_logger().error("%s", schedule.sentence(error))
+        get_run_logger().error("%s", schedule.describe_error(error))
         # without the error object, which Prefect would pickle
-        return Failed(message=redact(schedule.sentence(error)))
+        return Failed(message=redact(schedule.describe_error(error)))
 
 
 def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
     """Run the nodes of an entered session as task runs. Raises the errors of failed nodes."""
     assert session.record is not None
     session.record.update(prefect=str(flow_run.id))
-    started = ACTIVE.get() is not None
-    if started and PREFECT_UI_URL.value():
+    in_terminal = ACTIVE.get() is not None
+    if in_terminal and PREFECT_UI_URL.value():
         session.screen.print(
             f"[dim]Prefect: {PREFECT_UI_URL.value()}/runs/flow-run/{flow_run.id}[/]", soft_wrap=True
         )
-    with ArtifactPublisher(
-        str(flow_run.id), by_worker=not started and deployment.id is not None
-    ) as teller:
-        teller.markdown(
-            f"{session.config.name}-plan",
-            plan_page(session),
-            f"The plan of run {session.config.name}",
-        )
-        token = NODE_RUN_CONTEXT.set(NodeRunContext(session, teller, retries))
+    by_worker = not in_terminal and deployment.id is not None
+    with ArtifactPublisher(str(flow_run.id), by_worker) as publisher:
+        name = session.config.name
+        publisher.markdown(f"{name}-plan", plan_page(session), f"Plan of run {name}")
+        token = NODE_RUN_CONTEXT.set(NodeRunContext(session, publisher, retries))
         futures: dict[str, PrefectFuture[Any]] = {}
         try:
-            with _ended_in_peace(session, futures, started):
+            with _graceful_stop(session, futures, in_terminal):
                 _submit_in_order(session, retries, futures)
         finally:
             NODE_RUN_CONTEXT.reset(token)
     if session.failures:
         raise schedule.combine_errors(session.failures)
     session.begun.forget()
-    made = sum(not result.cached for result in session.results.values())
-    there = len(session.results) - made
-    return Completed(
-        message=f"{made} nodes made" + (f", {there} were there" if there else "")
-        if made
-        else "nothing to do"
-    )
+    built = sum(not result.cached for result in session.results.values())
+    cached = len(session.results) - built
+    if not built:
+        return Completed(message="nothing to do")
+    return Completed(message=f"{built} nodes built" + (f", {cached} cached" if cached else ""))
 
 
 def _submit_in_order(
@@ -254,15 +260,15 @@ def _submit_in_order(
     """
     waiting = {step.name: step for step in session.steps}
     running: set[str] = set()
-    lost: dict[str, str] = {}  # node -> the failed node: itself or one that it depends on
+    failed: dict[str, str] = {}  # node -> the failed node: itself or one that it depends on
     ended: queue.SimpleQueue[str] = queue.SimpleQueue()
     while waiting or running:
         for step in list(waiting.values()):
-            cause = next((lost[name] for name in step.depends_on if name in lost), None)
+            cause = next((failed[name] for name in step.depends_on if name in failed), None)
             if cause is not None:
-                lost[step.name] = cause
+                failed[step.name] = cause
                 session.skip(waiting.pop(step.name), cause)
-                get_run_logger().warning("%s is not made: %s failed", step.name, cause)
+                get_run_logger().warning("%s is skipped: %s failed", step.name, cause)
             elif waiting.keys().isdisjoint(step.depends_on) and running.isdisjoint(step.depends_on):
                 del waiting[step.name]
                 if step.cached and len(session.steps) > SHOWN:
@@ -280,17 +286,17 @@ def _submit_in_order(
             name = ended.get()
             running.discard(name)
             if name in session.failures:
-                lost[name] = name
+                failed[name] = name
 
 
 @contextlib.contextmanager
-def _ended_in_peace(
-    session: RunSession, futures: Mapping[str, PrefectFuture[Any]], started: bool
+def _graceful_stop(
+    session: RunSession, futures: Mapping[str, PrefectFuture[Any]], in_terminal: bool
 ) -> Iterator[None]:
     """Let trainings save checkpoints when this thread is interrupted; a cancel ends as Cancelled.
 
     Args:
-        started: the run was started in a terminal, where an interruption is a cancel.
+        in_terminal: the run was started in a terminal, where an interruption is a cancel.
     """
     try:
         yield
@@ -303,18 +309,16 @@ def _ended_in_peace(
             future.wait()
         if isinstance(error, Exception):
             raise
-        saved = str(_saved(session) or "")
+        message = str(_checkpoint_error(session) or "")
         if is_orphan():
-            end: State[Any] = Crashed(message=f"its worker is gone{saved and f': {saved}'}")
-        elif started or cancel_asked or _is_cancelled():
-            end = Cancelled(message=saved or "stopped before it had anything to save; run again")
+            end: State[Any] = Crashed(message=f"its worker is gone{message and f': {message}'}")
+            session.ending = (status_file.CRASHED, str(end.message))
+        elif in_terminal or cancel_asked or _is_cancelled():
+            end = Cancelled(message=message or "stopped before a checkpoint; run again")
+            session.ending = (status_file.CANCELLED, str(end.message))
         else:
-            session.ending = (status_file.CRASHED, saved or "its process was ended by a signal")
+            session.ending = (status_file.CRASHED, message or "a signal ended its process")
             raise  # Prefect handles the signals of its workers and supervisors
-        session.ending = (
-            status_file.CRASHED if end.is_crashed() else status_file.CANCELLED,
-            str(end.message),
-        )
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:
             client.set_flow_run_state(flow_run.id, end, force=True)
         raise Abort(end.message) from None

@@ -15,7 +15,7 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed
-from pydantic import WithJsonSchema
+from pydantic import Field
 from rich.console import Console
 
 from cloze.core.errors import ClozeError, StoppedError
@@ -31,70 +31,46 @@ from cloze.flows.prefect.node import install_log_filter
 from cloze.flows.prefect.publishing import ArtifactPublisher
 from cloze.flows.run.session import RunSession
 
-Config = Annotated[
-    str,
-    WithJsonSchema(
-        {
-            "type": "string",
-            "minLength": 1,
-            "description": (
-                "The suite: night for the one that Cloze brings, a YAML file on the worker's "
-                "machine, or any run's config."
-            ),
-        }
-    ),
-]
-Since = Annotated[
-    str | None,
-    WithJsonSchema(
-        {
-            "type": "string",
-            "description": (
-                "Look at all checkpoints written since, seen or not: 2026-11-20, 36h or 7d. Empty: "
-                "at what is new."
-            ),
-        }
-    ),
-]
-
 
 @flow(
     name="nightly-evaluation",
-    description="New checkpoints of all runs: the suite, the gate, the champion, the trend page.",
+    description="Evaluate new checkpoints of all runs, apply the gate, draw the trend page.",
     **OPTIONS,
 )
 def nightly_evaluation(
-    config: Config = suite.NIGHT,
-    since: Since = None,
+    config: Annotated[str, Field(min_length=1)] = suite.NIGHT,
+    since: form.OptionalText = None,
     overrides: form.Overrides = form.NO_OVERRIDES,
     retries: form.Retries = 2,
 ) -> State[Any]:
-    """Evaluate new checkpoints and compare the best with the champion."""
+    """Evaluate new checkpoints and compare the best with the champion.
+
+    Args:
+        config: Suite: night, a YAML file on the worker's machine, or the config of any run.
+        since: Start of the period: 2026-11-20, 36h or 7d. Empty: only new checkpoints.
+    """
     install_log_filter()
     if deployment.id is not None:
         watch_parent()
     try:
-        outcome = _hold(config, since, overrides, retries)
+        outcome = _evaluate(config, since, overrides, retries)
     except StoppedError as error:
         return Cancelled(message=str(error))
     except ClozeError as error:
         get_run_logger().error("%s", error)
         return Failed(message=redact(str(error)))
+    trend = f"; trend: file://{outcome.trend}"
     if outcome.errors:
-        return Failed(
-            message=redact(
-                f"{schedule.sentence(schedule.combine_errors(outcome.errors))}; trend: file://"
-                f"{outcome.trend}"
-            )
-        )
+        message = schedule.describe_error(schedule.combine_errors(outcome.errors))
+        return Failed(message=redact(message + trend))
     if not outcome.evaluated:
         return Completed(message=redact(outcome.summary))
-    return Completed(
-        name=EVALUATED, message=redact(f"{outcome.summary}; trend: file://{outcome.trend}")
-    )
+    return Completed(name=EVALUATED, message=redact(outcome.summary + trend))
 
 
-def _hold(config: str, since: str | None, values: dict[str, Any], retries: int) -> NightlyResult:
+def _evaluate(
+    config: str, since: str | None, values: dict[str, Any], retries: int
+) -> NightlyResult:
     def run(session: RunSession) -> None:
         with session:
             run_as_tasks(session, retries)
@@ -108,11 +84,11 @@ def _hold(config: str, since: str | None, values: dict[str, Any], retries: int) 
         screen=Console(quiet=True),
     )
     log = get_run_logger()
-    for note in outcome.warnings:
-        log.warning("%s", note)
+    for warning in outcome.warnings:
+        log.warning("%s", warning)
     log.info("%s", outcome.summary)
-    with ArtifactPublisher(str(flow_run.id), by_worker=deployment.id is not None) as teller:
-        teller.markdown("night", _page(outcome), outcome.summary)
+    with ArtifactPublisher(str(flow_run.id), by_worker=deployment.id is not None) as publisher:
+        publisher.markdown("night", _page(outcome), outcome.summary)
     return outcome
 
 
@@ -122,7 +98,7 @@ def _page(outcome: NightlyResult) -> str:
     if outcome.decision:
         lines.append(f"**{outcome.decision.why}**")
     if outcome.trend:
-        lines.append(f"Trend page: `{outcome.trend}`, in MLflow as a file of the night's run")
+        lines.append(f"Trend page: `{outcome.trend}`, also in MLflow, as a file of the nightly run")
     if outcome.evaluated:
         lines.append(
             "| checkpoint | step | scores | perplexity |\n| --- | --- | --- | --- |\n"

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from cloze.flows.prefect.publishing import ArtifactPublisher, ProgressArtifact
 from cloze.flows.run import server_addresses
 from cloze.flows.run.session import RunSession
 from cloze.flows.tracking import spool_state
-from cloze.flows.tracking.spool import DIRECTORY, tracking_uri
+from cloze.flows.tracking.spool import DIRECTORY, flatten, tracking_uri
 from cloze.flows.views.run_tables import seconds_told
 
 MOST_ROWS = 200
@@ -63,48 +63,34 @@ def node_page(
         build_id: id of the node's MLflow run; None: no run was recorded this time.
     """
     manifest = result.manifest
-    places = [f"artifact: `{Path(result.artifact).resolve()}`"]
-    mlflow = server_addresses.mlflow(plan.runs_directory())
+    artifact, runs = Path(result.artifact).resolve(), plan.runs_directory()
+    links = [f"artifact: `{artifact}`"]
+    mlflow = server_addresses.mlflow(runs)
     if mlflow and build_id:
-        known = spool_state.page(plan.runs_directory() / DIRECTORY, build_id, mlflow)
-        places.append(f"MLflow: [{step.name}]({known or mlflow})")
+        page = spool_state.page(runs / DIRECTORY, build_id, mlflow)
+        links.append(f"MLflow: [{step.name}]({page or mlflow})")
     elif mlflow:
-        places.append(f"MLflow: [{mlflow}]({mlflow})")
+        links.append(f"MLflow: [{mlflow}]({mlflow})")
     else:
-        places.append(f"MLflow: `{redact(tracking_uri(plan.runs_directory()))}`")
-    report = manifest.summary.get("report")
-    if report:
-        places.append(
-            f"report: `{Path(result.artifact).resolve() / report}`, in MLflow as a file of the run"
-        )
-    facts = [
-        ("made in", format_duration(manifest.seconds)),
-        ("rows", f"{manifest.rows:,}" if manifest.rows else ""),
-    ]
-    figures = [
-        *facts,
-        *flat(manifest.summary),
-        *((f"count {key}", f"{n:,}") for key, n in manifest.counters.items()),
-    ]
-    rows = [(name, value) for name, value in figures if value != ""]
-    return "\n".join(f"- {place}" for place in places) + "\n\n" + _table(("figure", "value"), rows)
+        links.append(f"MLflow: `{redact(tracking_uri(runs))}`")
+    if report := manifest.summary.get("report"):
+        links.append(f"report: `{artifact / report}`, in MLflow as a file of the run")
+    rows = [("built in", format_duration(manifest.seconds))]
+    if manifest.rows:
+        rows.append(("rows", f"{manifest.rows:,}"))
+    for name, value in flatten(manifest.summary):
+        if value not in (None, ""):
+            rows.append((name, _format(name, value)))
+    rows += [(f"count {key}", f"{count:,}") for key, count in manifest.counters.items()]
+    return "\n".join(f"- {link}" for link in links) + "\n\n" + _table(("metric", "value"), rows)
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Yield nested metrics by dotted name; lists become JSON, cut to 200 characters."""
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{name}.")
-        elif isinstance(value, (list, tuple)):
-            yield name, json.dumps(value)[:200]
-        elif value is not None:
-            yield (
-                name,
-                format_bytes(value)
-                if name.endswith("_bytes") and isinstance(value, (int, float))
-                else format_number(value),
-            )
+def _format(name: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return json.dumps(value)[:200]
+    if name.endswith("_bytes") and isinstance(value, (int, float)):
+        return format_bytes(value)
+    return format_number(value)
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -132,66 +118,60 @@ class NodeRunContext:
     """Context of a flow run's nodes; `retries` applies to nodes whose config sets none."""
 
     session: RunSession
-    teller: ArtifactPublisher
+    publisher: ArtifactPublisher
     retries: int
 
 
 NODE_RUN_CONTEXT: ContextVar[NodeRunContext] = ContextVar("running")
 
 
-def _may_pass(task: Task[Any, Any], run: Any, state: State[Any]) -> bool:
+def _should_retry(task: Task[Any, Any], run: Any, state: State[Any]) -> bool:
     del run
     session = NODE_RUN_CONTEXT.get().session
-    error = session.failures.get(
-        task.name, state.data
-    )  # the state's own error has lost its type, see `node`
+    # the state's own error has lost its type, see `node`
+    error = session.failures.get(task.name, state.data)
     return isinstance(error, BaseException) and session.should_retry(session.step(task.name), error)
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_may_pass)
+@task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_should_retry)
 def node(name: str, why: str) -> State[Any]:
     """Run the node of that name.
 
     The artifact's fingerprint decides whether the node is cached. Prefect's cache cannot notice
     that a directory was removed.
     """
-    running, log = NODE_RUN_CONTEXT.get(), get_run_logger()
-    session, run_id = running.session, str(task_run.id)
+    context, log = NODE_RUN_CONTEXT.get(), get_run_logger()
+    session, run_id = context.session, str(task_run.id)
     step = session.step(name)
-    log.info(
-        "%s",
-        f"{'Nothing to do' if step.cached else f'Reason to run: {why}'}. Artifact: {step.artifact}",
-    )
-    with TaskRunReporter(session, step, running.teller.progress(run_id), log) as told:
+    reason = "Nothing to do" if step.cached else f"Reason to run: {why}"
+    log.info("%s. Artifact: %s", reason, step.artifact)
+    with TaskRunReporter(session, step, context.publisher.progress(run_id), log) as reporter:
         try:
-            result = session.run_node(step, attempt=task_run.run_count or 1, also=told)
+            result = session.run_node(step, attempt=task_run.run_count or 1, also=reporter)
         except (StoppedError, KeyboardInterrupt) as error:
-            return Cancelled(message=str(error) or _unsaved(step, told))
+            return Cancelled(message=str(error) or _describe_stop(step, reporter))
         except ClozeError as error:
             log.error("%s", error)
-            raise type(error)(
-                redact(str(error))
-            ) from None  # Prefect copies it into the state's message
+            # Prefect copies the text into the state's message
+            raise type(error)(redact(str(error))) from None
         except Exception as error:
             if redact(str(error)) != str(error):
                 raise RuntimeError(redact(f"{type(error).__name__}: {error}")) from None
             raise
     line = headline(result.manifest)
-    page = node_page(session, step, result, told.build_id)
-    running.teller.markdown(f"{session.config.name}-{name}", page, f"{name}: {line}", run_id)
+    page = node_page(session, step, result, reporter.build_id)
+    context.publisher.markdown(f"{session.config.name}-{name}", page, f"{name}: {line}", run_id)
     if result.cached:
         return Completed(name="Cached", message=f"nothing to do{line and ': '}{line}")
-    log.info("%s", f"made in {format_duration(result.seconds)}: {line}")
-    return Completed(message=line or "made")
+    log.info("built in %s: %s", format_duration(result.seconds), line)
+    return Completed(message=line or "built")
 
 
-def _unsaved(step: plan.PlannedNode, told: TaskRunReporter) -> str:
-    if told.build_id is None:
-        return "stopped before it began"
-    seconds = told.seconds or step.node.execution.min_grace_seconds
-    return (
-        f"stopped; it saved nothing in the {seconds:g} s that it had, what it saved before is there"
-    )
+def _describe_stop(step: plan.PlannedNode, reporter: TaskRunReporter) -> str:
+    if reporter.build_id is None:
+        return "stopped before it started"
+    seconds = reporter.seconds or step.node.execution.min_grace_seconds
+    return f"stopped; it saved nothing in the grace period of {seconds:g} s"
 
 
 def node_of(step: plan.PlannedNode, usual_retries: int) -> Task[[str, str], State[Any]]:
@@ -226,7 +206,7 @@ class TaskRunReporter(Reporter):
         self._part: Any = None
         self._warned: set[str] = set()
         self._last: tuple[float, str] | None = None
-        self._told = ""
+        self._logged_line = ""
         self._numbers: list[str] = []  # of the last report that had any
 
     def __enter__(self) -> TaskRunReporter:
@@ -236,12 +216,12 @@ class TaskRunReporter(Reporter):
         if self._last is not None:
             percent, line = self._last
             self.bar.set(100.0 if kind is None else percent, line)
-            if line != self._told:
+            if line != self._logged_line:
                 self.log.info("%s", line)
 
     def build_started(self, build_id: str) -> None:
         self.build_id = build_id
-        self.bar.set(0.0, "begun")
+        self.bar.set(0.0, "started")
         self._logged = time.monotonic()
 
     def progress(
@@ -259,7 +239,7 @@ class TaskRunReporter(Reporter):
             self._shown = now
             self.bar.set(*self._last)
         if now > self._logged + LOG_SECONDS or (isinstance(part, str) and part != self._part):
-            self._logged, self._part, self._told = now, part, line
+            self._logged, self._part, self._logged_line = now, part, line
             self.log.info("%s", line)
 
     def shutdown_time(self, seconds: float) -> None:
@@ -276,23 +256,13 @@ class TaskRunReporter(Reporter):
         ]
         self._numbers = numbers or self._numbers
         left = self.session.seconds_left(self.step.name)
-        counts = (
-            [
-                f"{format_count(done)}/{format_count(total)} {unit}"
-                if total
-                else f"{format_count(done)} {unit}"
-            ]
-            if unit
-            else []
-        )
-        return ", ".join(
-            [
-                *words,
-                *counts,
-                *self._numbers[:FIGURES],
-                *([f"{format_duration(left)} left"] if left else []),
-            ]
-        )
+        if unit:
+            of_total = f"/{format_count(total)}" if total else ""
+            words.append(f"{format_count(done)}{of_total} {unit}")
+        words += self._numbers[:FIGURES]
+        if left:
+            words.append(f"{format_duration(left)} left")
+        return ", ".join(words)
 
 
 class OneLineErrorFilter(logging.Filter):
@@ -306,10 +276,8 @@ class OneLineErrorFilter(logging.Filter):
             return False  # the flow logs the message
         record.msg, record.args = redact(record.getMessage()), ()
         if error is not None:
-            record.exc_text, record.exc_info = (
-                redact("".join(traceback.format_exception(error))),
-                None,
-            )
+            record.exc_text = redact("".join(traceback.format_exception(error)))
+            record.exc_info = None
         return True
 
 
@@ -317,5 +285,5 @@ def install_log_filter() -> None:
     """Add the filter to Prefect's run loggers. Idempotent."""
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logger = logging.getLogger(name)
-        if not any(isinstance(found, OneLineErrorFilter) for found in logger.filters):
+        if not any(isinstance(each, OneLineErrorFilter) for each in logger.filters):
             logger.addFilter(OneLineErrorFilter())

@@ -2,7 +2,7 @@
 
 An optional number is declared as a number: the schema of `int | None` would be a choice between a
 number and "None". `cloze.flows.prefect.deploy` removes the null defaults, so the form does not send
-a field that is left empty.
+a field that is left empty. Descriptions of numbers come from the docstring of the flow.
 """
 
 from __future__ import annotations
@@ -20,31 +20,19 @@ from cloze.flows.launch.protocol import LAUNCHERS
 from cloze.flows.run.session import RunParameters
 
 
-def _number(kind: str, description: str, **bounds: float) -> WithJsonSchema:
-    return WithJsonSchema(
-        {"type": kind, "description": f"{description}. Empty: as the config says.", **bounds}
-    )
-
-
-def _nodes(description: str) -> WithJsonSchema:
-    return WithJsonSchema(
-        {
-            "anyOf": [
-                {
-                    "title": "Stages",
-                    "type": "array",
-                    "uniqueItems": True,
-                    "items": {"type": "string", "enum": list(stages.TABLE)},
-                },
-                {
-                    "title": "Nodes or patterns",
-                    "type": "array",
-                    "items": {"type": "string", "minLength": 1},
-                },
-            ],
-            "description": description,
-        }
-    )
+def _nodes_schema(description: str) -> WithJsonSchema:
+    by_stage = {
+        "title": "Stages",
+        "type": "array",
+        "uniqueItems": True,
+        "items": {"type": "string", "enum": list(stages.TABLE)},
+    }
+    by_name = {
+        "title": "Nodes or patterns",
+        "type": "array",
+        "items": {"type": "string", "minLength": 1},
+    }
+    return WithJsonSchema({"anyOf": [by_stage, by_name], "description": description})
 
 
 Config = Annotated[
@@ -55,61 +43,15 @@ Config = Annotated[
                 {"title": "Preset", "type": "string", "enum": configs.preset_names()},
                 {"title": "YAML file", "type": "string", "minLength": 1},
             ],
-            "description": (
-                "What to run: a preset, or the path of a YAML file on the worker's machine."
-            ),
+            "description": "A preset, or the path of a YAML file on the worker's machine.",
         }
     ),
 ]
-Steps = Annotated[
-    int | None, Field(ge=1), _number("integer", "Optimizer steps of pretraining", minimum=1)
-]
-GlobalBatch = Annotated[
-    int | None,
-    Field(ge=1),
-    _number("integer", "Sequences a step of pretraining, over all processes", minimum=1),
-]
+Count = Annotated[int | None, Field(ge=1), WithJsonSchema({"type": "integer", "minimum": 1})]
+Length = Annotated[int | None, Field(ge=8), WithJsonSchema({"type": "integer", "minimum": 8})]
+Seed = Annotated[int | None, Field(ge=0), WithJsonSchema({"type": "integer", "minimum": 0})]
 LearningRate = Annotated[
-    float | None,
-    Field(gt=0),
-    _number("number", "The highest learning rate of pretraining", exclusiveMinimum=0),
-]
-Seed = Annotated[
-    int | None,
-    Field(ge=0),
-    _number("integer", "Seed of pretraining: weights, order, dropout", minimum=0),
-]
-VocabSize = Annotated[
-    int | None, Field(ge=1), _number("integer", "Entries of the vocabulary", minimum=1)
-]
-Length = Annotated[
-    int | None, Field(ge=8), _number("integer", "Tokens a row of the dataset", minimum=8)
-]
-MaskCopies = Annotated[
-    int | None, Field(ge=1), _number("integer", "Mask copies of each row", minimum=1)
-]
-Epochs = Annotated[
-    int | None, Field(ge=1), _number("integer", "Epochs of fine-tuning", minimum=1)
-]  # as `FinetuneConfig`
-TaskRate = Annotated[
-    float | None,
-    Field(gt=0),
-    _number("number", "The highest learning rate of fine-tuning", exclusiveMinimum=0),
-]
-TaskSeed = Annotated[
-    int | None,
-    Field(ge=0),
-    _number("integer", "Seed of fine-tuning: the head's weights, order, dropout", minimum=0),
-]
-Workers = Annotated[
-    int | None,
-    Field(ge=1),
-    _number("integer", "Beam workers of a data stage; changes no result", minimum=1),
-]
-Processes = Annotated[
-    int | None,
-    Field(ge=1),
-    _number("integer", "Training processes, one a GPU; changes no result", minimum=1),
+    float | None, Field(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]
 Launcher = Annotated[
     str | None,
@@ -117,32 +59,14 @@ Launcher = Annotated[
         {
             "anyOf": [
                 {"title": "Launcher", "type": "string", "enum": list(LAUNCHERS)},
-                {"title": "As the config says", "type": "null"},
+                {"title": "As in the config", "type": "null"},
             ],
-            "description": (
-                "Who starts the training processes, on this machine or on many. Empty: as the "
-                "config says."
-            ),
+            "description": "What starts the training processes, on this host or on several. "
+            "Empty: as in the config.",
         }
     ),
 ]
-Nodes = Annotated[
-    int | None,
-    Field(ge=1),
-    _number("integer", "Machines that train together, with a launcher", minimum=1),
-]
-Hostfile = Annotated[
-    str | None,
-    WithJsonSchema(
-        {
-            "type": "string",
-            "description": (
-                "For ssh: a file of the machines on the worker's machine. Empty: as the config "
-                "says."
-            ),
-        }
-    ),
-]
+OptionalText = Annotated[str | None, WithJsonSchema({"type": "string"})]
 LauncherOptions = Annotated[
     list[str],
     WithJsonSchema(
@@ -151,28 +75,32 @@ LauncherOptions = Annotated[
             "items": {"type": "string", "minLength": 1},
             "description": "Options of the launcher: --partition=gpu for Slurm,"
             " image=REGISTRY/cloze:1 for Kubernetes, Port=2222 for ssh."
-            " No secrets: Prefect shows this.",
+            " No secrets: Prefect shows them.",
         }
     ),
 ]
 StartFrom = Annotated[
     list[str],
-    _nodes("Run these and all that need them, whatever is there. Counts once: a retry goes on."),
+    _nodes_schema(
+        "Run these nodes and all that depend on them, even if they are cached. Counts once: a "
+        "retry continues."
+    ),
 ]
-Only = Annotated[list[str], _nodes("Run these alone; their inputs must be there.")]
-Until = Annotated[list[str], _nodes("Run these and what they need, and nothing else.")]
+Only = Annotated[list[str], _nodes_schema("Run these nodes alone; their inputs must exist.")]
+Until = Annotated[
+    list[str], _nodes_schema("Run these nodes and those that they depend on, and no others.")
+]
 Force = Annotated[
-    list[str], _nodes("Run these again, whatever is there. Counts once: a retry goes on.")
+    list[str],
+    _nodes_schema("Run these nodes even if they are cached. Counts once: a retry continues."),
 ]
 Overrides = Annotated[
     dict[str, Any],
     WithJsonSchema(
         {
             "type": "object",
-            "description": (
-                'Any other value of the config by its dotted key, such as {"dataset.shards": 4}. '
-                "No secrets: Prefect shows this."
-            ),
+            "description": "Any other value of the config by its dotted key, such as "
+            '{"dataset.shards": 4}. No secrets: Prefect shows them.',
         }
     ),
 ]
@@ -194,25 +122,24 @@ NO_NODES: list[str] = []
 NO_OPTIONS: list[str] = []
 NO_OVERRIDES: dict[str, Any] = {}
 
-# Form field -> key in the config.
-KEYS = {
-    "steps": "pretrain.steps", "global_batch": "pretrain.global_batch",
+KEYS = {  # key in the config by form field
+    "steps": "pretrain.steps",
+    "global_batch": "pretrain.global_batch",
     "learning_rate": "pretrain.learning_rate",
-    "seed": "pretrain.seed", "vocab_size": "vocab.size", "length": "dataset.length",
+    "seed": "pretrain.seed",
+    "vocab_size": "vocab.size",
+    "length": "dataset.length",
     "mask_copies": "dataset.mask_copies",
-    "epochs": "finetune.epochs", "task_learning_rate": "finetune.learning_rate",
+    "epochs": "finetune.epochs",
+    "task_learning_rate": "finetune.learning_rate",
     "task_seed": "finetune.seed",
-    "workers": "run.workers", "processes": "run.processes",
-    "launcher": "pretrain.run.launcher", "nodes": "pretrain.run.nodes",
+    "workers": "run.workers",
+    "processes": "run.processes",
+    "launcher": "pretrain.run.launcher",
+    "nodes": "pretrain.run.nodes",
     "hostfile": "pretrain.run.hostfile",
-}  # fmt: skip
-LAUNCHER_OPTIONS = {
-    "slurm": "slurm_options",
-    "kubernetes": "kubernetes_options",
-    "ssh": "ssh_options",
 }
-
-
+LAUNCHER_OPTIONS = ("slurm", "kubernetes", "ssh")  # launchers with options of their own
 STAGES = {name: key.partition(".")[0] for name, key in KEYS.items()} | {
     "launcher_options": "pretrain"
 }
@@ -235,49 +162,47 @@ def parameters_of(values: Mapping[str, Any]) -> RunParameters:
     Raises:
         UsageError: the config lacks the stage of a field that is filled in.
     """
-    given = {
-        KEYS[name]: value for name, value in values.items() if name in KEYS and value is not None
-    }
-    if values.get("launcher_options"):
-        given[f"pretrain.run.{_options_of(values.get('launcher'))}"] = list(
-            values["launcher_options"]
-        )
-    own = {
+    filled = {key: values[name] for name, key in KEYS.items() if values.get(name) is not None}
+    if options := values.get("launcher_options"):
+        filled[f"pretrain.run.{_options_field(values.get('launcher'))}"] = list(options)
+    overrides = nested.nest(values.get("overrides") or {})
+    if filled:
+        by_section = _by_section(filled, str(values["config"]))
+        for section, fields in nested.nest(by_section).items():
+            own = overrides.get(section, {})
+            overrides[section] = {**fields, **own} if isinstance(own, Mapping) else own
+    nodes = {
         name: values[name] for name in ("start_from", "only", "force", "until") if values.get(name)
     }
-    overrides = nested.nest(values.get("overrides") or {})
-    if given:
-        for section, fields in nested.nest(_by_section(given, str(values["config"]))).items():
-            mine = overrides.get(section, {})
-            overrides[section] = {**fields, **mine} if isinstance(mine, Mapping) else mine
-    return RunParameters.model_validate({"config": values["config"], "overrides": overrides, **own})
+    return RunParameters.model_validate(
+        {"config": values["config"], "overrides": overrides, **nodes}
+    )
 
 
-def _options_of(launcher: str | None) -> str:
+def _options_field(launcher: str | None) -> str:
     """Return the config field for the launcher's own options."""
     if launcher not in LAUNCHER_OPTIONS:
         raise UsageError(
-            f"launcher_options are given, and launcher is {launcher or 'empty'}; choose "
-            f"{', '.join(LAUNCHER_OPTIONS)}, or leave them empty"
+            f"launcher_options are given, but launcher is {launcher or 'empty'}; choose "
+            f"{', '.join(LAUNCHER_OPTIONS)}, or leave launcher_options empty"
         )
-    return LAUNCHER_OPTIONS[launcher]
+    return f"{launcher}_options"
 
 
-def _by_section(given: Mapping[str, Any], reference: str) -> dict[str, Any]:
+def _by_section(filled: Mapping[str, Any], reference: str) -> dict[str, Any]:
     """Map keys to the config's sections: `pretrain`, or if the config lacks it, all its phases."""
     sections = dict.fromkeys(node.section for node in configs.load(reference).nodes.values())
-    found: dict[str, Any] = {}
-    for key, value in given.items():
+    values: dict[str, Any] = {}
+    for key, value in filled.items():
         stage, _, field = key.partition(".")
-        named = (
-            [stage]
-            if stage in sections or stage == "run"
-            else [name for name in sections if name.partition("@")[0] == stage]
-        )
-        if not named:
+        if stage in sections or stage == "run":
+            names = [stage]
+        else:
+            names = [name for name in sections if name.partition("@")[0] == stage]
+        if not names:
             raise UsageError(
-                f"{field} ({value}) is a field of stage {stage}, which config {reference!r} has "
-                f"not; leave it empty"
+                f"{field} ({value}) is a field of stage {stage}, which config {reference!r} does "
+                f"not have; leave the field empty"
             )
-        found |= {f"{name}.{field}": value for name in named}
-    return found
+        values |= {f"{name}.{field}": value for name in names}
+    return values

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 3.0
+POLL_SECONDS = 3.0  # between checks whether the flow run was cancelled
 WORKER_SECONDS = 15.0  # a worker's time to end a cancelled run
 LAST_SECONDS = 5.0  # timeout for the rest of the queue when the run ends
 Job = Callable[["SyncPrefectClient"], object]
@@ -42,9 +42,9 @@ class ArtifactPublisher:
         """Prepare the thread; `by_worker`: a worker ends this process if the run is cancelled."""
         self.flow_run_id, self.by_worker = UUID(flow_run_id), by_worker
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._asked = False
+        self._is_ending = False
         self._thread = threading.Thread(
-            target=copy_context().run, args=(self._work,), name="prefect-teller", daemon=True
+            target=copy_context().run, args=(self._work,), name="prefect-publisher", daemon=True
         )
 
     def __enter__(self) -> ArtifactPublisher:
@@ -52,7 +52,7 @@ class ArtifactPublisher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._asked = True  # the run has ended: no SIGTERM any more
+        self._is_ending = True  # the run has ended: no SIGTERM any more
         self._jobs.put(None)
         self._thread.join(LAST_SECONDS)
 
@@ -72,27 +72,27 @@ class ArtifactPublisher:
             flow_run_id=self.flow_run_id,
             task_run_id=None if task_run_id is None else UUID(task_run_id),
         )
-        self.put(lambda client: _created(client, artifact))
+        self.put(lambda client: _create(client, artifact))
 
     def put(self, job: Job) -> None:
         self._jobs.put(job)
 
     def _work(self) -> None:
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-            looked = time.monotonic()
+            polled = time.monotonic()
             while True:
                 with contextlib.suppress(queue.Empty):
-                    job = self._jobs.get(timeout=max(0.0, looked + LOOK_SECONDS - time.monotonic()))
+                    job = self._jobs.get(timeout=max(0.0, polled + POLL_SECONDS - time.monotonic()))
                     if job is None:
                         return
                     _try(job, client)
-                if time.monotonic() > looked + LOOK_SECONDS:
-                    _try(self._look, client)
-                    looked = time.monotonic()
+                if time.monotonic() > polled + POLL_SECONDS:
+                    _try(self._poll, client)
+                    polled = time.monotonic()
 
-    def _look(self, client: SyncPrefectClient) -> None:
-        if not self._asked and self._is_cancelled(client):
-            self._asked = True
+    def _poll(self, client: SyncPrefectClient) -> None:
+        if not self._is_ending and self._is_cancelled(client):
+            self._is_ending = True
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _is_cancelled(self, client: SyncPrefectClient) -> bool:
@@ -105,8 +105,8 @@ class ArtifactPublisher:
 class ProgressArtifact:
     """A progress bar that any thread may set; only the newest unsent value is sent."""
 
-    def __init__(self, teller: ArtifactPublisher, task_run_id: UUID) -> None:
-        self._teller, self._task_run_id = teller, task_run_id
+    def __init__(self, publisher: ArtifactPublisher, task_run_id: UUID) -> None:
+        self._publisher, self._task_run_id = publisher, task_run_id
         self._id: UUID | None = None
         self._queued = False
         self._value: tuple[float, str] = (0.0, "")
@@ -115,25 +115,25 @@ class ProgressArtifact:
         self._value = (percent, description)
         if not self._queued:
             self._queued = True
-            self._teller.put(self._send)
+            self._publisher.put(self._send)
 
     def _send(self, client: SyncPrefectClient) -> None:
         self._queued = False
         percent, description = self._value
-        told: dict[str, Any] = {"data": round(percent, 1), "description": redact(description)}
+        content: dict[str, Any] = {"data": round(percent, 1), "description": redact(description)}
         if self._id is None:
             artifact = ArtifactCreate(
                 type="progress",
-                flow_run_id=self._teller.flow_run_id,
+                flow_run_id=self._publisher.flow_run_id,
                 task_run_id=self._task_run_id,
-                **told,
+                **content,
             )
-            self._id = _created(client, artifact)
+            self._id = _create(client, artifact)
         else:
-            client.update_artifact(self._id, ArtifactUpdate(**told))
+            client.update_artifact(self._id, ArtifactUpdate(**content))
 
 
-def _created(client: SyncPrefectClient, artifact: ArtifactCreate) -> UUID:
+def _create(client: SyncPrefectClient, artifact: ArtifactCreate) -> UUID:
     return UUID(str(client.create_artifact(artifact).id))
 
 
@@ -141,7 +141,7 @@ def _try(job: Job, client: SyncPrefectClient) -> None:
     try:
         job(client)
     except Exception as error:
-        log.debug("Prefect was not told: %s: %s", type(error).__name__, error)
+        log.debug("a call to Prefect failed: %s: %s", type(error).__name__, error)
 
 
 def artifact_key(name: str) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Entry = TypeVar("Entry")
 PENDING_MINUTES = 5.0  # longest time from a worker taking a run to its start
-SETTLE_SECONDS = 10.0  # a younger state may not match its process yet
+STATE_SECONDS = 10.0  # a younger state may not match its process yet
 POLL_SECONDS = 0.5
 
 
@@ -53,24 +53,26 @@ def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]
     """
     owners = _owners(runs) if api is not None else {}
     dead = status_file.mark_crashed(runs) if mark else status_file.crashed_runs(runs)
-    told = [f"run {name}: its process is gone{'; marked crashed' if mark else ''}" for name in dead]
-    return [*told, *_flow_runs(api, owners, mark)] if api is not None else told
+    messages = [
+        f"run {name}: its process is gone{'; marked crashed' if mark else ''}" for name in dead
+    ]
+    return [*messages, *_flow_runs(api, owners, mark)] if api is not None else messages
 
 
 def _owners(runs: Path) -> dict[str, Owner]:
     """Return the owner of each flow run, by flow run id, from the records of runs."""
-    found = {}
+    owners = {}
     for directory in status_file.directories(runs):
-        held = lock.is_held(str(directory))
+        is_locked = lock.is_held(str(directory))
         for path in status_file.records_in(directory):
             with suppress(KeyError, TypeError):
                 content = status_file.read_file(path)
                 if content is not None and content["prefect"]:
-                    alive = held and content["state"] == status_file.RUNNING
-                    found[str(content["prefect"])] = Owner(
+                    alive = is_locked and content["state"] == status_file.RUNNING
+                    owners[str(content["prefect"])] = Owner(
                         host=content["host"], pid=content["pid"], alive=alive
                     )
-    return found
+    return owners
 
 
 def _flow_runs(api: str, owners: Mapping[str, Owner], mark: bool) -> list[str]:
@@ -79,18 +81,19 @@ def _flow_runs(api: str, owners: Mapping[str, Owner], mark: bool) -> list[str]:
 
     here = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
     with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
-        flow_runs = under_way(client)
-        dead = [
-            (found, why)
-            for found in flow_runs
-            if (why := death(found, owners.get(str(found.id)), here, datetime.now(timezone.utc)))
-        ]
-        if not mark:
-            return [f"flow run {flow_run.name}: {why}" for flow_run, why in dead]
-        return [told for flow_run, why in dead if (told := _mark(client, flow_run, why))]
+        messages = []
+        for flow_run in active_flow_runs(client):
+            owner = owners.get(str(flow_run.id))
+            why = death(flow_run, owner, here, datetime.now(timezone.utc))
+            if why is None:
+                continue
+            message = _mark(client, flow_run, why) if mark else f"flow run {flow_run.name}: {why}"
+            if message is not None:
+                messages.append(message)
+        return messages
 
 
-def under_way(client: SyncPrefectClient) -> list[FlowRun]:
+def active_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
     """Return flow runs that have or had a process: running, pending or cancelling."""
     from prefect.client.schemas import filters
     from prefect.client.schemas.objects import StateType
@@ -98,8 +101,8 @@ def under_way(client: SyncPrefectClient) -> list[FlowRun]:
     states = filters.FlowRunFilterStateType(
         any_=[StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
     )
-    wanted = filters.FlowRunFilter(state=filters.FlowRunFilterState(type=states))
-    return read_all(lambda offset: client.read_flow_runs(flow_run_filter=wanted, offset=offset))
+    active = filters.FlowRunFilter(state=filters.FlowRunFilterState(type=states))
+    return read_all(lambda offset: client.read_flow_runs(flow_run_filter=active, offset=offset))
 
 
 def cancel_all(api: str, pool: str, seconds: float) -> None:
@@ -114,23 +117,25 @@ def cancel_all(api: str, pool: str, seconds: float) -> None:
 
     with connected(api) as client:
 
-        def left() -> list[FlowRun]:
-            return [flow_run for flow_run in under_way(client) if flow_run.work_pool_name == pool]
+        def remaining() -> list[FlowRun]:
+            return [
+                flow_run for flow_run in active_flow_runs(client) if flow_run.work_pool_name == pool
+            ]
 
-        for flow_run in left():
+        for flow_run in remaining():
             with suppress(Exception):  # the run has just ended
-                client.set_flow_run_state(flow_run.id, Cancelling(message="`cloze ui` ends"))
+                client.set_flow_run_state(flow_run.id, Cancelling(message="`cloze ui` is stopping"))
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and left():
+        while time.monotonic() < deadline and remaining():
             time.sleep(POLL_SECONDS)
 
 
 def read_all(read: Callable[[int], list[Entry]]) -> list[Entry]:
     """Return all entries of a paginated list; `read` returns the page at an offset."""
-    found: list[Entry] = []
-    while page := read(len(found)):
-        found += page
-    return found
+    entries: list[Entry] = []
+    while page := read(len(entries)):
+        entries += page
+    return entries
 
 
 def _mark(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> str | None:
@@ -143,9 +148,8 @@ def _mark(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> str | None:
     end: State[Any] = (
         Cancelled(message=why) if flow_run.state.is_cancelling() else Crashed(message=why)
     )
-    client.set_flow_run_state(
-        flow_run.id, end, force=True
-    )  # frees the deployment's concurrency slot
+    # also frees the deployment's concurrency slot
+    client.set_flow_run_state(flow_run.id, end, force=True)
     return f"flow run {flow_run.name}: {why}; marked {end.name}"
 
 
@@ -157,23 +161,17 @@ def death(flow_run: FlowRun, owner: Owner | None, here: bool, now: datetime) -> 
         here: the server runs on this machine, and so do its workers.
     """
     state = flow_run.state
-    if state is None or now - state.timestamp < timedelta(seconds=SETTLE_SECONDS):
+    if state is None or now - state.timestamp < timedelta(seconds=STATE_SECONDS):
         return None
     pid = (flow_run.infrastructure_pid or "").rpartition(":")[2]
     if pid.isdigit() and (here if owner is None else owner.host == socket.gethostname()):
         return None if _serves(int(pid), str(flow_run.id)) else f"its process {pid} is gone"
     if owner is not None and owner.host == socket.gethostname():  # started from a terminal
-        return (
-            None
-            if owner.alive or psutil.pid_exists(owner.pid)
-            else f"its process {owner.pid} is gone"
-        )
-    if (
-        state.is_pending()
-        and not pid
-        and now - state.timestamp > timedelta(minutes=PENDING_MINUTES)
-    ):
-        return f"it was taken {PENDING_MINUTES:.0f} minutes ago, and no process was started for it"
+        is_alive = owner.alive or psutil.pid_exists(owner.pid)
+        return None if is_alive else f"its process {owner.pid} is gone"
+    pending = now - state.timestamp
+    if state.is_pending() and not pid and pending > timedelta(minutes=PENDING_MINUTES):
+        return f"a worker took it {PENDING_MINUTES:.0f} minutes ago and started no process"
     return None
 
 

@@ -37,7 +37,7 @@ def render(
     scores: Mapping[str, Mapping[str, Score]],
     masks: Sequence[Mapping[str, Any]],
     unfilled: int = 0,
-    told: Sequence[SummaryTable] = (),
+    summary_tables: Sequence[SummaryTable] = (),
 ) -> str:
     """Return the page as HTML.
 
@@ -46,7 +46,7 @@ def render(
         scores: output of `cloze.flows.report.report_nodes.scores`.
         masks: entries with `node`, `text` and `candidates` (token, score, sequence).
         unfilled: number of checkpoints whose filled masks are not shown.
-        told: further tables.
+        summary_tables: further tables.
     """
     environment = templates_in(TEMPLATES)
     environment.filters |= {"si": format_count, "seconds": format_duration}
@@ -72,7 +72,7 @@ def render(
             for section, members in _sections(nodes).items()
             if len(members) > 1
         ],
-        told=told,
+        summary_tables=summary_tables,
         task=_task(of["finetune"][0]) if len(of["finetune"]) == 1 else "",
         evaluated=of["evaluate"][0].manifest.summary if len(of["evaluate"]) == 1 else None,
         graph=_picture(nodes),

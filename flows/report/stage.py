@@ -27,7 +27,7 @@ from cloze.core.stages.execution import (
     Metadata,
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
-from cloze.flows.graph.command import run_verb
+from cloze.flows.graph.command import run_inference
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
@@ -91,7 +91,7 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
         nodes, found, masks, len(filling) - MOST_FILLED, [*([glue] if glue else []), *own]
     )
     storage.write_bytes(build.file(FILE), page.encode())
-    told = {
+    score_rows = {
         group: {metric: score.as_json() for metric, score in metrics.items()}
         for group, metrics in found.items()
     }
@@ -99,7 +99,7 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
     return StageResult(
         summary={
             "report": FILE,
-            "scores": told,
+            "scores": score_rows,
             "groups": describe_groups(nodes),
             "masks": masks,
             **tables,
@@ -119,7 +119,7 @@ def _filled(node: ReportNode, config: ReportConfig) -> list[dict[str, Any]]:
     wanted = {"requests": [{"text": text} for text in config.masked], "top_k": config.top_k}
     answers: list[Mapping[str, Any]] = []
     try:
-        run_verb("fill-mask", wanted, node.path, answers.extend)
+        run_inference("fill-mask", wanted, node.path, answers.extend)
     except UsageError:
         return []
     pairs = zip(config.masked, answers, strict=True)

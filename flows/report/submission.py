@@ -145,14 +145,14 @@ def glue_table(nodes: Sequence[ReportNode], least: int = 2) -> SummaryTable | No
     rows: list[Sequence[str]] = []
     for task in there:
         rows += _rows(task, tuned(nodes, task))
-        beside = [
+        mismatched = [
             node
             for node in nodes
             if node.stage == "evaluate"
             and node.manifest.summary.get("task") == task
             and node.manifest.summary.get("split") == MISMATCHED
         ]
-        rows += _rows(f"{task}, mismatched", beside)
+        rows += _rows(f"{task}, mismatched", mismatched)
     absent = [task for task in TASKS if task not in there]
     notes = [f"Not in this run: {', '.join(absent)}."] if absent else []
     return SummaryTable(
@@ -275,12 +275,14 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
     reasons = [f"{name}: {reason}." for name, reason in missing.items()]
     if files:
         storage.write_bytes(build.file(ZIP), archive.getvalue())
-    told = glue_table(nodes, least=1)
+    table = glue_table(nodes, least=1)
     dev_only = [
         f"{name}: {reason}." for name, reason in missing.items() if tuned(nodes, FILES[name].task)
     ]
-    tables = [] if told is None else [{**told.as_json(), "notes": [*told.notes, *dev_only, *notes]}]
-    text = "" if told is None else told.markdown()
+    tables = (
+        [] if table is None else [{**table.as_json(), "notes": [*table.notes, *dev_only, *notes]}]
+    )
+    text = "" if table is None else table.markdown()
     text += "\n".join(
         [
             "",

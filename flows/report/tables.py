@@ -66,9 +66,9 @@ def best_settings(nodes: Sequence[ReportNode]) -> list[SummaryTable]:
     A setting consists of all matrix values except seed and task.
     """
     return [
-        told
+        table
         for task, members in _by_task(nodes).items()
-        if (told := _ranked(task, members)) is not None
+        if (table := _ranked(task, members)) is not None
     ]
 
 
@@ -168,7 +168,7 @@ def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
     if not rows:
         return None
     return SummaryTable(
-        title="Several tasks at once beside each alone, dev",
+        title="Several tasks at once and each alone, dev",
         columns=("multitask", "task", "metric", "alone", "at once", "difference"),
         rows=rows,
         notes=("Mean ± the sample's standard deviation over seeds.",),

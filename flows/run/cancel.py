@@ -20,13 +20,13 @@ PATIENCE_SECONDS = 15.0  # after the grace period: for the run's process to writ
 
 
 def cancel(
-    runs: Path, name: str, told: Callable[[str], None] = lambda line: None
+    runs: Path, name: str, report: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
     """Cancel the run `name` and return its last record.
 
     Args:
         runs: the directory of all runs.
-        told: callback for progress messages.
+        report: callback for progress messages.
 
     Raises:
         DataError: the run does not exist, or its process cannot be killed.
@@ -45,14 +45,14 @@ def cancel(
         )
     grace = _grace(found)
     status_file.ask_to_cancel(found)
-    told(
+    report(
         f"process {found['pid']} is asked to end; its trainings have {grace:.0f} s to save a "
         f"checkpoint"
     )
     with suppress(ProcessLookupError):
         os.kill(found["pid"], signal.SIGTERM)
     if not _ended(directory, grace + PATIENCE_SECONDS):
-        told(
+        report(
             f"it did not end in {grace + PATIENCE_SECONDS:.0f} s and is killed, with all that it "
             f"has started"
         )
@@ -72,9 +72,9 @@ def _grace(found: Mapping[str, Any]) -> float:
     config = found["config"]
     sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
     given = [(section.get("run") or {}).get("grace_seconds") for section in sections]
-    told = [node.get("grace_seconds") for node in found.get("nodes", {}).values()]
+    reported = [node.get("grace_seconds") for node in found.get("nodes", {}).values()]
     usual = [] if given[0] is not None else [DEFAULT_GRACE_SECONDS]
-    return max(float(seconds) for seconds in (*usual, *given, *told) if seconds is not None)
+    return max(float(seconds) for seconds in (*usual, *given, *reported) if seconds is not None)
 
 
 def _ended(directory: Path, seconds: float) -> bool:

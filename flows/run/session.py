@@ -1,7 +1,6 @@
 """A run from its parameters to its results: plan, then each node with display, slots and records.
 
-The Prefect flows and the plain run share this module. They differ in the caller of `run_node` and
-in the order of the calls.
+The Prefect flows and the plain run share this module; only the caller of `run_node` differs.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ if TYPE_CHECKING:  # commands without MLflow start faster
 
 
 class RunParameters(BaseModel):
-    """What a run is asked to do; the form that the Prefect UI shows."""
+    """Parameters of a run; Prefect's UI shows them as a form."""
 
     model_config = ConfigDict(extra="forbid")
 
-    config: str = Field(default="demo", description="A preset's name, or the path of a YAML file")
+    config: str = Field(default="demo", description="Name of a preset, or path of a YAML file")
     overrides: dict[str, Any] = Field(
         default_factory=dict,
         description="Config values by dotted key, such as pretrain.steps: 200, or nested",
@@ -54,18 +53,17 @@ class RunParameters(BaseModel):
     start_from: list[str] = Field(
         default_factory=list,
         description=(
-            "Run these nodes and all that need them, whatever is there; patterns such as finetune@*"
+            "Rerun these nodes and all that depend on them, even if cached; also patterns such as"
+            " finetune@*"
         ),
     )
     only: list[str] = Field(
-        default_factory=list, description="Run these nodes alone; their inputs must be there"
+        default_factory=list, description="Run only these nodes; their inputs must be cached"
     )
     until: list[str] = Field(
-        default_factory=list, description="Run these nodes and what they need, and nothing else"
+        default_factory=list, description="Run only these nodes and those that they need"
     )
-    force: list[str] = Field(
-        default_factory=list, description="Run these nodes again, whatever is there"
-    )
+    force: list[str] = Field(default_factory=list, description="Rerun these nodes, even if cached")
 
     @field_validator("overrides", mode="before")
     @classmethod
@@ -112,8 +110,8 @@ class RunSession:
         self.parameters = parameters
         self.config = config or configs.load(parameters.config, parameters.overrides)
         self.command = self.config if isinstance(self.config, CommandConfig) else None
-        place = self.directory / node_reporter.DIRECTORY / f"{run_id}.json" if run_id else None
-        self.begun = begun_steps or node_reporter.StartedNodes(place)
+        path = self.directory / node_reporter.DIRECTORY / f"{run_id}.json" if run_id else None
+        self.begun = begun_steps or node_reporter.StartedNodes(path)
         self.steps = plan.plan(
             self.config,
             start=parameters.start_from,
@@ -131,10 +129,11 @@ class RunSession:
         self.record: status_file.RunStatusFile | None = None
         self.machine = slots.machine()
         self._lines = None if self.command else live_lines(self.screen)
+        self._is_verbose = terminal.is_verbose()
         self._stop = threading.Event()
-        self._held = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()  # lock and display, while the session is open
         self._run_id = run_id
-        self._tries: dict[str, retry_policy.RetryPolicy] = {}
+        self._retry_policies: dict[str, retry_policy.RetryPolicy] = {}
 
     @property
     def directory(self) -> Path:
@@ -151,6 +150,11 @@ class RunSession:
     def nothing_to_do(self) -> bool:
         return all(step.cached for step in self.steps)
 
+    def explain(self, text: str) -> None:
+        """Print the reason of a decision, with --verbose."""
+        if self._is_verbose:
+            self.screen.print(text, style="dim", markup=False, soft_wrap=True)
+
     def step(self, name: str) -> plan.PlannedNode:
         """Return the planned node of that name."""
         return next(step for step in self.steps if step.name == name)
@@ -160,42 +164,43 @@ class RunSession:
         return RunSession(self.parameters, self.screen, begun_steps=self.begun, config=self.config)
 
     def __enter__(self) -> RunSession:
-        with contextlib.ExitStack() as held:
-            self._lock(held)
+        with contextlib.ExitStack() as resources:
+            self._lock(resources)
             self.record = status_file.RunStatusFile(
                 self.directory,
                 self.config.name,
                 self.steps,
                 self.parameters.model_dump(mode="json"),
                 self.config.values,
-                {name: found.as_json() for name, found in self.estimates.items()},
+                {name: estimate.as_json() for name, estimate in self.estimates.items()},
             )
             self.records = self._open_logger()
             if self._lines is not None:
-                held.enter_context(self._lines)
-            self._held = held.pop_all()
+                resources.enter_context(self._lines)
+            self._resources = resources.pop_all()
         return self
 
-    def _lock(self, held: contextlib.ExitStack) -> None:
+    def _lock(self, resources: contextlib.ExitStack) -> None:
         """Lock the run's directory.
 
         Raises:
             UsageError: another process holds the lock.
         """
         try:
-            held.enter_context(locked(str(self.directory)))
+            resources.enter_context(locked(str(self.directory)))
         except UsageError as error:
             if self.command is None:
                 raise
-            by = holder(str(self.directory)) or "another process"
+            builder = holder(str(self.directory)) or "another process"
             raise UsageError(
-                f"{self.config.name} is being built by {by}; wait for it or stop it"
+                f"{self.config.name} is being built by {builder}; wait until it ends, or stop it"
+                f" with `cloze cancel {self.config.name}`"
             ) from error
 
     def _open_logger(self) -> MlflowRunLogger | None:
         """Open the MLflow spool; for a command only if the environment names a server."""
-        is_unknown = self.command and (self.command.is_transient or not os.environ.get(URI))
-        if self.nothing_to_do or is_unknown:
+        is_unlogged = self.command and (self.command.is_transient or not os.environ.get(URI))
+        if self.nothing_to_do or is_unlogged:
             return None
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
@@ -213,10 +218,10 @@ class RunSession:
     ) -> None:
         assert self.record is not None
         self.stop()
-        with self._held:
+        with self._resources:
             if self._lines is not None:
                 self._lines.stop()
-            self.record.end(*(self.ending or (_state(error), _sentence(error))))
+            self.record.end(*(self.ending or (_final_state(error), _message(error))))
             self._close_records(error)
 
     def _close_records(self, error: BaseException | None) -> None:
@@ -225,10 +230,9 @@ class RunSession:
             from cloze.flows.tracking.spool import FLUSH_SECONDS, STOP_SECONDS
 
             self.records.end(status_of(error))
-            for sentence in self.records.close(
-                STOP_SECONDS if error is not None and _is_stop(error) else FLUSH_SECONDS
-            ):
-                self.screen.print(f"[yellow]{escape(sentence)}[/]")
+            is_stop = error is not None and _is_stop(error)
+            for warning in self.records.close(STOP_SECONDS if is_stop else FLUSH_SECONDS):
+                self.screen.print(f"[yellow]{escape(warning)}[/]")
 
     def seconds_left(self, name: str) -> float | None:
         """Return the expected remaining seconds of a running node; None if unknown."""
@@ -267,35 +271,27 @@ class RunSession:
         """
         assert self.record is not None
         try:
-            result = self._made(step, attempt, also)
+            result = self._build(step, attempt, also)
         except BaseException as error:
             self.failures[step.name] = error
-            stopped = isinstance(error, (StoppedError, KeyboardInterrupt))
-            self.record.node(
-                step.name,
-                status_file.STOPPED if stopped else status_file.FAILED,
-                error=_sentence(error),
-            )
+            is_stop = isinstance(error, (StoppedError, KeyboardInterrupt))
+            state = status_file.STOPPED if is_stop else status_file.FAILED
+            self.record.node(step.name, state, error=_message(error))
             raise
         self.failures.pop(step.name, None)
         self.results[step.name] = result
-        headline = dict(result.manifest.summary.get("metrics") or {})
-        self.record.node(
-            step.name,
-            status_file.CACHED if result.cached else status_file.FINISHED,
-            metrics=headline,
-            error=None,
-        )
+        metrics = dict(result.manifest.summary.get("metrics") or {})
+        state = status_file.CACHED if result.cached else status_file.FINISHED
+        self.record.node(step.name, state, metrics=metrics, error=None)
         if not result.cached or len(self.steps) <= MOST_LINES:
-            shown = (
-                ""
-                if self.command is None or self.command.is_transient
-                else f"  [dim]{escape(result.artifact)}[/]"
-            )
-            self.screen.print(terminal.done_line(result, step.name) + shown)
+            shows_path = self._is_verbose
+            if self.command is not None:
+                shows_path = not self.command.is_transient
+            path = f"  [dim]{escape(result.artifact)}[/]" if shows_path else ""
+            self.screen.print(terminal.done_line(result, step.name) + path)
         return result
 
-    def _made(self, step: plan.PlannedNode, attempt: int, also: Reporter) -> BuildResult:
+    def _build(self, step: plan.PlannedNode, attempt: int, also: Reporter) -> BuildResult:
         assert self.record is not None
         if step.cached:
             result = plan.build_node(step)
@@ -303,13 +299,13 @@ class RunSession:
                 self.records.finished(step, result)
             return result
         execution = self.retry_policy(step).execution
-        wanted = resource_request(stages.stage(step.node.stage), execution, self.machine)
+        request = resource_request(stages.stage(step.node.stage), execution, self.machine)
         if self.command:  # a typed command starts now: cores are shared, GPUs are not
             foreign = host_setup.foreign_rank()  # torchrun assigns the GPUs itself
-            wanted = slots.ResourceRequest() if foreign else dataclasses.replace(wanted, cpus=0)
+            request = slots.ResourceRequest() if foreign else dataclasses.replace(request, cpus=0)
         self.record.node(step.name, status_file.WAITING, attempt=attempt)
         with slots.acquire(
-            wanted,
+            request,
             self.machine,
             self.config.name,
             step.name,
@@ -317,31 +313,35 @@ class RunSession:
             lambda: self._show_queued(step, also),
         ) as gpu_ids:
             self.record.node(step.name, status_file.RUNNING, why=step.reason)
-            given: dict[str, Any] = {"gpu_ids": gpu_ids} if gpu_ids else {}
+            gpus = f"GPU {', '.join(gpu_ids)}" if gpu_ids else "no GPU"
+            self.explain(f"{step.name}: {step.reason}; {request.cpus} cores, {gpus} reserved")
+            granted: dict[str, Any] = {"gpu_ids": gpu_ids} if gpu_ids else {}
             if execution.cpus and not execution.threads:
-                given["threads"] = max(1, execution.cpus // execution.processes)
-            execution = execution.model_copy(update=given)
+                granted["threads"] = max(1, execution.cpus // execution.processes)
+            execution = execution.model_copy(update=granted)
             with StageDisplay(step.name, self.screen, self._lines) as display:
-                shown = NodeReporter(self.record, step, (display, also), self.begun, self._stop)
+                reporter = NodeReporter(self.record, step, (display, also), self.begun, self._stop)
                 if self.records is None:
-                    return plan.build_node(step, execution, shown)
-                with self.records.node(step, shown) as told:
-                    result = plan.build_node(step, execution, told)
-                    self.records.finished(step, result, told)
+                    return plan.build_node(step, execution, reporter)
+                with self.records.node(step, reporter) as logging_reporter:
+                    result = plan.build_node(step, execution, logging_reporter)
+                    self.records.finished(step, result, logging_reporter)
         return result
 
     def _show_queued(self, step: plan.PlannedNode, also: Reporter) -> None:
         """Show that a node waits for slots, and which processes hold them."""
         assert self.record is not None
         kinds = (slots.GPU,) if self.command else (slots.GPU, slots.CPU)
-        sentence = f"waits for a slot: {slots.describe_holders(*kinds)}"
-        self.record.node(step.name, status_file.QUEUED, why=sentence)
-        also.progress(0, None, "", {"note": sentence})
-        self.screen.print(f"{time.strftime('%H:%M:%S')} {step.name} {escape(sentence)}")
+        reason = f"waits for a slot: {slots.describe_holders(*kinds)}"
+        self.record.node(step.name, status_file.QUEUED, why=reason)
+        also.progress(0, None, "", {"note": reason})
+        self.screen.print(f"{time.strftime('%H:%M:%S')} {step.name} {escape(reason)}")
 
     def retry_policy(self, step: plan.PlannedNode) -> retry_policy.RetryPolicy:
         """Return the retry policy of a node, which remembers the failed attempts."""
-        return self._tries.setdefault(step.name, retry_policy.RetryPolicy(step.node.execution))
+        return self._retry_policies.setdefault(
+            step.name, retry_policy.RetryPolicy(step.node.execution)
+        )
 
     def should_retry(self, step: plan.PlannedNode, error: BaseException) -> bool:
         """Check whether a retry of the node may succeed. Call once per failure."""
@@ -362,15 +362,15 @@ class RunSession:
                     raise
                 seconds = retry_policy.backoff_seconds(attempt, execution.retry_seconds)
                 self.screen.print(
-                    f"[yellow]{step.name} failed[/] ({escape(str(_sentence(error)))}); try "
-                    f"{attempt + 1} in {seconds:.0f} s"
+                    f"[yellow]{step.name} failed[/] ({escape(str(_message(error)))}); attempt"
+                    f" {attempt + 1} in {seconds:.0f} s"
                 )
                 attempt += 1
                 if self._stop.wait(seconds):
                     raise
 
 
-def _state(error: BaseException | None) -> str:
+def _final_state(error: BaseException | None) -> str:
     if error is None:
         return status_file.FINISHED
     return status_file.CANCELLED if _is_stop(error) else status_file.FAILED
@@ -380,12 +380,12 @@ def _is_stop(error: BaseException) -> bool:
     return isinstance(error, StoppedError) or not isinstance(error, Exception)
 
 
-def _sentence(error: BaseException | None) -> str | None:
+def _message(error: BaseException | None) -> str | None:
     if error is None:
         return None
     if isinstance(error, KeyboardInterrupt):
-        return "stopped before it had anything to save; run again"
-    return schedule.sentence(error)
+        return "stopped before the first checkpoint; run again"
+    return schedule.describe_error(error)
 
 
 def run_plain(session: RunSession) -> Mapping[str, BuildResult]:

@@ -148,14 +148,14 @@ class RunStatusFile:
         part = step if isinstance(step, str) else None  # the parts of a stage count separately
         if node.get("part") != part or "begun" not in node:
             node |= {"part": part, "begun": [time.time(), done]}
-        told = {
+        shown = {
             key: value for key, value in figures.items() if isinstance(value, (int, float, str))
         }
         node |= {
             "done": done,
             "total": total,
             "unit": unit,
-            "figures": {**node.get("figures", {}), **told},
+            "figures": {**node.get("figures", {}), **shown},
         }
         node["seconds_left"] = _left(node["begun"], done, total)
         if time.monotonic() - self._written > SECONDS:

@@ -151,12 +151,8 @@ class SystemMetricsSampler:
         directory: str,
         seconds: float = SECONDS,
     ) -> None:
-        self._ids, self._report, self._directory, self._seconds = (
-            dict(ids),
-            report,
-            directory,
-            seconds,
-        )
+        self._ids, self._report = dict(ids), report
+        self._directory, self._seconds = directory, seconds
         self._before: dict[int, psutil.Process] = {}  # psutil computes CPU shares between two calls
         self._ended = threading.Event()
         self._gpus = _gpus()
@@ -177,7 +173,7 @@ class SystemMetricsSampler:
                 wait = self._seconds
         except Exception as error:  # metrics must not stop the run
             log.warning(
-                "the machine's load is not recorded any more: %s: %s", type(error).__name__, error
+                "system metrics are no longer recorded: %s: %s", type(error).__name__, error
             )
 
     def sample(self) -> dict[str, float]:

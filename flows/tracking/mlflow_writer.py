@@ -40,13 +40,8 @@ class MlflowWriter:
             directory: directory of the spools.
             model: registered name for pretrained checkpoints.
         """
-        self.client, self.uri, self.experiment, self.directory, self.model = (
-            client,
-            uri,
-            experiment,
-            directory,
-            model,
-        )
+        self.client, self.uri, self.experiment = client, uri, experiment
+        self.directory, self.model = directory, model
 
     def send(self, record: Mapping[str, Any]) -> None:
         """Send one record.

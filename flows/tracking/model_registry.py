@@ -118,24 +118,12 @@ class Registry:
             with self._asking():
                 self._client.set_registered_model_alias(self.name, CHAMPION, str(version))
 
-    def _all(self) -> list[ModelVersion]:
-        found, token = [], None
-        while True:
-            page = self._client.search_model_versions(f"name='{self.name}'", page_token=token)
-            found += page
-            token = page.token
-            if not token:
-                return sorted(found, key=lambda each: int(each.version))
-
     def _find(self, fingerprint: str) -> ModelVersion | None:
-        return next(
-            (
-                each
-                for each in reversed(self._all())
-                if each.tags.get(models.FINGERPRINT) == fingerprint
-            ),
-            None,
-        )
+        """Return the newest version with that fingerprint."""
+        query = f"name = '{self.name}' and tag.`{models.FINGERPRINT}` = '{fingerprint}'"
+        order = ["version_number DESC"]
+        versions = self._client.search_model_versions(query, max_results=1, order_by=order)
+        return versions[0] if versions else None
 
     def _run(self, experiment: str, build: str | None) -> str | None:
         """Return the id of a build's MLflow run."""
@@ -180,9 +168,10 @@ class Registry:
             sentence = (str(error).strip().splitlines() or ["no reason given"])[0]
             if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
                 raise UsageError(
-                    f"MLflow refused a call for model {self.name} ({sentence}); mend it"
+                    f"MLflow rejected a request for the registered model {self.name}: {sentence}; "
+                    f"check the model's name and version in MLflow"
                 ) from error
             raise ClozeError(
                 f"MLflow at {redact(self.uri)} did not answer for model {self.name} ({sentence}); "
-                f"see that it runs"
+                f"check that the server runs"
             ) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
@@ -21,7 +21,10 @@ from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.tracking import metadata
 from cloze.flows.tracking.metadata import SystemMetricsSampler
 from cloze.flows.tracking.models import RUN_NAME, Checkpoint
-from cloze.flows.tracking.spool import Point, Spool, flatten
+from cloze.flows.tracking.spool import Point, flatten
+
+if TYPE_CHECKING:
+    from cloze.flows.tracking.run_logger import MlflowRunLogger
 
 DATA_STAGES = ("corpus", "dataset")  # datasets in MLflow
 FILES = (
@@ -49,35 +52,15 @@ BEST = "best"  # prefix of a summary's best evaluation during training
 CHECKPOINT = "checkpoint"  # key of a summary: path of the artifact's checkpoint
 
 
-class ParentRun(Protocol):
-    """Interface of the run that a node reports to, see `run_logger.MlflowRunLogger`."""
-
-    name: str
-    spool: Spool
-
-    def start_node_run(self, step: PlannedNode, build_id: str, tags: Mapping[str, str]) -> str:
-        """Start the node's run and its parents."""
-        ...
-
-    def end_node_run(self, step: PlannedNode, status: str) -> None:
-        """Record that the node's run has ended."""
-        ...
-
-
 class MlflowNodeReporter(Reporter):
     """Spools a node's reports and passes progress on to a display; a context manager."""
 
-    def __init__(self, records: ParentRun, step: PlannedNode, display: Reporter) -> None:
-        self._records, self._planned, self._display, self._spool = (
-            records,
-            step,
-            display,
-            records.spool,
-        )
+    def __init__(self, records: MlflowRunLogger, step: PlannedNode, display: Reporter) -> None:
+        self._records, self._planned, self._display = records, step, display
+        self._spool = records.spool
         self.run: str | None = None  # Cloze's id
-        self._dataset: tuple[str, str] | None = (
-            None  # MLflow's name and digest of the training data
-        )
+        # MLflow's name and digest of the training data
+        self._dataset: tuple[str, str] | None = None
         self._last: list[Point] = []  # the newest log entry
         self._lines: set[str] = set()  # names in log entries, whose last value is in the summary
         self._sampler: SystemMetricsSampler | None = None

@@ -39,26 +39,25 @@ STATUSES = ("FINISHED", "KILLED", "FAILED")  # the worst one last
 
 def closed(spool: Spool, seconds: float = FLUSH_SECONDS) -> list[str]:
     """Close the spool, waiting up to `seconds` for the sender; return warnings."""
-    told = []
+    warnings = []
     if not spool.close(seconds) and importlib.util.find_spec("mlflow") is None:
-        told.append(
+        warnings.append(
             f"MLflow is not installed here: the records of this run wait in {spool.path}, and the "
             f"next run with 'cloze-pretraining-base[flows]' sends them"
         )
     elif spool.path.exists():
-        told.append(
+        warnings.append(
             f"MLflow at {redact(spool.uri)} has not taken all records of this run yet; the rest is "
-            f"kept in {spool.path} "
-            "and sent with the next run at the latest"
+            f"kept in {spool.path} and sent with the next run at the latest"
         )
     refused = spool.refused()
     if refused:
         reason = next(iter(refused))
-        told.append(
-            f"MLflow refused {refused.total()} records (the first: {reason}); they are set aside, "
-            f"`cloze doctor` lists them"
+        warnings.append(
+            f"MLflow rejected {refused.total()} records (the first: {reason}); `cloze doctor` "
+            f"lists them"
         )
-    return told
+    return warnings
 
 
 class MlflowRunLogger:
@@ -120,7 +119,7 @@ class MlflowRunLogger:
                 self._headline(step, result)
         except Exception as error:  # records must not stop the run
             log.warning(
-                "recording %s failed, the run goes on: %s: %s",
+                "recording %s in MLflow failed, the run continues: %s: %s",
                 step.name,
                 type(error).__name__,
                 error,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloze.core.artifacts import lock
-from cloze.core.errors import UsageError
+from cloze.core.errors import UsageError, require_packages
 from cloze.flows.graph import plan
 from cloze.flows.ui import processes, state
 from cloze.flows.ui.services import choose_port, grace_seconds, mlflow_elsewhere, services
@@ -40,6 +40,7 @@ def serve(asked: Mapping[str, int | None], as_json: bool) -> None:
     Raises:
         UsageError: a requested port is taken, or the servers run on another one.
     """
+    require_packages("prefect", "mlflow")
     runs, screen = runs_of_home(), terminal.console()
     if not state.is_running(runs):
         try:
@@ -121,8 +122,8 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
     screen.print(f"{len(now['deployments'])} deployments: {', '.join(now['deployments'])}")
     screen.print(f"In other terminals: export PREFECT_API_URL={now['api']}", soft_wrap=True)
     if as_json:
-        told = {name: now[name] for name in (*TITLES, "api", "deployments", "pid", "services")}
-        sys.stdout.write(json.dumps(told) + "\n")
+        keys = (*TITLES, "api", "deployments", "pid", "services")
+        sys.stdout.write(json.dumps({key: now[key] for key in keys}) + "\n")
         sys.stdout.flush()
 
 

@@ -250,7 +250,7 @@ def _step(view: Facts) -> RenderableType:
     before, after = view["paragraphs"]
     lines: list[RenderableType] = []
     if view["reason"] is not None:
-        told = f"{view['name']}  [red]dropped: {view['reason']}[/]"
+        heading = f"{view['name']}  [red]dropped: {view['reason']}[/]"
         if view["detail"]:
             lines.append(Text(_short(view["detail"]), style="yellow"))
         lines.append(
@@ -278,7 +278,7 @@ def _step(view: Facts) -> RenderableType:
         ]
         less = view["characters"][0] - view["characters"][1]
         size = f"  [dim]{before:,} → {after:,} paragraphs, {-less:+,} characters[/]"
-        told = f"{view['name']}  {', '.join(counts) or 'lines taken out'}{size}"
+        heading = f"{view['name']}  {', '.join(counts) or 'lines taken out'}{size}"
     for reason, text in view["removed"][:MOST]:
         lines.append(
             Text.assemble(
@@ -292,7 +292,7 @@ def _step(view: Facts) -> RenderableType:
     lines += [_change(change) for change in shown[:MOST]]
     lines += _rest(len(shown), "more changes")
     return Group(
-        Rule(f"[bold]{told}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2))
+        Rule(f"[bold]{heading}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2))
     )
 
 
@@ -338,9 +338,9 @@ def _sentences(found: Facts) -> RenderableType:
     lines += _rest(
         len(found["dropped_sentences"]), "more sentences that something was taken out of"
     )
-    told = f"sentences  {len(found['sentences']):,}"
+    heading = f"sentences  {len(found['sentences']):,}"
     return Group(
-        Rule(f"[bold]{told}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2))
+        Rule(f"[bold]{heading}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2))
     )
 
 
@@ -371,21 +371,21 @@ def _duplicates(found: Facts) -> RenderableType:
 
 
 def _duplicate(other: Facts) -> list[Any]:
-    told = (
+    facts = (
         f"  {other['reason'].replace('_', ' ')}, similarity {other['similarity']:.2f}, "
         f"{other['characters']:,} characters"
     )
-    return [(other["title"] or other["id"], "bold"), ("  " + other["id"], "dim"), told]
+    return [(other["title"] or other["id"], "bold"), ("  " + other["id"], "dim"), facts]
 
 
 def _end(found: Facts) -> RenderableType:
     if found["outcome"] == "kept":
         words = sum(map(count_words, found["sentences"]))
-        told = (
+        verdict = (
             f"kept  {_count(len(found['sentences']), 'sentence')}, {words:,} words, in the split "
             f"{found['split']}"
         )
-        return Panel(Text(told, style="bold green"), border_style="green", expand=False)
+        return Panel(Text(verdict, style="bold green"), border_style="green", expand=False)
     return Panel(
         Text(f"dropped  {found['outcome']}", style="bold red"), border_style="red", expand=False
     )

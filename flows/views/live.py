@@ -75,12 +75,12 @@ def _objectives(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _parts(values: Mapping[str, Any]) -> Iterator[str]:
-    for name, shown, told in SHOWN:
+    for name, shown, format_value in SHOWN:
         value = values.get(name)
         if isinstance(value, str):
             yield value
         elif isinstance(value, (int, float)):
-            yield f"{shown} {told(value)}"
+            yield f"{shown} {format_value(value)}"
 
 
 # Live lines with bar, total, rate and time left.
@@ -126,12 +126,12 @@ class _Left(ProgressColumn):
         if task.total is None or left is None:
             return Text("")
         hours, rest = divmod(int(left), 3600)
-        told = (
+        text = (
             f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
             if hours
             else f"{rest // 60}:{rest % 60:02d}"
         )
-        return Text(f"{told} left", style="progress.remaining")
+        return Text(f"{text} left", style="progress.remaining")
 
 
 class _Elapsed(ProgressColumn):
@@ -242,11 +242,11 @@ class StageDisplay(Reporter):
     def _notes(self, figures: Mapping[str, Any]) -> None:
         """Print notes on lines of their own; a repeated note is printed once."""
         chosen = ", ".join(f"{name} {figures[name]}" for name in CHOSEN if name in figures)
-        for told in (chosen if "precision" in figures else "", str(figures.get("note", ""))):
-            if told and told != self._noted:
-                self._noted = told
+        for note in (chosen if "precision" in figures else "", str(figures.get("note", ""))):
+            if note and note != self._noted:
+                self._noted = note
                 self.screen.print(
-                    f"{'' if self._own else f'{self.name}: '}{told}",
+                    f"{'' if self._own else f'{self.name}: '}{note}",
                     style="dim",
                     markup=False,
                     highlight=False,

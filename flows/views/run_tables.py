@@ -149,18 +149,18 @@ def _ancestors(lines: Sequence[Row]) -> dict[str, set[str]]:
 def _what(row: Row, others: Sequence[str]) -> str:
     todo = [step for step in row.steps if not step.cached]
     if len(row.steps) == 1:
-        told = f"[yellow]run:[/] {escape(todo[0].reason)}" if todo else "[dim]cached[/]"
+        text = f"[yellow]run:[/] {escape(todo[0].reason)}" if todo else "[dim]cached[/]"
     else:
         cached, count = len(row.steps) - len(todo), f"{len(row.steps)} instances"
-        told = f"{count} [dim]cached[/]"
+        text = f"{count} [dim]cached[/]"
         if todo and cached:
-            told = f"{count}: {cached} cached, {len(todo)} [yellow]run:[/] {_reasons(todo)}"
+            text = f"{count}: {cached} cached, {len(todo)} [yellow]run:[/] {_reasons(todo)}"
         elif todo:
-            told = f"{count} [yellow]run:[/] {_reasons(todo)}"
+            text = f"{count} [yellow]run:[/] {_reasons(todo)}"
     if others:
         names = ", ".join(others)
-        told += f" [dim]← {escape(names if len(names) <= MOST_NAMED else f'{len(others)} more')}[/]"
-    return told
+        text += f" [dim]← {escape(names if len(names) <= MOST_NAMED else f'{len(others)} more')}[/]"
+    return text
 
 
 def _reasons(todo: Iterable[PlannedNode]) -> str:
@@ -247,12 +247,12 @@ def show(
     bases = {
         basis: sum(one.basis == basis for one in found) for basis in ("measured", "scaled", "rough")
     }
-    told = {
+    meanings = {
         "measured": "as measured here",
         "scaled": "scaled from measured runs",
         "rough": f"rough ({ROUGH}): nothing like it was measured yet",
     }
-    parts = [f"{count} {told[basis]}" for basis, count in bases.items() if count]
+    parts = [f"{count} {meanings[basis]}" for basis, count in bases.items() if count]
     out.print(
         f"[dim]Times: {', '.join([*parts, *([f'{unknown} not known'] if unknown else [])])}.[/]"
     )
@@ -269,12 +269,12 @@ def estimate_error_lines(last: Mapping[str, Any] | None, when: str = "Last time"
         f"{when}: {format_duration(last['expected'])} expected, {format_duration(last['took'])} "
         f"taken: {abs(last['off']):.0%} {side}."
     )
-    for name, told in (("memory", "of memory"), ("gpu_memory", "of a GPU's memory")):
+    for name, what in (("memory", "of memory"), ("gpu_memory", "of a GPU's memory")):
         found = last.get(name)
         if found:
             side = "more" if found["off"] >= 0 else "less"
             yield (
-                f"{found['node']}: {format_bytes(found['expected'])} {told} expected, "
+                f"{found['node']}: {format_bytes(found['expected'])} {what} expected, "
                 f"{format_bytes(found['took'])} taken:"
                 f" {abs(found['off']):.0%} {side}."
             )
@@ -360,9 +360,9 @@ def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
         ("node", "state", "took", "left", "what"), right=("took", "left"), title=place, whole=True
     )
     nodes = found["nodes"]
-    telling = [name for name, node in nodes.items() if node["state"] in TELLING]
+    detailed = [name for name, node in nodes.items() if node["state"] in TELLING]
     for line, names in group_instances(
-        nodes, {name: node.get("section", name) for name, node in nodes.items()}, telling
+        nodes, {name: node.get("section", name) for name, node in nodes.items()}, detailed
     ).items():
         if len(names) > 1:
             table.add_row(line, *_of_several([nodes[name] for name in names]))
@@ -373,8 +373,8 @@ def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
         left = format_duration(node["seconds_left"]) if node.get("seconds_left") is not None else ""
         table.add_row(name, state(node["state"]), took, left, ellipsized(_node_summary(node)))
     out.print(table)
-    for told in estimate_error_lines(estimate_error(found), "Estimates"):
-        out.print(f"[dim]{escape(told)}[/]")
+    for line in estimate_error_lines(estimate_error(found), "Estimates"):
+        out.print(f"[dim]{escape(line)}[/]")
     for name, node in found["nodes"].items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):
             out.print(f"[red]{escape(name)}:[/] {escape(node['error'])}")
@@ -394,12 +394,12 @@ def _of_several(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, Text
         for node in nodes
         if node.get("started")
     )
-    told = ", ".join(f"{count} {name}" for name, count in states.most_common())
+    counts = ", ".join(f"{count} {name}" for name, count in states.most_common())
     return (
         state(states.most_common()[0][0]) if len(states) == 1 else "",
         format_duration(took) if took else "",
         "",
-        ellipsized(told),
+        ellipsized(counts),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -46,7 +47,19 @@ def group_instances(
 
 
 def console() -> Console:
-    return Console(stderr=True, highlight=False)
+    """Return the console of progress and notes: standard error, silent with --quiet."""
+    return Console(stderr=True, highlight=False, quiet=_has_flag("quiet"))
+
+
+def is_verbose() -> bool:
+    """Report whether this is a `cloze` command with --verbose."""
+    return _has_flag("verbose")
+
+
+def _has_flag(name: str) -> bool:
+    """Report whether the running command has this global option."""
+    context = click.get_current_context(silent=True)
+    return bool(context and context.find_root().params.get(name))
 
 
 def done_line(result: BuildResult, name: str | None = None) -> str:
@@ -91,14 +104,14 @@ def ellipsized(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def summary_table(told: Mapping[str, Any]) -> Table:
+def summary_table(content: Mapping[str, Any]) -> Table:
     """Return the table in an artifact's summary: `title`, `columns`, `rows` of text.
 
     All columns but the first contain numbers.
     """
-    columns = [str(name) for name in told["columns"]]
-    table = table_of(columns, right=columns[1:], title=str(told["title"]))
-    for row in told["rows"]:
+    columns = [str(name) for name in content["columns"]]
+    table = table_of(columns, right=columns[1:], title=str(content["title"]))
+    for row in content["rows"]:
         table.add_row(*(escape(str(value)) for value in row))
     return table
 
@@ -127,8 +140,8 @@ def result_table(
             if cached == len(found)
             else f"{format_duration(seconds)}{more}"
         )
-        told = headline(found[0].manifest) if len(found) == 1 else _mean(found)
-        table.add_row(escape(line), spent, f"{rows:,}" if rows else "", escape(told))
+        text = headline(found[0].manifest) if len(found) == 1 else _mean(found)
+        table.add_row(escape(line), spent, f"{rows:,}" if rows else "", escape(text))
     return table
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Flink cluster on one machine, from PyPI's packages: one job manager, task managers, and a pool of Python workers beside
+# A Flink cluster on one machine, from PyPI's packages: one job manager, task managers, and a pool of Python workers next to
 # each task manager. For tests, and for people without containers.
 #
 #     infra/flink/cluster.sh start|stop|status DIR
@@ -16,7 +16,7 @@
 #   FLINK_DOWNLOADS=          a directory that holds PyPI's two packages already; else pip fetches them (230 MB)
 #
 # All task managers are on this machine, so `localhost:50000` would be one pool for all of them. Each therefore has a hosts
-# file of its own, in which the name `worker-pool` is the pool beside it: 127.0.0.1, 127.0.0.2, …
+# file of its own, in which the name `worker-pool` is the pool next to it: 127.0.0.1, 127.0.0.2, …
 set -euo pipefail
 
 VERSION=1.19.3

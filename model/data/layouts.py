@@ -210,8 +210,16 @@ def packed(sequences: Sequences) -> PackedLayout:
         ranges(np.zeros_like(lengths), lengths),
         offsets_of(lengths).astype(np.int32),
     )
-    tensors = _tensor(place), _tensor(slots), _tensor(padding), _tensor(positions), _tensor(bounds)
-    return PackedLayout(sequences.shape, *tensors, longest=int(lengths.max()), causal=before)
+    return PackedLayout(
+        sequences.shape,
+        places=_tensor(place),
+        slots=_tensor(slots),
+        padding=_tensor(padding),
+        positions=_tensor(positions),
+        bounds=_tensor(bounds),
+        longest=int(lengths.max()),
+        causal=before,
+    )
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:

@@ -227,14 +227,14 @@ def check_compatible(infos: Mapping[str, DatasetInfo]) -> None:
         for field, (what, remedy) in SAME.items():
             ours, theirs = getattr(known, field), getattr(info, field)
             if ours != theirs:
-                told = (
+                values = (
                     f" ({_short(ours)} and {_short(theirs)})"
                     if field not in ("special", "masks")
                     else ""
                 )
                 raise UsageError(
-                    f"datasets {first} and {name} differ in their {what}{told} and cannot be mixed;"
-                    f" {remedy}"
+                    f"datasets {first} and {name} differ in their {what}{values} and cannot "
+                    f"be mixed; {remedy}"
                 )
 
 

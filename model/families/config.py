@@ -1,8 +1,8 @@
 """Model configs: the shape of an encoder, stored in each checkpoint's `config.json`.
 
 No torch, so that the command line validates configs quickly. Field names are those of Hugging
-Face's `BertConfig` where it has them. Each family has a subclass in its folder;
-`cloze.model.families.table.parse_model` selects it by the field `family`.
+Face's `BertConfig` where it has them. Each family has a subclass in its module;
+`cloze.model.families.registry.parse_model` selects it by the field `family`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ class ModelConfig(BaseModel):
     """Masked language models of the class can also run with causal attention."""
 
     learns_from_teacher: ClassVar[bool] = False
-    """Models of the class can learn from a teacher; `model.py` then has `first_weights`."""
+    """Models of the class can learn from a teacher; the family then has `first_weights`."""
+
+    scaled_projections: ClassVar[tuple[str, ...]] = ()
+    """Ends of the names of matrices whose initial weights are divided by the square root of twice
+    the number of layers."""
 
     default_vocab_size: ClassVar[int] = 30_522
     """Vocabulary size of the paper, for cost estimates before a vocabulary exists."""

@@ -1,121 +1,25 @@
-"""Models of any family: the pretraining model, construction, and loading of weights.
+"""Models of any family: construction, and loading of weights.
 
-Shapes: B batch, L length, D model, V vocabulary, M masked positions.
+`encoder`, `layer` and `masked_lm` build the parts that most families share.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.table import family_attribute
-from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.embeddings import merged
-from cloze.model.layers.encoder import Encoder
-from cloze.model.layers.heads import initialize
-
-
-class PretrainingModel(nn.Module):
-    """Encoder with pretraining heads.
-
-    Attributes:
-        predicts_all_positions: compute and return the last layer's states at every position. If
-            False, most of the last layer is computed only where heads read it (one position in
-            six). That saves a tenth of a BERT-mini's arithmetic, a twentieth of BERT-base's.
-
-    Args:
-        encoder: maps token ids to hidden states.
-        masked_lm: maps (states [M, D], word embeddings [V, E]) to logits [M, V].
-        pooler: maps hidden states to one vector per sequence; None if pretraining needs none.
-        pair: classifies sentence pairs from the pooler's output; None without a pair task.
-    """
-
-    predicts_all_positions: bool = True
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        masked_lm: nn.Module,
-        *,
-        pooler: nn.Module | None = None,
-        pair: nn.Linear | None = None,
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.pooler = pooler
-        self.masked_lm = masked_lm
-        self.pair = pair
-
-    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the heads' logits, and hidden states.
-
-        Args:
-            batch: input_ids and token_type_ids, int64 [B, L]; attention_mask, bool [B, L];
-                masked_positions, int64 [M], indices into the flattened B * L; optional layout, as
-                for `Encoder.forward`; optional masked_places, int64 [M], positions that predict the
-                masked tokens; optional causal_positions, int64 [C], positions that predict next
-                tokens. Labels are not used.
-
-        Returns:
-            mlm_logits: [M, V], at masked positions only, which saves a fifth of BERT-base's
-                arithmetic.
-            pair_logits: [B, 2], with a pair head.
-            clm_logits: [C, V], of the masked LM head, with causal_positions.
-            hidden: [B, L, D], if `predicts_all_positions`.
-        """
-        places = self.head_positions(batch)
-        if self.predicts_all_positions:
-            hidden = self.encode(batch)
-            states = [gather_positions(hidden, chosen) for chosen in places.values()]
-        else:
-            read = self.encode(batch, torch.cat(list(places.values())))
-            states = list(torch.split(read, [len(chosen) for chosen in places.values()]))
-        outputs = self.logits(dict(zip(places, states, strict=True)), batch)
-        return {**outputs, "hidden": hidden} if self.predicts_all_positions else outputs
-
-    def head_positions(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the positions that the heads read, by name: int64, in the flattened B * L."""
-        found = {"masked": batch.get("masked_places", batch["masked_positions"])}
-        if "causal_positions" in batch:
-            found["causal"] = batch["causal_positions"]
-        if self.pair is not None:
-            rows, length = batch["input_ids"].shape
-            found["first"] = torch.arange(
-                0, rows * length, length, device=batch["input_ids"].device
-            )
-        return found
-
-    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the heads' logits from `states`, float [P, D] by the names of `head_positions`."""
-        words = self.encoder.embeddings.word.weight
-        outputs = {"mlm_logits": self.masked_lm(states["masked"], words)}
-        if "causal" in states:
-            outputs["clm_logits"] = self.masked_lm(states["causal"], words)
-        if self.pair is not None and self.pooler is not None:
-            outputs["pair_logits"] = self.pair(self.pooler(states["first"][:, None]))
-        return outputs
-
-    def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
-        """Return hidden states, float [B, L, D], or [P, D] at the wanted flat positions."""
-        return encoded(self.encoder, batch["input_ids"], batch, wanted)
-
-
-def encoded(
-    encoder: nn.Module, ids: Tensor, batch: Mapping[str, Any], wanted: Tensor | None = None
-) -> Tensor:
-    """Run an encoder on a batch with these ids: float [B, L, D], or [P, D] at `wanted`."""
-    hidden: Tensor = encoder(
-        ids, batch.get("attention_mask"), batch["token_type_ids"], batch.get("layout"), wanted
-    )
-    return hidden
-
-
-# Construction and loading.
+from cloze.model.families.pretraining import PretrainingModel
+from cloze.model.families.registry import family_module
+from cloze.model.layers.attention import SelfAttention
+from cloze.model.layers.embeddings import Embeddings, merged
+from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
+from cloze.model.layers.heads import MaskedLMHead, Pooler, initialize
 
 
 class Transform(Protocol):
@@ -146,9 +50,15 @@ def new_model(config: ModelConfig) -> PretrainingModel:
     """
     if config.vocab_size == 0:
         raise UsageError(
-            "vocab_size (0) is still open; set it, or take it from a dataset with for_dataset"
+            "vocab_size (0) is not set; set it, or take it from a dataset with for_dataset"
         )
-    model: PretrainingModel = family_attribute(config.family, "model:new_model")(config)
+    model: PretrainingModel = family_module(config.family).build_model(config)
+    initialize(model, config.initializer_range)
+    if config.scaled_projections:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith(config.scaled_projections):
+                    parameter.div_(math.sqrt(2 * config.num_hidden_layers))
     return model
 
 
@@ -172,7 +82,7 @@ def new_backbone(config: ModelConfig) -> Backbone:
     model = new_model(config.backbone)
     pooler = model.pooler
     if pooler is None:
-        pooler = family_attribute(config.family, "model:new_pooler")(config)
+        pooler = _build_pooler(config)
         initialize(pooler, config.initializer_range)
     return Backbone(encoder=model.encoder, pooler=pooler)
 
@@ -190,12 +100,11 @@ def load_backbone(config: ModelConfig, state: Mapping[str, Tensor]) -> Backbone:
     for prefix, module in (("encoder.", backbone.encoder), ("pooler.", backbone.pooler)):
         if prefix == "pooler." and not pooled:
             continue
-        given = {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
-        _check(
-            config, {prefix + name: tensor for name, tensor in module.state_dict().items()}, given
-        )
+        weights = {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
+        model = {prefix + name: tensor for name, tensor in module.state_dict().items()}
+        _check(config, model, weights)
         module.load_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in given.items()}, assign=True
+            {name.removeprefix(prefix): tensor for name, tensor in weights.items()}, assign=True
         )
         module.eval()
     return backbone
@@ -204,8 +113,12 @@ def load_backbone(config: ModelConfig, state: Mapping[str, Tensor]) -> Backbone:
 def meta_pooler(config: ModelConfig) -> nn.Module:
     """Build the fine-tuning pooler on the meta device."""
     with torch.device("meta"):
-        pooler: nn.Module = family_attribute(config.family, "model:new_pooler")(config)
-    return pooler
+        return _build_pooler(config)
+
+
+def _build_pooler(config: ModelConfig) -> nn.Module:
+    build = getattr(family_module(config.family), "build_pooler", None)
+    return Pooler(config.hidden_size) if build is None else build(config)
 
 
 def is_backbone(name: str) -> bool:
@@ -217,10 +130,10 @@ def first_weights(
     student: ModelConfig, teacher: ModelConfig, state: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return a student's initial weights, taken from the teacher's `state`."""
-    taken: dict[str, Tensor] = family_attribute(student.family, "model:first_weights")(
+    weights: dict[str, Tensor] = family_module(student.family).first_weights(
         student, teacher, merged(state)
     )
-    return taken
+    return weights
 
 
 def vocab_parameters(config: ModelConfig) -> tuple[str, ...]:
@@ -233,20 +146,130 @@ def vocab_parameters(config: ModelConfig) -> tuple[str, ...]:
     )
 
 
+def parameter_shapes(config: ModelConfig) -> dict[str, torch.Size]:
+    """Return the shapes of the pretraining model's parameters by name."""
+    return {name: tensor.shape for name, tensor in _without_weights(config).state_dict().items()}
+
+
 def _without_weights(config: ModelConfig) -> PretrainingModel:
     """Build the model on the meta device."""
     with torch.device("meta"):
         return new_model(config)
 
 
-def _check(config: ModelConfig, wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    for name in sorted(wanted.keys() ^ given.keys()):
-        fault = "lack" if name in wanted else "do not fit the model: they hold"
+def _check(config: ModelConfig, model: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Check that `state` has the names and shapes of the model's parameters."""
+    for name in sorted(model.keys() ^ state.keys()):
+        fault = "lack" if name in model else "contain the unknown parameter"
         raise DataError(
             f"the weights {fault} {name}; use a checkpoint of a {config.family} model with the "
             f"same heads"
         )
-    for name, tensor in sorted(given.items()):
-        if tensor.shape != wanted[name].shape:
-            shapes = f"{tuple(tensor.shape)}, the config says {tuple(wanted[name].shape)}"
-            raise DataError(f"{name} has the shape {shapes}; use the checkpoint's own config")
+    for name, tensor in sorted(state.items()):
+        if tensor.shape != model[name].shape:
+            raise DataError(
+                f"{name} has shape {tuple(tensor.shape)}, but the config requires "
+                f"{tuple(model[name].shape)}; use the checkpoint's own config"
+            )
+
+
+# Parts that most families share, without initialization.
+
+
+def norm(config: ModelConfig) -> nn.LayerNorm:
+    """Build a LayerNorm of width D."""
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+
+def embeddings(
+    config: ModelConfig,
+    size: int | None = None,
+    *,
+    max_positions: int | None = None,
+    norm: nn.Module | None = None,
+    position_offset: int = 0,
+    projection: nn.Module | None = None,
+) -> Embeddings:
+    """Build the embeddings.
+
+    Args:
+        size: E. Default: D.
+        max_positions: default: the config's.
+        norm: default: LayerNorm over E.
+        position_offset, projection: as for `Embeddings`.
+    """
+    size = size or config.hidden_size
+    return Embeddings(
+        config.vocab_size,
+        size,
+        max_positions=config.max_position_embeddings if max_positions is None else max_positions,
+        segments=config.type_vocab_size,
+        norm=norm or nn.LayerNorm(size, eps=config.layer_norm_eps),
+        dropout=config.hidden_dropout,
+        position_offset=position_offset,
+        projection=projection,
+    )
+
+
+def encoder(
+    config: ModelConfig,
+    *,
+    pre_norm: bool = False,
+    position_offset: int = 0,
+    causal: bool = False,
+    fused: bool = False,
+    embedding_size: int | None = None,
+) -> Encoder:
+    """Build the encoder.
+
+    Args:
+        pre_norm: normalize the input of each block and the encoder's output, instead of embeddings
+            and sums.
+        position_offset: rows of the position table before the first position.
+        causal: use causal attention.
+        fused: store query, key and value projections as one matrix.
+        embedding_size: E, width of embeddings that are projected to D. Default: D, no projection.
+    """
+    size = embedding_size or config.hidden_size
+    table = embeddings(
+        config,
+        size,
+        norm=nn.Identity() if pre_norm else None,
+        position_offset=position_offset,
+        projection=None if size == config.hidden_size else nn.Linear(size, config.hidden_size),
+    )
+    layers = [
+        layer(config, pre_norm=pre_norm, causal=causal, fused=fused)
+        for _ in range(config.num_hidden_layers)
+    ]
+    return Encoder(table, layers, norm(config) if pre_norm else nn.Identity())
+
+
+def layer(
+    config: ModelConfig, *, pre_norm: bool = False, causal: bool = False, fused: bool = False
+) -> EncoderLayer:
+    """Build one encoder layer; arguments as for `encoder`."""
+    attention = SelfAttention(
+        config.hidden_size,
+        config.num_attention_heads,
+        dropout=config.attention_dropout,
+        causal=causal,
+        fused=fused,
+    )
+    feed_forward = FeedForward(
+        config.hidden_size, config.intermediate_size, activation=config.hidden_act
+    )
+    norms = {
+        f"{block}_input_norm" if pre_norm else f"{block}_norm": norm(config)
+        for block in ("attention", "feed_forward")
+    }
+    return EncoderLayer(attention, feed_forward, dropout=config.hidden_dropout, **norms)
+
+
+def masked_lm(config: ModelConfig, size: int | None = None) -> MaskedLMHead:
+    """Build the masked LM head; `size` is the width of the word embeddings if it is not D."""
+    width = size or config.hidden_size
+    norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+    return MaskedLMHead(
+        config.hidden_size, width, config.vocab_size, activation=config.hidden_act, norm=norm
+    )

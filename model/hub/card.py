@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.families.hub import EMBEDDING, hub_of, task_head
+from cloze.model.families.hub_format import EMBEDDING, hub_of, task_head
 
 _PRETRAINED_USE = """```python
 from transformers import pipeline
@@ -103,11 +103,11 @@ def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
             )
         )
     if loaded.datasets:
-        told = (
+        datasets = (
             f"`{one['name']}` {one['share']:.1%}, {one['rows']:,} rows, {one['epochs']:.2f} epochs"
             for one in loaded.datasets
         )
-        facts.append(("Mixed from", "; ".join(told)))
+        facts.append(("Mixed from", "; ".join(datasets)))
     if task is not None:
         labels = ", ".join(f"`{label}`" for label in task.get("labels") or ())
         facts.append(("Fine-tuned for", f"`{task['name']}`" + (f": {labels}" if labels else "")))

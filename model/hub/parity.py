@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub import EMBEDDING, POOLED, HubFormat, hub_of, task_head
+from cloze.model.families.hub_format import EMBEDDING, POOLED, HubFormat, hub_of, task_head
 from cloze.model.families.models import Transform, load_backbone, load_model
 
 TOLERANCE = 1e-5  # relative to the largest logit, or to 1 if all are smaller: fp32 has 7 digits

@@ -16,7 +16,7 @@ from cloze.core.errors import DataError, UsageError
 from cloze.model import checkpoint
 from cloze.model.checkpoint import CONFIG, WEIGHTS
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub import LABELLED, POOLED, TASK, HubFormat, exportable, hub_of
+from cloze.model.families.hub_format import LABELLED, POOLED, TASK, HubFormat, exportable, hub_of
 from cloze.model.families.models import load_backbone, load_model, meta_pooler, new_model
 from cloze.model.layers.embeddings import DELTA
 from cloze.model.tensors import read_tensors
@@ -295,7 +295,7 @@ def _weight_files(directory: str, name: str) -> list[str]:
     bad = [file for file in files if "/" in file or "\\" in file]
     if bad or not files:
         raise DataError(
-            f"{index} names {bad[0] if bad else 'no files'}; it must name files beside it"
+            f"{index} names {bad[0] if bad else 'no files'}; it must name files in its directory"
         )
     return [storage.join(directory, file) for file in files]
 

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from cloze.core.config import StageConfig
 from cloze.core.errors import did_you_mean
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 
 CHECKPOINT = "checkpoint"
 

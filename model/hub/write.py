@@ -9,7 +9,7 @@ from cloze.core import storage
 from cloze.core.errors import ClozeError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
-from cloze.model.families.hub import hub_of
+from cloze.model.families.hub_format import hub_of
 from cloze.model.hub.card import model_card
 from cloze.model.hub.parity import TOLERANCE, compare_with_transformers
 from cloze.model.hub.read import read_directory

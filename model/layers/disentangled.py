@@ -1,4 +1,4 @@
-"""Disentangled attention and convolution of DeBERTa, and references to shared modules."""
+"""DeBERTa: disentangled attention, a convolution, and the enhanced mask decoder."""
 
 from __future__ import annotations
 
@@ -12,21 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cloze.model.layers.attention import SelfAttention, autocast_input, gather_positions
-from cloze.model.layers.elementwise import Dropout
+from cloze.model.layers.elementwise import Dropout, ModuleReference
 from cloze.model.layers.elementwise import dropout as drop
+from cloze.model.layers.embeddings import Embeddings
+from cloze.model.layers.encoder import EncoderLayer
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
-
-
-class ModuleReference(nn.Module):
-    """Reference to a module (or one of its methods) that another module owns; has no parameters."""
-
-    def __init__(self, owned: Callable[..., Any]) -> None:
-        super().__init__()
-        self._owned = (owned,)  # a tuple, so that torch does not register it
-
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        return self._owned[0](*inputs, **options)
-
 
 # Disentangled attention (He et al., "DeBERTa", 2021, section 3.1): content and relative-position
 # scores.
@@ -313,3 +303,97 @@ class ConvResidual(nn.Module):
         found = gather_positions(self.convolution(entering, layout), chosen)
         normed: Tensor = self.norm(leaving + self.activation(self.dropout(found)))
         return normed
+
+
+class DebertaEmbeddings(Embeddings):
+    """Word embeddings, and the relative positions that the layers read.
+
+    Args:
+        relative: embeddings of the relative positions.
+        others: arguments of `Embeddings`.
+    """
+
+    def __init__(self, *others: Any, relative: RelativePositions, **options: Any) -> None:
+        super().__init__(*others, **options)
+        self.relative = relative
+
+
+class DebertaLayer(EncoderLayer):
+    """Layer with disentangled attention; the first one may have a parallel convolution.
+
+    Args:
+        convolved: adds the convolution of the layer's input to its output.
+        others: arguments of `EncoderLayer`.
+    """
+
+    def __init__(
+        self,
+        attention: DisentangledAttention,
+        *others: Any,
+        convolved: ConvResidual | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(attention, *others, **options)
+        self.convolved = convolved
+
+    def forward(
+        self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
+        """Compute the layer; see `EncoderLayer.forward`."""
+        leaving = super().forward(hidden, layout, chosen)
+        if self.convolved is None:
+            return leaving
+        found: Tensor = self.convolved(hidden, leaving, layout, chosen)
+        return found
+
+    def forward_queries(
+        self, hidden: Tensor, layout: BatchLayout, chosen: Tensor, asking: Tensor
+    ) -> Tensor:
+        """Compute the layer, without a convolution, for given queries at the chosen positions.
+
+        Args:
+            hidden, layout, chosen: as for `forward`.
+            asking: float [P, D], queries at `chosen`.
+
+        Returns:
+            float [P, D].
+        """
+        got: Tensor = self.attention(hidden, layout, chosen, asking)
+        return self.finished(asking, got)
+
+
+DECODER_STEPS = 2  # passes of the enhanced mask decoder through the last layer
+
+
+class EnhancedMaskDecoder(nn.Module):
+    """Decoder of masked tokens: the last layer with queries that contain absolute positions.
+
+    Args:
+        hidden_size: D.
+        max_positions: maximum L.
+    """
+
+    def __init__(self, hidden_size: int, max_positions: int) -> None:
+        super().__init__()
+        self.position = nn.Embedding(max_positions, hidden_size)
+
+    def forward(
+        self, last: DebertaLayer, hidden: Tensor, layout: BatchLayout, chosen: Tensor
+    ) -> Tensor:
+        """Return decoded states, float [P, D].
+
+        Args:
+            last: last encoder layer.
+            hidden: float [..., D], input of `last`.
+            chosen: int64 [P], flat positions.
+        """
+        positions = layout.positions
+        places = (
+            chosen % hidden.shape[-2]
+            if positions is None
+            else positions.flatten().index_select(0, chosen)
+        )
+        states: Tensor = gather_positions(hidden, chosen) + self.position(places)
+        for _ in range(DECODER_STEPS):
+            states = last.forward_queries(hidden, layout, chosen, states)
+        return states

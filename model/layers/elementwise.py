@@ -1,9 +1,10 @@
-"""Activations by their names in Hugging Face configs, and dropout."""
+"""Activations by their names in Hugging Face configs, dropout, and references to modules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,3 +56,14 @@ class Dropout(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         return dropout(values, self.probability if self.training else 0.0)
+
+
+class ModuleReference(nn.Module):
+    """Reference to a module (or one of its methods) that another module owns; has no parameters."""
+
+    def __init__(self, owned: Callable[..., Any]) -> None:
+        super().__init__()
+        self._owned = (owned,)  # a tuple, so that torch does not register it
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return self._owned[0](*inputs, **options)

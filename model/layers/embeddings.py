@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +100,23 @@ class Embeddings(nn.Module):
             )
         normed: Tensor = self.dropout(self.norm(hidden))
         return normed
+
+
+class ProjectedEmbeddings(nn.Module):
+    """Another encoder's embeddings with an own projection."""
+
+    def __init__(self, owner: Embeddings, projection: nn.Module) -> None:
+        super().__init__()
+        self._owner = (owner,)  # a tuple, so that torch does not register it
+        self.projection = projection
+
+    @property
+    def word(self) -> nn.Embedding:
+        return self._owner[0].word
+
+    def forward(self, *inputs: Any) -> Tensor:
+        projected: Tensor = self.projection(self._owner[0].unprojected(*inputs))
+        return projected
 
 
 # Gradient-disentangled embedding sharing, GDES (He et al., "DeBERTaV3", 2023, section 3.2).

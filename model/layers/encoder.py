@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.elementwise import ACTIVATIONS, Dropout
+from cloze.model.layers.elementwise import ACTIVATIONS, Dropout, ModuleReference
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 from cloze.model.layers.unpadded import UnpaddedLayout
@@ -222,6 +222,19 @@ class Encoder(nn.Module):
         rows = (rows_of(input_ids, attention_mask) if layout is None else layout).recording(maps)
         self.run(self.embeddings(input_ids, token_type_ids, rows.positions), rows)
         return maps
+
+
+class GroupedEncoder(Encoder):
+    """Encoder whose layers are repeated references to the layers in `groups`."""
+
+    def __init__(
+        self, embeddings: Embeddings, groups: list[list[EncoderLayer]], repeats: int
+    ) -> None:
+        run = [
+            ModuleReference(layer) for group in groups for _ in range(repeats) for layer in group
+        ]
+        super().__init__(embeddings, run, nn.Identity())
+        self.groups = nn.ModuleList([nn.ModuleList(group) for group in groups])
 
 
 def enable_activation_checkpointing(network: nn.Module) -> None:

@@ -9,8 +9,7 @@ Shapes: B batch, L length, D model, N heads, H per head, G most global tokens of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from cloze.model.layers.attention_kernels import (
     attention_maps,
     neighbour_chunks,
 )
+from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import (
     AttentionPattern,
     BatchLayout,
@@ -31,10 +31,8 @@ from cloze.model.layers.layout import (
     neighbours,
 )
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
+@dataclass(eq=False, kw_only=True)
 class GlobalAttentionLayout(PaddedLayout):
     """Padded rows with global tokens.
 
@@ -45,17 +43,9 @@ class GlobalAttentionLayout(PaddedLayout):
         filled: bool [B, G], false at filler.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        real: Tensor | None,
-        everywhere: Tensor,
-        places: Tensor,
-        filled: Tensor,
-        maps: list[Tensor] | None = None,
-    ) -> None:
-        super().__init__(shape, real, maps=maps)
-        self.everywhere, self.places, self.filled = everywhere, places, filled
+    everywhere: Tensor
+    places: Tensor
+    filled: Tensor
 
     @classmethod
     def first(
@@ -69,9 +59,9 @@ class GlobalAttentionLayout(PaddedLayout):
         return cls(
             shape,
             real,
-            everywhere,
-            torch.zeros(shape[0], 1, dtype=torch.int64, device=device),
-            everywhere[:, :1],
+            everywhere=everywhere,
+            places=torch.zeros(shape[0], 1, dtype=torch.int64, device=device),
+            filled=everywhere[:, :1],
         )
 
     @classmethod
@@ -85,23 +75,7 @@ class GlobalAttentionLayout(PaddedLayout):
         most = int(count.max()) if count.numel() else 0
         places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
         filled = torch.arange(most, device=everywhere.device) < count[:, None]
-        return cls(shape, real, everywhere, places, filled)
-
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        real = None if self.real is None else change(self.real)
-        return type(self)(
-            self.shape,
-            real,
-            change(self.everywhere),
-            change(self.places),
-            change(self.filled),
-            self.maps,
-        )
-
-    def recording(self, maps: list[Tensor]) -> GlobalAttentionLayout:
-        return GlobalAttentionLayout(
-            self.shape, self.real, self.everywhere, self.places, self.filled, maps
-        )
+        return cls(shape, real, everywhere=everywhere, places=places, filled=filled)
 
 
 class GlobalAttention(SelfAttention):
@@ -214,3 +188,60 @@ def _maps(
     for row, (places, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
         found[row, :, places[filled]] = own[row, :, filled]
     return found
+
+
+class LongEncoder(Encoder):
+    """Encoder with global tokens, by default the first of every row, as for classification.
+
+    Padding is kept: global tokens are found by their rows, and windows are computed in chunks.
+    """
+
+    supports_unpadding = False
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor,
+        layout: BatchLayout | None = None,
+        wanted: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last layer's states, float [B, L, D] or [P, D].
+
+        Args:
+            input_ids, attention_mask, token_type_ids, wanted: as for `Encoder.forward`.
+            layout: `GlobalAttentionLayout` with global tokens, or any other without.
+            global_attention_mask: without a layout: bool [B, L], true at global tokens. Default:
+                the first of every row.
+        """
+        if layout is None:
+            layout = long_rows(input_ids, attention_mask, global_attention_mask)
+        return super().forward(input_ids, attention_mask, token_type_ids, layout, wanted)
+
+    @torch.no_grad()
+    def attention_maps(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor,
+        layout: PaddedLayout | None = None,
+        global_attention_mask: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Return attention maps; see `Encoder.attention_maps`.
+
+        Global tokens are as in `forward`.
+        """
+        if layout is None:
+            layout = long_rows(input_ids, attention_mask, global_attention_mask)
+        return super().attention_maps(input_ids, attention_mask, token_type_ids, layout)
+
+
+def long_rows(
+    input_ids: Tensor, attention_mask: Tensor | None, chosen: Tensor | None
+) -> GlobalAttentionLayout:
+    """Return a layout whose global tokens are the `chosen` ones, or the first of every row."""
+    shape = (input_ids.shape[0], input_ids.shape[1])
+    if chosen is None:
+        return GlobalAttentionLayout.first(shape, attention_mask, input_ids.device)
+    return GlobalAttentionLayout.with_global_tokens(shape, attention_mask, chosen.bool())

@@ -1,4 +1,4 @@
-"""Pooler, masked LM head, span boundary head, and initialization of weights."""
+"""Heads on the vocabulary, replaced-token head, poolers, and initialization of weights."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cloze.model.layers.cross_entropy import VocabularyHead
-from cloze.model.layers.elementwise import ACTIVATIONS
+from cloze.model.layers.elementwise import ACTIVATIONS, ModuleReference
 
 
 class Pooler(nn.Module):
@@ -122,6 +123,156 @@ class SpanBoundaryHead(VocabularyHead):
         )
         hidden = self.second_norm(self.activation(self.second(hidden)))
         return self.project(hidden, decoder_weight, self.bias)
+
+
+class ReplacedTokenHead(nn.Module):
+    """Replaced-token logits: dense layer, activation, projection.
+
+    Source: google-research/electra, run_pretraining.py, `_get_discriminator_output`.
+
+    Args:
+        norm: if given, the state of each sequence's first token is added to the states, and the
+            sum is normalized (microsoft/DeBERTa, replaced_token_detection_model.py,
+            `LMMaskPredictionHead`).
+    """
+
+    def __init__(self, hidden_size: int, activation: str, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+        self.output = nn.Linear(hidden_size, 1)
+
+    def forward(self, hidden: Tensor, sequence_first: Tensor | None = None) -> Tensor:
+        """Return logits [B, L].
+
+        Args:
+            hidden: float [B, L, D].
+            sequence_first: bool [B, L], true where a sequence begins; packed rows only.
+        """
+        if self.norm is not None:
+            hidden = self.norm(_first_states(hidden, sequence_first) + hidden)
+        logits: Tensor = self.output(self.activation(self.dense(hidden))).squeeze(-1)
+        return logits
+
+
+def _first_states(hidden: Tensor, sequence_first: Tensor | None) -> Tensor:
+    """Return the state of each token's first token, broadcast to [B, L, D]."""
+    if sequence_first is None:
+        return hidden[:, :1]
+    positions = torch.arange(hidden.shape[1], device=hidden.device)
+    starts = torch.where(sequence_first, positions, 0).cummax(dim=1).values
+    return hidden.gather(1, starts[:, :, None].expand_as(hidden))
+
+
+class TiedHead(VocabularyHead):
+    """Logits of the next token: states times word embeddings, without own weights."""
+
+    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
+        """Map hidden, float [..., D], and decoder_weight, float [V, D], to logits [..., V]."""
+        return self.project(hidden, decoder_weight)
+
+
+class PredictionHead(nn.Module):
+    """Dense layer, activation and norm, before the decoder in pretraining and before classifiers.
+
+    Both use the same weights, as in transformers: fine-tuning starts from the pretrained head
+    (ModernBERT).
+
+    Args:
+        norm: normalization over D.
+        mean: pool the mean of all states instead of the first state.
+    """
+
+    def __init__(self, hidden_size: int, activation: str, *, norm: nn.Module, mean: bool) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm
+        self._mean = mean
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """Map float [..., D] to float [..., D]."""
+        transformed: Tensor = self.norm(self.activation(self.dense(hidden)))
+        return transformed
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Pool hidden, float [B, L, D], to [B, D]; the mean needs attention_mask, bool [B, L]."""
+        if not self._mean:
+            return self.transform(hidden[:, 0])
+        assert attention_mask is not None
+        return self.transform(mean_state(hidden, attention_mask))
+
+
+class PredictionDecoder(VocabularyHead):
+    """Decoder of the prediction head's output: word embeddings and an own bias [V]."""
+
+    per_piece = ("bias",)
+
+    def __init__(self, head: PredictionHead, vocab_size: int) -> None:
+        super().__init__()
+        self.transform = ModuleReference(head.transform)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
+        """Map hidden, float [M, D], and decoder_weight, float [V, D], to logits [M, V]."""
+        return self.project(self.transform(hidden), decoder_weight, self.bias)
+
+
+class LastPooler(Pooler):
+    """Pooler on the last token's state."""
+
+    reads_first = False
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return super().forward(last_state(hidden, attention_mask))
+
+
+class LstmPooler(Pooler):
+    """Pooler on the first state of a bidirectional LSTM over the row.
+
+    Args:
+        hidden_size: D; each direction has D / 2.
+    """
+
+    reads_first = False
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size)
+        self.lstm = nn.LSTM(hidden_size, hidden_size // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        rows, length = hidden.shape[:2]
+        lengths = torch.full((rows,), length)
+        if attention_mask is not None:
+            lengths = attention_mask.sum(dim=1).cpu()
+        packed = pack_padded_sequence(
+            hidden.float(), lengths, batch_first=True, enforce_sorted=False
+        )
+        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+        return super().forward(states.to(hidden.dtype))
+
+
+class LastState(nn.Module):
+    """Pooler without weights: the last token's state (`GPT2ForSequenceClassification`).
+
+    Attributes:
+        head_bias: a classifier on it has a bias.
+    """
+
+    head_bias: bool = False
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Map hidden, float [B, L, D], and attention_mask, bool [B, L], to float [B, D]."""
+        return last_state(hidden, attention_mask).squeeze(1)
+
+
+def last_state(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return the last real token's state of every row: [B, L, D] to [B, 1, D]."""
+    if attention_mask is None:
+        return hidden[:, -1:]
+    last = attention_mask.sum(dim=1).clamp(min=1) - 1
+    return hidden[torch.arange(len(hidden), device=hidden.device), last].unsqueeze(1)
 
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:

@@ -7,8 +7,8 @@ BucketedLayout: [T, D], real tokens; attention forms blocks of similar lengths, 
 PackedLayout: [T, D], real tokens, for the GPU's variable-length kernels.
 KVCache: [B, l, D], new tokens of rows in generation, with cached earlier ones.
 
-The second and third are in `unpadded.py`, the last in `kv_cache.py`. The collator computes layouts
-on the host (`cloze.model.data.layouts`); they never synchronize with the device.
+The second and third are in `unpadded.py`. The collator computes layouts on the host
+(`cloze.model.data.layouts`); they never synchronize with the device.
 
 Shapes: B batch, L length, T tokens, D model, N heads, H per head.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -67,8 +67,8 @@ class BatchLayout(ABC):
 
     positions: Tensor | None
 
-    def __init__(self) -> None:
-        self._made: dict[object, object] = {}
+    def __post_init__(self) -> None:
+        self._cache: dict[object, object] = {}
 
     @property
     @abstractmethod
@@ -94,9 +94,15 @@ class BatchLayout(ABC):
                 at most `max_distance`.
         """
 
-    @abstractmethod
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the layout with changed tensors and an empty cache."""
+        """Return the layout with changed tensors and an empty cache; layouts are dataclasses."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
+        return type(self)(
+            **{
+                name: change(value) if isinstance(value, Tensor) else value
+                for name, value in values.items()
+            }
+        )
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Self:
         """Copy the layout to a device, as `Tensor.to`."""
@@ -112,11 +118,12 @@ class BatchLayout(ABC):
 
     def cached(self, name: object, make: Callable[[], T]) -> T:
         """Return `make()`, computed at the first call with `name` and shared by all layers."""
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]  # type: ignore[return-value]
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]  # type: ignore[return-value]
 
 
+@dataclass(eq=False)
 class PaddedLayout(BatchLayout):
     """Padded rows, [B, L, D].
 
@@ -130,29 +137,16 @@ class PaddedLayout(BatchLayout):
         maps: list for each layer's attention probabilities, float [B, N, L, L]; None: not computed.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        real: Tensor | None = None,
-        sequence: Tensor | None = None,
-        positions: Tensor | None = None,
-        causal: Tensor | None = None,
-        maps: list[Tensor] | None = None,
-    ) -> None:
-        super().__init__()
-        self.shape, self.real, self.sequence, self.positions = shape, real, sequence, positions
-        self.causal, self.maps = causal, maps
+    shape: tuple[int, int]
+    real: Tensor | None = None
+    sequence: Tensor | None = None
+    positions: Tensor | None = None
+    causal: Tensor | None = None
+    maps: list[Tensor] | None = None
 
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        real, sequence, positions, causal = (
-            None if tensor is None else change(tensor)
-            for tensor in (self.real, self.sequence, self.positions, self.causal)
-        )
-        return type(self)(self.shape, real, sequence, positions, causal, self.maps)
-
-    def recording(self, maps: list[Tensor]) -> PaddedLayout:
+    def recording(self, maps: list[Tensor]) -> Self:
         """Return the rows with attention probabilities recorded in `maps`."""
-        return PaddedLayout(self.shape, self.real, self.sequence, self.positions, self.causal, maps)
+        return replace(self, maps=maps)
 
     @property
     def max_distance(self) -> int:
@@ -230,6 +224,88 @@ class PaddedLayout(BatchLayout):
         bias = additive(seen[:, :, None], like.dtype)
         assert bias is not None
         return bias
+
+
+@dataclass(eq=False)
+class KVCache(BatchLayout):
+    """Causal layout of new tokens, [B, l, D], with cached keys and values of earlier tokens.
+
+    Rows may have different lengths: keys and values are stored at their positions. Entries of
+    padding after a row's end are not visible, and later tokens overwrite them.
+
+    Args:
+        rows: B.
+        room: R, maximum tokens per row.
+
+    Attributes:
+        positions: int64 [B, l], positions of the new tokens, set by `advance`.
+    """
+
+    rows: int
+    room: int
+    positions: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positions = torch.zeros(self.rows, 0, dtype=torch.int64)
+        # Keys and values of each layer, in running order: float [B, R, N, H].
+        self._layers: list[tuple[Tensor, Tensor]] = []
+        self._length = 0  # number of cached positions
+        self._layer = 0  # next layer that attends
+
+    def advance(self, positions: Tensor, longest: int) -> Self:
+        """Set the positions of the next tokens, int64 [B, l] below `longest`; return self."""
+        self.positions, self._length = positions, longest
+        return self
+
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
+        copy = type(self)(self.rows, self.room)
+        copy._layers = [(change(keys), change(values)) for keys, values in self._layers]
+        return copy.advance(change(self.positions), self._length)
+
+    def without_cache(self) -> Self:
+        """Return self, reset to the first layer; cached keys and values stay."""
+        self._cache.clear()
+        self._layer = 0
+        return self
+
+    @property
+    def max_distance(self) -> int:
+        return self._length
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        pattern: AttentionPattern,
+        dropout: float,
+        added: Scores | None = None,
+    ) -> Tensor:
+        assert added is None, "no family that generates text adds scores"
+        if self._layer == len(self._layers):
+            shape = (self.rows, self.room, *key.shape[2:])
+            self._layers.append((key.new_zeros(shape), value.new_zeros(shape)))
+        keys, values = self._layers[self._layer]
+        self._layer += 1
+        index = self.positions[:, :, None, None].expand_as(key)
+        keys.scatter_(1, index, key)
+        values.scatter_(1, index, value)
+        cached_keys, cached_values = (
+            part[:, : self._length].transpose(1, 2) for part in (keys, values)
+        )
+        bias = self.cached((pattern.window, query.dtype), lambda: self._bias(pattern, query.dtype))
+        return attend(query.transpose(1, 2), cached_keys, cached_values, bias, dropout).transpose(
+            1, 2
+        )
+
+    def _bias(self, pattern: AttentionPattern, dtype: torch.dtype) -> Tensor | None:
+        """Return the bias of scores, [B, 1, l, seen]."""
+        offset = (
+            torch.arange(self._length, device=self.positions.device) - self.positions[:, :, None]
+        )
+        seen = AttentionPattern(window=pattern.window, causal=True).visible(offset)
+        return additive(None if seen is None else seen[:, None], dtype)
 
 
 def additive(seen: Tensor | None, dtype: torch.dtype) -> Tensor | None:

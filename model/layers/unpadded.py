@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,10 +14,8 @@ from torch import Tensor
 from cloze.model.layers.attention_kernels import varlen_attention
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, Scores
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
+@dataclass(eq=False)
 class UnpaddedLayout(BatchLayout):
     """Layout of [T, D].
 
@@ -30,20 +28,12 @@ class UnpaddedLayout(BatchLayout):
         real: bool [T], false at filler tokens; None: all are real.
     """
 
+    shape: tuple[int, int]
+    places: Tensor
+    slots: Tensor
+    padding: Tensor
     positions: Tensor
-
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        places: Tensor,
-        slots: Tensor,
-        padding: Tensor,
-        positions: Tensor,
-        real: Tensor | None = None,
-    ) -> None:
-        super().__init__()
-        self.shape, self.places, self.slots, self.padding = shape, places, slots, padding
-        self.positions, self.real = positions, real
+    real: Tensor | None = None
 
     def take(self, values: Tensor) -> Tensor:
         """Select the tokens: [B, L] to [T]."""
@@ -59,6 +49,7 @@ class UnpaddedLayout(BatchLayout):
         return found.view(*self.shape, -1)
 
 
+@dataclass(eq=False, kw_only=True)
 class BucketedLayout(UnpaddedLayout):
     """Real tokens; attention pads groups of sequences of similar length.
 
@@ -75,50 +66,25 @@ class BucketedLayout(UnpaddedLayout):
         others: arguments of `UnpaddedLayout`.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        places: Tensor,
-        slots: Tensor,
-        padding: Tensor,
-        positions: Tensor,
-        real: Tensor | None,
-        blocks: Tensor,
-        found: Tensor,
-        groups: tuple[tuple[int, int], ...],
-        causal: Tensor | None = None,
-    ) -> None:
-        super().__init__(shape, places, slots, padding, positions, real)
-        self.blocks, self.found, self.groups, self.causal = blocks, found, groups, causal
-        self._parts = torch.split(blocks, [rows * length for rows, length in groups])
-        ways = (
-            [None] * len(groups)
-            if causal is None
-            else torch.split(causal, [rows for rows, _ in groups])
-        )
-        there = (
-            [None] * len(groups)
-            if real is None
-            else [real.index_select(0, part) for part in self._parts]
-        )
-        self._rows = [
-            PaddedLayout(group, None if own is None else own.view(group), causal=way)
-            for group, own, way in zip(groups, there, ways, strict=True)
-        ]
+    blocks: Tensor
+    found: Tensor
+    groups: tuple[tuple[int, int], ...]
+    causal: Tensor | None = None
 
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return type(self)(
-            self.shape,
-            change(self.places),
-            change(self.slots),
-            change(self.padding),
-            change(self.positions),
-            None if self.real is None else change(self.real),
-            change(self.blocks),
-            change(self.found),
-            self.groups,
-            None if self.causal is None else change(self.causal),
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._parts = torch.split(self.blocks, [rows * length for rows, length in self.groups])
+        causal: Sequence[Tensor | None] = [None] * len(self.groups)
+        if self.causal is not None:
+            causal = torch.split(self.causal, [rows for rows, _ in self.groups])
+        self._rows = [
+            PaddedLayout(
+                group,
+                None if self.real is None else self.real.index_select(0, part).view(group),
+                causal=group_causal,
+            )
+            for group, part, group_causal in zip(self.groups, self._parts, causal, strict=True)
+        ]
 
     @property
     def max_distance(self) -> int:
@@ -167,6 +133,7 @@ class BucketedLayout(UnpaddedLayout):
         return torch.cat(there), torch.cat(spots).index_select(0, self.found).flatten()
 
 
+@dataclass(eq=False, kw_only=True)
 class PackedLayout(UnpaddedLayout):
     """Real tokens, concatenated.
 
@@ -177,31 +144,9 @@ class PackedLayout(UnpaddedLayout):
         others: arguments of `UnpaddedLayout`.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        places: Tensor,
-        slots: Tensor,
-        padding: Tensor,
-        positions: Tensor,
-        bounds: Tensor,
-        longest: int,
-        causal: tuple[int, int] = (0, 0),
-    ) -> None:
-        super().__init__(shape, places, slots, padding, positions)
-        self.bounds, self.longest, self.causal = bounds, longest, causal
-
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return type(self)(
-            self.shape,
-            change(self.places),
-            change(self.slots),
-            change(self.padding),
-            change(self.positions),
-            change(self.bounds),
-            self.longest,
-            self.causal,
-        )
+    bounds: Tensor
+    longest: int
+    causal: tuple[int, int] = (0, 0)
 
     @property
     def max_distance(self) -> int:

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core.errors import UsageError
 from cloze.core.options import find_entry
-from cloze.model.layers.batch import TensorBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from cloze.model.families.config import ModelConfig
+    from cloze.model.layers.batch import TensorBatch
     from cloze.pipeline.dataset.schema import DatasetInfo
 
 OBJECTIVES: dict[str, str] = {
-    "mlm": "cloze.model.objectives.masked:MLM",
-    "clm": "cloze.model.objectives.masked:CLM",
-    "mntp": "cloze.model.objectives.masked:MNTP",
-    "nsp": "cloze.model.objectives.pairs:NSP",
-    "sop": "cloze.model.objectives.pairs:SOP",
-    "sbo": "cloze.model.objectives.masked:SBO",
-    "rtd": "cloze.model.objectives.rtd:RTD",
-    "lm": "cloze.model.objectives.lm:LM",
-    "distillation": "cloze.model.objectives.teacher:DISTILLATION",
-    "cosine": "cloze.model.objectives.teacher:COSINE",
+    "mlm": "cloze.model.objectives.losses:MLM",
+    "clm": "cloze.model.objectives.losses:CLM",
+    "mntp": "cloze.model.objectives.losses:MNTP",
+    "nsp": "cloze.model.objectives.losses:NSP",
+    "sop": "cloze.model.objectives.losses:SOP",
+    "sbo": "cloze.model.objectives.losses:SBO",
+    "rtd": "cloze.model.objectives.losses:RTD",
+    "lm": "cloze.model.objectives.losses:LM",
+    "distillation": "cloze.model.objectives.losses:DISTILLATION",
+    "cosine": "cloze.model.objectives.losses:COSINE",
 }
 CAUSAL, MASKED = "clm", ("mlm", "mntp")  # objectives that can train a head that fills masks
 
@@ -130,8 +130,7 @@ def choose(
         if objective.head is not None and objective.head not in model.heads:
             raise UsageError(
                 f"objective ({objective.name}) needs a {objective.head} head, which {model.family} "
-                f"models do not have; leave it"
-                " out, or train a model that has one"
+                f"models do not have; leave it out, or train a model that has one"
             )
         if objective.pair_recipe is not None:
             _check_pairs(objective.name, objective.pair_recipe, model, info)
@@ -157,33 +156,33 @@ def _check_rows(objective: Objective, model: ModelConfig, info: DatasetInfo) -> 
         )
         raise UsageError(
             f"objective ({objective.name}) needs rows with masks, those of this dataset (recipe "
-            f"{info.recipe}) have none; make one"
-            f" with `cloze dataset --recipe roberta`, or train {instead}"
+            f"{info.recipe}) have none; make one with `cloze dataset --recipe roberta`, or train "
+            f"{instead}"
         )
     if objective.reads == "causal" and info.pair_task is not None:
         raise UsageError(
             f"objective ({objective.name}) needs text that runs on, the rows of this dataset "
-            f"(recipe {info.recipe}) are pairs for"
-            f" {info.pair_task}, which do not always; make one with `cloze dataset --recipe lm`"
+            f"(recipe {info.recipe}) are pairs for {info.pair_task}, which do not always; make one "
+            f"with `cloze dataset --recipe lm`"
         )
 
 
 def _check_ways(names: Sequence[str], model: ModelConfig, teacher: ModelConfig | None) -> None:
     """Check that `clm` and `mntp` suit the model and the other objectives."""
-    found = [name for name in names if name in (CAUSAL, "mntp")]
-    if not found:
+    shifted = [name for name in names if name in (CAUSAL, "mntp")]
+    if not shifted:
         return
     if not model.supports_causal:
         raise UsageError(
-            f"objective ({found[0]}) cannot be that of {model.family} models, which read rows "
+            f"objective ({shifted[0]}) cannot be that of {model.family} models, which read rows "
             f"whole; use another model"
         )
     if teacher is not None:
-        raise UsageError(f"objective ({found[0]}) knows no teacher; leave --teacher out")
-    beside = [name for name in names if name != CAUSAL]
-    if len(beside) > 1 or not set(beside) <= set(MASKED):
+        raise UsageError(f"objective ({shifted[0]}) knows no teacher; leave --teacher out")
+    others = [name for name in names if name != CAUSAL]
+    if len(others) > 1 or not set(others) <= set(MASKED):
         raise UsageError(
-            f"objectives ({', '.join(names)}) do not go together; {CAUSAL} stands alone, or beside "
+            f"objectives ({', '.join(names)}) cannot be combined; use {CAUSAL} alone, or with "
             f"one of {' and '.join(MASKED)}"
         )
 
@@ -193,8 +192,8 @@ def _check_pairs(name: str, recipe: str, model: ModelConfig, info: DatasetInfo) 
         has = f"pairs for {info.pair_task}" if info.pair_task else "no pairs"
         raise UsageError(
             f"objective ({name}) needs a dataset with {name.upper()} pairs, this one (recipe "
-            f"{info.recipe}) has {has};"
-            f" make one with `cloze dataset --recipe {recipe}`, or train on --objective mlm"
+            f"{info.recipe}) has {has}; make one with `cloze dataset --recipe {recipe}`, or train "
+            f"on --objective mlm"
         )
     if model.type_vocab_size < 2:
         raise UsageError(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from cloze.core import random_keys
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import DataError
 from cloze.model.data.batch import LAYOUT
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import (
@@ -23,7 +23,6 @@ from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.heads import Pooler, initialize, mean_state
 from cloze.model.tasks.encode import SECOND
 from cloze.model.tasks.frozen import FrozenNetwork, task_network
-from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.task import Task, TaskMetadata
 
 _BODY, _HEAD = 1, 2  # independent random streams
@@ -191,62 +190,3 @@ def trained_network(
 def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Clone the backbone's tensors, which `load_backbone` uses directly and training changes."""
     return {name: tensor.clone() for name, tensor in state.items() if is_backbone(name)}
-
-
-# Common code of classification and regression.
-
-HEAD, PAIR_HEAD = (
-    "classifier",
-    "pair_classifier",
-)  # linear layer on the pooled state, or on `pair_features`
-FEATURES = "pair_features"  # key in task options and task metadata
-
-
-class Texts(Protocol):
-    """Texts or pairs of texts."""
-
-    @property
-    def where(self) -> str: ...
-    @property
-    def text_pairs(self) -> Sequence[str] | None: ...
-
-
-def read_as(options: TaskOptions, train: Texts) -> dict[str, Any]:
-    """Return task metadata about texts: `pairs`, and `pair_features` if used.
-
-    Raises:
-        UsageError: pair features are configured, but the task has single texts.
-    """
-    pairs = train.text_pairs is not None
-    if not getattr(options, FEATURES, False):
-        return {"pairs": pairs}
-    if not pairs:
-        raise UsageError(
-            f"options.{FEATURES} (true) is for pairs of texts, the examples of {train.where} have "
-            f"one; leave it out"
-        )
-    return {"pairs": True, FEATURES: True}
-
-
-def heads(meaning: TaskMetadata, outputs: int) -> dict[str, Any]:
-    """Return the head in the form of a checkpoint's `heads`."""
-    return {_head(meaning): {"num_labels": outputs}}
-
-
-def network(
-    backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, outputs: int, dropout: float
-) -> SequenceClassifier:
-    """Build the network with `outputs` numbers per sequence."""
-    return SequenceClassifier(
-        backbone.encoder,
-        backbone.pooler,
-        config.hidden_size,
-        outputs,
-        dropout,
-        _head(meaning),
-        bool(meaning.get(FEATURES)),
-    )
-
-
-def _head(meaning: TaskMetadata) -> str:
-    return PAIR_HEAD if meaning.get(FEATURES) else HEAD

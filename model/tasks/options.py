@@ -6,9 +6,10 @@ stored in the fine-tuned checkpoint, so that evaluations read and decode in the 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
 
 from cloze.core.config import InputPath, StageConfig
 

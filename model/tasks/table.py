@@ -61,10 +61,8 @@ class TaskSpec:
 
 
 KINDS: dict[str, TaskKind] = {
-    "classification": TaskKind(
-        "cloze.model.tasks.kinds.classification:Classification", TextOptions
-    ),
-    "regression": TaskKind("cloze.model.tasks.kinds.regression:Regression", RegressionOptions),
+    "classification": TaskKind("cloze.model.tasks.kinds.texts:Classification", TextOptions),
+    "regression": TaskKind("cloze.model.tasks.kinds.texts:Regression", RegressionOptions),
     "choice": TaskKind("cloze.model.tasks.kinds.choice:Choice", ChoiceOptions),
     "package": TaskKind("cloze.model.tasks.kinds.package:Package", TaskOptions),
     "retrieval": TaskKind(

@@ -11,7 +11,7 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import PretrainingModel
+from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
 from cloze.model.train import engines
@@ -170,7 +170,7 @@ def build_model(
     if build.execution.activation_checkpointing:
         enable_activation_checkpointing(network)
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    engine = engines.choose(
+    engine = engines.choose_engine(
         build.execution.engine,
         build.execution.zero,
         world.size,

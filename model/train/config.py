@@ -13,9 +13,9 @@ from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import parse_duration
 from cloze.core.stages.stage import name_of, role_of
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.table import model_config
-from cloze.model.train.loop.batches import BatchSizeSchedule
-from cloze.model.train.loop.schedules import SCHEDULES, Schedule
+from cloze.model.families.registry import model_config
+from cloze.model.train.config_checks import CHECKS, DECAY_SHARE
+from cloze.model.train.loop.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer
 
 VERSION = 3
@@ -26,7 +26,7 @@ LAMB_LEARNING_RATE, LAMB_BATCH, LAMB_STEPS = 5e-3, 32_768, 15_625
 MOST_OF_LAMB = 4.0
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # BERT: 10,000 steps; at most a tenth of a shorter run
 STEPS = 1_000_000  # of BERT
-DECAY_SHARE, POWER = 0.2, 1.0
+POWER = 1.0
 TENTHS = 10
 
 
@@ -245,101 +245,9 @@ class PretrainConfig(StageConfig):
             )
 
     @model_validator(mode="after")
-    def _one_weighing(self) -> PretrainConfig:
-        if self.mixture and self.mixture_temperature != 1:
-            raise ValueError(
-                "mixture says each dataset's weight, and mixture_temperature takes it from its "
-                "size; give one of them"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_length(self) -> PretrainConfig:
-        given = [name for name in self.mutually_exclusive[0] if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(
-                f"{' and '.join(given)} exclude each other: each says how long to train; take one "
-                f"out ({given[0]}=null)"
-            )
-        if self.last_step is None:
-            for name, remedy in (
-                ("schedule_steps", "leave it out"),
-                ("warmup_steps", "use warmup_share"),
-                ("final_mask_rate", "leave it out, or give steps"),
-            ):
-                if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"{name} goes by steps, and {given[0]} says how long to train; {remedy}"
-                    )
-        if self.warmup_steps is not None and self.warmup_share is not None:
-            raise ValueError("warmup_steps and warmup_share exclude each other; give one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _schedule_reads_them(self) -> PretrainConfig:
-        kind = SCHEDULES[self.schedule]
-        for name, option in (("decay_share", "decay"), ("power", "power")):
-            if getattr(self, name) is not None and option not in kind.options:
-                found = [other for other in SCHEDULES if option in SCHEDULES[other].options]
-                raise ValueError(
-                    f"{name} is not for schedule {self.schedule}; leave it out, or use "
-                    f"{' or '.join(found)}"
-                )
-        if kind.needs_warmup and 0 in (self.warmup_steps, self.warmup_share):
-            raise ValueError(
-                f"schedule {self.schedule} begins to fall where the warm-up ends, and there is "
-                f"none; warm up for some steps"
-            )
-        share = self.decay_share or DECAY_SHARE
-        if "decay" in kind.options and (self.warmup_share or 0.0) + share > 1:
-            raise ValueError(
-                f"warmup_share ({self.warmup_share}) and decay_share ({share}) are more than the "
-                f"whole; lower one of them"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _schedule_ends(self) -> PretrainConfig:
-        steps = self.last_step
-        if steps is None:
-            return self
-        name, spanned = (
-            ("steps", steps)
-            if self.schedule_steps is None
-            else ("schedule_steps", self.schedule_steps)
-        )
-        if spanned < steps:
-            raise ValueError(
-                f"schedule_steps ({spanned}) is less than steps ({steps}); use {steps} or more"
-            )
-        if self.warmup_steps is not None and self.warmup_steps > spanned:
-            raise ValueError(
-                f"warmup_steps ({self.warmup_steps}) is more than {name} ({spanned}); warm up for "
-                f"fewer steps"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _batch_grows(self) -> PretrainConfig:
-        first, steps = self.initial_batch, self.batch_ramp_steps
-        if (first is None) != (steps is None):
-            lacking = "batch_ramp_steps" if steps is None else "initial_batch"
-            raise ValueError(
-                f"a batch that grows needs initial_batch and batch_ramp_steps; give {lacking}, too,"
-                f" or "
-                f"leave both out"
-            )
-        if first is not None and (first >= self.global_batch or self.global_batch % first):
-            raise ValueError(
-                f"global_batch ({self.global_batch}) is no multiple of initial_batch ({first}) "
-                f"that is more; use such a number"
-            )
-        if steps is not None and self.last_step is not None and steps > self.last_step:
-            raise ValueError(
-                f"batch_ramp_steps ({steps}) is more than steps ({self.last_step}); let the batch "
-                f"grow "
-                f"in fewer"
-            )
+    def _consistent(self) -> PretrainConfig:
+        for check in CHECKS:
+            check(self)
         return self
 
     @property

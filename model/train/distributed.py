@@ -27,7 +27,7 @@ from cloze.core.artifacts.checkpoints import TOKEN, LaunchFence
 from cloze.core.errors import BY_EXIT_CODE, ClozeError, UsageError, error_event
 from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.core.stages.execution import Execution
-from cloze.model.train.monitor.time_breakdown import TimeBreakdown
+from cloze.model.train.monitor.throughput import TimeBreakdown
 from cloze.model.train.precision import resolve_device, set_tf32
 
 SETTLE_SECONDS = 0.1  # for gloo's threads to release the last message

@@ -10,7 +10,7 @@ from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World, init_distributed
-from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baselines
+from cloze.model.train.evaluate.heldout_set import target_count_rows, unigram_baselines
 from cloze.model.train.loop.loop import TrainingResult, train
 from cloze.model.train.setup import PretrainSetup, prepare
 
@@ -61,7 +61,7 @@ def _outcome(
         setup.training,
         finished.progress,
         finished.last,
-        setup.training.begun,
+        setup.training.data.begun,
     )
     build.counters["steps/skipped"] += progress.skipped - begun.skipped
     build.counters["steps/applied"] += progress.updates - begun.updates
@@ -82,25 +82,27 @@ def _outcome(
         "checkpoint": finished.checkpoint,
         "milestones": dict(finished.milestones),
         "precision": training.recipe.precision,
-        "compiled": training.compiled,
+        "compiled": training.execution.compiled,
         "device": str(world.device.type),
         "world_size": world.size,
-        "engine": training.engine.name,
-        "zero": training.engine.zero,
-        "micro_batch": training.micro_batch,
-        "accumulation": training.accumulation,
+        "engine": training.execution.engine.name,
+        "zero": training.execution.engine.zero,
+        "micro_batch": training.execution.micro_batch,
+        "accumulation": training.execution.accumulation,
         "optimizer": training.recipe.optimizer,
         "learning_rate": training.recipe.learning_rate,
         "parameters": setup.parameters,
-        "peak_flops": None if training.utilisation is None else training.utilisation.peak,
+        "peak_flops": None
+        if training.logging.mfu_meter is None
+        else training.logging.mfu_meter.peak,
         "tokens": progress.tokens,
         "rows": len(setup.source.shards),
         "epochs": round(samples / len(setup.source.shards), 2),
         **(
             {}
-            if training.mixed is None
+            if training.data.mixture is None
             else {
-                "datasets": training.mixed.summary(
+                "datasets": training.data.mixture.summary(
                     setup.source.samples(progress.step), progress.by_source
                 )
             }
@@ -113,7 +115,7 @@ def _outcome(
 
 def _scored(setup: PretrainSetup, steps: int) -> int:
     """Return the number of held-out rows of the last evaluation."""
-    return setup.measure.looks(steps - setup.training.begun.step).last
+    return setup.measure.looks(steps - setup.training.data.begun.step).last
 
 
 def _baselines(setup: PretrainSetup) -> dict[str, Any]:
@@ -121,5 +123,7 @@ def _baselines(setup: PretrainSetup) -> dict[str, Any]:
     found: dict[str, Any] = {"unigram_entropy": None}
     if "mlm" in setup.scoring.names:
         train = target_count_rows(setup.heldout, setup.source.shards)
-        found |= unigram_baselines(train, setup.heldout, setup.training.saved.model.vocab_size)
+        found |= unigram_baselines(
+            train, setup.heldout, setup.training.checkpoints.metadata.model.vocab_size
+        )
     return found

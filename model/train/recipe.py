@@ -6,7 +6,8 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.heldout import SHARE, HeldoutEvaluator
 from cloze.model.train.loop.duration import Duration, StepDuration, TimeBudget, TokenDuration
-from cloze.model.train.loop.interfaces import START, StartPosition, TrainingHyperparameters
+from cloze.model.train.loop.interfaces import START, StartPosition
+from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.plan.flops import checkpoint_bytes
 from cloze.model.train.precision import Precision

@@ -21,8 +21,8 @@ from cloze.model.train.build_model import (
 from cloze.model.train.compile_policy import compiling_seconds
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.heldout import (
-    HeldoutEvaluator,
+from cloze.model.train.evaluate.heldout import HeldoutEvaluator
+from cloze.model.train.evaluate.heldout_set import (
     HeldoutSet,
     entropy,
     target_count_rows,
@@ -32,7 +32,15 @@ from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.batch_source import DatasetSource, MixtureCounter, mask_rate_schedule
 from cloze.model.train.loop.data import open_data
 from cloze.model.train.loop.duration import TimeBudget
-from cloze.model.train.loop.interfaces import CheckpointMetadata, Milestones, TrainSpec
+from cloze.model.train.loop.train_spec import (
+    CheckpointMetadata,
+    CheckpointSpec,
+    DataSpec,
+    ExecutionSpec,
+    LoggingSpec,
+    Milestones,
+    TrainSpec,
+)
 from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning
 from cloze.model.train.monitor.throughput import utilisation
 from cloze.model.train.plan import batch_plan
@@ -98,28 +106,36 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         path=build.path,
         config=config.model_dump(mode="json"),
         recipe=recipe(config, precision, pace, begun),
-        engine=model.engine,
-        source=source,
         trained=model.scoring,
-        saved=CheckpointMetadata(
-            model=start.model, heads=heads, tokenizer=job.data.tokenizer, dataset=job.info
+        data=DataSpec(
+            source=source,
+            fingerprint=job.data.fingerprint,
+            begun=begun,
+            mixture=MixtureCounter.of(job.data, source.sampler, begun),
         ),
-        measure=measure if heldout.rows else None,
-        micro_batch=plan.micro_batch,
-        accumulation=plan.accumulation,
-        compiled=model.compiled,
-        expected_first_loss=None if unigrams else _chance(model.scoring, start.beginning),
-        log_every=config.log_interval,
-        begun=begun,
-        data=job.data.fingerprint,
-        milestones=milestones,
-        keep_for_merge=config.keep_for_merge,
-        utilisation=using,
-        mixed=MixtureCounter.of(job.data, source.sampler, begun),
-        alarms=_alarms(config, model.scoring, heldout, start.model).check,
-        notes=job.notes,
-        warnings=() if steep is None else (steep,),
-        figures={"note": compiling} if model.compiled else {},
+        execution=ExecutionSpec(
+            engine=model.engine,
+            micro_batch=plan.micro_batch,
+            accumulation=plan.accumulation,
+            compiled=model.compiled,
+        ),
+        checkpoints=CheckpointSpec(
+            metadata=CheckpointMetadata(
+                model=start.model, heads=heads, tokenizer=job.data.tokenizer, dataset=job.info
+            ),
+            milestones=milestones,
+            keep_for_merge=config.keep_for_merge,
+        ),
+        logging=LoggingSpec(
+            interval=config.log_interval,
+            expected_first_loss=None if unigrams else _chance(model.scoring, start.beginning),
+            mfu_meter=using,
+            check_line=_alarms(config, model.scoring, heldout, start.model).check,
+            notes=job.notes,
+            warnings=() if steep is None else (steep,),
+            figures={"note": compiling} if model.compiled else {},
+        ),
+        evaluator=measure if heldout.rows else None,
     )
     return PretrainSetup(
         training=training,

@@ -13,16 +13,14 @@ import numpy as np
 
 from cloze.core.errors import UsageError
 from cloze.model.tasks.formats.choices import FEWEST, Choices
-from cloze.model.tasks.formats.text_tables import PAIR
+from cloze.model.tasks.formats.tables import PAIR
 from cloze.model.tasks.formats.texts import LabelledTexts, ScoredTexts
 from cloze.model.tasks.kinds.choice import Choice
-from cloze.model.tasks.kinds.classification import Classification
-from cloze.model.tasks.kinds.regression import Regression
+from cloze.model.tasks.kinds.texts import Classification, Regression
 from cloze.model.tasks.options import TableOptions, TaskOptions
 from cloze.model.use.configs import ClassifyConfig
-from cloze.model.use.requests import Request
-from cloze.model.use.tuned import FinetunedModel
-from cloze.model.use.verb import Verb
+from cloze.model.use.finetuned import FinetunedModel
+from cloze.model.use.verb import Request, Verb
 
 Ranked = list[dict[str, Any]]  # {"label": str, "score": probability}, best first
 

@@ -25,8 +25,7 @@ from cloze.model.tasks.encode import encode
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
 from cloze.model.use.configs import EmbedConfig, VectorsConfig
-from cloze.model.use.requests import Request
-from cloze.model.use.verb import Verb
+from cloze.model.use.verb import Request, Verb
 from cloze.pipeline import tokenizer
 
 Vectors = npt.NDArray[np.float32]
@@ -177,8 +176,12 @@ class Embed(Verb[str]):
                 content, np.concatenate([np.zeros((0, embedder.size), np.float32), *self._kept])
             )
             storage.write_bytes(self._npy, content.getvalue())
-        told = {"size": embedder.size, "pooling": embedder.pooling, "normalize": embedder.normalize}
-        return {**told, "truncated": embedder.truncated}
+        return {
+            "size": embedder.size,
+            "pooling": embedder.pooling,
+            "normalize": embedder.normalize,
+            "truncated": embedder.truncated,
+        }
 
 
 # The stage vectors: embeddings of a corpus, shard by shard.

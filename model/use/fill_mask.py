@@ -14,8 +14,7 @@ from cloze.model.checkpoint import load, resolve_pinned
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.use.configs import FillMaskConfig
-from cloze.model.use.requests import Request, shortened
-from cloze.model.use.verb import Verb
+from cloze.model.use.verb import Request, Verb, shortened
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 

@@ -16,10 +16,9 @@ from cloze.core.errors import UsageError
 from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
-from cloze.model.layers.kv_cache import KVCache
+from cloze.model.layers.layout import KVCache
 from cloze.model.use.configs import GenerateConfig
-from cloze.model.use.requests import Request, shortened
-from cloze.model.use.verb import Verb
+from cloze.model.use.verb import Request, Verb, shortened
 from cloze.pipeline import tokenizer
 
 TOKENS = 8192  # tokens per batch, generated ones included; their keys and values are in memory

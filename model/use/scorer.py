@@ -32,7 +32,8 @@ from cloze.model import checkpoint
 from cloze.model.data.batch import LAYOUT, Batch, move, prefetch_batches
 from cloze.model.data.layouts import Sequences, layout_for, make_layout
 from cloze.model.families.config import prediction_objectives
-from cloze.model.families.models import PretrainingModel, encoded, load_model
+from cloze.model.families.models import load_model
+from cloze.model.families.pretraining import PretrainingModel, encode
 from cloze.model.layers.encoder import Encoder
 from cloze.model.train.precision import DTYPES, Precision
 from cloze.pipeline import tokenizer
@@ -357,4 +358,4 @@ class SentenceScorer:
         """Return the last layer's states at the wanted positions, float [M, D]."""
         if isinstance(self._reader, PretrainingModel):
             return self._reader.encode(batch, batch["wanted"])
-        return encoded(self._encoder, batch["input_ids"], batch, batch["wanted"])
+        return encode(self._encoder, batch["input_ids"], batch, batch["wanted"])

@@ -18,9 +18,8 @@ from cloze.model.tasks.formats.pairs import MinimalPair, read_minimal_pairs
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.model.use.configs import ScoreConfig, ScoreTextsConfig
-from cloze.model.use.requests import Request
 from cloze.model.use.scorer import SentenceScorer
-from cloze.model.use.verb import Verb
+from cloze.model.use.verb import Request, Verb
 
 PAIRS = "pairs.jsonl"
 TASK = "minimal-pairs"
@@ -76,8 +75,10 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
     _write_lines(build.file(PAIRS), rows)
     build.counters["read/pairs"] += len(pairs)
     metrics = {"accuracy": accuracy, "by_phenomenon": by["by_phenomenon"]}
-    told = {key: content[key] for key in ("task", "metric", "pairs", "ties", "interval", "method")}
-    summary = {**told, "metrics": metrics, **_machine(scorer)}
+    fields = {
+        key: content[key] for key in ("task", "metric", "pairs", "ties", "interval", "method")
+    }
+    summary = {**fields, "metrics": metrics, **_machine(scorer)}
     return StageResult(rows=len(pairs), tokens=pieces, summary=summary)
 
 

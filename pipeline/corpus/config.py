@@ -31,7 +31,7 @@ from cloze.pipeline.corpus.read.sources import (
 from cloze.pipeline.corpus.readers import READERS, find_reader
 from cloze.pipeline.corpus.steps.chain import TextConfig
 
-ABOUT = ("licence", "name", "url", "date")
+SOURCE_METADATA = ("licence", "name", "url", "date")
 
 if TYPE_CHECKING:
 
@@ -96,8 +96,8 @@ class CorpusConfig(_Options):
         structured = [kind for kind in READERS if find_reader(kind).has_columns]
         if not any(source["kind"] in structured for source in sources):
             raise UsageError(
-                f"--column names columns of {', '.join(structured)} sources, and none is given; "
-                f"leave it out"
+                f"--column needs a source with columns ({', '.join(structured)}), but none is "
+                f"given. Remove --column"
             )
         return [
             {**source, "fields": columns} if source["kind"] in structured else dict(source)
@@ -106,29 +106,29 @@ class CorpusConfig(_Options):
 
     @staticmethod
     def with_origins(
-        sources: Iterable[Mapping[str, Any]], about: Iterable[tuple[str, str, str]]
+        sources: Iterable[Mapping[str, Any]], metadata: Iterable[tuple[str, str, str]]
     ) -> list[dict[str, Any]]:
-        """Return the sources as plain dicts with the provenance given by `about`.
+        """Return the sources as plain dicts with the provenance in `metadata`.
 
         Args:
-            about: (kind, field, value); the field is a name of `ABOUT`. Applies to all sources of
-                the kind.
+            metadata: (kind, field, value); applies to all sources of the kind. The field is one of
+                `SOURCE_METADATA`.
 
         Raises:
             UsageError: no source is of the kind, or the field is unknown.
         """
         found = [dict(source) for source in sources]
-        for kind, name, value in about:
-            if name not in ABOUT:
+        for kind, name, value in metadata:
+            if name not in SOURCE_METADATA:
                 raise UsageError(
-                    f"--source-metadata {kind}.{name} names nothing that can be said of a source; "
-                    f"{did_you_mean(name, ABOUT)}"
+                    f"--source-metadata {kind}.{name}: unknown field {name!r}; "
+                    f"{did_you_mean(name, SOURCE_METADATA)}"
                 )
             own = [source for source in found if source["kind"] == kind]
             if not own:
                 kinds = sorted({source["kind"] for source in found})
                 raise UsageError(
-                    f"--source-metadata {kind}.{name} is of no source that is given; "
+                    f"--source-metadata {kind}.{name}: no source is of kind {kind!r}; "
                     f"{did_you_mean(kind, kinds)}"
                 )
             for source in own:
@@ -148,7 +148,7 @@ class CorpusConfig(_Options):
             found["decontaminate"] = fingerprints.combine_hashes(
                 {(name, sha256) for name, _, sha256 in self.task_files()}
             )
-        for name in ("filter", "blocked_words"):
+        for name in ("quality_filter", "blocked_words"):
             if (path := getattr(self, name)) is not None:
                 found[name] = fingerprints.input_fingerprint(path)
         return found

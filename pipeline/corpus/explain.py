@@ -351,7 +351,7 @@ def _look_for_duplicates(
     own = columns.load("key") == np.uint64(random_keys.document_key(found.id))
     number = int(np.flatnonzero(own & (columns.load("exact_high") == np.uint64(exact)))[0])
 
-    def told(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
+    def describe(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
         table = read_selected(parts, PART, *columns.where(np.array(numbers, dtype=np.int64)))
         for row, reason in zip(table.to_pylist(), reasons, strict=True):
             other = join_sentences(row["sentences"], row["paragraphs"])
@@ -367,8 +367,8 @@ def _look_for_duplicates(
     reason = REASONS[duplicates.reason[number]]
     if reason:
         found.outcome, found.split = reason, ""
-        found.duplicate_of = next(told([int(duplicates.of[number])], [reason]))
+        found.duplicate_of = next(describe([int(duplicates.of[number])], [reason]))
     others = np.flatnonzero((duplicates.of == number) & (np.arange(duplicates.of.size) != number))
     found.duplicates_in_all = int(others.size)
     shown = others[:DUPLICATES].tolist()
-    found.duplicates = list(told(shown, [REASONS[duplicates.reason[other]] for other in shown]))
+    found.duplicates = list(describe(shown, [REASONS[duplicates.reason[other]] for other in shown]))

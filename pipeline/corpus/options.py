@@ -36,19 +36,19 @@ class CorpusOptions(StageConfig):
     model_config = ConfigDict(defer_build=True)
 
     web: ClassVar[Mapping[str, Any]] = {}
-    """Values that `profile: web` gives to options of the class."""
+    """Values that `preset: web` gives to options of the class."""
 
-    profile: Literal["prose", "web"] = "prose"
+    preset: Literal["prose", "web"] = "prose"
     """Rule set: prose for books and encyclopedias, web for crawled pages (C4 and MassiveText
     rules)."""
 
     web_sources: tuple[str, ...] = ()
-    """Kind of source to which --profile web applies. Repeatable. Default: all."""
+    """Kind of source to which --preset web applies. Repeatable. Default: all."""
 
     language: str = Field(default="", pattern="^([a-z]{2,3}|auto|)$")
     """Language of the text (ISO 639), or auto to identify it per document. Default: en."""
 
-    languages: tuple[str, ...] = ()
+    keep_languages: tuple[str, ...] = ()
     """With --language auto: keep only this language. Repeatable. Default: all."""
 
     on_error: Literal["stop", "quarantine"] = "stop"
@@ -57,18 +57,18 @@ class CorpusOptions(StageConfig):
     maximum_document_bytes: int = Field(default=MAXIMUM_DOCUMENT_BYTES, ge=1 << 10)
     """Drop raw documents larger than this, before they are parsed."""
 
-    @field_validator("languages")
+    @field_validator("keep_languages")
     @classmethod
     def _codes(cls, languages: tuple[str, ...]) -> tuple[str, ...]:
         for code in languages:
             if not (2 <= len(code) <= 3 and code.isascii() and code.isalpha() and code.islower()):
-                raise ValueError(f"{code!r} is no ISO 639 code; write it like 'en' or 'deu'")
+                raise ValueError(f"{code!r} is not an ISO 639 code; write it as 'en' or 'deu'")
         return languages
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_profile(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("profile") != "web":
+    def _fill_preset(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("preset") != "web":
             return data
         return {
             key: value for base in cls.__mro__ for key, value in vars(base).get("web", {}).items()
@@ -76,10 +76,10 @@ class CorpusOptions(StageConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.languages and self.language != AUTO:
+        if self.keep_languages and self.language != AUTO:
             raise ValueError(
-                f"languages {list(self.languages)} need language: auto, not "
-                f"{self.fallback_language!r}; set it, or leave languages out"
+                f"keep_languages ({list(self.keep_languages)}) needs language: auto (found "
+                f"{self.fallback_language!r}). Set language: auto, or remove keep_languages"
             )
         return self
 
@@ -91,13 +91,13 @@ class CorpusOptions(StageConfig):
     @property
     def expected_languages(self) -> tuple[str, ...]:
         """Return the languages that the sources may be in; empty: any."""
-        return self.languages if self.language == AUTO else (self.fallback_language,)
+        return self.keep_languages if self.language == AUTO else (self.fallback_language,)
 
 
 class MixtureOptions(CorpusOptions):
     """Options of the mixture: how much of each source or language to keep."""
 
-    words: int | None = Field(default=None, ge=1)
+    max_words: int | None = Field(default=None, ge=1)
     """Keep at most this many words, such as 10M. Default: all."""
 
     mixture: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
@@ -116,36 +116,34 @@ class MixtureOptions(CorpusOptions):
     mixture_epochs: float = Field(default=1.0, ge=1, allow_inf_nan=False)
     """Maximum number of times a source or language is repeated."""
 
-    @field_validator("words", mode="before")
+    @field_validator("max_words", mode="before")
     @classmethod
     def _a_number(cls, value: Any) -> Any:
         found = parse_count(value) if isinstance(value, str) else value
         if found is None and value is not None:
-            raise ValueError("no such number; write it as 10M, 2.5M, 800k or 10000000")
+            raise ValueError("not a number of words; write it as 10M, 2.5M, 800k or 10000000")
         return found
 
     @model_validator(mode="after")
     def _one_weighing(self) -> Self:
         if self.mixture and self.mixture_temperature != 1:
             raise ValueError(
-                "mixture says each weight, and mixture_temperature takes it from the size; give "
-                "one of them"
+                "mixture (explicit weights) and mixture_temperature (weights by size) are mutually "
+                "exclusive. Set one of them"
             )
         if self.mixture_by == "language" and self.language != AUTO:
-            raise ValueError(
-                "mixture_by language needs to know each document's: set language to auto"
-            )
+            raise ValueError("mixture_by: language needs language: auto")
         if self.mixture_epochs > 1 and not self.mixes:
             raise ValueError(
-                "mixture_epochs repeats what a mixture or words asks for; give mixture, "
-                "mixture_temperature or words"
+                "mixture_epochs above 1 needs a mixture. Set mixture, mixture_temperature or "
+                "max_words"
             )
         return self
 
     @property
     def mixes(self) -> bool:
         """Return True unless all remaining documents are kept once."""
-        return self.words is not None or bool(self.mixture) or self.mixture_temperature != 1
+        return self.max_words is not None or bool(self.mixture) or self.mixture_temperature != 1
 
     def check_kinds(self, kinds: Sequence[str]) -> None:
         """Check that the mixture has a weight for every kind of source, and for no other.
@@ -158,14 +156,14 @@ class MixtureOptions(CorpusOptions):
         for name in self.mixture:
             if name not in kinds:
                 raise ValueError(
-                    f"mixture weighs {name!r}, and no source is of that kind; "
+                    f"mixture has a weight for {name!r}, but no source is of that kind; "
                     f"{did_you_mean(name, kinds)}"
                 )
-        lacking = [kind for kind in kinds if kind not in self.mixture]
-        if lacking:
+        missing = [kind for kind in kinds if kind not in self.mixture]
+        if missing:
             raise ValueError(
-                f"mixture says no weight of {lacking[0]!r}; weigh all kinds of sources, or leave "
-                f"mixture out"
+                f"mixture has no weight for {missing[0]!r}. Set a weight for every kind of "
+                f"source, or remove mixture"
             )
 
 

@@ -138,8 +138,8 @@ class Filter:
         name = storage.join(path, DESCRIPTION)
         if not storage.exists(name):
             raise DataError(
-                f"{path} holds no learned filter ({DESCRIPTION} is missing); make one with `cloze "
-                f"train-filter`"
+                f"{path} contains no quality filter ({DESCRIPTION} is missing). Train one with "
+                f"`cloze train-filter`"
             )
         try:
             content: dict[str, Any] = json.loads(storage.read_text(name))
@@ -163,7 +163,9 @@ class Filter:
                 },
             )
         except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-            raise DataError(f"{path} holds a damaged filter ({error}); train it again") from error
+            raise DataError(
+                f"{path} contains a damaged filter ({error}); train it again"
+            ) from error
 
 
 def thresholds(scores: Sequence[float]) -> dict[int, float]:
@@ -199,12 +201,12 @@ def train_filter(
     examples: Sequence[Example],
     kind: Literal["linear", "ngram"],
     bits: int,
-    tell: Callable[[float], None] = lambda done: None,
+    report: Callable[[float], None] = lambda done: None,
 ) -> TrainedFilter:
     """Train a filter on the examples that are not held out; evaluate it on those that are.
 
     Args:
-        tell: called with the fraction done.
+        report: called with the fraction done.
 
     Raises:
         DataError: too few documents of a side.
@@ -226,10 +228,10 @@ def train_filter(
     features = _features(seen, bits)
     best: TrainedFilter | None = None
     for number, strength in enumerate(STRENGTHS):
-        tell(number / len(STRENGTHS))
-        one = _measured(_linear(features, seen, bits, strength), kept)
-        if best is None or one.figures["auc"] > best.figures["auc"]:
-            best = replace(one, figures={**one.figures, "strength": strength})
+        report(number / len(STRENGTHS))
+        candidate = _measured(_linear(features, seen, bits, strength), kept)
+        if best is None or candidate.figures["auc"] > best.figures["auc"]:
+            best = replace(candidate, figures={**candidate.figures, "strength": strength})
     assert best is not None
     return best
 
@@ -280,9 +282,9 @@ def _measured(found: Filter, kept: Sequence[Example]) -> TrainedFilter:
     from sklearn.metrics import roc_auc_score
 
     scores = [(found.score(example.text), example.good) for example in kept]
-    told = [(score, good) for score, good in scores if score is not None]
-    good = [score for score, is_good in told if is_good]
-    bad = [score for score, is_good in told if not is_good]
+    scored = [(score, good) for score, good in scores if score is not None]
+    good = [score for score, is_good in scored if is_good]
+    bad = [score for score, is_good in scored if not is_good]
     complete = replace(found, thresholds=thresholds(good))
     figures: dict[str, Any] = {
         "heldout_good": len(good),
@@ -294,7 +296,9 @@ def _measured(found: Filter, kept: Sequence[Example]) -> TrainedFilter:
             "median_bad": round(float(np.median(bad)), 4),
             "auc": round(
                 float(
-                    roc_auc_score([is_good for _, is_good in told], [score for score, _ in told])
+                    roc_auc_score(
+                        [is_good for _, is_good in scored], [score for score, _ in scored]
+                    )
                 ),
                 4,
             ),

@@ -40,11 +40,11 @@ class FilterConfig(StageConfig):
     """Language of the text (ISO 639)."""
 
     @model_validator(mode="after")
-    def _something_to_tell_apart(self) -> FilterConfig:
+    def _has_bad_documents(self) -> FilterConfig:
         if self.kind == "linear" and not self.bad:
             raise ValueError(
-                "a linear filter needs bad documents (found none); give --bad KIND=PATH, or kind: "
-                "ngram"
+                "a linear filter needs bad documents (found none). Set --bad KIND=PATH, or use "
+                "kind: ngram"
             )
         return self
 
@@ -127,8 +127,8 @@ def _documents(
 def headline(summary: Mapping[str, Any]) -> str:
     """Return a line with the numbers of documents and the AUC."""
     counts = summary["documents"]
-    told = f"{counts['good']:,} good and {counts['bad']:,} bad documents"
-    return f"{told}, AUC {summary['auc']:.3f} on held-out ones" if "auc" in summary else told
+    text = f"{counts['good']:,} good and {counts['bad']:,} bad documents"
+    return f"{text}, AUC {summary['auc']:.3f} on held-out ones" if "auc" in summary else text
 
 
 STAGE = Stage(

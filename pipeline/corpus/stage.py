@@ -38,7 +38,7 @@ SETTINGS = {
     "gopher_duplicate": "gopher_repetition",
     "gopher_top": "gopher_repetition",
     "gopher_": "gopher_quality",
-    "unlike_good": "learned_filter",
+    "low_quality": "quality_filter_loss",
     "blocked_words": "blocked_words",
     "personal_data": "personal_data_allowed",
     "contaminated": "decontaminate",
@@ -75,6 +75,12 @@ def most_dropped(dropped: Mapping[str, int], kept: int) -> str:
     )
 
 
+def _by_count(counts: Mapping[str, int]) -> str:
+    """Return `name count` of each entry, largest count first."""
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{name} {count:,}" for name, count in ordered)
+
+
 def check_readable(config: CorpusConfig, results: Results) -> None:
     """Check that the unreadable share is within the limit.
 
@@ -86,17 +92,12 @@ def check_readable(config: CorpusConfig, results: Results) -> None:
     refused, documents = sum(bad.values()), counters["read/documents"]
     share = refused / max(1, refused + documents)
     if share > config.rejected_share:
-        told = ", ".join(
-            f"{reason} {count:,}"
-            for reason, count in sorted(bad.items(), key=lambda pair: (-pair[1], pair[0]))
-        )
         first = next(entry for result in results for entry in result["unreadable"])
         raise DataError(
             f"{refused:,} of {refused + documents:,} files, pages and lines could not be read "
-            f"({told}; the first: {first['file']}:"
-            f" {first['sentence']}), more than corpus.max_rejected_share "
-            f"({config.rejected_share:g}) allows; mend the sources"
-            f" ({UNREADABLE} in the output names each), or raise the limit"
+            f"({_by_count(bad)}; the first: {first['file']}: {first['sentence']}), more than "
+            f"corpus.max_rejected_share ({config.rejected_share:g}). Repair or remove the files "
+            f"listed in {UNREADABLE}, or raise the limit"
         )
 
 
@@ -114,21 +115,17 @@ def check_not_empty(config: CorpusConfig, bundles: Sequence[SliceGroup], results
             unreadable = [entry for result in own for entry in result["unreadable"]]
             why = f" ({unreadable[0]['file']}: {unreadable[0]['sentence']})" if unreadable else ""
             raise DataError(
-                f"source {source.kind} at {source.path} holds no document{why}; check the path, or "
-                f"leave the source out"
+                f"source {source.kind} at {source.path} contains no documents{why}. Check the "
+                f"path, or remove the source"
             )
     if not any(result["documents"] for result in results):
         counters = sum((Counter(result["counters"]) for result in results), Counter[str]())
-        reasons = counted(counters, "dropped/")
-        told = ", ".join(
-            f"{reason} {count:,}"
-            for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-        )
+        reasons = _by_count(counted(counters, "dropped/"))
         first = config.sources[0]
         raise DataError(
             f"of the {counters['read/documents']:,} documents of "
             f"{first.path}{' and other sources' if len(config.sources) > 1 else ''}"
-            f" none is left ({told}); give more text, or loosen the filters of the corpus config"
+            f" none is left ({reasons}). Add text, or relax the filters of the corpus config"
         )
 
 
@@ -205,7 +202,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     slices, repeated = plan_reading(config.listed())
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
-    given, config = config, with_language_of(slices, config)
+    configured_language, config = config.language, with_language_of(slices, config)
     bundles = group_slices(slices)
     results = _read(config, build, bundles)
     unreadable = _write_unreadable(build, results)
@@ -227,7 +224,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     )
     storage.write_bytes(build.file(CARD_PAGE), render(card).encode())
     summary = _summary(build, card) | ({"first_unreadable": unreadable} if unreadable else {})
-    if config.language != given.language:
+    if config.language != configured_language:
         summary["language"] = config.language
     return StageResult(rows=documents, summary=summary)
 
@@ -375,23 +372,22 @@ def _write_unreadable(build: BuildContext, results: Results) -> str:
 def headline(summary: Mapping[str, Any]) -> str:
     """Return a line with documents, bytes, drops and warnings."""
     dropped = summary.get("dropped", {})
-    told = [
+    parts = [
         f"{summary['documents']:,} documents, {format_count(summary['bytes'])}B, "
         f"{sum(dropped.values()):,} dropped"
     ]
     if warning := most_dropped(dropped, summary["documents"]):
-        told.append(f"warning: {warning}")
+        parts.append(f"warning: {warning}")
     if language := summary.get("language"):
-        told.append(
-            f"warning: no language was given and the text is plainly {language!r}, so its rules "
-            f"were used:"
-            f" give --language {language}"
+        parts.append(
+            f"warning: no language is set and the text is in {language!r}, so its rules were used; "
+            f"set --language {language}"
         )
     if first := summary.get("first_unreadable"):
-        told.append(
+        parts.append(
             f"{sum(summary['quarantined'].values()):,} could not be read, the first: {first}"
         )
-    return "; ".join(told)
+    return "; ".join(parts)
 
 
 STAGE = Stage(

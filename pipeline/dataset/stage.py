@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
+from cloze.core.config import StageConfig
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.pipeline.dataset.config import COSTS, DatasetConfig, check_disk_space
@@ -43,7 +46,7 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
     from cloze.pipeline.dataset.merge import bin_borders, count_tokens, open_intermediate_files
     from cloze.pipeline.dataset.rows import BuildRows
     from cloze.pipeline.dataset.shards import WriteDatasetShard, plan
-    from cloze.pipeline.dataset.summary import DatasetSummary
+    from cloze.pipeline.dataset.summary import summarize
     from cloze.pipeline.runners.fan_out import fan_out
     from cloze.pipeline.tokenizer import load
 
@@ -137,10 +140,10 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
             unit = {
                 "split": split,
                 "path": build.file(name),
-                "ranges": [asdict(found) for found in ranges],
+                "ranges": [asdict(shuffle_range) for shuffle_range in ranges],
             }
             shards.append((name.removesuffix(".arrow"), unit))
-    weights = [float(sum(found["rows"] for found in unit["ranges"])) for _, unit in shards]
+    weights = [float(sum(part["rows"] for part in unit["ranges"])) for _, unit in shards]
     check_disk_space(
         build.path,
         directory,
@@ -150,11 +153,16 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         config.compression,
     )
     written = fan_out(build, "shards", shards, make_shard, unit_name="rows", weights=weights)
-    summary = DatasetSummary(
-        config=config, info=info, rows=rows, documents=documents_made, shards=train_shards
+    return summarize(
+        config,
+        info,
+        build,
+        rows=rows,
+        documents=documents_made,
+        known=sum(result["known"] for result in made),
+        written=written[:train_shards],
+        base=base,
     )
-    known = sum(result["known"] for result in made)
-    return summary.outcome(build, written[:train_shards], base, known)
 
 
 def _info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
@@ -182,19 +190,16 @@ def _train_shards(config: DatasetConfig, base: BaseDataset | None, rows: int) ->
 
 def headline(summary: Mapping[str, Any]) -> str:
     """Summarise rows, tokens read and shards; warn if there are few rows."""
-    told = (
+    text = (
         f"{summary['rows']:,} rows, {format_count(summary['tokens'])} tokens read, "
         f"{summary['shards']} shards"
     )
-    few = summary["rows"] < FEW_ROWS
-    return (
-        (
-            f"{told}; warning: only {summary['rows']:,} rows to train on: see what the corpus "
-            f"dropped, or give it more text"
+    if summary["rows"] < FEW_ROWS:
+        text += (
+            f"; warning: only {summary['rows']:,} rows to train on: see what the corpus dropped, "
+            f"or give it more text"
         )
-        if few
-        else told
-    )
+    return text
 
 
 STAGE = Stage(
@@ -211,4 +216,40 @@ STAGE = Stage(
     headline=headline,
     cost_model=COSTS,
     comparison_metrics=("rows", "tokens", "padding_share"),
+)
+
+
+# The stage "inspect": a row of a dataset or of a shard as readable text; it writes no files.
+
+
+class InspectConfig(StageConfig):
+    """The row, and its mask copy."""
+
+    row: int = Field(default=0, ge=0)
+    """Number of the row in its split, from 0."""
+
+    copy_number: int = Field(default=0, ge=0)
+    """Number of the mask copy, from 0."""
+
+    split: str = "train"
+    """Split of the row: train or heldout."""
+
+
+def inspect(config: InspectConfig, build: BuildContext) -> StageResult:
+    """Read the row; the summary is a `RowView` as JSON, with the `texts` of the tokens."""
+    from cloze.pipeline.dataset.row_view import read_row
+
+    view = read_row(
+        build.inputs["dataset"], config.row, split=config.split, copy=config.copy_number
+    )
+    return StageResult(summary={**view.as_json(), "texts": list(view.texts)})
+
+
+INSPECT = Stage(
+    name="inspect",
+    version=1,
+    config=InspectConfig,
+    run=inspect,
+    inputs={"dataset": InputSpec(required=True)},
+    worker="cloze.pipeline",
 )

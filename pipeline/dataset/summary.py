@@ -73,87 +73,73 @@ class ShardCounts:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetSummary:
-    """The summary of the new shards.
+def summarize(
+    config: ExampleConfig,
+    info: DatasetInfo,
+    build: BuildContext,
+    *,
+    rows: Mapping[str, int],
+    documents: int,
+    known: int,
+    written: list[dict[str, Any]],
+    base: BaseDataset | None,
+) -> StageResult:
+    """Return the summary of the training split.
 
-    Attributes:
+    `heldout_rows`, `documents` and text tokens cover both splits.
+
+    Args:
         config: requested examples.
         info: metadata of every shard.
-        rows: number of rows by split.
+        build: has the counters of the new shards; those of `base` are added.
+        rows: number of new rows by split.
         documents: number of documents read, of both splits.
-        shards: number of shards of the training split.
+        known: number of the corpus's documents that `base` held already.
+        written: counts of the training split's new shards.
+        base: dataset that was appended to, or None.
     """
-
-    config: ExampleConfig
-    info: DatasetInfo
-    rows: Mapping[str, int]
-    documents: int
-    shards: int
-
-    def outcome(
-        self,
-        build: BuildContext,
-        written: list[dict[str, Any]],
-        base: BaseDataset | None,
-        known: int,
-    ) -> StageResult:
-        """Return the summary of the training split.
-
-        `heldout_rows`, `documents` and text tokens cover both splits.
-
-        Args:
-            build: has the counters of the new shards; those of `base` are added.
-            written: counts of the training split's shards.
-            base: dataset that was appended to, or None.
-            known: number of the corpus's documents that `base` held already.
-        """
-        total: Counter[str] = Counter()
-        for counts in written:
-            total.update({name: counts[name] for name in ("row_tokens", "masked")})
-        labels = np.sum([counts["labels"] for counts in written], axis=0).tolist()
-        new: dict[str, Any] = {
-            "rows": self.rows["train"],
-            "heldout_rows": self.rows["heldout"],
-            "tokens": build.counters[f"{TOKENS}read"],
-            "row_tokens": total["row_tokens"],
-            "masked": total["masked"],
-            "shards": self.shards,
-            "documents": self.documents,
-            "pair_labels": dict(
-                zip((*label_names(self.info.pair_task), "none"), labels, strict=True)
-            ),
-            "length_histogram": np.sum(
-                [counts["histogram"] for counts in written], axis=0
-            ).tolist(),
-        }
-        appended = {}
-        if base is not None:
-            appended = {
-                "appended": {
-                    name: new[name]
-                    for name in ("rows", "heldout_rows", "tokens", "shards", "documents")
-                }
+    total: Counter[str] = Counter()
+    for counts in written:
+        total.update({name: counts[name] for name in ("row_tokens", "masked")})
+    labels = np.sum([counts["labels"] for counts in written], axis=0).tolist()
+    new: dict[str, Any] = {
+        "rows": rows["train"],
+        "heldout_rows": rows["heldout"],
+        "tokens": build.counters[f"{TOKENS}read"],
+        "row_tokens": total["row_tokens"],
+        "masked": total["masked"],
+        "shards": len(written),
+        "documents": documents,
+        "pair_labels": dict(zip((*label_names(info.pair_task), "none"), labels, strict=True)),
+        "length_histogram": np.sum([counts["histogram"] for counts in written], axis=0).tolist(),
+    }
+    appended = {}
+    if base is not None:
+        appended = {
+            "appended": {
+                name: new[name]
+                for name in ("rows", "heldout_rows", "tokens", "shards", "documents")
             }
-            new = add_counts(base.manifest.summary, new)
-            build.counters["dropped/already_in_dataset"] += known
-            build.counters.update(base.manifest.counters)
-        rows, tokens = max(1, new["rows"]), max(1, new["row_tokens"])
-        summary = {
-            **new,
-            "copies": self.info.copies,
-            "length": self.info.length,
-            "masked_share": round(new["masked"] / (self.info.copies * tokens), 6),
-            "mean_length": round(new["row_tokens"] / rows, 3),
-            "padding_share": round(1 - new["row_tokens"] / (rows * self.info.length), 6),
-            "vocab_size": self.info.vocab_size,
-            **token_shares(build.counters),
-            **appended,
-            "warnings": warnings(self.config, build.counters, new["rows"] + new["heldout_rows"]),
         }
-        for warning in summary["warnings"]:
-            build.report.progress(rows, rows, "rows", {"step": "shards", "warning": warning})
-        return StageResult(rows=new["rows"], tokens=new["tokens"], summary=summary)
+        new = add_counts(base.manifest.summary, new)
+        build.counters["dropped/already_in_dataset"] += known
+        build.counters.update(base.manifest.counters)
+    row_count, row_tokens = max(1, new["rows"]), max(1, new["row_tokens"])
+    summary = {
+        **new,
+        "copies": info.copies,
+        "length": info.length,
+        "masked_share": round(new["masked"] / (info.copies * row_tokens), 6),
+        "mean_length": round(new["row_tokens"] / row_count, 3),
+        "padding_share": round(1 - new["row_tokens"] / (row_count * info.length), 6),
+        "vocab_size": info.vocab_size,
+        **token_shares(build.counters),
+        **appended,
+        "warnings": warnings(config, build.counters, new["rows"] + new["heldout_rows"]),
+    }
+    for warning in summary["warnings"]:
+        build.report.progress(row_count, row_count, "rows", {"step": "shards", "warning": warning})
+    return StageResult(rows=new["rows"], tokens=new["tokens"], summary=summary)
 
 
 def token_shares(counters: Mapping[str, int]) -> dict[str, Any]:

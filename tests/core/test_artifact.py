@@ -152,14 +152,19 @@ def test_the_verb_reads_one_artifact_or_all_below(
     for name in ("one", "two"):
         make(tmp_path / name)
     assert main(["verify", str(tmp_path / "one"), "--json"]) == 0
-    one = json.loads(capfd.readouterr().out)
-    assert one["ok"]
+    found = json.loads(capfd.readouterr().out)
+    [one] = found["artifacts"]
+    assert (found["ok"], one["ok"]) == (True, True)
     assert one["content_sha256"] == artifact.read_manifest(str(tmp_path / "one")).content_sha256
     assert main(["verify", str(tmp_path), "--json", "--threads", "2"]) == 0
     both = json.loads(capfd.readouterr().out)
-    assert set(both["artifacts"]) == {str(tmp_path / "one"), str(tmp_path / "two")}
+    assert {found["artifact"] for found in both["artifacts"]} == {
+        str(tmp_path / "one"),
+        str(tmp_path / "two"),
+    }
     (tmp_path / "two" / "a.arrow").write_bytes(b"rowz")
     assert main(["verify", str(tmp_path), "--json"]) == 3
     output = capfd.readouterr()
     assert f"{tmp_path / 'two'}: a.arrow has sha256" in output.err
-    assert json.loads(output.out)["errors"] == [output.err.strip()]
+    [error] = json.loads(output.out)["artifacts"][1]["errors"]
+    assert output.err.strip() == f"{tmp_path / 'two'}: {error}"

@@ -210,7 +210,7 @@ def test_status_lineage_verify_and_logs(first: Done, place: Path) -> None:
     damaged = cloze("verify", "runs/sample/dataset", "--json", cwd=place)
     shard.write_bytes(content)
     assert (damaged.returncode, damaged.json["ok"]) == (3, False)
-    assert shard.name in damaged.json["errors"][0]
+    assert shard.name in damaged.json["artifacts"][0]["errors"][0]
 
 
 def test_fill_mask_and_export(first: Done, place: Path) -> None:

@@ -304,7 +304,7 @@ def make_case(seed: int, number: int) -> tuple[str, str, bytes, dict[str, Any]]:
 def _steps(language: str) -> tuple[Step, ...]:
     """All cleaning steps that need no files, switched on."""
     everything = {
-        "profile": "web",
+        "preset": "web",
         "mask_personal_data": ["email", "phone", "ip", "card", "iban"],
         "language": language,
     }

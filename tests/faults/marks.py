@@ -22,13 +22,13 @@ def marked() -> None:
         return
     from cloze.model.train.loop import loop
 
-    aside, steps = loop._TrainingLoop._aside, loop._TrainingLoop._steps
+    exclude, steps = loop.StepTimer.exclude, loop._TrainingLoop._steps
 
     @contextlib.contextmanager
-    def telling(self: Any, what: str) -> Iterator[None]:
+    def telling(self: Any, what: Any) -> Iterator[None]:
         mark(what)
         try:
-            with aside(self, what):
+            with exclude(self, what):
                 yield
         finally:
             mark("step")
@@ -37,5 +37,5 @@ def marked() -> None:
         mark("step")
         steps(self)
 
-    loop._TrainingLoop._aside = telling  # type: ignore[method-assign, assignment]
+    loop.StepTimer.exclude = telling  # type: ignore[method-assign, assignment]
     loop._TrainingLoop._steps = stepping  # type: ignore[method-assign, assignment]

@@ -16,7 +16,7 @@ import pytest
 
 from cloze.core.artifacts import checkpoints
 from cloze.model import checkpoint
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from tests import warm
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config, digests, job, worker

@@ -15,7 +15,7 @@ from cloze.core.errors import DataError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
-from cloze.model.train.loop.interfaces import NO_MILESTONES
+from cloze.model.train.loop.train_spec import NO_MILESTONES
 from cloze.model.train.resume import state
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config, here

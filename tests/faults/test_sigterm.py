@@ -102,7 +102,7 @@ def test_a_rank_that_has_not_begun_to_heed_it(dataset: str, tmp_path: Path) -> N
         assert process.poll() is None
         time.sleep(0.01)
     ranks[0].terminate()
-    assert "was stopped (SIGTERM); run again to go on" in ended(process, ranks)
+    assert "was stopped (SIGTERM); run again to continue" in ended(process, ranks)
 
 
 def test_a_large_model_has_longer() -> None:

@@ -37,12 +37,16 @@ from cloze.core.artifacts import checkpoints, claim, lock
 from cloze.core.errors import ClozeError, SupersededError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
-from cloze.flows.launch import coordinator, protocol, slurm, slurm_job
+from cloze.flows.launch import coordinator, protocol
 from cloze.flows.launch.protocol import LaunchRequest
+from cloze.flows.launch.slurm import cli as slurm_cli
+from cloze.flows.launch.slurm import job as slurm_job
+from cloze.flows.launch.slurm import launcher as slurm
 from cloze.model import checkpoint
 from cloze.model.tensors import write_tensors
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import START, CheckpointMetadata, Milestones
+from cloze.model.train.loop.interfaces import START
+from cloze.model.train.loop.train_spec import CheckpointMetadata, Milestones
 from cloze.model.train.resume import saving, state
 from tests.flows.toy import STAGE, ToyConfig
 from tests.model.datasets import write_dataset
@@ -401,7 +405,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(protocol.LAUNCHERS, name, f"{HERE}:RANKS")
     monkeypatch.setitem(protocol.LAUNCHERS, "slurm", f"{HERE}:SUBMISSION")
     monkeypatch.setattr(lock, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(slurm, "LOOK_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(slurm_cli, "POLL_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(saving, "write_tensors", gated)
 
 

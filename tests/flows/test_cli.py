@@ -110,10 +110,10 @@ def _spent() -> float:
         (["corpus", "--source", "wikipedia=/nowhere.xml.bz2", "--out", "x"], 3, "/nowhere.xml.bz2"),
         (["vocab", "--corpus", "/nowhere", "--out", "x"], 3, "/nowhere does not exist"),
         (["pretrain", "--dataset", "/nowhere", "--out", "x"], 3, "/nowhere does not exist"),
-        (["verify", "/nowhere"], 3, "no finished artifact"),
+        (["verify", "/nowhere"], 3, "'/nowhere' is not a run"),
         (["fill-mask", "/nowhere", "a [MASK]"], 3, "/nowhere"),
         (["generate", "/nowhere", "once upon a time"], 3, "/nowhere"),
-        (["resume", "/nowhere"], 3, "no training"),
+        (["resume", "/nowhere"], 3, "'/nowhere' is not a run"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import ClozeError, DataError
-from cloze.flows.commands import downloads
+from cloze.flows.commands import fetch as downloads
 from tests.flows.test_cli import cloze
 
 BODY = bytes(range(256)) * 2000
@@ -126,7 +126,7 @@ def test_command_line(server: Server, tmp_path: Path) -> None:
         "fetch", "simplewiki", "--mirror", "http://127.0.0.1:9", "--out", tmp_path / "none"
     )
     assert done.returncode == 1
-    assert "cannot be reached" in done.stderr
+    assert "is unreachable" in done.stderr
     assert done.stderr.count("\n") == 1
     done = cloze("fetch", "simpelwiki")
     assert (done.returncode, "did you mean 'simplewiki'" in done.stderr) == (2, True)

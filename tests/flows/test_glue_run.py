@@ -110,4 +110,4 @@ def test_together_stands_beside_alone(tmp_path: Path, encoder: str) -> None:
         "finetune.matrix.task=[rte, mrpc]", "finetune@multitask.matrix.seed=[1]",
         "finetune@multitask.tasks={rte: {}, mrpc: {}}",
     )  # fmt: skip
-    assert "Several tasks at once beside each alone" in screen
+    assert "Several tasks at once and each alone" in screen

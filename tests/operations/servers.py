@@ -39,7 +39,7 @@ def until(what: Callable[[], Found], seconds: float = PATIENCE) -> Found:
 
 
 class Operations:
-    """A server below a directory, with the runs beside it."""
+    """A server below a directory, with the runs next to it."""
 
     def __init__(self, home: Path, **settings: str) -> None:
         """Args: settings: of the server, as environment variables."""
@@ -158,7 +158,7 @@ class Operations:
 
     def tasks(self, flow_run: str, count: int | None = None) -> dict[str, list[str]]:
         """The states of the task runs by name, in the order of their starts. Args: count: of the
-        flow run's tries, whose tasks are told.
+        flow run's attempts, whose tasks are given.
         """
         found = self.call(
             "/task_runs/filter",

@@ -62,10 +62,10 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(
         operations.environment["CLOZE_NOTIFY"] = secret
         first = cloze(operations, "deploy", "--json")
         assert first.returncode == 0, first.stderr
-        told = json.loads(first.stdout)
+        output = json.loads(first.stdout)
         assert {f"{name}/{name}" for name in SEVEN} <= set(
-            told["deployments"]
-        )  # beside those of the other tests
+            output["deployments"]
+        )  # in addition to those of the other tests
         nightly = operations.call("/deployments/name/nightly-evaluation/nightly-evaluation")
         assert nightly["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
         data = operations.call("/deployments/name/data/data")["id"]
@@ -73,7 +73,7 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(
         former = {"schedule": {"cron": "0 6 * * *"}, "active": True, "slug": "former"}
         for deployment in (nightly["id"], data):
             operations.call(f"/deployments/{deployment}/schedules", [by_hand, former])
-        assert json.loads(cloze(operations, "deploy", "--json").stdout) == told
+        assert json.loads(cloze(operations, "deploy", "--json").stdout) == output
         slugs = {
             each: [found["slug"] for found in operations.call(f"/deployments/{each}/schedules")]
             for each in (nightly["id"], data)
@@ -84,7 +84,7 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(
         }  # of a deployment without schedules in the file, those made by hand stay
         assert sorted(
             found["name"] for found in operations.call("/automations/filter", {})
-        ) == sorted(told["automations"])
+        ) == sorted(output["automations"])
         assert "hook-of-ours" not in first.stdout + first.stderr
 
         form = operations.call("/deployments/name/full-run/full-run")["parameter_openapi_schema"][
@@ -112,9 +112,9 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(
         heard = until(
             lambda: next(
                 (
-                    told
-                    for told in webhook.heard
-                    if told["flow"] == "full-run" and flow_run in told["url"]
+                    output
+                    for output in webhook.heard
+                    if output["flow"] == "full-run" and flow_run in output["url"]
                 ),
                 None,
             )
@@ -131,14 +131,11 @@ def test_a_server_that_asks_for_a_login(tmp_path: Path) -> None:
     try:
         refused = cloze(operations, "deploy")
         assert refused.returncode == 1
-        assert refused.stderr == (
-            f"cloze: Prefect at {operations.api} refuses the login; set PREFECT_API_AUTH_STRING to "
-            f"its user:password,"
-            " or PREFECT_API_KEY for Prefect Cloud\n"
-        )
+        assert f"Prefect at {operations.api} rejects the login" in refused.stderr
+        assert "PREFECT_API_AUTH_STRING" in refused.stderr
         found = json.loads(cloze(operations, "doctor", "--json").stdout.splitlines()[-1])["checks"]
         (prefect,) = (one for one in found if one["check"] == "PREFECT_API_URL")
-        assert (prefect["ok"], "refuses the login" in prefect["found"]) == (False, True)
+        assert (prefect["ok"], "rejects the login" in prefect["found"]) == (False, True)
         operations.environment["PREFECT_API_AUTH_STRING"] = "operator:secret"
         deployed = cloze(operations, "deploy", "--json")
         assert deployed.returncode == 0, deployed.stderr

@@ -98,10 +98,10 @@ class Form:
     def refused(self, name: str) -> str:
         """Submit a form that must be refused; what the browser or Prefect says at the field."""
         self.page.get_by_role("button", name="Submit").click()
-        told = str(self.field(name).evaluate("field => field.validationMessage"))
-        told = told or self.field(name).locator("xpath=../following-sibling::*").inner_text()
+        output = str(self.field(name).evaluate("field => field.validationMessage"))
+        output = output or self.field(name).locator("xpath=../following-sibling::*").inner_text()
         assert self.runs() == []
-        return told
+        return output
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +224,9 @@ def test_a_form_is_submitted_untouched_filled_in_and_refused_where_a_value_is_wr
     assert {**default_values(name), **form.parameters()} == {**default_values(name), **case.sent}
 
     form.open()
-    field, value, told = case.wrong
+    field, value, output = case.wrong
     form.fill(**{field: value})
-    assert told in form.refused(field)
+    assert output in form.refused(field)
 
 
 def test_a_run_started_by_the_form_makes_what_was_filled_in(
@@ -246,7 +246,7 @@ def test_a_run_started_by_the_form_makes_what_was_filled_in(
     run = form.submit()
     _pause(operations, False)
     state = operations.end(run["id"])
-    assert (state["type"], state["message"]) == ("COMPLETED", "3 nodes made")
+    assert (state["type"], state["message"]) == ("COMPLETED", "3 nodes built")
     made = operations.runs / "books"
     assert artifact.read_manifest(str(made / "vocab")).config["size"] == 800
     assert artifact.read_manifest(str(made / "dataset")).config["copies"] == 1

@@ -181,13 +181,13 @@ def test_the_alias_in_mlflow_follows_the_journal(
     metrics = client.get_logged_model(alias.tags["cloze.model_id"]).metrics
     assert max(metric.value for metric in metrics if metric.key == "night/sst2") > 90
 
-    told = json.loads(cloze("champion", "--rollback", "--json").stdout.splitlines()[-1])
-    assert (told["run"], told["version"]) == ("bad", bad)
+    output = json.loads(cloze("champion", "--rollback", "--json").stdout.splitlines()[-1])
+    assert (output["run"], output["version"]) == ("bad", bad)
     assert registry.champion() == bad
 
     registry.set_champion(good)  # in MLflow's own pages: it follows, and does not lead
-    told = json.loads(cloze("champion", "--json").stdout.splitlines()[-1])
-    assert (told["run"], told["version"]) == ("bad", bad)
+    output = json.loads(cloze("champion", "--json").stdout.splitlines()[-1])
+    assert (output["run"], output["version"]) == ("bad", bad)
     assert registry.champion() == bad
     command = (
         "champion",
@@ -197,9 +197,9 @@ def test_the_alias_in_mlflow_follows_the_journal(
         "somebody likes it",
         "--json",
     )
-    told = json.loads(cloze(*command).stdout.splitlines()[-1])
-    assert (told["run"], told["version"]) == ("good", good)
-    assert told["why"].startswith("somebody likes it (")
+    output = json.loads(cloze(*command).stdout.splitlines()[-1])
+    assert (output["run"], output["version"]) == ("good", good)
+    assert output["why"].startswith("somebody likes it (")
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
@@ -268,7 +268,7 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     """The suite's nodes are task runs, the page is the flow run's; of several late runs one works;
     without news it is green.
 
-    A night with news is told, with the page's address; one without is not.
+    A night with evaluations sends a notification with the page's address; one without sends none.
     """
     monkeypatch.setenv("CLOZE_RUNS_DIR", str(operations.runs))
     heard = HTTPServer(("127.0.0.1", 0), Hearing)

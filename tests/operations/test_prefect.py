@@ -51,7 +51,7 @@ def test_what_failed_and_what_follows_runs_again_by_the_uis_retry(
     made = artifact.read_manifest(str(operations.runs / toys.run / "letters")).created
     operations.retry(flow_run)
     state = until(lambda: (now := operations.state(flow_run))["type"] == "COMPLETED" and now)
-    assert state["message"] == "1 nodes made, 2 were there"  # `force` counts once
+    assert state["message"] == "1 nodes built, 2 cached"  # `force` counts once
     assert operations.tasks(flow_run, count=2) == {
         "letters": ["Cached"],
         "count": ["Cached"],
@@ -280,7 +280,7 @@ def test_a_matrix_with_one_that_fails(operations: Operations, toys: Toys) -> Non
     operations.retry(flow_run)
     assert (
         until(lambda: (now := operations.state(flow_run))["type"] == "COMPLETED" and now)["message"]
-        == "1 nodes made, 7 were there"
+        == "1 nodes built, 7 cached"
     )
 
 

@@ -157,6 +157,6 @@ def test_a_run_goes_on_without_a_prefect_that_does_not_answer(tmp_path: Path) ->
         PREFECT_HOME=str(tmp_path / "prefect"), PATH=os.environ["PATH"],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "going on without it" in done.stderr
+    assert "without it" in done.stderr
     assert "the rest is kept in" in " ".join(done.stderr.split())  # MLflow's records
     assert [stage["stage"] for stage in done.json["stages"]] == ["corpus"]

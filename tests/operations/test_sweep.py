@@ -20,7 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from cloze.flows.prefect.deploy import deployments
-from cloze.flows.prefect.sweep import PENDING_MINUTES, Owner, death, under_way
+from cloze.flows.prefect.sweep import PENDING_MINUTES, Owner, active_flow_runs, death
 from cloze.flows.ui import state as servers_state
 from tests.conftest import REPOSITORY
 from tests.flows.ui.waiting import is_gone, number, until
@@ -135,7 +135,7 @@ def test_only_what_is_surely_dead_is_judged_so() -> None:
         judge("RUNNING", None, owner=Owner(host=host, pid=os.getpid(), alive=False)) is None
     )  # it is about to end
     assert judge("PENDING", None) is None
-    assert "no process was started" in (
+    assert "started no process" in (
         judge("PENDING", None, age=timedelta(minutes=PENDING_MINUTES + 1)) or ""
     )
 
@@ -174,7 +174,7 @@ def test_a_server_with_more_than_a_page_of_runs_and_deployments_is_read_to_its_e
             temporary_settings({PREFECT_API_URL: server.api}),
             get_client(sync_client=True) as client,
         ):
-            assert len({run.id for run in under_way(client)}) == 201
+            assert len({run.id for run in active_flow_runs(client)}) == 201
             assert len({found.id for found in deployments(client)}) == 201
     finally:
         server.close()

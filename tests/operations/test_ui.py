@@ -141,8 +141,8 @@ def test_who_is_killed_comes_back_and_takes_nobody_along(tmp_path: Path) -> None
 def test_a_killed_supervisor_leaves_nothing_and_the_next_one_comes_up(tmp_path: Path) -> None:
     first = start_ui(tmp_path)
     try:
-        told = addresses(first, tmp_path)
-        servers = [psutil.Process(service["pid"]) for service in told["services"].values()]
+        output = addresses(first, tmp_path)
+        servers = [psutil.Process(service["pid"]) for service in output["services"].values()]
         family = {
             child.pid for server in servers for child in [server, *server.children(recursive=True)]
         }
@@ -150,17 +150,17 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_one_comes_up(tmp_path: 
         first.kill()
         first.wait()
         until(lambda: all(is_gone(pid) for pid in family), 60)
-        assert not answers(told["prefect"] + "/api/health")
+        assert not answers(output["prefect"] + "/api/health")
     finally:
         end(first, tmp_path)
     ports_before = [
         word
         for name in ("prefect", "mlflow", "page")
-        for word in (f"--{name}-port", str(urlsplit(told[name]).port))
+        for word in (f"--{name}-port", str(urlsplit(output[name]).port))
     ]
     second = start_ui(tmp_path, *ports_before)
     try:
-        assert addresses(second, tmp_path)["prefect"] == told["prefect"]
+        assert addresses(second, tmp_path)["prefect"] == output["prefect"]
     finally:
         second.send_signal(signal.SIGINT)
         assert second.wait(90) == 0

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub import HubFormat, exportable, hub_of
-from cloze.model.families.models import PretrainingModel, load_model
+from cloze.model.families.hub_format import HubFormat, exportable, hub_of
+from cloze.model.families.models import load_model
+from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.hub.read import complete
 from tests.tiny_models import tiny_batch, tiny_config, variants
 

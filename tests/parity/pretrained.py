@@ -32,7 +32,7 @@ def wordpiece() -> tokenizers.Tokenizer:
 def byte_level() -> tokenizers.Tokenizer:
     texts = [text for word in PLAIN for text in (f"{word} {word}", word)] * 9
     made: tokenizers.Tokenizer = train_bpe(
-        lambda: iter(texts), VocabConfig(), size=420, lowercase=False, strip_accents=None
+        lambda: iter(texts), VocabConfig(kind="bpe"), size=420, lowercase=False, strip_accents=False
     )
     return made
 

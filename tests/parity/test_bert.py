@@ -14,7 +14,7 @@ import torch
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
-from cloze.model.families.bert.hub import HUB
+from cloze.model.families.bert import HUB
 from cloze.model.families.models import load_model
 from cloze.model.hub import parity
 from cloze.model.hub.read import import_directory, read_directory

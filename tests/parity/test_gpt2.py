@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core.errors import DataError
-from cloze.model.families.table import model_config
-from cloze.model.layers.kv_cache import unmask
+from cloze.model.families.registry import model_config
+from cloze.model.layers.batch import unmask
 from cloze.model.objectives import objectives, total_loss
 from tests.model.datasets import lines, write_dataset
 from tests.model.layouts import laid

@@ -15,7 +15,7 @@ from cloze.core.errors import DataError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.families.models import load_backbone
-from cloze.model.families.modern.hub import read, write
+from cloze.model.families.modern import read, write
 from cloze.model.hub.read import import_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from tests.model.layouts import laid

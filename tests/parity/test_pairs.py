@@ -12,7 +12,7 @@ import torch
 
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
-from cloze.model.families.hub import exportable
+from cloze.model.families.hub_format import exportable
 from cloze.model.families.models import new_backbone
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.tasks.encode import encode

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
-from cloze.model.families.hub import exportable, hub_of
+from cloze.model.families.hub_format import exportable, hub_of
 from cloze.model.families.models import new_backbone
 from cloze.model.hub.read import import_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.tasks.heads import SequenceClassifier, TokenClassifier
 from cloze.model.tensors import read_tensors, write_tensors
-from cloze.model.use.tuned import FinetunedModel
+from cloze.model.use.finetuned import FinetunedModel
 from tests.parity.families import FORWARD, Case, batch_of, their_inputs, transformers
 from tests.tiny_models import tiny_config, write_tokenizer
 

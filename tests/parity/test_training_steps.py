@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from cloze.core import random_keys
 from cloze.model.data.batch import collate
 from cloze.model.data.mixture import make_sampler, training_shards
-from cloze.model.families.bert.hub import HUB
+from cloze.model.families.bert import HUB
 from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.objectives import objectives, total_loss
 from cloze.model.train.build_model import _WEIGHTS
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.recipe import recipe, step_duration
 from tests.model.datasets import lines, write_dataset

@@ -104,7 +104,7 @@ LINES = {
     "dataset/recipes.py": (
         '= {\n    "bert": bert,\n',
         '"regular": lambda: {"pairing": "heads", "masking": "every", "mask_share": 1.0, '
-        '"random_share": 0.0, "copies": 1, "every": 4},',
+        '"random_share": 0.0, "mask_copies": 1, "every": 4},',
     ),
     "vocab/trainers.py": (
         "TRAINERS = {\n",

@@ -14,7 +14,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
@@ -27,14 +27,18 @@ from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.train import engines
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.duration import StepDuration
-from cloze.model.train.loop.interfaces import (
+from cloze.model.train.loop.loop import TrainingResult, train
+from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.train_spec import (
     CheckpointMetadata,
+    CheckpointSpec,
+    DataSpec,
+    ExecutionSpec,
+    LoggingSpec,
     TrainingHyperparameters,
     TrainSpec,
     constant_rate,
 )
-from cloze.model.train.loop.loop import TrainingResult, train
-from cloze.model.train.loop.schedules import Schedule
 from cloze.model.train.optimizers.parameters import freeze_unused, layerwise_lr_multipliers
 from cloze.model.train.plan import batch_plan
 from cloze.model.train.precision import Precision, resolve_for_run
@@ -73,7 +77,7 @@ def starting_point(config: FinetuneConfig, build: BuildContext, world: World) ->
         UsageError: an input is missing, or max_length exceeds the model's positions.
         DataError: the checkpoint is missing or damaged.
     """
-    found = _found(config, build, world)
+    found = _load_start(config, build, world)
     most = found.model.max_position_embeddings
     if config.max_length is not None and config.max_length > most:
         raise UsageError(
@@ -83,12 +87,12 @@ def starting_point(config: FinetuneConfig, build: BuildContext, world: World) ->
     return found
 
 
-def _found(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
+def _load_start(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
     path = build.inputs.get("checkpoint")
     if path is not None:
         loaded = checkpoint.load_input(build, path)
         return StartingCheckpoint(
-            model=_settled(loaded.model, config),
+            model=_with_architecture(loaded.model, config),
             state=None if config.from_scratch else loaded.state,
             tokenizer=loaded.tokenizer,
             pieces=tokenizer.load(loaded.tokenizer),
@@ -114,11 +118,15 @@ def _found(config: FinetuneConfig, build: BuildContext, world: World) -> Startin
         config.model, vocab_size=pieces.vocab_size, pad_token_id=pieces.special.pad
     )
     return StartingCheckpoint(
-        model=_settled(shape, config), state=None, tokenizer=saved, pieces=pieces, dataset=None
+        model=_with_architecture(shape, config),
+        state=None,
+        tokenizer=saved,
+        pieces=pieces,
+        dataset=None,
     )
 
 
-def _settled(model: ModelConfig, config: FinetuneConfig) -> ModelConfig:
+def _with_architecture(model: ModelConfig, config: FinetuneConfig) -> ModelConfig:
     """Return the model config with the fine-tuning's `bilstm` and `pooling`.
 
     Raises:
@@ -179,7 +187,7 @@ class FinetuneSetup:
     def learning_rate(self) -> float:
         return self.config.peak_learning_rate(self.start.model.hidden_size)
 
-    def settled(self, predictions: Any) -> FinetuneSetup:
+    def with_tuned_options(self, predictions: Any) -> FinetuneSetup:
         """Return the setup with the decoding options tuned on these dev predictions."""
         found = self.task.tuned_options(self.dev.examples, predictions)
         if not found:
@@ -255,7 +263,7 @@ def fit(
     )  # before an engine shards them
     kept = execution.keep_checkpoints + config.keeps_best
     world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, kept))
-    engine = engines.choose(
+    engine = engines.choose_engine(
         execution.engine,
         execution.zero,
         world.size,
@@ -311,17 +319,15 @@ def fit(
             else layerwise_lr_multipliers(network.state_dict(), config.layer_decay),
             rates={"embeddings": config.embedding_lr_multiplier},
         ),
-        engine=engine,
-        source=source,
         trained=objective,
-        saved=setup.saved,
-        measure=measure,
-        micro_batch=plan.micro_batch,
-        accumulation=plan.accumulation,
-        log_every=min(MOST_STEPS, max(setup.steps // LINES, 1)),
+        data=DataSpec(source=source),
+        execution=ExecutionSpec(
+            engine=engine, micro_batch=plan.micro_batch, accumulation=plan.accumulation
+        ),
+        checkpoints=CheckpointSpec(metadata=setup.saved, keep_best=config.keeps_best),
+        logging=LoggingSpec(interval=min(MOST_STEPS, max(setup.steps // LINES, 1)), notes=notes),
+        evaluator=measure,
         patience=config.patience,
-        keep_best=config.keeps_best,
-        notes=notes,
     )
     finished = train(training, build, world, setup.stop, resumed, report)
     step, best = finished.progress.step, finished.progress.best

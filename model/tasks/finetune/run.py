@@ -86,17 +86,17 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
         compared = config.baselines and setup.start.state is not None
         total = setup.steps * (2 if compared else 1)
         main = fit(setup, setup.start.state, build.path, _Part(build.report, "", 0, total))
-        settled = setup.settled(main.predictions)
+        tuned = setup.with_tuned_options(main.predictions)
         if world.is_rank_zero:
             with world.fence.held():
-                _save(settled, main)
-        metrics = _scores(settled, main)
+                _save(tuned, main)
+        metrics = _scores(tuned, main)
         if config.baselines:
             metrics |= setup.task.baselines(setup.dev.examples)
         if compared:
             path = storage.join(build.scratch, SCRATCH)
             other = fit(setup, None, path, _Part(build.report, SCRATCH, setup.steps, total))
-            metrics[SCRATCH] = _scores(setup.settled(other.predictions), other)[
+            metrics[SCRATCH] = _scores(setup.with_tuned_options(other.predictions), other)[
                 setup.task.metrics[0]
             ]
             if world.is_rank_zero:

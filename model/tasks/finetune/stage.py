@@ -244,9 +244,9 @@ class FinetuneConfig(StageConfig):
         """Return a clause about missing files of the task; empty if all exist."""
         for _, task, path, options in self._read():
             if path is not None and (
-                told := missing_split(path, task_options(task, options), SPLITS)
+                problem := missing_split(path, task_options(task, options), SPLITS)
             ):
-                return told
+                return problem
         return ""
 
 

@@ -9,15 +9,17 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.model.tasks.formats.files import fold_indices, load_json, split_file
-from cloze.model.tasks.formats.tables import Table, as_text
-from cloze.model.tasks.formats.text_tables import (
+from cloze.model.tasks.files import fold_indices, split_file
+from cloze.model.tasks.formats.lines import load_json
+from cloze.model.tasks.formats.tables import (
     ID,
     LABEL,
     NO_LABEL,
+    Table,
+    as_text,
     check_ids,
+    columns_by_role,
     open_split,
-    roles_of,
 )
 from cloze.model.tasks.options import ChoiceOptions
 
@@ -66,7 +68,7 @@ class _Row:
     id: str | None = None
 
 
-def read_choices(path: str, split: str, options: ChoiceOptions, told: str) -> Choices:
+def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: str) -> Choices:
     """Read the examples of one split.
 
     Raises:
@@ -75,15 +77,15 @@ def read_choices(path: str, split: str, options: ChoiceOptions, told: str) -> Ch
     """
     rows: list[_Row]
     if options.layout == "race":
-        where, dropped = split_file(path, split, options, ("",), told), dict[str, int]()
+        where, dropped = split_file(path, split, options, ("",), expected_files), dict[str, int]()
         rows = list(_passages(where))
     else:
-        columns, _ = roles_of(options, split)
+        columns, _ = columns_by_role(options, split)
         needed = [CONTEXT, START] if START in columns else [CONTEXT]
-        opened = open_split(path, split, options, needed, told, columns)
-        ends = opened.table.wanted(options.endings)
+        opened = open_split(path, split, options, needed, expected_files, columns)
+        ends = opened.table.indices(options.endings)
         rows = list(
-            _rows(opened.table, opened.places, ends, [str(name) for name in options.endings])
+            _rows(opened.table, opened.indices, ends, [str(name) for name in options.endings])
         )
         where, dropped = opened.table.path, dict(opened.table.dropped)
     for row in rows:
@@ -119,7 +121,7 @@ def _rows(
             found = values[ends[0]]
             if not isinstance(found, list):
                 raise DataError(
-                    f"{where}: {named[0]} is no list of endings; name their columns with --set "
+                    f"{where}: {named[0]} is not a list of endings; name the columns with --set "
                     f"options.endings=…"
                 )
         else:
@@ -143,7 +145,7 @@ def _passages(directory: str) -> Iterator[_Row]:
     """
     names = sorted(name for name in storage.list_files(directory) if name.endswith(".txt"))
     if not names:
-        raise DataError(f"{directory} holds no passages (no file *.txt); name RACE's directory")
+        raise DataError(f"{directory} has no passages (no file *.txt); use RACE's directory")
     for name in names:
         path = storage.join(directory, name)
         passage = _passage(path)
@@ -171,7 +173,9 @@ def _passage(path: str) -> dict[str, Any]:
     try:
         found = load_json(storage.read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is no JSON in UTF-8 ({error}); mend it or take it away") from error
+        raise DataError(
+            f"{path} is not JSON in UTF-8 ({error}); correct or remove the file"
+        ) from error
     if not isinstance(found, dict) or not isinstance(found.get("article"), str):
         raise DataError(f"{path} has no text 'article'; name RACE's directory")
     parts = [
@@ -184,11 +188,14 @@ def _passage(path: str) -> dict[str, Any]:
         or len({len(part) for part in parts if part is not None}) != 1
     ):
         raise DataError(
-            f"{path}: questions, options and answers are no lists of one length; mend it"
+            f"{path}: questions, options and answers must be lists of equal length; correct "
+            f"the file"
         )
     questions, options, *answers = parts
     if not all(_texts(part) for part in (questions, *(options or ()), *answers)):
-        raise DataError(f"{path}: options are no lists of texts, or a question is no text; mend it")
+        raise DataError(
+            f"{path}: questions must be texts, and options lists of texts; correct the file"
+        )
     return found
 
 
@@ -200,7 +207,7 @@ def _check(row: _Row) -> None:
     if not row.context.strip():
         raise DataError(f"{row.place}: the context is empty; remove the example")
     if len(row.endings) < FEWEST:
-        raise DataError(f"{row.place}: {len(row.endings)} endings; give it two or more")
+        raise DataError(f"{row.place}: {len(row.endings)} endings; at least two are needed")
     for number, ending in enumerate(row.endings, start=1):
         if not ending.strip():
             raise DataError(
@@ -212,7 +219,7 @@ def _label(row: _Row, names: Sequence[str]) -> int:
     known = names[: len(row.endings)]
     if row.answer not in known:
         raise DataError(
-            f"{row.place}: label {row.answer!r} is not one of {', '.join(known)}; mend it, or name "
-            f"options.labels"
+            f"{row.place}: label {row.answer!r} is not one of {', '.join(known)}; correct it, or "
+            f"set options.labels"
         )
     return known.index(row.answer)

@@ -18,8 +18,8 @@ from typing import Literal
 from seqeval.metrics.sequence_labeling import get_entities
 
 from cloze.core.errors import DataError
-from cloze.model.tasks.formats.files import split_file
-from cloze.model.tasks.formats.tables import text_lines
+from cloze.model.tasks.files import split_file
+from cloze.model.tasks.formats.lines import text_lines
 from cloze.model.tasks.options import TaggingOptions
 
 Scheme = Literal["BIO", "IOB1", "BIOES"]
@@ -143,12 +143,11 @@ class TaggedWords:
         for number, tags in enumerate(self.tags or ()):
             for place, tag in enumerate(tags):
                 if tag != OUTSIDE and tag[2:] not in known:
-                    told = ", ".join(types) or "none"
                     raise DataError(
-                        f"{self._line(number, place)}: the tag's type {tag[2:]!r} is none that was "
-                        f"trained ({told}); take the file"
-                        " that belongs to the training, or say that it has no tags with --set "
-                        "options.columns.tag=null"
+                        f"{self._line(number, place)}: the tag's type {tag[2:]!r} is unknown "
+                        f"to the model (it has {', '.join(types) or 'none'}); use a file with the "
+                        f"types of the training, or ignore its tags with --set "
+                        f"options.columns.tag=null"
                     )
 
     def _line(self, sentence: int, word: int) -> str:
@@ -184,18 +183,20 @@ class TaggedWords:
             yield self.separator.join([*columns, by_line.get(number, OUTSIDE)]) if columns else ""
 
 
-def read_columns(path: str, split: str, options: TaggingOptions, told: str) -> TaggedWords:
+def read_columns(
+    path: str, split: str, options: TaggingOptions, expected_files: str
+) -> TaggedWords:
     """Read the sentences of one split, with tags if the file has them.
 
     Args:
         path: task directory, its parent, or the split's file.
-        told: description of the expected files, for messages.
+        expected_files: description of the expected files, for messages.
 
     Raises:
         DataError: the file is missing or malformed, or a tag is not in the scheme; the message
             names file and line.
     """
-    name = split_file(path, split, options, SUFFIXES, told)
+    name = split_file(path, split, options, SUFFIXES, expected_files)
     separator, lines = _lines(name)
     words: list[list[str]] = []
     places: list[list[int]] = []
@@ -207,8 +208,8 @@ def read_columns(path: str, split: str, options: TaggingOptions, told: str) -> T
         width = width or len(columns)
         if len(columns) != width:
             raise DataError(
-                f"{name}, line {number + 1}: {len(columns)} columns where the lines before it have "
-                f"{width}; mend the line"
+                f"{name}, line {number + 1}: {len(columns)} columns, but the lines above have "
+                f"{width}; correct the line"
             )
         if fresh:
             words.append([])
@@ -219,7 +220,7 @@ def read_columns(path: str, split: str, options: TaggingOptions, told: str) -> T
         if not words[-1][-1]:
             raise DataError(f"{name}, line {number + 1}: the word is empty; remove the line")
     if not words:
-        raise DataError(f"{name} holds no sentences; it must hold a word and its tag a line")
+        raise DataError(f"{name} has no sentences; it must have a word and its tag per line")
     found = TaggedWords(words=words, lines=lines, places=places, separator=separator, where=name)
     column = _tag_column(options, width, name)
     return found if column is None else _with_tags(found, column, options)
@@ -266,15 +267,14 @@ def _with_tags(found: TaggedWords, column: int, options: TaggingOptions) -> Tagg
         for tag, line in zip(tags, lines, strict=True):
             if not TAG.fullmatch(tag):
                 raise DataError(
-                    f"{found.where}, line {line + 1}: {tag!r} is no tag ({allowed}, and a type); "
-                    f"mend the line, or name the column"
-                    " of the tags with --set options.columns.tag=NUMBER (null: there is none)"
+                    f"{found.where}, line {line + 1}: {tag!r} is not a tag ({allowed}, and a "
+                    f"type); correct the line, or set the tag column with --set "
+                    f"options.columns.tag=NUMBER (null: no tags)"
                 )
             if options.scheme in ("BIO", "IOB1") and tag[0] in "ES":
                 raise DataError(
-                    f"{found.where}, line {line + 1}: the tag {tag!r} is none of the scheme "
-                    f"{options.scheme} ({allowed});"
-                    " use --set options.scheme=BIOES or auto"
+                    f"{found.where}, line {line + 1}: the tag {tag!r} is not in the scheme "
+                    f"{options.scheme} ({allowed}); use --set options.scheme=BIOES or auto"
                 )
     own = [entities(tags) for tags in read]
     scheme = detect_scheme(read, own) if options.scheme == "auto" else options.scheme

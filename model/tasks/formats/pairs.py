@@ -14,9 +14,9 @@ from cloze.core import storage
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
 from cloze.core.random_keys import document_key
-from cloze.model.tasks.formats.files import documents, split_file
+from cloze.model.tasks.files import documents, split_file
 from cloze.model.tasks.formats.squad import read_squad
-from cloze.model.tasks.formats.tables import SUFFIXES, read_rows
+from cloze.model.tasks.formats.tables import SUFFIXES, read_texts_by_column
 from cloze.model.tasks.options import RetrievalOptions
 from cloze.model.tasks.task import Ints
 
@@ -72,20 +72,21 @@ class QueryPassages:
         )
 
 
-def read_pairs(path: str, split: str, options: RetrievalOptions, told: str) -> QueryPassages:
+def read_pairs(
+    path: str, split: str, options: RetrievalOptions, expected_files: str
+) -> QueryPassages:
     """Read the pairs of one split.
 
     Args:
-        told: description of the expected files, for messages.
+        expected_files: description of the expected files, for messages.
 
     Raises:
         DataError: file or corpus is missing or malformed, or has fewer than two passages.
     """
     if options.pairs == "titles":
         return _gathered(_titles(path, split), f"{path} ({split})")
-    file = split_file(
-        path, split, options, (".json",) if options.pairs == "squad" else tuple(SUFFIXES), told
-    )
+    suffixes = (".json",) if options.pairs == "squad" else tuple(SUFFIXES)
+    file = split_file(path, split, options, suffixes, expected_files)
     return _gathered(
         _squad(file) if options.pairs == "squad" else _rows(file, options.columns), file
     )
@@ -114,7 +115,7 @@ def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
         found[key] = None
     if len(passages) < 2:
         raise DataError(
-            f"{where} holds {len(passages)} passages; a ranking needs two or more: name more text"
+            f"{where} has {len(passages)} passages; a ranking needs two or more, add text"
         )
     return QueryPassages(
         queries=list(queries),
@@ -129,7 +130,7 @@ def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
 
 def _rows(file: str, columns: Mapping[str, str]) -> Iterator[Pair]:
     names = [columns.get(role, role) for role in ("query", "passage")]
-    for number, (_, row) in enumerate(read_rows(file, names), start=1):
+    for number, (_, row) in enumerate(read_texts_by_column(file, names), start=1):
         yield f"q{number}", row[names[0]], f"p{number}", row[names[1]]
 
 
@@ -205,7 +206,7 @@ def read_minimal_pairs(
     first: dict[tuple[str, str], str] = {}
     for file in _files(path):
         stem = os.path.splitext(os.path.basename(file))[0]
-        for where, row in read_rows(file, [named[role] for role in REQUIRED], more):
+        for where, row in read_texts_by_column(file, [named[role] for role in REQUIRED], more):
             phenomenon, identity = (
                 row.get(named["phenomenon"], stem),
                 row.get(named["id"], where.split()[-1]),
@@ -244,9 +245,7 @@ def _files(path: str) -> Sequence[str]:
         )
     if not storage.is_dir(path):
         if not path.lower().endswith(tuple(SUFFIXES)):
-            raise DataError(
-                f"{path} ends like no table ({', '.join(SUFFIXES)}); rename it after what it is"
-            )
+            raise DataError(f"{path} has no suffix of a table ({', '.join(SUFFIXES)}); rename it")
         return [path]
     for directory in (path, storage.join(path, "data")):
         names = sorted(storage.list_files(directory)) if storage.is_dir(directory) else []

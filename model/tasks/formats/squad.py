@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.model.tasks.formats.files import load_json
+from cloze.model.tasks.formats.lines import load_json
 
 # Characters: maximum distance at which a misplaced answer is searched around its answer_start.
 NEAR = 100
@@ -42,7 +42,7 @@ class SquadExamples:
         answers: reference answers of each question, empty if unanswerable; None for a split without
             answers.
         dropped: number of questions dropped on purpose, by reason.
-        mended: number of answers found near, but not at, their answer_start.
+        relocated: number of answers found near, but not at, their answer_start.
         where: source for messages.
     """
 
@@ -52,7 +52,7 @@ class SquadExamples:
     passage_of: Sequence[int]
     answers: Sequence[tuple[Answer, ...]] | None
     dropped: Mapping[str, int] = field(default_factory=dict)
-    mended: int = 0
+    relocated: int = 0
     where: str = ""
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class _Reader:
         self._passage_of: list[int] = []
         self._answers: list[tuple[Answer, ...] | None] = []  # None: no field `answers`
         self._said = False  # True if any question has answers or is marked impossible
-        self._mended = 0
+        self._relocated = 0
 
     def paragraph(self, paragraph: Any, place: str) -> None:
         context = _field(paragraph, "context", str, place)
@@ -108,9 +108,7 @@ class _Reader:
             identity = _field(asked, "id", (str, int), f"{place}, question {number}")
             place_of_it = f"{self._path}, question {str(identity)!r}"
             if str(identity) in self._ids:
-                raise DataError(
-                    f"{place_of_it} stands there twice; give every question an id of its own"
-                )
+                raise DataError(f"{place_of_it} occurs twice; use distinct ids")
             question = _field(asked, "question", str, place_of_it)
             if not question.strip():
                 raise DataError(f"{place_of_it}: the question is empty; remove it")
@@ -125,7 +123,7 @@ class _Reader:
         impossible = asked.get("is_impossible", False)
         if not isinstance(impossible, bool):
             raise DataError(
-                f"{place}: is_impossible ({impossible!r}) must be true or false; mend the file"
+                f"{place}: is_impossible ({impossible!r}) must be true or false; correct the file"
             )
         if impossible:
             self._said = True
@@ -146,17 +144,17 @@ class _Reader:
         at = _nearest(context, text, start)
         if at is None:
             raise DataError(
-                f"{place}: {_short(text)!r} does not stand at answer_start ({start}) in its "
+                f"{place}: {_short(text)!r} is not at answer_start ({start}) in its "
                 f"passage of {len(context)} characters,"
-                f" nor within {NEAR} characters of it; mend answer_start"
+                f" nor within {NEAR} characters of it; correct answer_start"
             )
-        self._mended += at != start
+        self._relocated += at != start
         return Answer(text.strip(), at + len(text) - len(text.lstrip()))
 
     def found(self, unanswerable: bool) -> SquadExamples:
         if not self._ids:
             raise DataError(
-                f"{self._path} holds no questions; name a file of SQuAD's form that has some"
+                f"{self._path} has no questions; use a file of SQuAD's form that has some"
             )
         ids, answers = list(self._ids), self._answers
         if not self._said:
@@ -170,7 +168,7 @@ class _Reader:
         chosen = [i for i, known in enumerate(answers) if known or unanswerable]
         if not chosen:
             raise DataError(
-                f"{self._path} holds unanswerable questions only; use the task squad2, or set "
+                f"{self._path} has unanswerable questions only; use the task squad2, or set "
                 f"options.unanswerable"
             )
         left_out = len(ids) - len(chosen)
@@ -194,7 +192,7 @@ class _Reader:
             passage_of=[self._passage_of[i] for i in chosen],
             answers=answers,
             dropped=dropped,
-            mended=self._mended,
+            relocated=self._relocated,
             where=self._path,
         )
 
@@ -240,9 +238,10 @@ def _field(record: Any, name: str, kind: type | tuple[type, ...], place: str) ->
         )
     value = record[name]
     if not isinstance(value, kind) or isinstance(value, bool):
-        wanted = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        expected = " or ".join(kind.__name__ for kind in kinds)
         raise DataError(
-            f"{place}: {name} is {type(value).__name__} and must be {wanted}; mend the file"
+            f"{place}: {name} is {type(value).__name__} and must be {expected}; correct the file"
         )
     return value
 
@@ -257,8 +256,8 @@ def _listed(asked: Mapping[str, Any], place: str) -> list[Any]:
     )
     if len(texts) != len(starts):
         raise DataError(
-            f"{place}: {len(texts)} texts of answers and {len(starts)} of answer_start; mend the "
-            f"file"
+            f"{place}: {len(texts)} texts of answers and {len(starts)} of answer_start; correct "
+            f"the file"
         )
     return [
         {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)

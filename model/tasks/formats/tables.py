@@ -1,107 +1,18 @@
-"""Tables of text: TSV without quoting, CSV, JSON lines, Parquet and Arrow."""
+"""Tables of text with named columns: TSV without quoting, CSV, JSON lines, Parquet and Arrow."""
 
 from __future__ import annotations
 
-import csv
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from cloze.core import storage
 from cloze.core.errors import DataError, first_line
-from cloze.model.tasks.formats.files import load_json
-from cloze.model.tasks.options import TableOptions
-
-BOM = b"\xef\xbb\xbf"
-Line = tuple[int, list[str]]  # line number from 1, and values
-
-
-def text_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Iterate over the numbered lines of a UTF-8 file, without their ends (LF or CRLF).
-
-    Only LF ends a line: U+2028 and vertical tabs are part of the text.
-
-    Raises:
-        DataError: the file is missing, or a line is no UTF-8 or has a NUL.
-    """
-    with storage.open_input(path) as handle:
-        for number, line in enumerate(handle, start=1):
-            yield number, _decoded(line.removeprefix(BOM) if number == 1 else line, path, number)
-
-
-def tsv_lines(path: str, delimiter: str = "\t") -> Iterator[Line]:
-    """Iterate over split lines; quotation marks are text, as SST-2 and MRPC have unpaired ones."""
-    for number, line in text_lines(path):
-        yield number, line.split(delimiter)
-
-
-def csv_lines(path: str, delimiter: str = ",") -> Iterator[Line]:
-    """Iterate over CSV records (RFC 4180) with the number of their first line.
-
-    Raises:
-        DataError: a quotation mark is unclosed or misplaced; and as for `text_lines`.
-    """
-    number = 1
-    reader = csv.reader(_with_ends(text_lines(path)), delimiter=delimiter, strict=True)
-    while True:
-        try:
-            values = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(
-                f"{path}, line {number}: {error}; close the quotation mark, or write it twice"
-            ) from error
-        yield number, values
-        number = reader.line_num + 1
-
-
-def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Iterate over the objects of a JSON-lines file; empty lines are skipped.
-
-    Raises:
-        DataError: a line is no JSON object; and as for `text_lines`.
-    """
-    for number, line in text_lines(path):
-        if not line.strip():
-            continue
-        try:
-            found = load_json(line)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}, column {error.colno}: no JSON ({error.msg}); mend the line"
-            ) from error
-        if not isinstance(found, dict):
-            raise DataError(
-                f"{path}, line {number}: {type(found).__name__} where an object belongs; write one "
-                f"object a line"
-            )
-        yield number, found
-
-
-def _with_ends(lines: Iterable[tuple[int, str]]) -> Iterator[str]:
-    return (line + "\n" for _, line in lines)
-
-
-def _decoded(line: bytes, path: str, number: int) -> str:
-    if b"\0" in line:
-        raise DataError(
-            f"{path}, line {number}: a NUL at byte {line.index(0) + 1}; the file is damaged or in "
-            f"UTF-16,"
-            " convert it to UTF-8"
-        )
-    try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}, line {number}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8"
-        ) from error
-
-
-# Tables with named columns, one reader for all formats.
+from cloze.model.tasks.files import split_file
+from cloze.model.tasks.formats.lines import Line, csv_lines, json_lines, tsv_lines
+from cloze.model.tasks.options import SplitOptions, TableOptions
 
 SUFFIXES = {
     ".tsv": "tsv",
@@ -134,36 +45,36 @@ class Table:
     columns: tuple[str, ...]
     rows: Iterator[tuple[int, Sequence[Any]]]
     unit: str
-    header: int
-    named: bool
-    dropped: Counter[str]
+    header: int = 0
+    named: bool = True
+    dropped: Counter[str] = field(default_factory=Counter)
 
-    def place(self, column: str | int) -> int | None:
+    def index(self, column: str | int) -> int | None:
         """Return the index of a column; None if it does not exist."""
         if isinstance(column, int):
             return column if 0 <= column < len(self.columns) else None
         return self.columns.index(column) if column in self.columns else None
 
-    def wanted(self, columns: Sequence[str | int], remedy: str = "") -> list[int]:
+    def indices(self, columns: Sequence[str | int], remedy: str = "") -> list[int]:
         """Return the indices of columns.
 
         Raises:
             DataError: a column does not exist; the message names the existing ones.
         """
-        places = []
+        indices = []
         for column in columns:
-            place = self.place(column)
-            if place is None:
-                named = ", ".join(str(name) for name in columns)
+            index = self.index(column)
+            if index is None:
                 where = f"{self.path}, line {self.header}" if self.header else self.path
-                there = ", ".join(self.columns) if self.named else f"{len(self.columns)} columns"
                 inside = "in the header " if self.header else ""
+                existing = ", ".join(self.columns) if self.named else f"{len(self.columns)} columns"
                 raise DataError(
-                    f"{where}: no column {column!r} {inside}({there}); name its columns {named},"
-                    f" or say which they are with --set 'options={{columns: {{…}}}}'{remedy}"
+                    f"{where}: no column {column!r} {inside}({existing}); name its columns "
+                    f"{', '.join(map(str, columns))}, or name the columns with --set "
+                    f"'options={{columns: {{…}}}}'{remedy}"
                 )
-            places.append(place)
-        return places
+            indices.append(index)
+        return indices
 
     def where(self, number: int) -> str:
         """Describe a row for messages."""
@@ -182,8 +93,8 @@ def format_of(path: str, options: TableOptions) -> str:
         if path.lower().endswith(suffix):
             return name
     raise DataError(
-        f"{path} ends like no table ({', '.join(SUFFIXES)}); rename it, or say what it is with "
-        f"--set options.format=tsv"
+        f"{path} has no suffix of a table ({', '.join(SUFFIXES)}); rename it, or set the format "
+        f"with --set options.format=tsv"
     )
 
 
@@ -210,15 +121,13 @@ def open_table(
     return _from_arrow(path, kind)
 
 
-def _from_lines(
-    path: str, lines: Iterator[tuple[int, list[str]]], header: bool, drop: bool
-) -> Table:
+def _from_lines(path: str, lines: Iterator[Line], header: bool, drop: bool) -> Table:
     first = next(lines, None)
     if first is None or not any(value.strip() for value in first[1]):
-        rest = any(value.strip() for _, values in lines for value in values) if first else False
-        said = "begins with an empty line" if rest else "is empty"
+        has_text = first and any(value.strip() for _, values in lines for value in values)
+        problem = "begins with an empty line" if has_text else "is empty"
         raise DataError(
-            f"{path} {said}; it must hold {'a header line and ' if header else ''}examples"
+            f"{path} {problem}; it must contain {'a header line and ' if header else ''}examples"
         )
     width = len(first[1])
     names = tuple(first[1]) if header else tuple(str(number) for number in range(width))
@@ -227,31 +136,28 @@ def _from_lines(
         raise DataError(f"{path}, line {first[0]}: two columns are called {twice!r}; rename one")
     dropped: Counter[str] = Counter()
 
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        found, held = (
-            0,
-            list[tuple[int, list[str]]](),
-        )  # an empty line counts only if another line follows
+    def rows() -> Iterator[Line]:
+        count = 0
+        empty: list[Line] = []  # empty lines count only if another line follows
         for number, values in lines if header else chain([first], lines):
-            if values == [""] or not values:
-                held.append((number, values))
+            if values in ([], [""]):
+                empty.append((number, values))
                 continue
-            for at, few in [*held, (number, values)]:
-                if len(few) == width:
-                    found += 1
-                    yield at, few
+            for at, cells in [*empty, (number, values)]:
+                if len(cells) == width:
+                    count += 1
+                    yield at, cells
                 elif drop:
                     dropped[IRREGULAR] += 1
                 else:
-                    than = "the header" if header else "the first line"
                     raise DataError(
-                        f"{path}, line {at}: {len(few)} columns where {than} has {width};"
-                        " separate columns by one tab, or leave such lines out with --set "
-                        "options.irregular=drop"
+                        f"{path}, line {at}: {len(cells)} columns, but "
+                        f"{'the header' if header else 'the first line'} has {width}; separate "
+                        f"columns by one tab, or omit such lines with --set options.irregular=drop"
                     )
-            held.clear()
-        if not found:
-            raise DataError(f"{path} holds a header and no examples; add some or name another file")
+            empty.clear()
+        if not count:
+            raise DataError(f"{path} has a header but no examples; add some or use another file")
 
     return Table(
         path=path,
@@ -268,19 +174,13 @@ def _from_objects(path: str) -> Table:
     objects = json_lines(path)
     first = next(objects, None)
     if first is None:
-        raise DataError(f"{path} is empty; it must hold a JSON object a line")
+        raise DataError(f"{path} is empty; it must contain a JSON object per line")
     names = tuple(first[1])
-
-    def rows() -> Iterator[tuple[int, list[Any]]]:
-        for number, values in chain([first], objects):
-            yield (
-                number,
-                [values.get(name) for name in names],
-            )  # missing values are None; the reader of a column checks them
-
-    return Table(
-        path=path, columns=names, rows=rows(), unit="line", header=0, named=True, dropped=Counter()
+    # Missing values are None; the reader of a column checks them.
+    rows = (
+        (number, [values.get(name) for name in names]) for number, values in chain([first], objects)
     )
+    return Table(path=path, columns=names, rows=rows, unit="line")
 
 
 def _from_arrow(path: str, kind: str) -> Table:
@@ -296,26 +196,18 @@ def _from_arrow(path: str, kind: str) -> Table:
             )
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"{path} is no {kind} file ({first_line(error)}); name another one"
+            f"{path} is not a valid {kind} file ({first_line(error)}); use another one"
         ) from error
     if not table.num_rows:
-        raise DataError(f"{path} holds no examples; add some or name another file")
+        raise DataError(f"{path} has no examples; add some or use another file")
 
-    def rows() -> Iterator[tuple[int, list[Any]]]:
-        number = 0
+    def rows() -> Iterator[list[Any]]:
         for batch in table.to_batches():
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                number += 1
-                yield number, list(values)
+                yield list(values)
 
     return Table(
-        path=path,
-        columns=tuple(table.column_names),
-        rows=rows(),
-        unit="row",
-        header=0,
-        named=True,
-        dropped=Counter(),
+        path=path, columns=tuple(table.column_names), rows=enumerate(rows(), start=1), unit="row"
     )
 
 
@@ -341,16 +233,105 @@ def as_text(value: Any, where: str, column: str) -> str:
         return str(value).lower()
     if isinstance(value, (list, Mapping)):
         kind = "a list" if isinstance(value, list) else "an object"
-        raise DataError(
-            f"{where}: the {column} is {kind} where a text belongs; name another column"
-        )
+        raise DataError(f"{where}: the {column} is {kind} instead of a text; name another column")
     return str(value)
+
+
+# The table of a split.
+
+TEXT, PAIR, LABEL, ID = "text", "pair", "label", "id"  # column roles
+MUST_LABEL = ("train", "dev")  # splits whose answers must be known
+NO_LABEL = "-1"  # marks a missing label in test splits of Hugging Face's hub
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitTable:
+    """Table of a split, with the column and its index by role, for the roles that exist."""
+
+    table: Table
+    columns: Mapping[str, str | int]
+    indices: Mapping[str, int]
+
+
+def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, LABEL)) -> str:
+    """Describe the files of a task for messages."""
+    columns = (
+        ", ".join(str(options.columns[role]) for role in roles if role in options.columns)
+        or f"{TEXT}, {LABEL}"
+    )
+    names = [" or ".join(options.files.get(split) or (f"{split}.tsv",)) for split in MUST_LABEL]
+    files = " and ".join(dict.fromkeys(names))
+    return f"a directory with {files} (columns: {columns})"
+
+
+def columns_by_role(options: TableOptions, split: str) -> tuple[dict[str, str | int], bool]:
+    """Return the columns of a split by role, and whether it has a header."""
+    own = options.splits.get(split, SplitOptions())
+    header = options.header if own.header is None else own.header
+    return {**options.columns, **own.columns}, header
+
+
+def open_split(
+    path: str,
+    split: str,
+    options: TableOptions,
+    needed: Sequence[str],
+    expected_files: str,
+    columns: Mapping[str, str | int],
+) -> SplitTable:
+    """Open the table of a split; splits other than train and dev may have no answers.
+
+    Args:
+        path: task directory, its parent, or the split's file.
+        needed: required roles, in addition to `label`; `id` is read if the options name it.
+        expected_files: description of the expected files, for messages.
+        columns: column names that differ from their role.
+
+    Raises:
+        DataError: the file or a column is missing.
+    """
+    if options.folds and split not in MUST_LABEL:
+        raise DataError(
+            f"{path} has no split {split!r}: its one file is cut into {options.folds} folds; use "
+            f"dev or train"
+        )
+    _, header = columns_by_role(options, split)
+    name = split_file(path, split, options, tuple(SUFFIXES), expected_files)
+    # Each line of a test file needs a prediction.
+    drop = options.irregular == "drop" and not split.startswith("test")
+    table = open_table(name, options, header=header, drop=drop)
+    chosen = {role: columns.get(role, role) for role in needed}
+    label = columns.get(LABEL, LABEL)
+    has_label = table.index(label) is not None
+    if has_label or split in MUST_LABEL:
+        chosen[LABEL] = label
+    remedy = "" if has_label or split != "dev" else "; read a set without answers with --split test"
+    indices = dict(zip(chosen, table.indices(list(chosen.values()), remedy), strict=True))
+    if ID in columns and (index := table.index(columns[ID])) is not None:
+        chosen[ID], indices[ID] = columns[ID], index
+    return SplitTable(table=table, columns=chosen, indices=indices)
+
+
+def check_ids(ids: Sequence[str] | None, places: Sequence[str]) -> None:
+    """Check that ids are unique.
+
+    Raises:
+        DataError: an id is duplicate; the message names both places.
+    """
+    first: dict[str, str] = {}
+    for value, place in zip(ids or (), places, strict=False):
+        if value in first:
+            raise DataError(
+                f"{place}: duplicate id {value!r}, see {first[value].rpartition(', ')[2]}; use "
+                f"distinct ids"
+            )
+        first[value] = place
 
 
 # Checked texts of table columns.
 
 
-def read_rows(
+def read_texts_by_column(
     path: str, columns: Sequence[str], more: Sequence[str] = ()
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Iterate over rows as (file and line, values by column).
@@ -364,14 +345,14 @@ def read_rows(
             message names file and line.
     """
     table = open_table(path, TableOptions())
-    places = dict(zip(columns, table.wanted(columns), strict=True))
-    places |= {name: place for name in more if (place := table.place(name)) is not None}
+    indices = dict(zip(columns, table.indices(columns), strict=True))
+    indices |= {name: index for name in more if (index := table.index(name)) is not None}
     for number, values in table.rows:
         where = table.where(number)
         row = {
-            name: as_text(values[place], where, name)
-            for name, place in places.items()
-            if values[place] is not None
+            name: as_text(values[index], where, name)
+            for name, index in indices.items()
+            if values[index] is not None
         }
         for name in columns:
             if not row.get(name, "").strip():

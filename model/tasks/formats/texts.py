@@ -1,4 +1,4 @@
-"""Examples of classification and regression: texts or pairs of texts with a label or score."""
+"""Texts or pairs of texts with labels or scores, from the table of a split."""
 
 from __future__ import annotations
 
@@ -7,43 +7,144 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import DataError
 from cloze.core.random_keys import document_key
-from cloze.model.tasks.formats.text_tables import read_rows
-from cloze.model.tasks.options import RegressionOptions, TextOptions
+from cloze.model.tasks.files import fold_indices
+from cloze.model.tasks.formats.tables import (
+    ID,
+    LABEL,
+    MUST_LABEL,
+    NO_LABEL,
+    PAIR,
+    TEXT,
+    as_text,
+    check_ids,
+    columns_by_role,
+    open_split,
+)
+from cloze.model.tasks.options import RegressionOptions, TableOptions, TextOptions
+
+UNLABELLED = "without_a_label"  # reason for dropping an example
+T = TypeVar("T", bound="TextExamples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledTexts:
-    """Labelled texts or pairs of texts, in file order.
+class TextExamples:
+    """Texts or pairs of texts, in file order.
 
     Attributes:
-        labels: indices into `label_names`; None for a split without labels.
-        label_names: labels as in the files.
         text_pairs: second text of each example, for tasks on pairs.
         ids: ids of the examples, if the file has any.
         places: file and line of each example, for messages; empty if unknown.
-        weights: training weight of each example, 1 on average; None: equal weights.
         dropped: number of examples dropped on purpose, by reason.
         where: source for messages.
     """
 
     texts: Sequence[str]
-    labels: Sequence[int] | None
-    label_names: tuple[str, ...]
     text_pairs: Sequence[str] | None = None
     ids: Sequence[str] | None = None
     places: Sequence[str] = ()
-    weights: Sequence[float] | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     where: str = ""
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def select(self: T, indices: Sequence[int], *per_example: str) -> T:
+        """Return the examples at `indices`; `per_example`: further fields with one entry each."""
+        changes: dict[str, Any] = {}
+        for name in ("texts", "text_pairs", "ids", "places", *per_example):
+            values = getattr(self, name)
+            if values:
+                changes[name] = [values[i] for i in indices]
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRows(TextExamples):
+    """Rows of a split; `answers` are those of the file, None if the split has none."""
+
+    answers: Sequence[str] | None
+
+
+def read_rows(path: str, split: str, options: TableOptions, expected_files: str) -> TextRows:
+    """Read the rows of one split.
+
+    Args:
+        path: task directory, its parent, or the split's file.
+        expected_files: description of the expected files, for messages.
+
+    Raises:
+        DataError: the file is missing or malformed, a text is empty, an answer missing, or an id is
+            duplicate; the message names file and line.
+    """
+    columns, _ = columns_by_role(options, split)
+    needed = [TEXT, PAIR] if PAIR in columns else [TEXT]
+    opened = open_split(path, split, options, needed, expected_files, columns)
+    table = opened.table
+    values_of: dict[str, list[str]] = {role: [] for role in opened.indices}
+    places: list[str] = []
+    for number, values in table.rows:
+        where = table.where(number)
+        row = {
+            role: as_text(values[index], where, str(opened.columns[role]))
+            for role, index in opened.indices.items()
+        }
+        if options.unlabelled and row.get(LABEL) in options.unlabelled:
+            table.dropped[UNLABELLED] += 1
+            continue
+        for role in needed:
+            if not row[role].strip() and options.empty == "refuse":
+                raise DataError(
+                    f"{where}: the {opened.columns[role]} is empty; remove the {table.unit}"
+                )
+        for role, value in row.items():
+            values_of[role].append(value)
+        places.append(where)
+    check_ids(values_of.get(ID), places)
+    answers = values_of.get(LABEL)
+    if answers is not None and split not in MUST_LABEL and set(answers) <= {"", NO_LABEL}:
+        answers = None
+    for place, answer in zip(places, answers or (), strict=False):
+        if not answer.strip():
+            raise DataError(
+                f"{place}: the {opened.columns[LABEL]} is empty; add it, or remove the {table.unit}"
+            )
+    rows = TextRows(
+        texts=values_of[TEXT],
+        text_pairs=values_of.get(PAIR),
+        answers=answers,
+        ids=values_of.get(ID),
+        places=places,
+        dropped=dict(table.dropped),
+        where=table.path,
+    )
+    if not options.folds:
+        return rows
+    return rows.select(fold_indices(rows.texts, split, options.folds, options.fold), "answers")
+
+
+# Labelled texts, for classification.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledTexts(TextExamples):
+    """Labelled texts or pairs of texts.
+
+    Attributes:
+        labels: indices into `label_names`; None for a split without labels.
+        label_names: labels as in the files.
+        weights: training weight of each example, 1 on average; None: equal weights.
+    """
+
+    labels: Sequence[int] | None
+    label_names: tuple[str, ...]
+    weights: Sequence[float] | None = None
 
     @property
     def labelled(self) -> bool:
@@ -66,29 +167,20 @@ class LabelledTexts:
         if limit is None or self.labels is None:
             return self
         pairs = self.text_pairs or [""] * len(self)
-        ranked = sorted(
+        by_hash = sorted(
             range(len(self)), key=lambda i: (document_key(f"{self.texts[i]}\0{pairs[i]}"), i)
         )
-        taken: Counter[int] = Counter()
-        kept = []
-        for i in ranked:
-            if taken[self.labels[i]] < limit:
-                taken[self.labels[i]] += 1
-                kept.append(i)
-        kept.sort()
+        counts: Counter[int] = Counter()
+        selected = []
+        for i in by_hash:
+            if counts[self.labels[i]] < limit:
+                counts[self.labels[i]] += 1
+                selected.append(i)
         dropped = Counter(self.dropped)
-        if len(self) > len(kept):
-            dropped["over_limit_per_class"] += len(self) - len(kept)
-        return dataclasses.replace(
-            self,
-            texts=[self.texts[i] for i in kept],
-            labels=[self.labels[i] for i in kept],
-            text_pairs=[pairs[i] for i in kept] if self.text_pairs is not None else None,
-            ids=[self.ids[i] for i in kept] if self.ids is not None else None,
-            places=[self.places[i] for i in kept] if self.places else (),
-            weights=[self.weights[i] for i in kept] if self.weights is not None else None,
-            dropped=dict(dropped),
-        )
+        if len(self) > len(selected):
+            dropped["over_limit_per_class"] += len(self) - len(selected)
+        capped = self.select(sorted(selected), "labels", "weights")
+        return dataclasses.replace(capped, dropped=dict(dropped))
 
     def balanced(self) -> LabelledTexts:
         """Return the examples with class weights n / (classes * count of the class), 1 on average.
@@ -111,123 +203,86 @@ class LabelledTexts:
         number = {name: i for i, name in enumerate(names)}
         unknown = sorted({self.label_names[label] for label in self.labels} - number.keys())
         if unknown:
-            first = next(
-                (i for i, label in enumerate(self.labels) if self.label_names[label] == unknown[0]),
-                0,
-            )
+            first = self.labels.index(self.label_names.index(unknown[0]))
             raise DataError(
-                f"{self.places[first] if self.places else self.where} holds the label "
-                f"{unknown[0]!r},"
-                f" the model knows {', '.join(names)};"
-                " evaluate it on the data that it was made for"
+                f"{self.places[first] if self.places else self.where}: label {unknown[0]!r} is "
+                f"unknown to the model, which has {', '.join(names)}; use the data of the model's "
+                f"own task"
             )
-        return dataclasses.replace(
-            self,
-            labels=[number[self.label_names[label]] for label in self.labels],
-            label_names=names,
-        )
+        labels = [number[self.label_names[label]] for label in self.labels]
+        return dataclasses.replace(self, labels=labels, label_names=names)
 
 
-def read_texts(path: str, split: str, options: TextOptions, told: str) -> LabelledTexts:
-    """Read the examples of one split, with labels if the file has them.
-
-    Args:
-        path: task directory, its parent, or the split's file.
-        told: description of the expected files, for messages.
+def read_texts(path: str, split: str, options: TextOptions, expected_files: str) -> LabelledTexts:
+    """Read the examples of one split, with labels if the file has them; see `read_rows`.
 
     Raises:
-        DataError: the file is missing or malformed, a text is empty, or a label is unknown. The
-            message names file and line.
+        DataError: a label is unknown; and as for `read_rows`.
     """
-    rows = read_rows(path, split, options, told)
+    rows = read_rows(path, split, options, expected_files)
     names = options.labels or tuple(sorted(set(rows.answers or ())))
     number = {name: i for i, name in enumerate(names)}
     for place, answer in zip(rows.places, rows.answers or (), strict=False):
         if answer not in number:
             raise DataError(
-                f"{place}: label {answer!r} is not one of {', '.join(names)}; mend the line"
+                f"{place}: label {answer!r} is not one of {', '.join(names)}; correct the line"
             )
     return LabelledTexts(
-        texts=rows.texts,
-        text_pairs=rows.pairs,
+        **_shared_fields(rows),
         labels=None if rows.answers is None else [number[answer] for answer in rows.answers],
         label_names=names,
-        ids=rows.ids,
-        places=rows.places,
-        dropped=rows.dropped,
-        where=rows.path,
     )
 
 
-# Scored texts, for regression tasks.
+def _shared_fields(rows: TextRows) -> dict[str, Any]:
+    return {item.name: getattr(rows, item.name) for item in dataclasses.fields(TextExamples)}
+
+
+# Scored texts, for regression.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ScoredTexts:
-    """Scored texts or pairs of texts, in file order.
+class ScoredTexts(TextExamples):
+    """Texts or pairs of texts with `scores`, float64 [n], in the file's unit, or None."""
 
-    Attributes:
-        scores: float64 [n], in the file's unit; None for a split without scores.
-        text_pairs: second text of each example, for tasks on pairs.
-        ids: ids of the examples, if the file has any.
-        dropped: number of examples dropped on purpose, by reason.
-        where: source for messages.
-    """
-
-    texts: Sequence[str]
     scores: npt.NDArray[np.float64] | None
-    text_pairs: Sequence[str] | None = None
-    ids: Sequence[str] | None = None
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    where: str = ""
-
-    def __len__(self) -> int:
-        return len(self.texts)
 
     @property
     def labelled(self) -> bool:
         return self.scores is not None
 
 
-def read_scored(path: str, split: str, options: RegressionOptions, told: str) -> ScoredTexts:
-    """Read the examples of one split.
+def read_scored(
+    path: str, split: str, options: RegressionOptions, expected_files: str
+) -> ScoredTexts:
+    """Read the examples of one split, with scores if the file has them; see `read_rows`.
 
     Raises:
-        DataError: the file is missing or malformed, a text is empty, or a score is no number or out
-            of range; the message names file and line.
+        DataError: a score is not a number or out of range; and as for `read_rows`.
     """
-    rows = read_rows(path, split, options, told)
+    rows = read_rows(path, split, options, expected_files)
     scores = None
     if rows.answers is not None:
-        found = [
-            _number(answer, place, options)
+        numbers = [
+            _parse_score(answer, place, options)
             for answer, place in zip(rows.answers, rows.places, strict=True)
         ]
-        scores = np.array(found, dtype=np.float64)
-    return ScoredTexts(
-        texts=rows.texts,
-        text_pairs=rows.pairs,
-        scores=scores,
-        ids=rows.ids,
-        dropped=rows.dropped,
-        where=rows.path,
-    )
+        scores = np.array(numbers, dtype=np.float64)
+    return ScoredTexts(**_shared_fields(rows), scores=scores)
 
 
-def _number(text: str, place: str, options: RegressionOptions) -> float:
+def _parse_score(text: str, place: str, options: RegressionOptions) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{place}: score {text!r} is no number; mend the line")
-    low, high = options.lowest, options.highest
-    if (low is not None and value < low) or (high is not None and value > high):
-        known = (
-            f"{'-inf' if low is None else f'{low:g}'} to {'inf' if high is None else f'{high:g}'}"
-        )
+        raise DataError(f"{place}: score {text!r} is not a number; correct the line")
+    low = -math.inf if options.lowest is None else options.lowest
+    high = math.inf if options.highest is None else options.highest
+    if not low <= value <= high:
         raise DataError(
-            f"{place}: score {text} is not within {known}; mend the line, or change lowest and "
-            f"highest"
+            f"{place}: score {text} is not between {low:g} and {high:g}; correct the line, or "
+            f"change options.lowest and options.highest"
         )
     return value

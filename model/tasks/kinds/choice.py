@@ -17,11 +17,11 @@ from cloze.model.data.batch import Batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
+from cloze.model.tasks import metrics
 from cloze.model.tasks.encode import TextSamples, framed
 from cloze.model.tasks.formats.choices import Choices, read_choices
-from cloze.model.tasks.formats.text_tables import describe_columns
+from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.heads import SequenceClassifier
-from cloze.model.tasks.metrics import classification as metrics
 from cloze.model.tasks.options import ChoiceOptions, TaskOptions
 from cloze.model.tasks.predict import write_rows
 from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
@@ -162,7 +162,7 @@ class Choice(Task[Choices, Probabilities]):
         return answers
 
     def score(self, examples: Choices, predictions: Probabilities) -> Figures:
-        return metrics.score(self.metrics, _labels(examples), _best(predictions))
+        return metrics.classification_scores(self.metrics, _labels(examples), _best(predictions))
 
     def baselines(self, examples: Choices) -> Figures:
         """Return the accuracy of random guessing."""
@@ -181,10 +181,10 @@ class Choice(Task[Choices, Probabilities]):
     def detailed_metrics(
         self, examples: Choices, predictions: Probabilities, *, seed: int, resamples: int
     ) -> dict[str, Any]:
-        intervals = metrics.intervals(
+        intervals = metrics.classification_intervals(
             self.metrics, _labels(examples), _best(predictions), seed, resamples
         )
-        return {"interval": {name: list(found) for name, found in intervals.items()}}
+        return {"interval": intervals}
 
     def write_predictions(
         self, directory: str, examples: Choices, predictions: Probabilities

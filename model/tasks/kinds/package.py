@@ -25,9 +25,9 @@ from typing import Literal
 from cloze.core import random_keys
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
-from cloze.model.tasks.formats.files import documents as documents_of
+from cloze.model.tasks.files import documents as documents_of
 from cloze.model.tasks.formats.texts import LabelledTexts
-from cloze.model.tasks.kinds.classification import Classification
+from cloze.model.tasks.kinds.texts import Classification
 
 SOURCE = "docstrings"
 FEWEST_WORDS, MOST_WORDS = 6, 60

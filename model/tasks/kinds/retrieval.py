@@ -18,13 +18,13 @@ from cloze.model.families.models import Backbone
 from cloze.model.tasks.contrastive import BiEncoder, PairSamples, contrastive_loss
 from cloze.model.tasks.encode import encode
 from cloze.model.tasks.formats.pairs import QueryPassages, read_pairs
-from cloze.model.tasks.metrics import bootstrap
-from cloze.model.tasks.metrics.ranking import (
+from cloze.model.tasks.metrics import (
     Floats,
     Ints,
     Vectors,
-    blocks,
+    interval,
     ndcg,
+    query_blocks,
     recall,
     relevant_ranks,
 )
@@ -156,14 +156,10 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         found = self._by_query(examples, predictions.scores)
         queries = len(examples.queries)
 
-        def interval(values: Floats) -> list[float]:
-            return list(
-                bootstrap.interval(
-                    lambda chosen: float(values[chosen].mean()), queries, seed, resamples
-                )
-            )
+        def bounds(values: Floats) -> list[float]:
+            return interval(lambda chosen: float(values[chosen].mean()), queries, seed, resamples)
 
-        return {"interval": {name: interval(found[name]) for name in self.metrics}}
+        return {"interval": {name: bounds(found[name]) for name in self.metrics}}
 
     def write_predictions(
         self, directory: str, examples: QueryPassages, predictions: SplitEmbeddings
@@ -184,7 +180,7 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         order = np.argsort(examples.pairs[:, 0], kind="stable")
         query, passage = examples.pairs[order].T
         found = []
-        for chosen in blocks(len(examples.queries), len(examples.passages)):
+        for chosen in query_blocks(len(examples.queries), len(examples.passages)):
             first, last = np.searchsorted(query, (chosen.start, chosen.stop))
             own = scores(chosen)[query[first:last] - chosen.start]
             found.append(relevant_ranks(own, passage[first:last]))
@@ -195,7 +191,7 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
 
     @staticmethod
     def _run(examples: QueryPassages, predictions: SplitEmbeddings) -> Iterable[str]:
-        for chosen in blocks(len(examples.queries), len(examples.passages)):
+        for chosen in query_blocks(len(examples.queries), len(examples.passages)):
             scores = predictions.scores(chosen)
             for row, query in zip(scores, examples.query_ids[chosen], strict=True):
                 for rank, passage in enumerate(

@@ -24,12 +24,11 @@ from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
-from cloze.model.tasks.formats.files import split_file
+from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.squad import SquadExamples, counts, read_squad
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.kinds.span_windows import BOUNDS, ENDS, STARTS, Windows, encode_questions
-from cloze.model.tasks.metrics import squad
-from cloze.model.tasks.metrics.bootstrap import Ints, interval
+from cloze.model.tasks.metrics import Flags, Floats, Ints, best_threshold, interval, question_scores
 from cloze.model.tasks.options import SpanOptions, TaskOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -331,7 +330,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         return figures
 
     def dataset_statistics(self, examples: SquadExamples) -> dict[str, Any]:
-        return {"questions": {**counts(examples), "mended_answers": examples.mended}}
+        return {"questions": {**counts(examples), "mended_answers": examples.relocated}}
 
     def detailed_metrics(
         self,
@@ -347,7 +346,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
             name: interval(partial(_mean_of, values), len(examples), seed, resamples)
             for name, values in named.items()
         }
-        return {"interval": {name: list(bounds) for name, bounds in drawn.items()}}
+        return {"interval": drawn}
 
     def write_predictions(
         self, directory: str, examples: SquadExamples, predictions: Sequence[QuestionPredictions]
@@ -361,12 +360,10 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
             null=self.span_options.unanswerable,
         )
 
-    def _scores(
-        self, examples: SquadExamples, texts: Sequence[str]
-    ) -> tuple[squad.Floats, squad.Floats]:
+    def _scores(self, examples: SquadExamples, texts: Sequence[str]) -> tuple[Floats, Floats]:
         assert examples.answers is not None
         answers = [[answer.text for answer in given] for given in examples.answers]
-        return squad.question_scores(texts, answers, unanswerable=self.span_options.unanswerable)
+        return question_scores(texts, answers, unanswerable=self.span_options.unanswerable)
 
     def _best(self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]) -> Figures:
         """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""
@@ -374,20 +371,20 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         has, odds = _has_answer(examples), np.array([found.null_odds for found in predictions])
         figures: Figures = {}
         for name, scores in (("exact", exact), ("f1", f1)):
-            figures[f"best_{name}"], figures[f"best_{name}_thresh"] = squad.best_threshold(
+            figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best_threshold(
                 scores, odds, has
             )
         return figures
 
 
-def _has_answer(examples: SquadExamples) -> squad.Flags:
+def _has_answer(examples: SquadExamples) -> Flags:
     assert examples.answers is not None
     return np.array([bool(answers) for answers in examples.answers], dtype=np.bool_)
 
 
-def _mean_of(values: squad.Floats, chosen: Ints) -> float:
+def _mean_of(values: Floats, chosen: Ints) -> float:
     return _mean(values[chosen])
 
 
-def _mean(values: squad.Floats) -> float:
+def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else 0.0

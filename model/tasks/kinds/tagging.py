@@ -16,10 +16,10 @@ from cloze.core import storage
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
 from cloze.model.layers.batch import IGNORE_INDEX
+from cloze.model.tasks import metrics
 from cloze.model.tasks.encode import FIRST, WordSamples, encode_words
 from cloze.model.tasks.formats.columns import OUTSIDE, TaggedWords, read_columns
 from cloze.model.tasks.heads import TokenClassifier
-from cloze.model.tasks.metrics import tagging as metrics
 from cloze.model.tasks.options import TaggingOptions, TaskOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ class Tagging(Task[TaggedWords, Tags]):
     the paper. The labels are a B- and an I- tag for every type in the training files.
     """
 
-    metrics = metrics.METRICS
+    metrics: tuple[str, ...] = metrics.TAGGING
     predictions = "predictions.txt"
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
@@ -129,7 +129,7 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def score(self, examples: TaggedWords, predictions: Tags) -> Figures:
         assert examples.tags is not None
-        found = metrics.score(examples.tags, predictions.tags)
+        found = metrics.tagging_scores(examples.tags, predictions.tags)
         return {name: found[name] for name in self.metrics}
 
     def dataset_statistics(self, examples: TaggedWords) -> dict[str, Any]:
@@ -146,9 +146,9 @@ class Tagging(Task[TaggedWords, Tags]):
         assert examples.tags is not None
         return {
             "interval": {
-                "f1": list(metrics.f1_interval(examples.tags, predictions.tags, seed, resamples))
+                "f1": metrics.tagging_f1_interval(examples.tags, predictions.tags, seed, resamples)
             },
-            "by_type": metrics.by_type(examples.tags, predictions.tags),
+            "by_type": metrics.tagging_scores_by_type(examples.tags, predictions.tags),
         }
 
     def write_predictions(self, directory: str, examples: TaggedWords, predictions: Tags) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.model.data.sampler import shard_range
 from cloze.model.tensors import TensorSlice
-from cloze.model.train.monitor.time_breakdown import TimeBreakdown
+from cloze.model.train.monitor.throughput import TimeBreakdown
 
 # As in torch: large enough for the network's bandwidth, small enough to start early.
 BUCKET_BYTES = 25 << 20
@@ -52,15 +52,15 @@ class GradientReducer:
         self._pulse, self._timeline, self._dtype = pulse, timeline, dtype
         self._buckets: list[list[nn.Parameter]] = []  # of holders
         self._bucket_of: dict[Tensor, int] = {}
-        room = 0
+        free = 0
         for parameter in reversed(parameters):
             size = parameter.numel() * dtype.itemsize
-            if not self._buckets or room < size:
+            if not self._buckets or free < size:
                 self._buckets.append([])
-                room = bucket_bytes
+                free = bucket_bytes
             self._buckets[-1].append(holder(parameter))
             self._bucket_of[parameter] = len(self._buckets) - 1
-            room -= size
+            free -= size
             parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
         self._flat: list[Tensor | None] = [None] * len(self._buckets)
         self._missing: list[int] = []
@@ -126,28 +126,38 @@ class GradientReducer:
 
 def _views(flat: Tensor, bucket: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return views of the flat tensor in the shapes of the bucket's parameters."""
-    cut = torch.split(flat, [parameter.numel() for parameter in bucket])
-    return [view.view_as(parameter) for view, parameter in zip(cut, bucket, strict=True)]
+    parts = torch.split(flat, [parameter.numel() for parameter in bucket])
+    return [view.view_as(parameter) for view, parameter in zip(parts, bucket, strict=True)]
 
 
 def assign_owners(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
     """Assign each tensor to a rank: the largest first, each to the least loaded rank."""
-    loads, found = [0] * ranks, {}
+    loads, owners = [0] * ranks, {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        found[name] = loads.index(min(loads))
-        loads[found[name]] += sizes[name]
-    return found
+        owners[name] = loads.index(min(loads))
+        loads[owners[name]] += sizes[name]
+    return owners
 
 
-def slices(tensors: Iterable[tuple[str, Tensor]], rank: int, ranks: int) -> Iterator[TensorSlice]:
+def own_tensors(
+    tensors: Mapping[str, Tensor], rank: int, ranks: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that `assign_owners` assigns to this rank."""
+    owners = assign_owners({name: tensor.numel() for name, tensor in tensors.items()}, ranks)
+    return ((name, tensor) for name, tensor in tensors.items() if owners[name] == rank)
+
+
+def own_slices(
+    tensors: Iterable[tuple[str, Tensor]], rank: int, ranks: int
+) -> Iterator[TensorSlice]:
     """Yield this rank's share of all values, in `ranks` equal parts of the concatenated tensors."""
-    there = list(tensors)
-    start, stop = shard_range(0, sum(tensor.numel() for _, tensor in there), rank, ranks)
-    at = 0
-    for name, tensor in there:
-        begin, end = max(start - at, 0), min(stop - at, tensor.numel())
+    named_tensors = list(tensors)
+    total = sum(tensor.numel() for _, tensor in named_tensors)
+    start, stop = shard_range(0, total, rank, ranks)
+    before = 0
+    for name, tensor in named_tensors:
+        begin, end = max(start - before, 0), min(stop - before, tensor.numel())
         if begin < end:
-            yield TensorSlice(
-                name, tuple(tensor.shape), begin, tensor.detach().flatten()[begin:end]
-            )
-        at += tensor.numel()
+            values = tensor.detach().flatten()[begin:end]
+            yield TensorSlice(name, tuple(tensor.shape), begin, values)
+        before += tensor.numel()

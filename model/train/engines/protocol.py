@@ -10,35 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from cloze.model.tensors import LazyTensors, TensorSlice
-from cloze.model.train.engines.loss_scale import LossScale
-
-
-@dataclass(frozen=True, slots=True)
-class TensorExtent:
-    """Consecutive values of one parameter in a tensor that this rank's optimizer updates.
-
-    Attributes:
-        tensor: the parameter itself, or a flat tensor with parts of several parameters.
-        name: name of the parameter.
-        start: index of the first value in the flattened `tensor`.
-        length: number of values.
-    """
-
-    tensor: Tensor
-    name: str
-    start: int
-    length: int
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """Return these values of a tensor shaped like `tensor`, [length]; a view if contiguous."""
-        return tensor.reshape(-1)[self.start : self.start + self.length]
+from cloze.model.train.engines.device_scalars import LossScale
+from cloze.model.train.optimizers.sharded_parameters import TensorExtent
 
 
 class Engine(Protocol):
@@ -61,8 +40,12 @@ class Engine(Protocol):
         """True if each rank holds its own part of the parameters; False if every rank holds all."""
         ...
 
-    def local_parameters(self) -> Iterator[TensorExtent]:
-        """Yield the extents that this rank's optimizer updates."""
+    def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
+        """Yield the extents that this rank's optimizer updates.
+
+        Each with the parameter's name and the tensor that contains the extent: the parameter
+        itself, or a flat tensor with parts of several parameters.
+        """
         ...
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:

@@ -16,12 +16,11 @@ from torch import Tensor, distributed
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_into
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig
-from cloze.model.train.engines.ema import WeightEMA
-from cloze.model.train.engines.gradients import GradientReducer, assign_owners, slices
-from cloze.model.train.engines.loss_scale import LossScale
-from cloze.model.train.engines.master_weights import MasterWeights
-from cloze.model.train.engines.protocol import TensorExtent
-from cloze.model.train.loop.interfaces import TrainingHyperparameters, TrainModule
+from cloze.model.train.engines.device_scalars import LossScale
+from cloze.model.train.engines.gradients import GradientReducer, own_slices, own_tensors
+from cloze.model.train.engines.weight_copies import MasterWeights, WeightEMA
+from cloze.model.train.loop.interfaces import TrainModule
+from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
     clip_gradient_norm,
@@ -31,6 +30,7 @@ from cloze.model.train.optimizers.parameters import (
     set_learning_rate,
     trained_parameters,
 )
+from cloze.model.train.optimizers.sharded_parameters import TensorExtent
 from cloze.model.train.precision import DTYPES
 
 
@@ -66,7 +66,7 @@ class TorchEngine:
         self._masters = MasterWeights(self._model) if recipe.grad_reduce_dtype == "bf16" else None
         own = [parameter for _, parameter in trained_parameters(self._model)]
         # As the optimizer sees them.
-        self._parameters = [self._seen(parameter) for parameter in own]
+        self._parameters = [self._optimized(parameter) for parameter in own]
         self._kind = optimizer_kind(recipe.optimizer)
         groups = parameter_groups(self._model, recipe)
         self.optimizer = self._kind.build(
@@ -80,7 +80,7 @@ class TorchEngine:
                 own,
                 world.pulse,
                 world.timeline,
-                holder=self._seen,
+                holder=self._optimized,
                 dtype=DTYPES[recipe.grad_reduce_dtype],
             )
             if self._kind.scope == "matrices":
@@ -113,10 +113,10 @@ class TorchEngine:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             torch._foreach_mul_(gradients, 1.0 / self.loss_scaler.value)
         if self._waits:
-            found = clip_gradient_norm(parameters, self._clip)
-            norm = torch.tensor(found, dtype=torch.float64)
+            value = clip_gradient_norm(parameters, self._clip)
+            norm = torch.tensor(value, dtype=torch.float64)
             self._applied = (
-                None if math.isfinite(found) else torch.zeros((), device=self._world.device)
+                None if math.isfinite(value) else torch.zeros((), device=self._world.device)
             )
             if self._applied is None:
                 self._update()
@@ -134,20 +134,17 @@ class TorchEngine:
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def local_parameters(self) -> Iterator[TensorExtent]:
+    def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
         for name, parameter in trained_parameters(self._model):
-            yield TensorExtent(self._seen(parameter), name, 0, parameter.numel())
+            yield name, self._optimized(parameter), TensorExtent(0, 0, 0, parameter.numel())
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        with self._whole():
-            found = self._model.state_dict()
-        owner = assign_owners(
-            {name: tensor.numel() for name, tensor in found.items()}, self._world.size
-        )
-        return ((name, tensor) for name, tensor in found.items() if owner[name] == self._world.rank)
+        with self._optimizer_weights():
+            tensors = self._model.state_dict()
+        return own_tensors(tensors, self._world.rank, self._world.size)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        with torch.no_grad(), self._whole():
+        with torch.no_grad(), self._optimizer_weights():
             copy_into(self._model, weights)
         if self._average is not None:
             self._average.reset()
@@ -177,12 +174,11 @@ class TorchEngine:
     def optimizer_state(self) -> Iterator[TensorSlice]:
         if not self.optimizer.state:
             return iter(())
-        found = optimizer_states(self._model, self._kind)
         states = (
-            (f"{name}/{key}", self.optimizer.state[self._seen(parameter)][key])
-            for name, parameter, key in found
+            (f"{name}/{key}", self.optimizer.state[self._optimized(parameter)][key])
+            for name, parameter, key in optimizer_states(self._model, self._kind)
         )
-        return slices(states, self._world.rank, self._world.size)
+        return own_slices(states, self._world.rank, self._world.size)
 
     def load_optimizer_state(self, state: LazyTensors, updates: int) -> None:
         self.optimizer.state.clear()
@@ -193,14 +189,16 @@ class TorchEngine:
                 "step": torch.tensor(float(updates), device=parameter.device)
             }
         for name, parameter, key in optimizer_states(self._model, self._kind):
-            seen = self._seen(parameter)
-            self.optimizer.state[seen][key] = state[f"{name}/{key}"].to(seen.device, copy=True)
+            optimized = self._optimized(parameter)
+            self.optimizer.state[optimized][key] = state[f"{name}/{key}"].to(
+                optimized.device, copy=True
+            )
 
     def _update(self) -> None:
         self.optimizer.step()
         self._round()
 
-    def _seen(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    def _optimized(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
         """Return the parameter that the optimizer sees for a parameter of the model."""
         return parameter if self._masters is None else self._masters.master_of(parameter)
 
@@ -209,6 +207,6 @@ class TorchEngine:
         if self._masters is not None:
             self._masters.sync_to_model()
 
-    def _whole(self) -> AbstractContextManager[None]:
+    def _optimizer_weights(self) -> AbstractContextManager[None]:
         """Make the optimizer's weights the model's weights inside the block."""
         return nullcontext() if self._masters is None else self._masters.as_model_weights()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cloze.model.families.models import PretrainingModel
+from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.cross_entropy import enable_lazy_logits
 from cloze.model.objectives import LossSum, objectives, total_loss
 from cloze.model.train.loop.interfaces import TrainModule

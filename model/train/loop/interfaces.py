@@ -1,16 +1,12 @@
 """The interfaces between the training loop (`cloze.model.train.loop.loop`) and what it trains.
 
-A `TrainSpec` combines five things, and the loop knows nothing else:
+  BatchSource  samples of each step, as batches for one rank: a dataset, or a task
+  TrainModule  batches -> loss and metrics: model and objectives, or a task's head
+  Evaluator    metrics during training, such as the held-out loss; optional
 
-  BatchSource              samples of each step, as batches for one rank: a dataset, or a task
-  TrainModule              batches -> loss and metrics: model and objectives, or a task's head
-  Evaluator                metrics during training, such as the held-out loss; optional
-  CheckpointMetadata       a checkpoint's content besides the weights
-  TrainingHyperparameters  duration, optimizer, learning rates, schedule, clipping, seed, precision
-
-The loop does the rest: weighting by global counts, checkpoints, exact resume, stopping, log lines
-and ranks. Batches are dicts that `TrainModule.forward` reads, of tensors and other values that can
-be pinned and moved.
+A `TrainSpec` (`cloze.model.train.loop.train_spec`) combines them with hyperparameters and options,
+and the loop knows nothing else. Batches are dicts that `TrainModule.forward` reads, of tensors and
+other values that can be pinned and moved.
 """
 
 from __future__ import annotations
@@ -23,13 +19,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from cloze.model.data.batch import Batch
-from cloze.model.families.config import ModelConfig
-from cloze.model.train.engines import EngineConfig
-from cloze.model.train.loop.duration import Duration, ScheduleProgress
-from cloze.model.train.loop.schedules import Schedule
-from cloze.model.train.monitor.throughput import MfuMeter
-from cloze.model.train.precision import Precision
-from cloze.pipeline.dataset.schema import DatasetInfo
+from cloze.model.train.loop.duration import ScheduleProgress
 
 
 class EvaluationInterrupted(Exception):
@@ -89,33 +79,6 @@ class StartPosition:
 
 
 START = StartPosition()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Milestones:
-    """The steps whose checkpoints are always saved and never pruned.
-
-    Attributes:
-        steps: the steps.
-        every: additionally all multiples of this number.
-    """
-
-    steps: frozenset[int] = frozenset()
-    every: int | None = None
-
-    def __contains__(self, step: int) -> bool:
-        return step in self.steps or bool(self.every and step > 0 and step % self.every == 0)
-
-    def count_between(self, first: int, last: int) -> int:
-        """Count the milestones after step `first`, up to step `last`."""
-        alone = sum(
-            first < step <= last and not (self.every and step % self.every == 0)
-            for step in self.steps
-        )
-        return alone + (last // self.every - first // self.every if self.every else 0)
-
-
-NO_MILESTONES = Milestones()
 
 
 class BatchSource(Protocol):
@@ -243,129 +206,3 @@ class Evaluator(Protocol):
             EvaluationInterrupted: `stop_asked` was true on a rank, and the ranks agreed to stop.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointMetadata:
-    """Contents of a checkpoint besides the weights; see `cloze.model.checkpoint.save_weights`."""
-
-    model: ModelConfig
-    heads: Mapping[str, Any]
-    tokenizer: str
-    task: Mapping[str, Any] | None = None
-    dataset: DatasetInfo | None = None
-
-
-def constant_rate(name: str) -> float:
-    """Return 1: the same learning rate for every parameter."""
-    return 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingHyperparameters:
-    """Hyperparameters of a training.
-
-    Attributes:
-        pace: duration of the training; the learning rate follows its progress.
-        learning_rate: peak learning rate.
-        rate: parameter name -> learning-rate multiplier (layer-wise decay, a head's own rate).
-        rates: parameter role (`optimizers.parameters.parameter_role`) -> learning-rate multiplier.
-            Default: 1.
-        optimizer: key of `cloze.model.train.optimizers.OPTIMIZERS`.
-        schedule: learning-rate schedule.
-        weight_decay: decoupled, for matrices only: not for biases and norms.
-        grad_clip: maximum gradient norm; 0: no clipping.
-        seed: seed of dropout.
-        precision: precision of the forward pass; the optimizer always keeps fp32.
-        grad_reduce_dtype: dtype in which gradients travel between ranks; bf16 requires precision
-            bf16.
-        max_skipped: maximum number of consecutive steps skipped for a non-finite gradient.
-        ema: decay of the weights' EMA; None: no EMA.
-    """
-
-    pace: Duration
-    learning_rate: float
-    schedule: Schedule
-    seed: int
-    precision: Precision
-    rate: Callable[[str], float] = constant_rate
-    rates: Mapping[str, float] = field(default_factory=dict)
-    grad_reduce_dtype: Precision = "fp32"
-    optimizer: str = "adamw"
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-6
-    weight_decay: float = 0.01
-    grad_clip: float = 1.0
-    max_skipped: int = 10
-    ema: float | None = None
-
-    def learning_rates_at(self, moment: ScheduleProgress) -> dict[str, float]:
-        """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
-        rate = self.learning_rate_at(moment)
-        others = {
-            f"learning_rate_{place}": rate * share
-            for place, share in self.rates.items()
-            if share != 1
-        }
-        return {"learning_rate": rate, **others}
-
-    def learning_rate_at(self, moment: ScheduleProgress) -> float:
-        """Return the learning rate of the step at this schedule progress."""
-        return self.learning_rate * self.schedule.factor(
-            moment.done, moment.total, moment.step_size
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSpec:
-    """The input of the training loop.
-
-    Attributes:
-        path: directory or object store of metrics.jsonl, skipped.jsonl and checkpoints/: the
-            artifact, or its scratch for a training whose result is not kept.
-        config: resolved config of the stage, as recorded in checkpoints.
-        engine: the chosen engine.
-        micro_batch: maximum number of samples per micro-batch.
-        accumulation: maximum number of micro-batches per step.
-        compiled: True if `trained` is compiled; recorded, and the same after a resume.
-        expected_first_loss: loss of untrained weights in nats; None: unknown.
-        log_every: steps between log lines; None: at each hundredth of the schedule. The first, the
-            last and evaluated steps always get one.
-        patience: stop after this many consecutive evaluations without a new best; None: never.
-        keep_best: True to save and keep the checkpoint of the best evaluated step.
-        begun: start position, also of the source.
-        data: fingerprint of the source's data; a phase on the same data continues in its order.
-        milestones: steps whose checkpoints are kept permanently.
-        keep_for_merge: checkpoints kept in addition: the last, and those at the last tenths before
-            it.
-        utilisation: MFU meter; None: MFU is not reported.
-        mixed: statistics of a mixture; None: a single dataset.
-        alarms: maps a log line to warnings.
-        notes, warnings, figures: reported at the start, in addition to the loop's own.
-    """
-
-    path: str
-    config: Mapping[str, Any]
-    recipe: TrainingHyperparameters
-    engine: EngineConfig
-    source: BatchSource
-    trained: TrainModule
-    saved: CheckpointMetadata
-    measure: Evaluator | None = None
-    micro_batch: int
-    accumulation: int
-    compiled: bool = False
-    expected_first_loss: float | None = None
-    log_every: int | None = 1
-    patience: int | None = None
-    keep_best: bool = False
-    begun: StartPosition = START
-    data: str = ""
-    milestones: Milestones = NO_MILESTONES
-    keep_for_merge: int = 1
-    utilisation: MfuMeter | None = None
-    mixed: MixtureStatistics | None = None
-    alarms: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
-    notes: Sequence[str] = field(default_factory=tuple)
-    warnings: Sequence[str] = field(default_factory=tuple)
-    figures: Mapping[str, Any] = field(default_factory=dict)

@@ -22,7 +22,8 @@ from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import ClozeError, DataError
 from cloze.model import checkpoint
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import BatchSource, StepBatches, TrainSpec
+from cloze.model.train.loop.interfaces import BatchSource, StepBatches
+from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.monitor.metrics import JsonlLog
 from cloze.model.train.resume import state
 
@@ -92,7 +93,7 @@ def roll_back(
     if progress.passed:
         rows = sorted(
             set(
-                SkippingSource(training.source, progress.passed)
+                SkippingSource(training.data.source, progress.passed)
                 .row_ids(found.step - 1)
                 .get("rows", [])
             )
@@ -179,7 +180,7 @@ def _record(
 
     A resume truncates the log after its step, so this line is kept.
     """
-    source = SkippingSource(training.source, progress.passed)
+    source = SkippingSource(training.data.source, progress.passed)
     bad = range(found.step - found.count, found.step)
     skips.truncate(chosen)
     if not any(line["step"] == chosen and "passed_over" in line for line in skips.read()):

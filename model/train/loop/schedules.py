@@ -1,7 +1,7 @@
-"""Learning-rate schedules: pure functions of the progress, so resuming needs no state. No torch.
+"""Schedules of learning rate and batch size: pure functions, so resuming needs no state. No torch.
 
-A schedule is a function and an entry in `SCHEDULES`. It only sees shares of the training: progress
-may be counted in steps, tokens or seconds (`cloze.model.train.loop.duration`).
+A learning-rate schedule is a function and an entry in `SCHEDULES`. It only sees shares of the
+training: progress may be counted in steps, tokens or seconds (`cloze.model.train.loop.duration`).
 """
 
 from __future__ import annotations
@@ -147,5 +147,37 @@ class Schedule:
         warmup = self.warmup if kind.rises else 0.0
         progress = (done - warmup) / max(size, whole - warmup)
         shape = Shape(warmup=self.warmup / max(size, whole), decay=self.decay, power=self.power)
-        found = kind.factor(min(progress, 1.0), shape)
-        return found if not self.final else self.final + (1.0 - self.final) * found
+        factor = kind.factor(min(progress, 1.0), shape)
+        return factor if not self.final else self.final + (1.0 - self.final) * factor
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizeSchedule:
+    """A batch size that is constant or grows.
+
+    Devlin et al., 2019, keep it constant; You et al., 2019, and Brown et al., 2020, let it grow.
+
+    Attributes:
+        last: final samples per step.
+        first: samples of the first step, a divisor of `last`; 0: constant `last`.
+        steps: steps over which the batch grows, in `last / first` equal levels.
+    """
+
+    last: int
+    first: int = 0
+    steps: int = 0
+
+    def size(self, step: int) -> int:
+        """Return the samples of step `step`, from 0."""
+        return self.samples_before(step + 1) - self.samples_before(step)
+
+    def samples_before(self, step: int) -> int:
+        """Return the samples of all steps before step `step`, from 0."""
+        growing, samples = min(step, self.steps), max(0, step - self.steps) * self.last
+        levels = self.last // self.first if self.first else 0
+        for level in range(levels):
+            begins, ends = (-(-number * self.steps // levels) for number in (level, level + 1))
+            if begins >= growing:
+                break
+            samples += (level + 1) * self.first * (min(ends, growing) - begins)
+        return samples

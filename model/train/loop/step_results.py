@@ -13,10 +13,10 @@ from torch import Tensor
 
 from cloze.core.processes import RankPhase
 from cloze.model.train.distributed import World
-from cloze.model.train.engines.loss_scale import LEAST
-from cloze.model.train.engines.transfers import AsyncScalar
-from cloze.model.train.loop.interfaces import BatchSource, TrainSpec
+from cloze.model.train.engines.device_scalars import LEAST, AsyncScalar
+from cloze.model.train.loop.interfaces import BatchSource
 from cloze.model.train.loop.rollback import RollbackRequired
+from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.monitor.metrics import SKIPPED, MetricWindow
 from cloze.model.train.monitor.training_logger import TrainingReporter
 from cloze.model.train.resume.state import TrainerState

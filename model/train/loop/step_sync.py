@@ -16,7 +16,8 @@ import numpy as np
 
 from cloze.model.data.batch import TokenCounts, pin, sizes
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import BatchSource, MicroBatch, TrainSpec
+from cloze.model.train.loop.interfaces import BatchSource, MicroBatch
+from cloze.model.train.loop.train_spec import TrainSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from cloze.core.stages.execution import Execution
 from cloze.model.train.config import TENTHS
 from cloze.model.train.loop.duration import ScheduleProgress
-from cloze.model.train.loop.interfaces import Milestones, TrainSpec
+from cloze.model.train.loop.train_spec import Milestones, TrainSpec
 from cloze.model.train.resume.state import TrainerState
 
 LINES = 100  # log lines of a training with an unknown number of steps
@@ -53,20 +53,20 @@ class StepTriggers:
 
     def should_log(self, step: int, moment: ScheduleProgress) -> bool:
         """Return True for steps with a log line: by interval, first, last, or evaluated."""
-        every = self._training.log_every
+        every = self._training.logging.interval
         due = moment.crosses(LINES) if every is None else step % every == 0
         return (
             due
             or moment.last
-            or step == self._training.begun.step + 1
+            or step == self._training.data.begun.step + 1
             or self.should_evaluate(step, moment)
         )
 
     def should_evaluate(self, step: int, moment: ScheduleProgress) -> bool:
         """Return True if the step is evaluated."""
-        measure = self._training.measure
+        measure = self._training.evaluator
         # Milestone checkpoints have metrics, too.
-        wanted = moment.last or step in self._training.milestones
+        wanted = moment.last or step in self._training.checkpoints.milestones
         return measure is not None and (wanted or measure.due(step, moment))
 
     def should_save(self, progress: TrainerState) -> bool:
@@ -74,12 +74,12 @@ class StepTriggers:
         step, every = progress.step, self._execution.checkpoint_every
         # During skipped steps a save could prune the checkpoint for a rollback.
         due = bool(every and step % every == 0) and not progress.skipped_in_a_row
-        kept = step in self._training.milestones or step in progress.kept
+        kept = step in self._training.checkpoints.milestones or step in progress.kept
         return (step != self.last(progress) and (kept or due)) or self.best_step(progress) == step
 
     def ends_tenth(self, step: int, moment: ScheduleProgress) -> bool:
         """Return True at the end of a last tenth of this training, whose checkpoint is kept."""
-        pace, begun = self._training.recipe.pace, self._training.begun.step
+        pace, begun = self._training.recipe.pace, self._training.data.begun.step
         if pace.steps is not None:  # the schedule may be longer than this training
             moment = ScheduleProgress(
                 done=step - 1 - begun,
@@ -87,16 +87,20 @@ class StepTriggers:
                 total=pace.steps - begun,
                 last=step == pace.steps,
             )
-        late = moment.fraction >= (TENTHS + 1 - self._training.keep_for_merge) / TENTHS
+        late = moment.fraction >= (TENTHS + 1 - self._training.checkpoints.keep_for_merge) / TENTHS
         return late and moment.crosses(TENTHS) and not moment.last
 
     def best_step(self, progress: TrainerState) -> int | None:
         """Return the best step so far, if its checkpoint is kept; else None."""
-        return int(progress.best["step"]) if self._training.keep_best and progress.best else None
+        return (
+            int(progress.best["step"])
+            if self._training.checkpoints.keep_best and progress.best
+            else None
+        )
 
     def retained_steps(self, progress: TrainerState) -> Milestones:
         """Return the steps whose checkpoints are never pruned."""
-        kept, best = self._training.milestones, self.best_step(progress)
+        kept, best = self._training.checkpoints.milestones, self.best_step(progress)
         return replace(
             kept, steps=kept.steps | {*progress.kept} | (set() if best is None else {best})
         )

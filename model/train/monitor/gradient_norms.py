@@ -17,15 +17,20 @@ import torch
 from torch import Tensor
 
 from cloze.model.train.distributed import World
-from cloze.model.train.engines.protocol import Engine, TensorExtent
+from cloze.model.train.engines.protocol import Engine
 from cloze.model.train.optimizers.parameters import trained_parameters
+from cloze.model.train.optimizers.sharded_parameters import TensorExtent
 
 GROUPS = ("embeddings", "layers_lower", "layers_middle", "layers_upper", "heads")
 _THIRDS = GROUPS[1:4]
-_PLACE = re.compile(
+_PART = re.compile(
     r"(?P<encoder>(?:^|.*\.)encoder)\.(?:(?P<embeddings>embeddings)|(?:layers|"
     r"groups)\.(?P<layer>\d+))\."
 )
+# Values sampled per parameter to measure its update to 1 or 2 %, evenly spaced in runs of
+# `NEIGHBOURS`, which share a memory access.
+SAMPLED = 1 << 13
+NEIGHBOURS = 4
 
 
 def groups_of(names: Iterable[str]) -> Callable[[str], str]:
@@ -37,29 +42,36 @@ def groups_of(names: Iterable[str]) -> Callable[[str], str]:
     """
     layers: dict[str, int] = {}
     for name in names:
-        found = _PLACE.match(name)
-        if found is not None and found["layer"] is not None:
-            layers[found["encoder"]] = max(layers.get(found["encoder"], 0), int(found["layer"]) + 1)
+        match = _PART.match(name)
+        if match is not None and match["layer"] is not None:
+            layers[match["encoder"]] = max(layers.get(match["encoder"], 0), int(match["layer"]) + 1)
 
     def group(name: str) -> str:
-        found = _PLACE.match(name)
-        if found is None:
+        match = _PART.match(name)
+        if match is None:
             return GROUPS[-1]
-        if found["embeddings"] is not None:
+        if match["embeddings"] is not None:
             return GROUPS[0]
-        return _THIRDS[3 * int(found["layer"]) // layers[found["encoder"]]]
+        return _THIRDS[3 * int(match["layer"]) // layers[match["encoder"]]]
 
     return group
 
 
-# Values sampled per parameter to measure its update to 1 or 2 %, evenly spaced in runs of
-# `TOGETHER` neighbours, which share a memory access.
-SAMPLED = 1 << 13
-TOGETHER = 4
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Consecutive values of a parameter in a tensor that the optimizer updates.
+
+    Attributes:
+        group: index in `GROUPS`.
+    """
+
+    group: int
+    tensor: Tensor
+    extent: TensorExtent
 
 
-@dataclass(slots=True)
-class _Watched:
+@dataclass(frozen=True, slots=True)
+class _SampledValues:
     """Sampled parameter values before an update.
 
     Attributes:
@@ -84,29 +96,32 @@ class GradientStatistics:
         self._sums: Tensor | None = None  # [3, groups]: squares of gradient, update and weights
 
     @contextmanager
-    def collect(self, wanted: bool = True) -> Iterator[None]:
-        """Collect the statistics of the engine's step in the block, if `wanted`."""
+    def collect(self, enabled: bool = True) -> Iterator[None]:
+        """Collect the statistics of the engine's step in the block, if `enabled`."""
         self._sums = None
-        if not wanted:
+        if not enabled:
             yield
             return
-        optimizer = self._engine.optimizer
-        held: dict[int, list[TensorExtent]] = {}
-        for part in self._engine.local_parameters():
-            held.setdefault(id(part.tensor), []).append(part)
-        watched: list[_Watched] = []
+        parts: dict[int, list[_Part]] = {}
+        for name, tensor, extent in self._engine.local_parameters():
+            part = _Part(GROUPS.index(self._group(name)), tensor, extent)
+            parts.setdefault(id(tensor), []).append(part)
+        samples: list[_SampledValues] = []
 
         def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            found = [part for tensor in _tensors(optimizer) for part in held.get(id(tensor), ())]
-            if found:
-                self._gradients(found)
-                watched.append(self._watched(found))
+            # DeepSpeed steps one group at a time.
+            tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+            stepped = [part for tensor in tensors for part in parts.get(id(tensor), ())]
+            if stepped:
+                self._add_gradients(stepped)
+                samples.append(_sample(stepped))
 
         def after(*_: Any) -> None:
-            for item in watched:
-                self._updates(item)
-            watched.clear()
+            for sample in samples:
+                self._add_updates(sample)
+            samples.clear()
 
+        optimizer = self._engine.optimizer
         handles = [
             optimizer.register_step_pre_hook(before),
             optimizer.register_step_post_hook(after),
@@ -126,41 +141,31 @@ class GradientStatistics:
         if self._sums is None or not math.isfinite(norm):
             return {}
         sums = self._sums.cpu()
-        gradients, updates, weights = (
-            self._world.all_reduce_tensor(sums) if self._engine.is_sharded else sums
-        ).tolist()
-        whole = sum(gradients)
-        found = {}
+        if self._engine.is_sharded:
+            self._world.all_reduce_tensor(sums)
+        gradients, updates, weights = sums.tolist()
+        total = sum(gradients)
+        metrics = {}
         for name, gradient in zip(GROUPS, gradients, strict=True):
             # Clipping scaled all gradients by the same factor.
-            if gradient and math.isfinite(whole):
-                found[f"grad_norm_{name}"] = norm * math.sqrt(gradient / whole)
+            if gradient and math.isfinite(total):
+                metrics[f"grad_norm_{name}"] = norm * math.sqrt(gradient / total)
         for name, update, weight in zip(GROUPS, updates, weights, strict=True):
             if weight and math.isfinite(update):
-                found[f"update_ratio_{name}"] = math.sqrt(update / weight)
-        return {name: float(f"{value:.5g}") for name, value in found.items()}
+                metrics[f"update_ratio_{name}"] = math.sqrt(update / weight)
+        return {name: float(f"{value:.5g}") for name, value in metrics.items()}
 
-    def _gradients(self, found: Sequence[TensorExtent]) -> None:
-        there = [(part, part.tensor.grad) for part in found if part.tensor.grad is not None]
-        if there:
-            squares = _squares([part.of(gradient) for part, gradient in there])
-            self._add(0, self._groups([part for part, _ in there], squares.device), squares)
+    def _add_gradients(self, parts: Sequence[_Part]) -> None:
+        with_gradient = [part for part in parts if part.tensor.grad is not None]
+        if with_gradient:
+            squares = _squares([part.extent.of(part.tensor.grad) for part in with_gradient])  # type: ignore[arg-type]
+            self._add(0, _groups(with_gradient, squares.device), squares)
 
-    def _watched(self, found: Sequence[TensorExtent]) -> _Watched:
-        values = [sampled(part.of(part.tensor.detach())) for part in found]
-        weights = [part.length / sample.numel() for part, sample in zip(found, values, strict=True)]
-        before = _together(values)
-        of = torch.tensor(weights, dtype=torch.float64, device=before.device)
-        return _Watched(self._groups(found, before.device), values, before, of)
-
-    def _updates(self, item: _Watched) -> None:
-        sizes = [sample.numel() for sample in item.values]
-        moved = _together(item.values).sub_(item.before)
-        self._add(1, item.groups, item.weights * _squares(torch.split(moved, sizes)))
-        self._add(2, item.groups, item.weights * _squares(torch.split(item.before, sizes)))
-
-    def _groups(self, parts: Sequence[TensorExtent], device: torch.device) -> Tensor:
-        return torch.tensor([GROUPS.index(self._group(part.name)) for part in parts], device=device)
+    def _add_updates(self, sample: _SampledValues) -> None:
+        sizes = [values.numel() for values in sample.values]
+        moved = _concatenate(sample.values).sub_(sample.before)
+        self._add(1, sample.groups, sample.weights * _squares(torch.split(moved, sizes)))
+        self._add(2, sample.groups, sample.weights * _squares(torch.split(sample.before, sizes)))
 
     def _add(self, row: int, groups: Tensor, squares: Tensor) -> None:
         if self._sums is None:
@@ -168,7 +173,22 @@ class GradientStatistics:
         self._sums[row].index_add_(0, groups, squares)
 
 
-def _together(parts: Sequence[Tensor]) -> Tensor:
+def _sample(parts: Sequence[_Part]) -> _SampledValues:
+    values = [sampled(part.extent.of(part.tensor.detach())) for part in parts]
+    before = _concatenate(values)
+    weights = torch.tensor(
+        [part.extent.length / sample.numel() for part, sample in zip(parts, values, strict=True)],
+        dtype=torch.float64,
+        device=before.device,
+    )
+    return _SampledValues(_groups(parts, before.device), values, before, weights)
+
+
+def _groups(parts: Sequence[_Part], device: torch.device) -> Tensor:
+    return torch.tensor([part.group for part in parts], device=device)
+
+
+def _concatenate(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate copies of all parts."""
     return torch.cat([part.flatten() for part in parts])
 
@@ -185,12 +205,6 @@ def sampled(values: Tensor) -> Tensor:
     """
     if len(values) <= SAMPLED:
         return values
-    distance = (len(values) // (SAMPLED // TOGETHER)) | 1
-    places = len(values) // distance
-    return values[: places * distance].view(places, distance)[:, :TOGETHER]
-
-
-def _tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """Yield the tensors of the step; DeepSpeed steps one group at a time."""
-    for group in optimizer.param_groups:
-        yield from group["params"]
+    distance = (len(values) // (SAMPLED // NEIGHBOURS)) | 1
+    count = len(values) // distance
+    return values[: count * distance].view(count, distance)[:, :NEIGHBOURS]

@@ -11,7 +11,7 @@ from cloze.core import storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.stages.stage import Reporter
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import TrainSpec
+from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.monitor.metrics import METRICS, SKIPPED, JsonlLog
 from cloze.model.train.resume import state
 
@@ -58,7 +58,7 @@ class TrainingReporter:
                 self._alarms(line)
             # A kill may also have come between a checkpoint and its report.
             for path in state.milestone_checkpoints(
-                self._training.path, self._training.milestones
+                self._training.path, self._training.checkpoints.milestones
             ).values():
                 self._report.checkpoint(
                     checkpoints.parse_step(path), storage.join(self._training.path, path)
@@ -93,7 +93,7 @@ class TrainingReporter:
 
     def checkpoint(self, step: int) -> None:
         """Report that the checkpoint of `step` is complete, if it is a milestone."""
-        if self._first and step in self._training.milestones:
+        if self._first and step in self._training.checkpoints.milestones:
             self._report.checkpoint(
                 step,
                 storage.join(self._training.path, checkpoints.STEPS, checkpoints.step_name(step)),
@@ -101,7 +101,7 @@ class TrainingReporter:
 
     def first_loss(self, loss: float | None) -> None:
         """Warn if the first loss is not that of untrained weights."""
-        expected = self._training.expected_first_loss
+        expected = self._training.logging.expected_first_loss
         if (
             loss is not None
             and expected is not None
@@ -121,4 +121,8 @@ class TrainingReporter:
 
     def _alarms(self, line: Mapping[str, Any]) -> Sequence[str]:
         """Return the warnings for a log line, including lines of earlier sessions."""
-        return () if self._training.alarms is None else self._training.alarms(line)
+        return (
+            ()
+            if self._training.logging.check_line is None
+            else self._training.logging.check_line(line)
+        )

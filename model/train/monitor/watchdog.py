@@ -12,12 +12,17 @@ import signal
 import statistics
 import time
 from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from torch import nn
 
-from cloze.core.processes import HeartbeatWriter
+from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.core.stages.stage import Reporter
 from cloze.model.train.distributed import World
+from cloze.model.train.monitor.throughput import MfuMeter, Part, Throughput
+
+T = TypeVar("T")
 
 TIMES = 10.0  # times the median of the recent steps
 RECENT = 50
@@ -76,6 +81,53 @@ class Watchdog:
         if not self._floor or not self._recent:
             return 0.0
         return max(self._floor, TIMES * self.median_step_seconds)
+
+
+class StepTimer:
+    """The clock and the time limits of a rank's steps.
+
+    Args:
+        floor: seconds that any step may take; 0: no limits.
+        compiled: True if steps are compiled.
+        mfu_meter: None: MFU is not reported.
+    """
+
+    def __init__(
+        self, world: World, floor: float, compiled: bool, mfu_meter: MfuMeter | None
+    ) -> None:
+        self._world = world
+        self.watchdog = Watchdog(world.pulse, floor, compiled)
+        world.timeline.begin()
+        self.throughput = Throughput(world.timeline, mfu_meter)
+
+    def begin(self, step: int) -> None:
+        """Mark the start of the first step, `step` (from 1)."""
+        self.throughput.begin()
+        self.watchdog.begin(step)
+
+    def end(self) -> None:
+        """Mark the end of the last step."""
+        self.watchdog.end()
+
+    @contextlib.contextmanager
+    def exclude(self, section: Part) -> Iterator[None]:
+        """Exclude the block from the step's time limit, as it may take any time."""
+        began = time.perf_counter()
+        try:
+            with self._world.pulse.phase(RankPhase.ASIDE), self._world.timeline.section(section):
+                yield
+        finally:
+            self.watchdog.exclude(time.perf_counter() - began)
+
+    def wait_for(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items; the time spent waiting for them counts as waiting for data."""
+        iterator = iter(items)
+        while True:
+            with self._world.pulse.phase(RankPhase.DATA), self._world.timeline.section("data"):
+                item = next(iterator, None)
+            if item is None:
+                return
+            yield item
 
 
 STATE_BYTES = 12  # per parameter: weight and Adam's two moments, in fp32

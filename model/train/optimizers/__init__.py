@@ -1,4 +1,4 @@
-"""The table of optimizers. An optimizer is a file with an `OptimizerSpec`, and a line here.
+"""The table of optimizers. An optimizer is an `OptimizerSpec`, and a line here.
 
   adamw         Adam with decoupled weight decay: the default
   stable-adamw  AdamW that lowers a tensor's rate if its gradient exceeds the second moment
@@ -20,12 +20,12 @@ from cloze.core.options import import_object
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from cloze.model.train.loop.interfaces import TrainingHyperparameters
+    from cloze.model.train.loop.train_spec import TrainingHyperparameters
 
 OPTIMIZERS: dict[str, str] = {
-    "adamw": "cloze.model.train.optimizers.adamw:OPTIMIZER",
-    "stable-adamw": "cloze.model.train.optimizers.stable_adamw:OPTIMIZER",
-    "lamb": "cloze.model.train.optimizers.lamb:OPTIMIZER",
+    "adamw": "cloze.model.train.optimizers.adam:ADAMW",
+    "stable-adamw": "cloze.model.train.optimizers.adam:STABLE_ADAMW",
+    "lamb": "cloze.model.train.optimizers.adam:LAMB",
     "muon": "cloze.model.train.optimizers.muon:OPTIMIZER",
 }
 DEFAULT_OPTIMIZER = "adamw"
@@ -57,8 +57,8 @@ class OptimizerSpec:
             separately and have groups of their own; None: as `state`.
         scope: values that the update of one value depends on (ZeRO 1 to 3 shard flattened
             parameters anywhere). `numbers`: the value itself, its gradient and state. `tensors`:
-            also sums over the parameter; sharding engines set the optimizer's `cuts`. `matrices`:
-            the whole parameter; sharding engines set `cuts`, replicating engines set `ranks`,
+            also sums over the parameter; sharding engines set the optimizer's `shards`. `matrices`:
+            the whole parameter; sharding engines set `shards`, replicating engines set `ranks`,
             (rank, number of ranks), to share the work.
     """
 

@@ -9,17 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from cloze.model.train.engines.transfers import to_device_async
-from cloze.model.train.loop.interfaces import TrainingHyperparameters
+from cloze.model.train.engines.device_scalars import to_device_async
+from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OptimizerSpec
-from cloze.model.train.optimizers.adamw import adamw
+from cloze.model.train.optimizers.adam import adamw, zero_if_nonfinite
 from cloze.model.train.optimizers.sharded_parameters import (
     FlatShard,
-    ShardExtent,
+    TensorExtent,
     collective_device,
     squares,
 )
-from cloze.model.train.optimizers.tensorwise import zero_if_nonfinite
 from cloze.model.train.precision import DTYPES
 
 STEPS = 5
@@ -53,17 +52,16 @@ def orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 def _by_shape(matrices: Sequence[Tensor], function: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """Apply a function of [n, rows, columns], rows at most columns, to batches of equal shape."""
-    lying = [matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT for matrix in matrices]
-    found: list[Tensor] = list(lying)
-    for shape in dict.fromkeys(matrix.shape for matrix in lying):
-        numbers = [number for number, matrix in enumerate(lying) if matrix.shape == shape]
-        for number, result in zip(
-            numbers, function(torch.stack([lying[number] for number in numbers])), strict=True
-        ):
-            found[number] = result
+    wide = [matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT for matrix in matrices]
+    results: list[Tensor] = list(wide)
+    for shape in dict.fromkeys(matrix.shape for matrix in wide):
+        numbers = [number for number, matrix in enumerate(wide) if matrix.shape == shape]
+        batch = function(torch.stack([wide[number] for number in numbers]))
+        for number, result in zip(numbers, batch, strict=True):
+            results[number] = result
     return [
-        one if one.shape == matrix.shape else one.mT
-        for one, matrix in zip(found, matrices, strict=True)
+        result if result.shape == matrix.shape else result.mT
+        for result, matrix in zip(results, matrices, strict=True)
     ]
 
 
@@ -90,20 +88,17 @@ def orthogonalize_replicated(
     All ranks thus have the same bits.
     """
     owners = assign_matrices([matrix.shape for matrix in matrices], ranks)
-    mine = iter(
-        orthogonal(
-            [matrix for matrix, owner in zip(matrices, owners, strict=True) if owner == rank], dtype
-        )
-    )
+    owned = [matrix for matrix, owner in zip(matrices, owners, strict=True) if owner == rank]
+    results = orthogonal(owned, dtype)
     if ranks == 1 or not matrices:
-        return list(mine)
+        return results
     sizes = [
         [matrix.numel() for matrix, owner in zip(matrices, owners, strict=True) if owner == each]
         for each in range(ranks)
     ]
     flat = [matrices[0].new_empty(sum(numbers), dtype=dtype) for numbers in sizes]
-    for place, found in zip(torch.split(flat[rank], sizes[rank]), mine, strict=True):
-        place.copy_(found.reshape(-1))
+    for target, result in zip(torch.split(flat[rank], sizes[rank]), results, strict=True):
+        target.copy_(result.reshape(-1))
     sent = [
         distributed.broadcast(part, each, async_op=True)
         for each, part in enumerate(flat)
@@ -111,9 +106,9 @@ def orthogonalize_replicated(
     ]
     for work in sent:
         work.wait()
-    taken = [iter(torch.split(part, numbers)) for part, numbers in zip(flat, sizes, strict=True)]
+    parts = [iter(torch.split(part, numbers)) for part, numbers in zip(flat, sizes, strict=True)]
     return [
-        next(taken[owner]).view_as(matrix) for matrix, owner in zip(matrices, owners, strict=True)
+        next(parts[owner]).view_as(matrix) for matrix, owner in zip(matrices, owners, strict=True)
     ]
 
 
@@ -125,102 +120,104 @@ class ShardedOrthogonalizer:
     create and call it in the same order.
 
     Args:
-        cut: extents of this rank's flat tensor.
+        shard: extents of this rank's flat tensor.
         stacked: number of matrices stacked in each parameter.
         dtype: dtype of the iteration and of the communication, at a norm of 1.
     """
 
-    def __init__(self, cut: FlatShard, stacked: int, dtype: torch.dtype) -> None:
+    def __init__(self, shard: FlatShard, stacked: int, dtype: torch.dtype) -> None:
         rank, ranks = distributed.get_rank(), distributed.get_world_size()
-        cuts = [cut] * ranks
+        shards = [shard] * ranks
         if ranks > 1:
-            distributed.all_gather_object(cuts, cut)
+            distributed.all_gather_object(shards, shard)
         self.shapes = [
             (shape[0] // stacked, math.prod(shape[1:]))
-            for shape in cut.shapes
+            for shape in shard.shapes
             for _ in range(stacked)
         ]
         self._dtype, owners = dtype, assign_matrices(self.shapes, ranks)
-        held = [sorted(_runs(each, stacked), key=lambda run: owners[run.number]) for each in cuts]
-        self.runs = held[rank]
+        by_rank = [
+            sorted(_matrix_extents(each, stacked), key=lambda extent: owners[extent.number])
+            for each in shards
+        ]
+        self.extents = by_rank[rank]
         """This rank's extents, sorted by the rank that orthogonalizes their matrix."""
-        theirs = [[run for run in runs if owners[run.number] == rank] for runs in held]
-        self._theirs = [run for runs in theirs for run in runs]
-        self._mine = [number for number, owner in enumerate(owners) if owner == rank]
-        self._sends = [
-            sum(run.length for run in self.runs if owners[run.number] == owner)
+        received = [
+            [extent for extent in extents if owners[extent.number] == rank] for extents in by_rank
+        ]
+        self._received = [extent for extents in received for extent in extents]
+        self._owned = [number for number, owner in enumerate(owners) if owner == rank]
+        self._send_sizes = [
+            sum(extent.length for extent in self.extents if owners[extent.number] == owner)
             for owner in range(ranks)
         ]
-        self._takes = [sum(run.length for run in runs) for runs in theirs]
+        self._receive_sizes = [sum(extent.length for extent in extents) for extents in received]
 
-    def __call__(self, flat: Tensor) -> Iterator[tuple[ShardExtent, Tensor]]:
+    def __call__(self, flat: Tensor) -> Iterator[tuple[TensorExtent, Tensor]]:
         """Return this rank's extents with their orthogonalized values.
 
         Args:
-            flat: fp32, with the layout of `cut`.
+            flat: fp32, with the layout of `shard`.
         """
-        there = collective_device()
-        parts = [flat.narrow(0, run.start, run.length).to(there) for run in self.runs]
-        norms = _norms(self._sums(parts, there))
+        device = collective_device()
+        parts = [extent.of(flat).to(device) for extent in self.extents]
+        norms = _norms(self._sums(parts, device))
         scaled = [
-            (part / norms[run.number]).to(self._dtype)
-            for run, part in zip(self.runs, parts, strict=True)
+            (part / norms[extent.number]).to(self._dtype)
+            for extent, part in zip(self.extents, parts, strict=True)
         ]
-        taken = self._exchanged(
-            torch.cat([*scaled, norms.new_empty(0, dtype=self._dtype)]), self._sends, self._takes
+        sent = torch.cat([*scaled, norms.new_empty(0, dtype=self._dtype)])
+        received = self._exchange(sent, self._send_sizes, self._receive_sizes)
+        matrices = {number: received.new_empty(self.shapes[number]) for number in self._owned}
+        lengths = [extent.length for extent in self._received]
+        for extent, values in zip(self._received, torch.split(received, lengths), strict=True):
+            end = extent.offset + extent.length
+            matrices[extent.number].view(-1)[extent.offset : end] = values
+        results = dict(
+            zip(matrices, _by_shape(list(matrices.values()), newton_schulz), strict=True)
         )
-        whole = {number: taken.new_empty(self.shapes[number]) for number in self._mine}
-        for run, values in zip(
-            self._theirs, torch.split(taken, [run.length for run in self._theirs]), strict=True
-        ):
-            whole[run.number].view(-1)[run.offset : run.offset + run.length] = values
-        made = {
-            number: matrix.reshape(-1)
-            for number, matrix in zip(
-                whole, _by_shape(list(whole.values()), newton_schulz), strict=True
-            )
-        }
-        parts = [made[run.number].narrow(0, run.offset, run.length) for run in self._theirs]
-        back = self._exchanged(
-            torch.cat([*parts, taken.new_empty(0)]), self._takes, self._sends
-        ).to(flat.device)
-        return zip(self.runs, torch.split(back, [run.length for run in self.runs]), strict=True)
+        flattened = {number: result.reshape(-1) for number, result in results.items()}
+        parts = [
+            flattened[extent.number].narrow(0, extent.offset, extent.length)
+            for extent in self._received
+        ]
+        sent = torch.cat([*parts, received.new_empty(0)])
+        returned = self._exchange(sent, self._receive_sizes, self._send_sizes).to(flat.device)
+        lengths = [extent.length for extent in self.extents]
+        return zip(self.extents, torch.split(returned, lengths), strict=True)
 
-    def _sums(self, parts: Sequence[Tensor], there: torch.device) -> Tensor:
+    def _sums(self, parts: Sequence[Tensor], device: torch.device) -> Tensor:
         """Return the sums of squares of the whole matrices, float64 [n]."""
-        sums = torch.zeros(len(self.shapes), dtype=torch.float64, device=there)
+        sums = torch.zeros(len(self.shapes), dtype=torch.float64, device=device)
         if parts:
-            sums.index_add_(
-                0,
-                to_device_async([run.number for run in self.runs], torch.int64, there),
-                squares(parts),
-            )
-        if len(self._sends) > 1:
+            numbers = [extent.number for extent in self.extents]
+            sums.index_add_(0, to_device_async(numbers, torch.int64, device), squares(parts))
+        if len(self._send_sizes) > 1:
             distributed.all_reduce(sums)
         return sums
 
-    def _exchanged(self, sent: Tensor, sends: list[int], takes: list[int]) -> Tensor:
-        if len(sends) == 1:
+    def _exchange(self, sent: Tensor, send_sizes: list[int], receive_sizes: list[int]) -> Tensor:
+        if len(send_sizes) == 1:
             return sent
-        taken = sent.new_empty(sum(takes))
-        distributed.all_to_all_single(taken, sent, takes, sends)
-        return taken
+        received = sent.new_empty(sum(receive_sizes))
+        distributed.all_to_all_single(received, sent, receive_sizes, send_sizes)
+        return received
 
 
-def _runs(cut: FlatShard, stacked: int) -> Iterator[ShardExtent]:
+def _matrix_extents(shard: FlatShard, stacked: int) -> Iterator[TensorExtent]:
     """Yield the extents per matrix, where each parameter stacks `stacked` matrices."""
-    for piece in cut.pieces:
-        size = math.prod(cut.shapes[piece.number]) // stacked
-        at, end = piece.offset, piece.offset + piece.length
-        while at < end:
-            number, stop = at // size, min(end, (at // size + 1) * size)
-            yield ShardExtent(
-                piece.number * stacked + number,
-                at - number * size,
-                piece.start + at - piece.offset,
-                stop - at,
+    for extent in shard.extents:
+        size = math.prod(shard.shapes[extent.number]) // stacked
+        position, end = extent.offset, extent.offset + extent.length
+        while position < end:
+            number, stop = position // size, min(end, (position // size + 1) * size)
+            yield TensorExtent(
+                number=extent.number * stacked + number,
+                offset=position - number * size,
+                start=extent.start + position - extent.offset,
+                length=stop - position,
             )
-            at = stop
+            position = stop
 
 
 MOMENTUM = 0.95
@@ -245,7 +242,7 @@ class Muon(torch.optim.Optimizer):
 
     Attributes:
         ranks: this rank, and the number of ranks with the same parameters and gradients.
-        cuts: flat tensor -> its extents of a group's matrices; other tensors are whole. With any
+        shards: flat tensor -> its extents of a group's matrices; other tensors are whole. With any
             entry, all ranks of the default process group must update the same groups in the same
             order.
         found_inf: see `cloze.model.train.optimizers.OptimizerSpec`.
@@ -259,8 +256,8 @@ class Muon(torch.optim.Optimizer):
         self._others = adamw([group for group in self.param_groups if not group["hidden"]], recipe)
         self._others.state = self.state  # shared state, and the same groups
         self.ranks = (0, 1)
-        self.cuts: dict[Tensor, FlatShard] = {}
-        self._exchanges: dict[Tensor, ShardedOrthogonalizer] = {}
+        self.shards: dict[Tensor, FlatShard] = {}
+        self._orthogonalizers: dict[Tensor, ShardedOrthogonalizer] = {}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -274,12 +271,15 @@ class Muon(torch.optim.Optimizer):
         self._others.step()
         hidden = [group for group in self.param_groups if group["hidden"]]
         matrices = [
-            (group, one) for group in hidden for one in group["params"] if one.grad is not None
+            (group, parameter)
+            for group in hidden
+            for parameter in group["params"]
+            if parameter.grad is not None
         ]
-        self._update([(group, one) for group, one in matrices if one not in self.cuts], applied)
+        self._update([item for item in matrices if item[1] not in self.shards], applied)
         for group, flat in matrices:
-            if flat in self.cuts:
-                self._update_pieces(group, flat, applied)
+            if flat in self.shards:
+                self._update_shard(group, flat, applied)
 
     def _update(
         self, parameters: list[tuple[dict[str, Any], Tensor]], applied: Tensor | float
@@ -287,30 +287,29 @@ class Muon(torch.optim.Optimizer):
         """Update whole parameters."""
         matrices = [
             part.flatten(1)
-            for group, one in parameters
-            for part in self._nesterov(one, applied).chunk(group["hidden"])
+            for group, parameter in parameters
+            for part in self._nesterov(parameter, applied).chunk(group["hidden"])
         ]
         directions = iter(orthogonalize_replicated(matrices, self._dtype, *self.ranks))
-        for group, one in parameters:
-            one.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
-            for part in one.chunk(group["hidden"]):
+        for group, parameter in parameters:
+            parameter.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
+            for part in parameter.chunk(group["hidden"]):
                 direction = next(directions)
-                part.add_(
-                    _unless(direction, applied).view_as(part), alpha=-_rate(group, direction.shape)
-                )
+                rate = _rate(group, direction.shape)
+                part.add_(_if_applied(direction, applied).view_as(part), alpha=-rate)
 
-    def _update_pieces(self, group: dict[str, Any], flat: Tensor, applied: Tensor | float) -> None:
+    def _update_shard(self, group: dict[str, Any], flat: Tensor, applied: Tensor | float) -> None:
         """Update this rank's extents of a group's matrices."""
-        if flat not in self._exchanges:
-            self._exchanges[flat] = ShardedOrthogonalizer(
-                self.cuts[flat], group["hidden"], self._dtype
+        if flat not in self._orthogonalizers:
+            self._orthogonalizers[flat] = ShardedOrthogonalizer(
+                self.shards[flat], group["hidden"], self._dtype
             )
-        exchange = self._exchanges[flat]
-        directions = exchange(self._nesterov(flat, applied))
+        orthogonalizer = self._orthogonalizers[flat]
+        directions = orthogonalizer(self._nesterov(flat, applied))
         flat.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
-        for run, direction in directions:
-            here = flat.narrow(0, run.start, run.length)
-            here.add_(_unless(direction, applied), alpha=-_rate(group, exchange.shapes[run.number]))
+        for extent, direction in directions:
+            rate = _rate(group, orthogonalizer.shapes[extent.number])
+            extent.of(flat).add_(_if_applied(direction, applied), alpha=-rate)
 
     def _nesterov(self, parameter: Tensor, applied: Tensor | float) -> Tensor:
         """Update the momentum and return the Nesterov gradient."""
@@ -326,7 +325,7 @@ class Muon(torch.optim.Optimizer):
         return gradient.lerp(momentum, MOMENTUM)
 
 
-def _unless(direction: Tensor, applied: Tensor | float) -> Tensor:
+def _if_applied(direction: Tensor, applied: Tensor | float) -> Tensor:
     """Return the direction, or zero if the step is not applied."""
     return direction * applied if isinstance(applied, Tensor) else direction
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cloze.model.train.loop.interfaces import TrainingHyperparameters, TrainModule
+from cloze.model.train.loop.interfaces import TrainModule
+from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OptimizerSpec, optimizer_kind
 
 

@@ -18,13 +18,13 @@ AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ShardExtent:
-    """Consecutive values of a parameter, or of a matrix stacked in it, in a rank's flat tensor.
+class TensorExtent:
+    """Consecutive values of a parameter, or of a matrix stacked in it, in a flattened tensor.
 
     Attributes:
         number: index of the parameter or matrix in the group, from 0.
         offset: index of the first value in the flattened parameter or matrix.
-        start: index of the first value in the flat tensor.
+        start: index of the first value in the flattened tensor.
         length: number of values.
     """
 
@@ -33,6 +33,10 @@ class ShardExtent:
     start: int
     length: int
 
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return these values of a tensor, [length]; a view if the tensor is contiguous."""
+        return tensor.reshape(-1)[self.start : self.start + self.length]
+
 
 @dataclass(frozen=True, slots=True)
 class FlatShard:
@@ -40,11 +44,11 @@ class FlatShard:
 
     Attributes:
         shapes: shapes of the group's whole parameters, the same on every rank.
-        pieces: this rank's extents. Values outside of them are padding and stay unchanged.
+        extents: this rank's extents. Values outside of them are padding and stay unchanged.
     """
 
     shapes: tuple[tuple[int, ...], ...]
-    pieces: tuple[ShardExtent, ...]
+    extents: tuple[TensorExtent, ...]
 
     @property
     def sizes(self) -> list[int]:

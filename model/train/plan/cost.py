@@ -21,7 +21,7 @@ from cloze.core.stages.execution import (
 from cloze.core.stages.stage import role_of
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan import flops, memory
 from cloze.model.train.plan.flops import BESIDE, WEIGHT_BYTES

@@ -1,7 +1,7 @@
 """The memory of a training: state by ZeRO stage, and activations. No torch.
 
 Estimates are upper bounds of one rank's peak, to be planned with under `MARGIN`. They are checked
-by `tests/model/train/test_memory.py` (tensors that autograd keeps) and by `python -m
+by `tests/model/train/plan/test_memory.py` (tensors that autograd keeps) and by `python -m
 benchmarks.memory_plan` (measured peaks on a CPU). `--micro-batch auto` measures on the device.
 """
 

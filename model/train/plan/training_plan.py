@@ -16,7 +16,7 @@ from cloze.core.errors import UsageError
 from cloze.core.humanize import format_bytes
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.hardware import Device
 from cloze.model.train.plan import flops
 from cloze.model.train.plan.cost import FULL

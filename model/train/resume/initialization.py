@@ -17,14 +17,9 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig, for_dataset
-from cloze.model.families.models import (
-    PretrainingModel,
-    first_weights,
-    load_model,
-    new_model,
-    vocab_parameters,
-)
-from cloze.model.families.table import FAMILIES, config_class, model_config
+from cloze.model.families.models import first_weights, load_model, new_model, vocab_parameters
+from cloze.model.families.pretraining import PretrainingModel
+from cloze.model.families.registry import FAMILIES, config_class, model_config
 from cloze.model.hub.read import read_directory
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo

@@ -34,7 +34,7 @@ from cloze.model import checkpoint
 from cloze.model.tensors import part_name, write_tensors
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.protocol import Engine
-from cloze.model.train.loop.interfaces import CheckpointMetadata, Milestones
+from cloze.model.train.loop.train_spec import CheckpointMetadata, Milestones
 from cloze.model.train.resume import state
 
 LINGER_SECONDS = 60.0  # time that a failing training gives a running save

@@ -31,7 +31,8 @@ from cloze.core.errors import DataError
 from cloze.model import checkpoint
 from cloze.model.tensors import LazyTensors
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import Milestones, StartPosition
+from cloze.model.train.loop.interfaces import StartPosition
+from cloze.model.train.loop.train_spec import Milestones
 
 # Readable formats; format 3 has all tensors in one file, as one rank still writes them.
 FORMATS = (3, 4)
@@ -65,7 +66,7 @@ class TrainerState:
         skipped: number of steps skipped for a non-finite gradient.
         skipped_in_a_row: skipped steps since the last update, without overflows.
         overflows: skipped steps whose gradient overflowed fp16 because of the loss scale.
-        loss_scale: state of fp16's loss scale; see `cloze.model.train.engines.loss_scale`.
+        loss_scale: state of fp16's loss scale; see `cloze.model.train.engines.device_scalars`.
         window: sums since the last log line; see `cloze.model.train.monitor.metrics.MetricWindow`.
         pending: log line of this step, if a stop interrupted its evaluation.
         first_loss: loss before the first update of this phase.

@@ -159,15 +159,15 @@ def _origins(
     """Return the kept documents by origin and licence, with what is known of each origin."""
     known: dict[str, set[Origin]] = {}
     for result in results:
-        for one in result["origins"]:
-            known.setdefault(Origin(**one).label, set()).add(Origin(**one))
-    told = {label: merge_origins(found) for label, found in known.items()}
+        for origin in (Origin(**fields) for fields in result["origins"]):
+            known.setdefault(origin.label, set()).add(origin)
+    by_label = {label: merge_origins(origins) for label, origins in known.items()}
     return [
         {
             "kind": row["kind"],
-            "name": told[row["origin"]].name,
-            "url": told[row["origin"]].url,
-            "date": told[row["origin"]].date,
+            "name": by_label[row["origin"]].name,
+            "url": by_label[row["origin"]].url,
+            "date": by_label[row["origin"]].date,
             "licence": row["licence"],
             **{name: row[name] for name in ("documents", "words", "bytes")},
         }

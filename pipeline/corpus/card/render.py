@@ -68,16 +68,16 @@ def _share(share: float) -> str:
 
 def bars(counts: Mapping[str, int], most: int = 14) -> str:
     """Return an SVG bar chart, longest bar first; bars beyond `most` are added up."""
-    named = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    if len(named) > most:
-        named = [
-            *named[: most - 1],
-            (f"{len(named) - most + 1} others", sum(count for _, count in named[most - 1 :])),
+    entries = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    if len(entries) > most:
+        entries = [
+            *entries[: most - 1],
+            (f"{len(entries) - most + 1} others", sum(count for _, count in entries[most - 1 :])),
         ]
     label, room = 168, WIDTH - 168 - 78
-    longest, height = max((count for _, count in named), default=1), ROW * len(named) + 4
+    longest, height = max((count for _, count in entries), default=1), ROW * len(entries) + 4
     parts = [f'<svg class="figure" viewBox="0 0 {WIDTH} {height}" role="img">']
-    for number, (name, count) in enumerate(named):
+    for number, (name, count) in enumerate(entries):
         y = number * ROW + 4
         width = max(2.0, room * count / longest)
         parts.append(
@@ -93,58 +93,54 @@ def bars(counts: Mapping[str, int], most: int = 14) -> str:
 
 def shares(values: Mapping[str, float], most: int = 7) -> str:
     """Return shares of a whole as one SVG bar with a legend; shares beyond `most` are added up."""
-    named = sorted(
+    entries = sorted(
         ((name, share) for name, share in values.items() if share > 0),
         key=lambda pair: (-pair[1], pair[0]),
     )
-    if len(named) > most:
-        named = [*named[:most], ("others", sum(share for _, share in named[most:]))]
-    total = sum(share for _, share in named) or 1.0
-    parts = [f'<svg class="figure" viewBox="0 0 {WIDTH} 26" preserveAspectRatio="none" role="img">']
-    legend, x = [], 0.0
-    for number, (name, share) in enumerate(named):
-        colour, width = COLOURS[number % len(COLOURS)], WIDTH * share / total
-        told = (
-            f"{html.escape(name)} "
-            f"{'&lt;0.1%' if share / total < 0.001 else format(share / total, '.1%')}"
-        )
-        parts.append(
-            f'<rect x="{x:.2f}" y="0" width="{width:.2f}" height="26" '
-            f'fill="{colour}"><title>{told}</title></rect>'
-        )
-        legend.append(f'<span><i style="background:{colour}"></i>{told}</span>')
-        x += width
-    return "".join([*parts, "</svg>", f'<div class="legend">{"".join(legend)}</div>'])
+    if len(entries) > most:
+        entries = [*entries[:most], ("others", sum(share for _, share in entries[most:]))]
+    total = sum(share for _, share in entries) or 1.0
+    segments = []
+    for number, (name, share) in enumerate(entries):
+        percentage = "&lt;0.1%" if share / total < 0.001 else f"{share / total:.1%}"
+        label = f"{html.escape(name)} {percentage}"
+        segments.append((share / total, COLOURS[number % len(COLOURS)], label, label))
+    return _stacked_bar(segments)
 
 
 def flow(read: int, reading: int, duplicates: int, train: int, heldout: int) -> str:
     """Return a bar of the documents: kept, held out, duplicates, dropped on reading."""
-    return shares_in_order(
+    counts = [
+        ("kept for training", train, "#2f6f9f"),
+        ("held out", heldout, "#8fbcd9"),
+        ("duplicates of others", duplicates, "#e08e45"),
+        ("dropped on reading", reading, "#c3cad2"),
+    ]
+    return _stacked_bar(
         [
-            ("kept for training", train, "#2f6f9f"),
-            ("held out", heldout, "#8fbcd9"),
-            ("duplicates of others", duplicates, "#e08e45"),
-            ("dropped on reading", reading, "#c3cad2"),
-        ],
-        read,
+            (count / max(1, read), colour, f"{name}: {count:,}", f"{name} <b>{count:,}</b>")
+            for name, count, colour in counts
+            if count
+        ]
     )
 
 
-def shares_in_order(named: Sequence[tuple[str, int, str]], total: int) -> str:
-    """Return counts of a whole as one bar, in the given order and colours."""
+def _stacked_bar(segments: Sequence[tuple[float, str, str, str]]) -> str:
+    """Return one SVG bar with a legend.
+
+    Args:
+        segments: (share of the width, colour, tooltip, legend), from left to right.
+    """
     parts = [f'<svg class="figure" viewBox="0 0 {WIDTH} 26" preserveAspectRatio="none" role="img">']
     legend, x = [], 0.0
-    for name, count, colour in named:
-        if count:
-            width = WIDTH * count / max(1, total)
-            parts.append(
-                f'<rect x="{x:.2f}" y="0" width="{width:.2f}" height="26" '
-                f'fill="{colour}"><title>{name}: {count:,}</title></rect>'
-            )
-            legend.append(
-                f'<span><i style="background:{colour}"></i>{name} <b>{count:,}</b></span>'
-            )
-            x += width
+    for share, colour, tooltip, label in segments:
+        width = WIDTH * share
+        parts.append(
+            f'<rect x="{x:.2f}" y="0" width="{width:.2f}" height="26" '
+            f'fill="{colour}"><title>{tooltip}</title></rect>'
+        )
+        legend.append(f'<span><i style="background:{colour}"></i>{label}</span>')
+        x += width
     return "".join([*parts, "</svg>", f'<div class="legend">{"".join(legend)}</div>'])
 
 
@@ -158,15 +154,15 @@ MEANINGS = {
     "duplicate_id": "an id that another document has",
     "exact_duplicate": "the same words as another document",
     "near_duplicate": "nearly the same words as another document",
-    "over_budget": "more than the words or the mixture asked for",
-    "not_in_mixture": "in a language that the mixture does not weigh",
-    "other_licence": "under a licence that is not kept",
-    "personal_data": "more addresses and numbers of persons than are allowed",
-    "blocked_words": "more words of the list than are allowed",
-    "contaminated": "holds text of a task",
-    "redirect": "a page that leads to another",
-    "namespace": "a page beside the articles",
-    "disambiguation": "a list of what a title may mean",
+    "over_budget": "beyond max_words or the mixture",
+    "not_in_mixture": "in a language without a weight in the mixture",
+    "other_licence": "under a licence that is not in the list",
+    "personal_data": "more personal data than allowed",
+    "blocked_words": "more blocked words than allowed",
+    "contaminated": "contains text of a task",
+    "redirect": "a page that redirects to another",
+    "namespace": "a page outside the article namespace",
+    "disambiguation": "a list of the meanings of a title",
 }
 
 

@@ -214,7 +214,7 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     vectors = _vectors(corpus, build)
     storage.make_dirs(scratch(build.scratch, ""))
     sample, documents = _sample(vectors, config)
-    mean = mean_of(sample) if config.centred else None
+    mean = mean_of(sample) if config.center else None
     taken = None if mean is None else tuple(mean.tolist())
     wanted = min(config.clusters or clusters_for(documents), max(1, len(sample)))
     centres = fit(sample if mean is None else centred(sample, mean), wanted, config.rounds)
@@ -252,7 +252,9 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
         for number in range(_write_members(assigned, members))
     ]
     units = [(f"{number:05d}", {"number": number, "out": out}) for number, out in enumerate(found)]
-    find = FindSimilar(members=members, vectors=tuple(vectors), mean=taken, threshold=config.cosine)
+    find = FindSimilar(
+        members=members, vectors=tuple(vectors), mean=taken, threshold=config.similarity
+    )
     compared = fan_out(build, "compare", units, find, unit_name="parts")
 
     gone = found_in(found)
@@ -284,7 +286,7 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     build.counters["kept/documents"] += documents - gone.num_rows
     build.counters[f"dropped/{REASON}"] += gone.num_rows
     figures = {
-        "cosine": config.cosine,
+        "cosine": config.similarity,
         "clusters": len(centres),
         "documents": documents,
         "dropped": gone.num_rows,

@@ -37,10 +37,10 @@ UNIT_DOCUMENTS = 20_000  # approximate number of documents per unit
 class SemDedupConfig(StageConfig):
     """Config of the stage `semdedup`."""
 
-    cosine: float = Field(default=0.95, gt=0, le=1)
+    similarity: float = Field(default=0.95, gt=0, le=1)
     """Minimum cosine similarity to a kept document at which a document is dropped."""
 
-    centred: bool = True
+    center: bool = True
     """Subtract the mean of all embeddings first; cosines of a model that was not tuned for
     retrieval are all high."""
 

@@ -235,15 +235,15 @@ class _Dropped:
 
     Args:
         writer: receives the rejected texts; None: they are not written.
-        telling: redacts a document and its text for output.
+        redact: redacts a document and its text for output.
     """
 
     def __init__(
         self,
         writer: IntermediateWriter | None,
-        telling: Callable[[Document, str], tuple[Document, str]],
+        redact: Callable[[Document, str], tuple[Document, str]],
     ) -> None:
-        self._writer, self._telling = writer, telling
+        self._writer, self._redact = writer, redact
         self.tasks: Counter[str] = Counter()
         self.examples = RejectedExamples()
 
@@ -269,7 +269,7 @@ class _Dropped:
         self, document: Document, scope: str, step: str, reason: str, detail: str, text: str
     ) -> None:
         """Offer the text as an example and write it if there is a writer."""
-        document, text = self._telling(document, text)
+        document, text = self._redact(document, text)
         self.examples.offer(scope, reason, document, text)
         if self._writer is not None:
             row = {

@@ -23,7 +23,7 @@ from cloze.core.errors import did_you_mean
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin, licence_name, merge_origins
 from cloze.pipeline.corpus.readers import READERS, find_reader
 from cloze.pipeline.corpus.readers.base import Slice
-from cloze.pipeline.corpus.readers.tables.records import FIELDS
+from cloze.pipeline.corpus.readers.records import FIELDS
 
 BUNDLE_BYTES = (
     1 << 20
@@ -254,8 +254,10 @@ class PlannedSlice:
             f"-{fingerprints.combine_hashes(self.slice.fields)[:8]}" if self.slice.fields else ""
         )
         origin = asdict(self.slice.origin)
-        told = f"-{fingerprints.combine_hashes(origin.items())[:8]}" if any(origin.values()) else ""
-        return f"{self.sha256[:16]}{fields}{told}{cut}"
+        provenance = (
+            f"-{fingerprints.combine_hashes(origin.items())[:8]}" if any(origin.values()) else ""
+        )
+        return f"{self.sha256[:16]}{fields}{provenance}{cut}"
 
 
 _Content = tuple[str, tuple[tuple[str, str], ...]]  # sha256 of the content, and the columns to read
@@ -281,10 +283,10 @@ def plan_reading(listed: Iterable[ListedSlice]) -> tuple[list[PlannedSlice], int
             planned[sha256, fields] = [replace(one, sources=both) for one in first]
             continue
         mark = fingerprints.combine_hashes([("file", sha256), *fields]) if fields else sha256
-        told = name if names[kind, name] == 1 else f"{name}@{mark[:8]}"
+        unique_name = name if names[kind, name] == 1 else f"{name}@{mark[:8]}"
         finest = max(given.values(), key=len)
         planned[sha256, fields] = [
-            PlannedSlice(slice=replace(one, name=told), sha256=sha256, sources=tuple(given))
+            PlannedSlice(slice=replace(one, name=unique_name), sha256=sha256, sources=tuple(given))
             for one in sorted(finest, key=lambda one: one.span or (0, 0))
         ]
     return [

@@ -1,4 +1,8 @@
-"""Readers: one per source format; each yields the documents of a source."""
+"""Readers: one per source format. Files, directories or packages enter; documents leave.
+
+Read base.py first: slices, counters and the base class. streams.py, lines.py and prose.py are
+shared; encyclopedia/, html/, books/ and the other modules read one format each.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ READERS = {
     "wikiextractor": "cloze.pipeline.corpus.readers.encyclopedia.wikiextractor:reader",
     "html": "cloze.pipeline.corpus.readers.html.reader:reader",
     "books": "cloze.pipeline.corpus.readers.books.reader:reader",
-    "jsonl": "cloze.pipeline.corpus.readers.tables.jsonl:reader",
+    "jsonl": "cloze.pipeline.corpus.readers.records:reader",
     "warc": "cloze.pipeline.corpus.readers.warc:reader",
     "text": "cloze.pipeline.corpus.readers.plain_text:reader",
-    "parquet": "cloze.pipeline.corpus.readers.tables.records:parquet",
-    "arrow": "cloze.pipeline.corpus.readers.tables.records:arrow",
+    "parquet": "cloze.pipeline.corpus.readers.table_files:parquet",
+    "arrow": "cloze.pipeline.corpus.readers.table_files:arrow",
     "docstrings": "cloze.pipeline.corpus.readers.docstrings:reader",
 }
 
@@ -33,5 +37,5 @@ def find_reader(kind: str) -> Reader:
     """
     if kind not in READERS:
         raise UsageError(f"unknown source kind {kind!r}; {did_you_mean(kind, READERS)}")
-    found: Reader = import_object(READERS[kind])
-    return found
+    reader: Reader = import_object(READERS[kind])
+    return reader

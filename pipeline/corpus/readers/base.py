@@ -51,12 +51,9 @@ class Slice:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Slice:
         """Return the slice from the result of `as_json`, whose tuples may have become lists."""
-        span, fields, origin = value["span"], value["fields"], value["origin"]
-        told = {
-            "span": tuple(span) if span else None,
-            "fields": tuple((name, column) for name, column in fields),
-        }
-        return cls(**{**value, **told, "origin": Origin(**origin)})
+        span = tuple(value["span"]) if value["span"] else None
+        fields = tuple((name, column) for name, column in value["fields"])
+        return cls(**{**value, "span": span, "fields": fields, "origin": Origin(**value["origin"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +134,10 @@ class ReadCounters:
         seen = self._refused + self.counters["read/documents"]
         if self._refused > self.allowed * seen:
             raise DataError(
-                f"{self.slice.path}: of its first {seen:,} pages and lines {self._refused:,} could "
-                f"not be read (the first:"
-                f" {self.unreadable[0].sentence}), more than corpus.max_rejected_share "
-                f"({self.allowed:g}) allows; check that it is"
-                f" what source {self.slice.kind} reads, raise the limit, or set corpus.on_error to "
-                f"quarantine"
+                f"{self.slice.path}: {self._refused:,} of its first {seen:,} pages and lines could "
+                f"not be read (the first: {self.unreadable[0].sentence}), more than "
+                f"corpus.max_rejected_share ({self.allowed:g}) allows; check that the file is of "
+                f"source {self.slice.kind}, raise the limit, or set corpus.on_error to quarantine"
             )
 
     def report(self) -> list[UnreadableItem]:
@@ -174,7 +169,7 @@ class ReadCounters:
         if self.stop:
             raise DataError(
                 f"{self.slice.path}: {sentence}; {remedy}, or set corpus.on_error to quarantine to "
-                f"go on without it"
+                f"continue without it"
             )
         self.quarantine(reason, sentence, offset=offset, inner=inner)
 
@@ -206,6 +201,10 @@ class Reader(Protocol):
         """Yield the documents of the slice: without markup, in paragraphs, not cleaned."""
 
 
+PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
+"""File name endings of compressed and uncompressed files, for patterns of readers."""
+
+
 class FileReader:
     """Base of readers of files: a file, the matching files of a directory, or a pattern.
 
@@ -225,48 +224,43 @@ class FileReader:
     takes_names = False
 
     def slices(self, path: str) -> list[Slice]:
-        if not storage.exists(path) and storage.is_pattern(path):
-            return self._matches(path)
         if not storage.exists(path):
+            if storage.is_pattern(path):
+                return self._cut_all(self._matches(path))
             raise DataError(f"{path} does not exist; check the path of source {self.kind}")
         if not storage.is_dir(path):
-            return self.cut(self._slice(posixpath.basename(path.rstrip("/")), path))
-        names = [name for name in storage.list_files(path) if self._wanted(name)]
+            return self._cut_all([(posixpath.basename(path.rstrip("/")), path)])
+        names = [name for name in storage.list_files(path) if self._is_readable(name)]
         if not names:
             raise DataError(
-                f"{path} holds no file of source {self.kind} ({', '.join(self.patterns)}); point "
-                f"to a directory that does"
+                f"{path} holds no file of source {self.kind} ({', '.join(self.patterns)}); set the "
+                f"path to a directory with such files"
             )
-        return self._all((name, storage.join(path, name)) for name in names)
+        return self._cut_all((name, storage.join(path, name)) for name in names)
 
-    def _matches(self, pattern: str) -> list[Slice]:
-        """Return the slices of files that match a pattern, or are in a matching directory.
+    def _matches(self, pattern: str) -> list[tuple[str, str]]:
+        """Return (name, path) of files that match a pattern, or are in a matching directory.
 
         File names are relative to the directory before the first wildcard.
         """
-        base, found = storage.glob(pattern)
-        named: dict[str, str] = {}
-        for name in found:
+        base, names = storage.glob(pattern)
+        paths: dict[str, str] = {}
+        for name in names:
             path = storage.join(base, name) if base else name
             if storage.is_dir(path):
-                inner = (f"{name}/{below}" for below in storage.list_files(path))
-                named.update(
-                    {
-                        below: storage.join(base, below) if base else below
-                        for below in inner
-                        if self._wanted(below)
-                    }
-                )
-            elif not any(part.startswith((".", "_")) for part in name.split("/")):
-                named[name] = path
-        if not named:
+                for file in storage.list_files(path):
+                    if self._is_readable(f"{name}/{file}"):
+                        paths[f"{name}/{file}"] = storage.join(path, file)
+            elif not _is_hidden(name):
+                paths[name] = path
+        if not paths:
             raise DataError(
                 f"{pattern} matches no file of source {self.kind}; check the pattern, and quote it "
                 f"in a shell"
             )
-        return self._all(sorted(named.items()))
+        return sorted(paths.items())
 
-    def _all(self, files: Iterable[tuple[str, str]]) -> list[Slice]:
+    def _cut_all(self, files: Iterable[tuple[str, str]]) -> list[Slice]:
         return [part for name, path in files for part in self.cut(self._slice(name, path))]
 
     def cut(self, file_slice: Slice) -> list[Slice]:
@@ -280,72 +274,47 @@ class FileReader:
         size = int(storage.stat(path)["size"] or 0) if storage.is_file(path) else 0
         return Slice(kind=self.kind, name=storage.printable_name(name), path=path, size=size)
 
-    def _wanted(self, name: str) -> bool:
-        parts = name.lower().split("/")
-        return not any(part.startswith((".", "_")) for part in parts) and any(
-            fnmatch.fnmatch(parts[-1], p) for p in self.patterns
+    def _is_readable(self, name: str) -> bool:
+        """Return True if a file of a directory is read: not hidden, and of a matching name."""
+        base_name = posixpath.basename(name.lower())
+        return not _is_hidden(name) and any(
+            fnmatch.fnmatch(base_name, pattern) for pattern in self.patterns
         )
 
     def files(self, file_slice: Slice) -> list[tuple[str, str]]:
         return [(file_slice.name, file_slice.path)]
 
 
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith((".", "_")) for part in name.split("/"))
+
+
 # Detection of file types by the first bytes, for readers that would accept anything as text.
 
 HEAD_BYTES = 4096
-_PACKERS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 _SPACE = rb"(?:\xef\xbb\xbf)?\s*"
-
+_XML = _SPACE + rb"(?:<\?xml[^>]{0,200}\?>\s*)?"
+_HTML = _XML + rb"(?:<!--.{0,500}?-->\s*)?<(?:!doctype\s+html|html)\b"
+_DUMP_PART = (
+    rb"<(?:siteinfo>\s*<sitename>|page>\s*<title>[^<]{1,500}</title>\s*<(?:ns|id|redirect)\b)"
+)
 _ENTERPRISE = (
+    rb"\{\s*\"name\"\s*:\s*\"(?:[^\"\\]|\\.){0,600}\"\s*,"
+    rb"\s*\"identifier\"\s*:\s*\d+\s*,[^\n]*?"
     rb"(?:\"(?:abstract|date_created|date_modified|protection|version|main_entity|is_part_of|"
     rb"article_body)\"\s*:)"
 )
+_EXTRACTED = rb"<doc (?=[^>]{0,500}\burl=)[^>]{0,500}\btitle=[^>]{0,500}>"
+_PACKERS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 
-# description, source that reads it (empty: none), and pattern of the first bytes
+# Description, source that reads it (empty: none), and pattern of the first bytes.
 _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
-    (
-        "a MediaWiki dump",
-        "wikipedia",
-        re.compile(_SPACE + rb"(?:<\?xml[^>]{0,200}\?>\s*)?<mediawiki\b"),
-    ),
-    (
-        "a part of a MediaWiki dump",
-        "",
-        re.compile(
-            _SPACE
-            + (
-                rb"<(?:siteinfo>\s*<sitename>|page>\s*<title>[^<]{1,500}</title>\s*<(?:ns|id|"
-                rb"redirect)\b)"
-            )
-        ),
-    ),
-    (
-        "WikiExtractor's output",
-        "wikiextractor",
-        re.compile(_SPACE + rb"<doc (?=[^>]{0,500}\burl=)[^>]{0,500}\btitle=[^>]{0,500}>"),
-    ),
+    ("a MediaWiki dump", "wikipedia", re.compile(_XML + rb"<mediawiki\b")),
+    ("a part of a MediaWiki dump", "", re.compile(_SPACE + _DUMP_PART)),
+    ("WikiExtractor's output", "wikiextractor", re.compile(_SPACE + _EXTRACTED)),
     ("a WARC file", "warc", re.compile(rb"WARC/\d\.\d\r?\n")),
-    (
-        "an HTML page",
-        "html",
-        re.compile(
-            _SPACE
-            + rb"(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--.{0,500}?-->\s*)?<(?:!doctype\s+html|html)\b",
-            re.I | re.S,
-        ),
-    ),
-    (
-        "a dump of Wikimedia Enterprise",
-        "html",
-        re.compile(
-            _SPACE
-            + (
-                rb"\{\s*\"name\"\s*:\s*\"(?:[^\"\\]|\\.){0,600}\"\s*,"
-                rb"\s*\"identifier\"\s*:\s*\d+\s*,[^\n]*?"
-            )
-            + _ENTERPRISE
-        ),
-    ),
+    ("an HTML page", "html", re.compile(_HTML, re.I | re.S)),
+    ("a dump of Wikimedia Enterprise", "html", re.compile(_SPACE + _ENTERPRISE)),
     (
         "a file of JSON objects",
         "jsonl",
@@ -375,35 +344,33 @@ def is_text(head: bytes, tally: ReadCounters) -> bool:
     Raises:
         DataError: the file is of another type, and the options say to stop.
     """
-    return _passes(head, tally, frozenset(), "not_text", "no text")
+    return _check_kind(head, tally, "", "not_text", "no text")
 
 
 def is_for(source: str, head: bytes, tally: ReadCounters) -> bool:
     """Return True if a file with this head may be of `source`; else record the damage."""
-    return _passes(head, tally, frozenset((source,)), f"not_{source}", "nothing")
+    return _check_kind(head, tally, source, f"not_{source}", "nothing")
 
 
 def kind_of(head: bytes) -> tuple[str, str]:
     """Return (type, source that reads it) of a file from its first bytes; empty if unknown."""
-    return next(
-        ((what, source) for what, source, begins in _KINDS if begins.match(head[:HEAD_BYTES])),
-        ("", ""),
-    )
+    for description, source, pattern in _KINDS:
+        if pattern.match(head[:HEAD_BYTES]):
+            return description, source
+    return "", ""
 
 
-def _passes(
-    head: bytes, tally: ReadCounters, sources: frozenset[str], reason: str, nothing: str
-) -> bool:
-    what, source = kind_of(head)
-    if not what or source in sources:
+def _check_kind(head: bytes, tally: ReadCounters, allowed: str, reason: str, nothing: str) -> bool:
+    description, source = kind_of(head)
+    if not description or (allowed and source == allowed):
         return True
-    if what.startswith("packed"):
+    if description.startswith("packed"):
         remedy = "give it the ending of its format, such as .gz"
+    elif description in _ADVICE:
+        remedy = _ADVICE[description]
     else:
-        remedy = _ADVICE.get(what) or (
-            f"name it as source {source}" if source else "take its text out first"
-        )
+        remedy = f"name it as source {source}" if source else "take its text out first"
     tally.record_damage(
-        reason, f"the file is {what}, {nothing} for source {tally.slice.kind}", remedy=remedy
+        reason, f"the file is {description}, {nothing} for source {tally.slice.kind}", remedy=remedy
     )
     return False

@@ -11,35 +11,41 @@ import inspect
 import re
 from collections.abc import Iterator
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(" ".join(text.split()).split(" | "))
+
+
 # Sections that describe an interface. Notes, Warnings, Examples and others are kept.
-_TABLES = frozenset(
-    "parameters|other parameters|returns|return|return "
-    "value|yields|receives|raises|warns|attributes|methods|see also|references|args|arguments|"
-    "keyword args|keyword "
-    "arguments|kwargs|inputs|input|outputs|output|shape|shapes|params|fields|properties|variables|o"
-    "ptions|"
-    "environment variables|type parameters|example usage|usage|example|class "
-    "attributes|functions|classes|routines|exports|"
-    "bibliography|authors|author|license|copyright|todo|todos|optional args|optional "
-    "arguments|side effects".split("|")
+_TABLES = _names(
+    """
+    parameters | other parameters | returns | return | return value | yields | receives | raises |
+    warns | attributes | methods | see also | references | args | arguments | keyword args |
+    keyword arguments | kwargs | inputs | input | outputs | output | shape | shapes | params |
+    fields | properties | variables | options | environment variables | type parameters |
+    example usage | usage | example | class attributes | functions | classes | routines | exports |
+    bibliography | authors | author | license | copyright | todo | todos | optional args |
+    optional arguments | side effects
+    """
 )
 # Sections whose descriptions may be sentences.
-_DESCRIBED = frozenset(
-    "parameters|other parameters|returns|return|yields|raises|attributes|args|arguments|keyword "
-    "args|keyword arguments|params|"
-    "inputs|outputs|fields|properties|class attributes|optional args".split("|")
+_DESCRIBED = _names(
+    """
+    parameters | other parameters | returns | return | yields | raises | attributes | args |
+    arguments | keyword args | keyword arguments | params | inputs | outputs | fields | properties |
+    class attributes | optional args
+    """
 )
-_NAMED = re.compile(
-    r"[*`\w][\w.*`, \[\]|]*(?:\s*\(.*?\))?(?<! ):\s+(?=[A-Z])"
-)  # `name (type): Words`
+# `name (type): Words`
+_NAMED = re.compile(r"[*`\w][\w.*`, \[\]|]*(?:\s*\(.*?\))?(?<! ):\s+(?=[A-Z])")
 _UNDERLINE = re.compile(r"([=\-~^\"'`*+#.:_])\1{2,}\s*")
 _GOOGLE = re.compile(r"([A-Z][A-Za-z ]{2,24}):{1,2}\s*")
 _FIELD = re.compile(r":[A-Za-z][\w *,.\[\]|~-]*:(?:\s|$)|@[a-z]+\b")
 _DIRECTIVE = re.compile(r"\.\.\s+(?:\|[^|]+\|\s+)?([\w:-]+)::\s*(.*)|\.\. .*|\.\.$")
 _KEPT_DIRECTIVES = frozenset(
-    (
-        "note warning tip important caution attention hint danger admonition topic rubric container"
-    ).split()
+    """
+    note warning tip important caution attention hint danger admonition topic rubric container
+    """.split()
 )
 _TITLED_DIRECTIVES = frozenset("rubric admonition topic container".split())
 _FENCE = re.compile(r"(?:```|~~~)")
@@ -64,7 +70,8 @@ _CODE = re.compile(
 _SENTENCE_START = re.compile(r"[\"'“(]?[^\W\d_]")
 # Up to the last English end of a sentence; what follows is not a sentence.
 _LAST_END = re.compile(r".*[.!?][\"')\]”’]*(?=\s|$)", re.DOTALL)
-_NON_LETTER = re.compile(r"[^\W\d_]|\s")
+_BLANK_BEFORE_MARK = re.compile(r"\s+([,.;:])(?=\s|$)")
+_LETTER_OR_BLANK = re.compile(r"[^\W\d_]|\s")
 
 FEWEST_DESCRIPTION_WORDS = 8
 FEWEST_WORDS = 4
@@ -74,9 +81,8 @@ MOST_SYMBOLS = 0.12  # share of characters that are neither letters nor blanks
 
 def prose(docstring: str) -> Iterator[str]:
     """Yield the paragraphs of a docstring that read as prose, each on one line."""
-    lines = [
-        line.rstrip() for line in inspect.cleandoc(docstring.replace("\t", "    ")).split("\n")
-    ]
+    docstring = inspect.cleandoc(docstring.replace("\t", "    "))
+    lines = [line.rstrip() for line in docstring.split("\n")]
     for paragraph in _paragraphs(lines):
         text = _inline(" ".join(paragraph))
         if text:
@@ -245,17 +251,14 @@ def _inline(text: str) -> str:
     )
     text = _STRONG.sub(r"\2", _STRONG.sub(r"\2", text))
     text = _CITATION.sub("", _URL.sub("", text))
-    text = " ".join(
-        text.replace("\\ ", "").replace("\\*", "*").replace("\\_", "_").replace("<>", "").split()
-    )
-    text = (
-        re.sub(r"\s+([,.;:])(?=\s|$)", r"\1", text.replace("()", "\x01"))
-        .replace("( )", "")
-        .replace("\x01", "()")
-    )
+    text = text.replace("\\ ", "").replace("\\*", "*").replace("\\_", "_").replace("<>", "")
+    text = " ".join(text.split()).replace("()", "\x01")
+    text = _BLANK_BEFORE_MARK.sub(r"\1", text).replace("( )", "").replace("\x01", "()")
     if text.endswith((":", ",", "(", "e.g.", "i.e.")):
-        whole = _LAST_END.match(text)
-        text = whole[0].strip() if whole and not whole[0].endswith(("e.g.", "i.e.")) else ""
+        sentences = _LAST_END.match(text)
+        if not sentences or sentences[0].endswith(("e.g.", "i.e.")):
+            return ""
+        text = sentences[0].strip()
     return text if _is_prose(text) else ""
 
 
@@ -269,5 +272,5 @@ def _is_prose(text: str) -> bool:
         return False
     if not _SENTENCE_START.match(text) or _CODE.search(text):
         return False
-    symbols = len(_NON_LETTER.sub("", text))
+    symbols = len(_LETTER_OR_BLANK.sub("", text))
     return symbols <= MOST_SYMBOLS * len(text)

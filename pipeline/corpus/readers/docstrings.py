@@ -17,6 +17,7 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +30,14 @@ from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
 STDLIB = "stdlib"
 
 _SKIPPED_DIRECTORIES = frozenset(
-    {
-        "test",
-        "tests",
-        "testing",
-        "_testing",
-        "site-packages",
-        "dist-packages",
-        "__pycache__",
-        "node_modules",
-    }
+    "test tests testing _testing site-packages dist-packages __pycache__ node_modules".split()
 )
 _SKIPPED_FILES = re.compile(r"(?:conftest|test_.*|.*_test|.*_tests|.*_pb2|.*_pb2_grpc)\.py")
 _SKIPPED_STDLIB = frozenset({"idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data"})
 _DOCUMENTING_CALLS = frozenset(
-    {
-        "add_newdoc",
-        "add_docstr",
-        "_add_docstr",
-        "add_docstr_all",
-        "_add_docstr_all",
-        "add_newdoc_for_scalar_type",
-    }
+    """
+    add_newdoc add_newdoc_for_scalar_type add_docstr _add_docstr add_docstr_all _add_docstr_all
+    """.split()
 )
 _DOCUMENTING_NAME = re.compile(r"doc(?:s|string|strings)?(?:_|$)", re.IGNORECASE)
 _MOST_SOURCE_BYTES = 8 << 20  # larger files are generated tables
@@ -72,7 +59,7 @@ class DocstringsReader(FileReader):
         if "/" in path or path.startswith("."):
             if not storage.is_local(path):
                 raise DataError(
-                    f"{path} is in a store; source docstrings reads directories of this machine: "
+                    f"{path} is in a store, but source docstrings reads local directories only; "
                     f"copy it to a disk"
                 )
             if not storage.is_dir(path):
@@ -85,27 +72,27 @@ class DocstringsReader(FileReader):
             if not names:
                 raise DataError("source docstrings names no package; write docstrings=numpy,torch")
             roots = [_locate(name) for name in dict.fromkeys(names)]
-        found = []
+        slices = []
         for name, root in roots:
             file_slice = Slice(kind=self.kind, name=name, path=root, size=0)
             files = self.files(file_slice)
             if not files:
                 raise DataError(
-                    f"package {name} ({root}) holds no Python file; leave it out of source "
+                    f"package {name} ({root}) holds no Python file; remove it from source "
                     f"docstrings"
                 )
             size = sum(Path(file).stat().st_size for _, file in files)
-            found.append(Slice(kind=self.kind, name=name, path=root, size=size))
-        return found
+            slices.append(replace(file_slice, size=size))
+        return slices
 
     def files(self, file_slice: Slice) -> list[tuple[str, str]]:
         """Return the files of modules, without tests and generated code, by relative name."""
         if Path(file_slice.path).is_file():
             return [(posixpath.basename(file_slice.path), file_slice.path)]
-        skipped = _SKIPPED_DIRECTORIES | (
-            _SKIPPED_STDLIB if file_slice.name == STDLIB else frozenset()
-        )
-        found: list[tuple[str, str]] = []
+        skipped = _SKIPPED_DIRECTORIES
+        if file_slice.name == STDLIB:
+            skipped |= _SKIPPED_STDLIB
+        files: list[tuple[str, str]] = []
         pending = [Path(file_slice.path)]
         while pending:
             for entry in pending.pop().iterdir():
@@ -113,8 +100,8 @@ class DocstringsReader(FileReader):
                     if entry.name not in skipped and not entry.name.startswith((".", "config-")):
                         pending.append(entry)
                 elif entry.suffix == ".py" and not _SKIPPED_FILES.fullmatch(entry.name):
-                    found.append((entry.relative_to(file_slice.path).as_posix(), str(entry)))
-        return sorted(found)
+                    files.append((entry.relative_to(file_slice.path).as_posix(), str(entry)))
+        return sorted(files)
 
     def read(
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
@@ -154,9 +141,8 @@ def _locate(name: str) -> tuple[str, str]:
         return STDLIB, sysconfig.get_path("stdlib")
     top, *inner = name.replace("-", "_").split(".")
     location = _find(top)
-    if (
-        location is None
-    ):  # the distribution may have another name than the package: scikit-learn, beautifulsoup4
+    if location is None:
+        # The distribution may have another name than the package: scikit-learn, beautifulsoup4.
         inner = []
         for candidate in sorted(_packages_of(name)):
             if (location := _find(candidate)) is not None:
@@ -164,7 +150,7 @@ def _locate(name: str) -> tuple[str, str]:
                 break
     if location is None:
         raise DataError(
-            f"package {name!r} is not installed here; install it, or leave it out of source "
+            f"package {name!r} is not installed here; install it, or remove it from source "
             f"docstrings"
         )
     root = Path(location)
@@ -172,20 +158,19 @@ def _locate(name: str) -> tuple[str, str]:
         root = root / part if (root / part).is_dir() else root / f"{part}.py"
     if not root.exists():
         raise DataError(
-            f"package {top!r} holds no module {'.'.join(inner)!r} that can be read; check source "
-            f"docstrings"
+            f"package {top!r} holds no module {'.'.join(inner)!r} that can be read; check the path "
+            f"of source docstrings"
         )
     return ".".join([top, *inner]), str(root)
 
 
 def _packages_of(distribution: str) -> list[str]:
     """Return the top-level packages of an installed distribution."""
-    wanted = _normalized(distribution)
-    brought = importlib.metadata.packages_distributions().items()
+    normalized = _normalized(distribution)
     return [
         package
-        for package, owners in brought
-        if not package.startswith("_") and wanted in map(_normalized, owners)
+        for package, owners in importlib.metadata.packages_distributions().items()
+        if not package.startswith("_") and normalized in map(_normalized, owners)
     ]
 
 
@@ -202,8 +187,8 @@ def _find(name: str) -> str | None:
         return None
     if spec is None:
         return None
-    for location in spec.submodule_search_locations or ():
-        return location
+    if spec.submodule_search_locations:
+        return next(iter(spec.submodule_search_locations))
     return spec.origin if spec.origin and spec.origin.endswith(".py") else None
 
 
@@ -220,7 +205,7 @@ def _parse(name: str, path: str, tally: ReadCounters) -> ast.Module | None:
     if len(data) > _MOST_SOURCE_BYTES:
         tally.quarantine(
             "too_large",
-            f"a source file of {len(data):,} bytes is generated, not written",
+            f"a source file of {len(data):,} bytes is taken for generated code",
             inner=name,
         )
         return None
@@ -231,7 +216,7 @@ def _parse(name: str, path: str, tally: ReadCounters) -> ast.Module | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         where = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
         tally.quarantine(
-            "syntax_error", f"the file{where} is no Python that this Python reads", inner=name
+            "syntax_error", f"the file{where} is no Python that this version reads", inner=name
         )
         return None
 
@@ -253,13 +238,8 @@ def _strings(tree: ast.Module) -> Iterator[str]:
             _DOCUMENTING_NAME.search(_last_name(target)) for target in node.targets
         ):
             yield from _constants([node.value])
-        for field in (
-            "finalbody",
-            "orelse",
-            "handlers",
-            "cases",
-            "body",
-        ):  # the last one pushed is popped first
+        # The field pushed last is popped first.
+        for field in ("finalbody", "orelse", "handlers", "cases", "body"):
             inner = getattr(node, field, ())
             if isinstance(inner, list):
                 pending.extend(reversed(inner))
@@ -277,12 +257,10 @@ def _constants(nodes: list[Any]) -> Iterator[str]:
     """Yield the multi-line strings in the expressions."""
     for node in nodes:
         for inner in ast.walk(node):
-            if (
-                isinstance(inner, ast.Constant)
-                and isinstance(inner.value, str)
-                and "\n" in inner.value
-            ):
-                yield inner.value
+            if isinstance(inner, ast.Constant):
+                text = inner.value
+                if isinstance(text, str) and "\n" in text:
+                    yield text
 
 
 reader = DocstringsReader()

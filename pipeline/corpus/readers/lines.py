@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,40 +40,38 @@ def read_lines(source: ByteSource, tally: DamageListener, limit: int) -> Iterato
     After damage the next stream of the file follows; a stream is assumed to begin with a line.
     """
     rest: list[bytes] = []  # of the open line
-    held = passed = 0  # bytes of the open line in `rest`; bytes discarded because of the limit
+    size = discarded = 0  # bytes of the open line in `rest`; bytes discarded because of the limit
     offset = 0  # of the open line
     while True:
         try:
             chunk = source.read(_CHUNK)
         except CorruptStreamError as error:
             tally.record_damage(error.reason, str(error), offset=error.offset)
-            rest, held, passed = [], 0, 0
+            rest, size, discarded = [], 0, 0
             continue
         if not chunk:
             break
-        *whole, last = chunk.split(b"\n")
-        for piece in whole:
-            size = held + passed + len(piece)
-            if passed or size > limit:
-                yield Line(offset, None, size)
+        *ended, last = chunk.split(b"\n")
+        for piece in ended:
+            total = size + discarded + len(piece)
+            if discarded or total > limit:
+                yield Line(offset, None, total)
             else:
-                yield Line(offset, b"".join([*rest, piece]) if rest else piece, size)
-            offset += size + 1
-            rest, held, passed = [], 0, 0
+                yield Line(offset, b"".join([*rest, piece]) if rest else piece, total)
+            offset += total + 1
+            rest, size, discarded = [], 0, 0
         if last:
             rest.append(last)
-            held += len(last)
-            if held > limit:
-                rest, held, passed = [], 0, passed + held
-    if held + passed:
-        yield Line(offset, None if passed else b"".join(rest), held + passed)
+            size += len(last)
+            if size > limit:
+                rest, size, discarded = [], 0, discarded + size
+    if size + discarded:
+        yield Line(offset, None if discarded else b"".join(rest), size + discarded)
 
 
 _HIGH = bytes(range(128, 256))
 _NO_SPACE = dict.fromkeys(b"\t\n\v\f\r\x1a\xa0\xad")  # including the mark that ends a CP/M text
-_MOST_HIGH = (
-    0.4  # share of non-ASCII letters in Windows-1252; Western languages have less than a fifth
-)
+_MOST_HIGH = 0.4  # share of non-ASCII letters in Windows-1252; Western languages: below a fifth
 
 
 def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
@@ -120,11 +118,12 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
             )
             return None
         if mark or not _is_western(data):
-            sentence = (
+            tally.quarantine(
+                "bad_encoding",
                 f"the text is neither UTF-8 (see byte {where:,}) nor Windows-1252; convert it "
-                f"(iconv -f ENCODING -t UTF-8)"
+                f"(iconv -f ENCODING -t UTF-8)",
+                offset=where,
             )
-            tally.quarantine("bad_encoding", sentence, offset=where)
             return None
         tally.counters["encoding/windows-1252"] += 1
         return data.decode("cp1252")
@@ -151,9 +150,8 @@ def _mostly_utf8(data: bytes) -> bool:
 
 # Paragraphs of text without markup, for jsonl, parquet, arrow, text and WARC conversions.
 
-_BREAK = re.compile(
-    r"<br */>|<br>(?: *<br>)+", re.IGNORECASE
-)  # a single <br> may be what the text is about
+# A single <br> may be what the text is about.
+_BREAK = re.compile(r"<br */>|<br>(?: *<br>)+", re.IGNORECASE)
 
 _NARROWEST, _WIDEST = 40, 110  # characters; usual widths of wrapped lines
 _FEWEST = 3  # lines needed to detect wrapping
@@ -162,40 +160,36 @@ _FEWEST = 3  # lines needed to detect wrapping
 def paragraphs(text: str) -> tuple[str, ...]:
     """Return the non-blank paragraphs of `text`, each on one line; `<br />` also ends a line."""
     lines = (_BREAK.sub("\n", text) if "<b" in text or "<B" in text else text).splitlines()
-    wrapped = _joins(lines)
-    if wrapped is None:
+    if not _are_wrapped(lines):
         return tuple(line.strip() for line in lines if line.strip())
-    found: list[str] = []
+    width = max(len(line.rstrip()) for line in lines)
+    joined: list[str] = []
     open_lines: list[str] = []
     for line in [*lines, ""]:
         bare = line.strip()
-        if open_lines and (not bare or not wrapped(open_lines[-1], bare)):
-            found.append(" ".join(piece.strip() for piece in open_lines))
+        if open_lines and (not bare or len(open_lines[-1]) <= width // 2):
+            joined.append(" ".join(piece.strip() for piece in open_lines))
             open_lines = []
         if bare:
             open_lines.append(line.rstrip())
-    return tuple(found)
+    return tuple(joined)
 
 
-def _joins(lines: list[str]) -> Callable[[str, str], bool] | None:
-    """Return a test of whether a line continues in the next; None if lines are paragraphs."""
-    lengths = sorted(len(line.rstrip()) for line in lines if line.strip())
-    if len(lengths) < _FEWEST or not _NARROWEST <= lengths[-1] <= _WIDEST:
-        return None
-    width = lengths[-1]
+def _are_wrapped(lines: list[str]) -> bool:
+    """Return True if the lines are those of wrapped paragraphs.
 
-    def full(line: str, following: str) -> bool:
-        return len(line) + 1 + len(following.split(maxsplit=1)[0]) > width
-
-    pairs = [
-        full(line.rstrip(), after.strip())
-        for line, after in zip(lines[:-1], lines[1:], strict=True)
-        if line.strip() and after.strip()
+    In wrapped text all lines but the last of a paragraph are full; in a list hardly any is.
+    """
+    lengths = [len(line.rstrip()) for line in lines if line.strip()]
+    width = max(lengths, default=0)
+    if len(lengths) < _FEWEST or not _NARROWEST <= width <= _WIDEST:
+        return False
+    full = [
+        len(line.rstrip()) + 1 + len(following.split(maxsplit=1)[0]) > width
+        for line, following in zip(lines[:-1], lines[1:], strict=True)
+        if line.strip() and following.strip()
     ]
-    # In wrapped text all lines but the last of a paragraph are full; in a list hardly any is.
-    if len(pairs) < _FEWEST - 1 or sum(pairs) * 2 < len(pairs):
-        return None
-    return lambda line, following: len(line) > width // 2
+    return len(full) >= _FEWEST - 1 and sum(full) * 2 >= len(full)
 
 
 def get_nested(record: Any, name: str) -> Any:

@@ -11,7 +11,14 @@ from collections.abc import Iterator
 
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.base import HEAD_BYTES, FileReader, ReadCounters, Slice, is_text
+from cloze.pipeline.corpus.readers.base import (
+    HEAD_BYTES,
+    PACKED,
+    FileReader,
+    ReadCounters,
+    Slice,
+    is_text,
+)
 from cloze.pipeline.corpus.readers.lines import decode, paragraphs, read_lines
 from cloze.pipeline.corpus.readers.streams import CorruptStreamError, as_utf8, open_source, peek
 
@@ -31,9 +38,7 @@ class TextReader(FileReader):
     kind = "text"
     options = PlainTextOptions
     patterns = tuple(
-        f"*{ending}{packed}"
-        for ending in (".txt", ".text", ".tokens", ".raw")
-        for packed in ("", ".gz", ".bz2", ".xz", ".zst")
+        f"*{ending}{packed}" for ending in (".txt", ".text", ".tokens", ".raw") for packed in PACKED
     )
 
     def read(
@@ -44,8 +49,7 @@ class TextReader(FileReader):
             yield from self._between_blank_lines(file_slice, options, tally)
             return
         data = read_whole(file_slice, options, tally)
-        text = None if data is None else decode(data, tally)
-        if data is None or text is None:
+        if data is None or (text := decode(data, tally)) is None:
             return
         tally.read(len(data))
         name = posixpath.basename(file_slice.name).partition(".")[0].replace("_", " ")
@@ -80,12 +84,11 @@ class TextReader(FileReader):
             text = decode(b"\n".join(lines), tally, offset=start)
             if text is not None:
                 tally.read(size)
-                found = tuple(line.strip() for line in text.split("\n") if line.strip())
                 yield Document(
                     id=f"{self.kind}/{file_slice.name}/{number}",
                     source=self.kind,
                     title="",
-                    paragraphs=found,
+                    paragraphs=tuple(line.strip() for line in text.split("\n") if line.strip()),
                 )
 
         try:
@@ -135,7 +138,7 @@ def read_whole(file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -
         source.close()
     tally.quarantine(
         "too_large",
-        f"the file has more than {limit:,} bytes of text, and no text of one author has",
+        f"the file has more than {limit:,} bytes of text, and is no single document",
     )
     return None
 

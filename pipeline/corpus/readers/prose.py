@@ -14,75 +14,64 @@ from cloze.pipeline.corpus.document import ELLIPSIS, LATIN, OTHER_SCRIPTS, is_un
 _AUXILIARIES = frozenset(
     """
     is are was were am has had have does did do be been being can could will would may might must
-    shall should cannot isn't aren't wasn't
-    weren't hasn't hadn't haven't doesn't didn't don't can't couldn't won't wouldn't shouldn't isn’t
-    aren’t wasn’t weren’t hasn’t hadn’t
-    haven’t doesn’t didn’t don’t can’t couldn’t won’t wouldn’t
+    shall should cannot isn't aren't wasn't weren't hasn't hadn't haven't doesn't didn't don't can't
+    couldn't won't wouldn't shouldn't isn’t aren’t wasn’t weren’t hasn’t hadn’t haven’t doesn’t
+    didn’t don’t can’t couldn’t won’t wouldn’t
     """.split()
 )
 _FINITE = frozenset(
     """
     became began begins becomes went goes came comes took takes gave gives wrote writes fell falls
-    grew grows knew knows sang drew
-    threw flew blew chose chooses speaks broke drove rode woke wore tore bore swore froze hid shook
-    forgot forgives ate sees ran
-    won wins lost loses held holds told tells sold bought brought brings thinks sought caught fought
-    feels kept keeps slept met
-    meets leads fed bled bred sped lay stood stands understood sent spent lent bent dealt meant
-    heard hears paid pays said made
-    makes had got gets sat sits stuck sank swam drank shrank sprang hung dug spun swung slid
-    contains consists includes requires
-    remains provides serves exists occurs appears seems belongs extends dies describes represents
-    refers allows receives has does
-    died lived moved arose awoke strove opened ended happened occurred appeared arrived started
-    returned retired remained resigned
-    agreed graduated finished debuted premiered continued joined married attended served worked
-    studied scored explains asks
-    believes agrees continues proves compete occupies forbids comprises constitutes protests decides
-    moves
+    grew grows knew knows sang drew threw flew blew chose chooses speaks broke drove rode woke wore
+    tore bore swore froze hid shook forgot forgives ate sees ran won wins lost loses held holds told
+    tells sold bought brought brings thinks sought caught fought feels kept keeps slept met meets
+    leads fed bled bred sped lay stood stands understood sent spent lent bent dealt meant heard
+    hears paid pays said made makes had got gets sat sits stuck sank swam drank shrank sprang hung
+    dug spun swung slid contains consists includes requires remains provides serves exists occurs
+    appears seems belongs extends dies describes represents refers allows receives has does died
+    lived moved arose awoke strove opened ended happened occurred appeared arrived started returned
+    retired remained resigned agreed graduated finished debuted premiered continued joined married
+    attended served worked studied scored explains asks believes agrees continues proves compete
+    occupies forbids comprises constitutes protests decides moves
     """.split()
 )
-# Nouns or participles as often as verbs: these are taken for verbs where what follows is what
 # Often nouns or participles: verbs only before words that follow verbs.
 _AMBIGUOUS = frozenset(
     """
     works causes uses lives plays means shows covers offers lies runs thought left built set taught
-    cut hit put rose found felt
-    saw let lit shot struck cast led follows produces depends says wound bound ground spoke stole
-    rises leaves finds deals
+    cut hit put rose found felt saw let lit shot struck cast led follows produces depends says wound
+    bound ground spoke stole rises leaves finds deals
     """.split()
 )
 _PERSONS = frozenset("he she they we".split())
 _SUBJECTS = frozenset(
     """
     he she it they we i you this that these those there who everyone everybody nobody none both all
-    some many most he's she's it's they're
-    there's he’s she’s it’s
+    some many most he's she's it's they're there's he’s she’s it’s
     """.split()
 )
 _DETERMINERS = frozenset(
-    (
-        "the a an his her its their our my your this that these those each every some many most "
-        "all both no several few"
-    ).split()
+    """
+    the a an his her its their our my your this that these those each every some many most all both
+    no several few
+    """.split()
 )
 # Followed by a noun or a participle, never by a finite verb.
 _NO_VERB_AFTER = (
-    frozenset(
-        (
-            "of and or for with to in on at by from into as the a an about between under over per "
-            "than more most"
-        ).split()
+    _DETERMINERS
+    | frozenset(
+        """
+        of and or for with to in on at by from into as the a an about between under over per than
+        more most
+        """.split()
     )
-    | _DETERMINERS
 ) - frozenset("this that these those some many most all both".split())
 _AFTER_PAST = frozenset(
     """
     the a an his her its their him it them himself herself itself to in at into from that this these
-    those out up down off away back over on upon
-    against north south east west northwest northeast southwest southeast through across around
-    until when after before
-    because slightly sharply steadily rapidly
+    those out up down off away back over on upon against north south east west northwest northeast
+    southwest southeast through across around until when after before because slightly sharply
+    steadily rapidly
     """.split()
 )
 _AFTER_PRESENT = frozenset(
@@ -95,53 +84,49 @@ _FARTHEST = 14  # words in which the verb of a statement is searched
 def has_finite_verb(text: str) -> bool:
     """Return True if one of the first words is a finite verb with a subject before it."""
     words = _WORD.findall(text[:200])[:_FARTHEST]
-    first = words[0].lower() if words else ""
-    if len(words) > 1 and first in _SUBJECTS and ("'" in first or "’" in first):
-        return True
-    if (
-        len(words) > 1
-        and first in _SUBJECTS
-        and words[1].islower()
-        and words[1] not in _NO_VERB_AFTER
-    ):
-        return (
-            first not in _DETERMINERS
-            or (first in ("this", "that") and words[1] in _AUXILIARIES | _FINITE)
-            or _finite(words)
-        )
-    return _finite(words)
+    if len(words) < 2:
+        return False
+    first, second = words[0].lower(), words[1]
+    if first in _SUBJECTS:
+        if "'" in first or "’" in first:
+            return True
+        if second.islower() and second not in _NO_VERB_AFTER:
+            if first not in _DETERMINERS:
+                return True
+            if first in ("this", "that") and (second in _AUXILIARIES or second in _FINITE):
+                return True
+    return _has_finite(words)
 
 
-def _finite(words: list[str]) -> bool:
-    led = bool(words) and words[0].lower() in _DETERMINERS | _SUBJECTS
-    for place in range(1, len(words)):
-        word = words[place]
+def _has_finite(words: list[str]) -> bool:
+    led = words[0].lower() in _DETERMINERS or words[0].lower() in _SUBJECTS
+    for index in range(1, len(words)):
+        word = words[index]
         if not word.islower():
             continue
-        before = words[place - 1].lower()
+        before = words[index - 1].lower()
         if before in _PERSONS and word not in _NO_VERB_AFTER:
             return True
         if before in _NO_VERB_AFTER:
             continue
         if word in _AUXILIARIES or word in _FINITE:
             return True
-        following = words[place + 1] if place + 1 < len(words) else ""
+        following = words[index + 1] if index + 1 < len(words) else ""
         if word in _AMBIGUOUS and (
-            following in _AFTER_PAST or (led and place > 1 and following not in ("of", ""))
+            following in _AFTER_PAST or (led and index > 1 and following not in ("of", ""))
         ):
             return True
         if len(word) > 4 and word.endswith("ed"):
             if led and following not in ("by", "with", "for", "as", "under"):
                 return True
-            if following in _AFTER_PAST and not (
-                place == 1 and before[-1] == "s"
-            ):  # but: States admitted to the Union
+            # "States admitted to the Union" has no finite verb
+            if following in _AFTER_PAST and not (index == 1 and before[-1] == "s"):
                 return True
         elif (
             len(word) > 3
             and word[-1] == "s"
             and word[-2] not in "su"
-            and (following in _AFTER_PRESENT or (led and place > 1 and following in _AFTER_PAST))
+            and (following in _AFTER_PRESENT or (led and index > 1 and following in _AFTER_PAST))
         ):
             return True
     return False
@@ -149,9 +134,8 @@ def _finite(words: list[str]) -> bool:
 
 # Tests for readers of markup: whether a line is running text, in any script.
 
-_CLOSERS = (
-    "\"'”’“‘»›«‹)\\]」』）》】"  # of any language: German closes with the opening mark of English
-)
+# Of any language: German closes with the opening mark of English.
+_CLOSERS = "\"'”’“‘»›«‹)\\]」』）》】"
 _BURMESE_STOP = "၊"  # ends a clause as often as a sentence
 _END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS}\s]*\Z")
 _LONGEST_END = 8  # characters of an end mark and closing marks
@@ -190,13 +174,13 @@ def reads_as_prose(text: str) -> bool:
 
     A sentence has an end mark and at least four words, or an English finite verb.
     """
+    fewest_letters = _FEWEST_WORDS * _LETTERS_A_WORD
     if is_unmarked(text):
-        return len(text) >= _LONG_UNMARKED or (
-            len(UNSPACED_LETTER.findall(text)) >= _FEWEST_WORDS * _LETTERS_A_WORD and _has_end(text)
-        )
+        if len(text) >= _LONG_UNMARKED:
+            return True
+        return len(UNSPACED_LETTER.findall(text)) >= fewest_letters and _has_end(text)
     if len(text.split(maxsplit=_FEWEST_WORDS)) < _FEWEST_WORDS and (
-        text.isascii()
-        or len(UNSPACED_LETTER.findall(text[:_LONG])) < _FEWEST_WORDS * _LETTERS_A_WORD
+        text.isascii() or len(UNSPACED_LETTER.findall(text[:_LONG])) < fewest_letters
     ):
         return _has_end(text) and has_finite_verb(text)
     return _has_end(text) or (len(text) > _LONG and bool(_INNER_END.search(text)))

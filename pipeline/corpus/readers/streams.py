@@ -81,9 +81,9 @@ class _Gzip:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         waiting = self._inner.unconsumed_tail
-        found = self._inner.decompress(waiting + data if waiting else data, max_length)
-        self.needs_input = not self._inner.unconsumed_tail and len(found) < max_length
-        return found
+        unpacked = self._inner.decompress(waiting + data if waiting else data, max_length)
+        self.needs_input = not self._inner.unconsumed_tail and len(unpacked) < max_length
+        return unpacked
 
 
 def _zstd() -> _Decompressor:
@@ -110,9 +110,8 @@ FORMATS = {
     ".zst": StreamFormat(_zstd, re.compile(rb"\x28\xb5\x2f\xfd")),
 }
 _LONGEST_MAGIC = 10
-_LATE = (
-    4 << 20
-)  # compressed bytes until damage is noticed: bzip2 blocks have up to 900 kB, zstd frames 128
+# Compressed bytes until damage is noticed: bzip2 blocks have up to 900 kB, zstd frames 128 kB.
+_LATE = 4 << 20
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -172,30 +171,31 @@ class Streams:
                         "truncated", "the file ends inside a compressed stream", self._start
                     )
             try:
-                found = decompressor.decompress(data, size)
+                unpacked = decompressor.decompress(data, size)
             except self._errors as error:
-                where = self._start
-                self._skip()
-                raise CorruptStreamError(
-                    "damaged",
-                    f"a compressed stream cannot be unpacked ({str(error).rstrip('.')})",
-                    where,
+                message = str(error).rstrip(".")
+                raise self._fail(
+                    "damaged", f"a compressed stream cannot be unpacked ({message})"
                 ) from error
-            self._unpacked += len(found)
+            self._unpacked += len(unpacked)
             packed = self._position - self._start
             if self._unpacked > FREE_BYTES and self._unpacked > MAXIMUM_RATIO * packed:
-                where, ratio = self._start, self._unpacked // packed
-                self._skip()
-                raise CorruptStreamError(
+                ratio = self._unpacked // packed
+                raise self._fail(
                     "bomb",
                     f"a compressed stream unpacks to more than {ratio} times its size; no text "
                     f"does",
-                    where,
                 )
             if decompressor.eof:
                 self._waiting, self._decompressor = decompressor.unused_data, None
-            if found:
-                return found
+            if unpacked:
+                return unpacked
+
+    def _fail(self, reason: str, sentence: str) -> CorruptStreamError:
+        """Skip the open stream; return the error to raise."""
+        error = CorruptStreamError(reason, sentence, self._start)
+        self._skip()
+        return error
 
     def _open(self) -> bool:
         """Open the next stream, skipping padding; return False at the end."""
@@ -221,18 +221,21 @@ class Streams:
         data = b""
         while more := self._more():
             data = data[-_LONGEST_MAGIC:] + more
-            found = self._form.magic.search(data)
-            if found:
-                self._waiting = data[found.start() :]
+            if magic := self._form.magic.search(data):
+                self._waiting = data[magic.start() :]
                 return
         self._waiting = b""
 
 
 # Detection of UTF-8, UTF-16 and UTF-32 by byte order mark, and of UTF-16 by its zero bytes.
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE,
-    "utf-32-be"),
-          (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))  # fmt: skip
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 SAMPLE_BYTES = 4096
 _ASCII = bytes(range(32, 127))
@@ -275,10 +278,9 @@ def _ascii_share(data: bytes) -> float:
 
 def _is_text(data: bytes, encoding: str) -> bool:
     """Return True if the bytes decode to printable characters and white space."""
+    decoder = codecs.getincrementaldecoder(encoding)()  # the last character may be incomplete
     try:
-        text = codecs.getincrementaldecoder(encoding)().decode(
-            data
-        )  # the last character may be incomplete
+        text = decoder.decode(data)
     except UnicodeDecodeError:
         return False
     odd = sum(not (character.isprintable() or character.isspace()) for character in text)
@@ -320,9 +322,7 @@ class Utf8Transcoder:
 
     def read(self, size: int, /) -> bytes:
         while not self._ended:
-            data, self._begin = (
-                (self._begin, b"") if self._begin else (self._source.read(max(4, size // 3)), b"")
-            )
+            data, self._begin = self._begin or self._source.read(max(4, size // 3)), b""
             self._ended = not data
             text = self._decoder.decode(data, self._ended)
             if text:
@@ -333,7 +333,7 @@ class Utf8Transcoder:
         self._source.close()
 
 
-class _Begun:
+class _PeekedSource:
     """A source whose first bytes were already read, perhaps up to damage."""
 
     def __init__(
@@ -390,10 +390,10 @@ def as_utf8(source: ByteSource) -> ByteSource:
             break
         begin += data
     encoding, mark = detect_unicode(begin)
-    if encoding:
-        begun = _Begun(source, begin[len(mark) :], damage)
-        return begun if encoding == "utf-8" else Utf8Transcoder(begun, encoding)
-    return _Begun(source, begin, damage)
+    if not encoding:
+        return _PeekedSource(source, begin, damage)
+    text = _PeekedSource(source, begin[len(mark) :], damage)
+    return text if encoding == "utf-8" else Utf8Transcoder(text, encoding)
 
 
 def peek(source: ByteSource, size: int) -> tuple[bytes, ByteSource]:
@@ -404,5 +404,5 @@ def peek(source: ByteSource, size: int) -> tuple[bytes, ByteSource]:
     try:
         head = source.read(size)
     except CorruptStreamError as error:
-        return b"", _Begun(source, b"", error)
-    return head, _Begun(source, head)
+        return b"", _PeekedSource(source, b"", error)
+    return head, _PeekedSource(source, head)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.base import PACKED, FileReader, ReadCounters, Slice
 from cloze.pipeline.corpus.readers.lines import paragraphs
 from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
@@ -21,7 +21,7 @@ from cloze.pipeline.corpus.readers.streams import (
     Streams,
     open_source,
 )
-from cloze.pipeline.corpus.readers.web_text import WebOptions, decoded, main_text
+from cloze.pipeline.corpus.readers.web_text import WebOptions, decode_page, main_text
 
 _CHUNK = 1 << 16
 
@@ -70,9 +70,8 @@ class _Member:
     def _fill(self) -> None:
         try:
             data = self._source.read(_CHUNK)
-        except (
-            CorruptStreamError
-        ) as error:  # not raised here: FastWARC would turn it into an OSError
+        except CorruptStreamError as error:
+            # Not raised here: FastWARC would turn it into an OSError.
             self.damage, self._ended = error, True
             return
         if _start(self._source) != self._start:
@@ -123,12 +122,13 @@ def _records(
     from fastwarc.warc import ArchiveIterator
 
     stream: Any = member  # FastWARC calls only `read` and `tell`
-    offset, held, reason, fault = start, None, "", ""
+    last: WarcRecord | None = None  # complete only if another record or the end follows
+    offset, reason, fault = start, "", ""
     try:
         for record in ArchiveIterator(stream, parse_http=False, stream_detect=False):
-            if held is not None:
-                yield held
-            held, offset = None, start + record.stream_pos
+            if last is not None:
+                yield last
+            last, offset = None, start + record.stream_pos
             size, stated = record.content_length, record.headers.get("Content-Length") or "no"
             if stated.strip() != str(size):
                 reason = "bad_record"
@@ -139,17 +139,17 @@ def _records(
                 fault = f"the {end} ends inside the record at byte {offset:,} of {size:,} bytes"
                 break
             kind = (record.headers.get("WARC-Type") or "").lower()
-            held = WarcRecord(offset, kind, size, record if size <= limit else None)
+            last = WarcRecord(offset, kind, size, record if size <= limit else None)
     except (OSError, ValueError) as error:
-        if held is None:
+        if last is None:
             reason = "no_record"
             fault = f"no WARC record begins at byte {offset:,} ({str(error).rstrip('.')})"
         elif member.damage is None:
             reason = "bad_length"
-            fault = f"the record at byte {offset:,} does not end after its {held.size:,} bytes"
+            fault = f"the record at byte {offset:,} does not end after its {last.size:,} bytes"
     if not fault:
-        if held is not None:
-            yield held
+        if last is not None:
+            yield last
         return
     while member.read():
         pass
@@ -167,14 +167,14 @@ def _attach_content(record: Any, size: int, limit: int) -> int:
 
     FastWARC's own `freeze` allocates the stated length; a wrong length could exhaust memory.
     """
-    pieces, have = [], 0
+    pieces, length = [], 0
     while data := record.reader.read(_CHUNK):
-        have += len(data)
+        length += len(data)
         if size <= limit:
             pieces.append(data)
     if size <= limit:
         record.set_bytes_content(b"".join(pieces))
-    return have
+    return length
 
 
 _TYPES = frozenset({"response", "resource", "conversion"})
@@ -201,9 +201,7 @@ class WarcReader(FileReader):
     kind = "warc"
     options = WebOptions
     patterns = tuple(
-        f"*.{name}{packed}"
-        for name in ("warc", "warc.wet", "wet")
-        for packed in ("", ".gz", ".bz2", ".xz", ".zst")
+        f"*.{name}{packed}" for name in ("warc", "warc.wet", "wet") for packed in PACKED
     )
 
     def read(
@@ -211,12 +209,12 @@ class WarcReader(FileReader):
     ) -> Iterator[Document]:
         """Yield the pages and texts of one file."""
         source = open_source(file_slice.path)
-        found = False
+        is_empty = True
         try:
             for raw in read_records(source, tally, options.maximum_document_bytes):
                 if raw.type not in _TYPES:
                     continue
-                found = True
+                is_empty = False
                 tally.read(raw.size)
                 if raw.record is None:
                     tally.drop("too_long")
@@ -228,7 +226,7 @@ class WarcReader(FileReader):
                     yield document
         finally:
             source.close()
-        if not found and not tally.unreadable:
+        if is_empty and not tally.unreadable:
             tally.quarantine(
                 "no_documents", "the file holds no response, resource or conversion record"
             )
@@ -253,25 +251,23 @@ class WarcReader(FileReader):
             return content
         headers = {name.lower(): value for name, value in record.headers.items()}
         uri = headers.get("warc-target-uri", "").strip("<>")
-        text = decoded(content.data, content.charset, html=content.mime in _HTML)
+        text = decode_page(content.data, content.charset, is_html=content.mime in _HTML)
         title = ""
         if content.mime in _HTML:
             page = main_text(text, options.extractor)
             if isinstance(page, str):
                 return page
-            title, kept, dropped = page
+            title, lines, dropped = page
             for reason, count in dropped.items():
                 tally.drop_lines(reason, count)
         else:
-            kept = list(paragraphs(text))
-        name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or str(
-            raw.offset
-        )
+            lines = list(paragraphs(text))
+        name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
         return Document(
-            id=f"{self.kind}/{file_slice.name}/{name}",
+            id=f"{self.kind}/{file_slice.name}/{name or raw.offset}",
             source=self.kind,
             title=title or uri,
-            paragraphs=tuple(kept),
+            paragraphs=tuple(lines),
             url=uri,
         )
 
@@ -293,9 +289,10 @@ def _content(record: Any, kind: str, limit: int) -> _Content | str:
         return "too_long"
     charset = _CHARSET.search(mime)
     name = mime.partition(";")[0].strip().lower()
-    if not name and kind != "conversion":
-        name = "text/html" if _LOOKS_HTML.match(data) else ""
-    name = name or ("text/plain" if kind == "conversion" else "")
+    if not name and kind == "conversion":
+        name = "text/plain"
+    elif not name and _LOOKS_HTML.match(data):
+        name = "text/html"
     if name in _HTML and len(data) > _LONGEST_HTML:
         return "too_long"
     if name not in _HTML and name != "text/plain":

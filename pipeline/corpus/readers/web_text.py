@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import html
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ _MARKS = (
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def decoded(data: bytes, charset: str = "", *, html: bool) -> str:
+def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
     """Decode a page; invalid bytes become U+FFFD.
 
     The encoding is taken from the byte order mark, the HTTP header, `<meta>`, or detection.
@@ -29,19 +30,18 @@ def decoded(data: bytes, charset: str = "", *, html: bool) -> str:
     Args:
         data: bytes of the page.
         charset: from the HTTP header; empty: none.
-        html: the page may declare its encoding in `<meta>`.
+        is_html: the page may declare its encoding in `<meta>`.
     """
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 
     mark = next((name for sign, name in _MARKS if data.startswith(sign)), "")
-    meta = _META.search(data[:_META_BYTES]) if html else None
-    named = [mark, charset, meta[1].decode() if meta else ""]
-    for label in filter(None, named):
+    meta = _META.search(data[:_META_BYTES]) if is_html else None
+    for label in filter(None, (mark, charset, meta[1].decode() if meta else "")):
         encoding = map_encoding_to_html5(label, fallback_utf8=False)
-        if encoding is None or (
-            encoding.startswith("utf-16") and label != mark
-        ):  # a page with a readable <meta> is not UTF-16
+        if encoding is None:
             continue
+        if encoding.startswith("utf-16") and label != mark:
+            continue  # a page with a readable <meta> is not UTF-16
         try:
             return _without_mark(data.decode(encoding))
         except (UnicodeDecodeError, LookupError):
@@ -49,13 +49,9 @@ def decoded(data: bytes, charset: str = "", *, html: bool) -> str:
     try:
         return _without_mark(data.decode("utf-8"))
     except UnicodeDecodeError:
-        found: str = bytes_to_str(
-            data,
-            detect_encoding(data, html5_compatible=True) or "windows-1252",
-            errors="replace",
-            strip_bom=True,
-        )
-        return _SURROGATES.sub("\ufffd", found)
+        encoding = detect_encoding(data, html5_compatible=True) or "windows-1252"
+        text: str = bytes_to_str(data, encoding, errors="replace", strip_bom=True)
+        return _SURROGATES.sub("\ufffd", text)
 
 
 def _without_mark(text: str) -> str:
@@ -69,10 +65,10 @@ Extractor = Literal["trafilatura", "fast"]
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 _UNCLOSED = frozenset(
-    (
-        "area base br col embed hr img input link meta param source track wbr p li dt dd tr td th "
-        "thead tbody tfoot option optgroup colgroup"
-    ).split()
+    """
+    area base br col embed hr img input link meta param source track wbr p li dt dd tr td th thead
+    tbody tfoot option optgroup colgroup
+    """.split()
 )
 # nesting depth; Resiliparse's time grows with it, and lxml omits deeper elements
 _DEEPEST = 256
@@ -117,8 +113,8 @@ def main_text(text: str, extractor: Extractor) -> tuple[str, list[str], Counter[
     if _depth(text) > _DEEPEST:
         return "too_deep"
     title, lines = _by_resiliparse(text)
-    kept = [line for line in lines if reads_as_prose(line)]
-    return title, kept, Counter(fragment=len(lines) - len(kept))
+    prose = [line for line in lines if reads_as_prose(line)]
+    return title, prose, Counter(fragment=len(lines) - len(prose))
 
 
 def _by_trafilatura(text: str) -> tuple[list[str], Counter[str]]:
@@ -180,16 +176,13 @@ def _by_resiliparse(text: str) -> tuple[str, list[str]]:
         noscript=False,
         comments=False,
     )
-    return " ".join((tree.title or "").split()), [
-        line for line in (" ".join(line.split()) for line in body.split("\n")) if line
-    ]
+    lines = (" ".join(line.split()) for line in body.split("\n"))
+    return " ".join((tree.title or "").split()), list(filter(None, lines))
 
 
 def _title(text: str) -> str:
-    from html import unescape
-
-    found = _TITLE.search(text)
-    return " ".join(unescape(found[1]).split()) if found else ""
+    title = _TITLE.search(text)
+    return " ".join(html.unescape(title[1]).split()) if title else ""
 
 
 def _depth(text: str) -> int:

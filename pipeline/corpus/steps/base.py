@@ -85,15 +85,21 @@ class CleaningStep:
     prepare: Callable[[Any, str], Any] | None = None
 
 
+def drop_if(reason_of: Callable[[Document], str | None]) -> StepFunction:
+    """Return a step that drops the documents for which `reason_of` returns a reason."""
+
+    def step(document: Document) -> CleaningResult:
+        reason = reason_of(document)
+        return CleaningResult(document) if reason is None else CleaningResult(None, reason)
+
+    return step
+
+
 def restrict_to_sources(sources: Iterable[str], function: StepFunction) -> StepFunction:
     """Restrict a step to documents of these kinds of sources; without kinds it applies to all."""
     chosen = frozenset(sources)
-    return (
-        (
-            lambda document: (
-                function(document) if document.source in chosen else CleaningResult(document)
-            )
-        )
-        if chosen
-        else function
+    if not chosen:
+        return function
+    return lambda document: (
+        function(document) if document.source in chosen else CleaningResult(document)
     )

@@ -29,7 +29,7 @@ class BoilerplateOptions(CorpusOptions):
     web: ClassVar[Mapping[str, Any]] = {"boilerplate": True}
 
     boilerplate: bool = False
-    """Remove lines of cookie notices, menus, share buttons and licences; on with --profile web."""
+    """Remove lines of cookie notices, menus, share buttons and licences; on with --preset web."""
 
 
 LONGEST_LINE = 400  # characters; longer lines are kept

@@ -134,8 +134,8 @@ def _cells(text: str, delimiter: str, path: str) -> Iterator[str]:
             yield from row
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {reader.line_num} is no CSV ({error}); mend the line, or leave the file "
-            f"out"
+            f"{path}, line {reader.line_num} is not valid CSV ({error}). Correct the line, or "
+            f"remove the file"
         ) from error
 
 
@@ -170,8 +170,8 @@ def _lines_of_json(text: str, path: str) -> Iterator[str]:
                 yield from _strings(json.loads(line))
             except (ValueError, RecursionError) as error:
                 raise DataError(
-                    f"{path}, line {number} is no JSON ({error}); mend the line, or leave the file "
-                    f"out"
+                    f"{path}, line {number} is not valid JSON ({error}). Correct the line, or "
+                    f"remove the file"
                 ) from error
 
 

@@ -269,9 +269,9 @@ def phones(text: str, language: str = "en") -> Iterator[Span]:
         start = match.start() - (text[match.start() - 1 : match.start()] in {"+", "("})
         found = text[start : match.end()]
         before = _before(text, start)
-        told = _IS_PHONE.search(before) is not None
+        is_announced = _IS_PHONE.search(before) is not None
         if (
-            not told
+            not is_announced
             and (
                 found.isdigit()  # a bare number may be a count or an id
                 or _DECIMAL.fullmatch(found)
@@ -284,16 +284,16 @@ def phones(text: str, language: str = "en") -> Iterator[Span]:
         begin = max(0, start - 1)
         window = text[begin : match.end() + 1]
         for region in REGIONS.get(language, ("US",)):
-            span = _valid_phone(window, region, told)
+            span = _valid_phone(window, region, is_announced)
             if span is not None:
                 yield begin + span[0], begin + span[1]
                 break
 
 
-def _valid_phone(window: str, region: str, told: bool) -> Span | None:
+def _valid_phone(window: str, region: str, is_announced: bool) -> Span | None:
     from phonenumbers import Leniency, PhoneNumberMatcher
 
-    leniency = Leniency.VALID if told else Leniency.STRICT_GROUPING
+    leniency = Leniency.VALID if is_announced else Leniency.STRICT_GROUPING
     for match in PhoneNumberMatcher(window, region, leniency=leniency, max_tries=3):
         opened = match.raw_string.startswith("(") and ")" not in match.raw_string
         return match.start + opened, match.end

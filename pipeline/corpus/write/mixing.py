@@ -91,74 +91,76 @@ def sample_mixture(
     missing = sorted(options.mixture.keys() - set(names))
     if missing:
         raise UsageError(
-            f"mixture weighs {missing[0]!r}, of which no document is left; "
+            f"mixture has a weight for {missing[0]!r}, but no documents of it are left; "
             f"{did_you_mean(missing[0], names)}"
         )
     train = ~heldout
-    there = np.bincount(groups[train], words[train], minlength=len(names)).astype(np.int64)
-    wanted = _wanted({number: int(there[number]) for number in weighed}, names, options)
+    available = np.bincount(groups[train], words[train], minlength=len(names)).astype(np.int64)
+    targets = _target_words({number: int(available[number]) for number in weighed}, names, options)
     ranks = random_keys.fold_in(_ORDER, keys)
-    numbers, copies, told = [], [], []
+    numbers, copies, summaries = [], [], []
     dropped = Counter({NOT_WEIGHED: int((~np.isin(groups, weighed)).sum())})
     for number in weighed:
         own = np.flatnonzero(groups == number)
         own = own[np.lexsort((keys[own], ranks[own]))]
         trained, held = own[train[own]], own[heldout[own]]
-        whole, rest = divmod(wanted[number], max(1, int(there[number])))
+        whole, rest = divmod(targets[number], max(1, int(available[number])))
         again = trained[_prefix(words[trained], rest)]
-        share = 1.0 if whole else rest / max(1, int(there[number]))
+        share = 1.0 if whole else rest / max(1, int(available[number]))
         held = held[random_keys.uniform(ranks[held]) < share]
         repeated = [np.full(trained.size, copy) for copy in range(whole)]
         numbers += [*([trained] * whole), again, held]
         copies += [*repeated, np.full(again.size, whole), np.zeros(held.size, np.int64)]
-        taken = whole * int(there[number]) + int(words[again].sum())
+        taken = whole * int(available[number]) + int(words[again].sum())
         dropped[NOT_TAKEN] += int(own.size - (trained.size if whole else again.size) - held.size)
-        told.append(
+        summaries.append(
             {
                 "name": names[number],
-                "available_words": int(there[number]),
+                "available_words": int(available[number]),
                 "words": taken,
                 "documents": whole * trained.size + again.size,
-                "epochs": round(taken / max(1, int(there[number])), 4),
+                "epochs": round(taken / max(1, int(available[number])), 4),
             }
         )
-    together = max(1, sum(one["words"] for one in told))
-    found = [{**one, "share": round(one["words"] / together, 6)} for one in told]
+    total_words = max(1, sum(summary["words"] for summary in summaries))
+    shares = [
+        {**summary, "share": round(summary["words"] / total_words, 6)} for summary in summaries
+    ]
     return MixtureSelection(
         numbers=np.concatenate(numbers).astype(np.int64) if numbers else np.zeros(0, np.int64),
         copies=np.concatenate(copies).astype(np.int64) if copies else np.zeros(0, np.int64),
-        groups=sorted(found, key=lambda one: str(one["name"])),
+        groups=sorted(shares, key=lambda summary: str(summary["name"])),
         dropped=+dropped,
     )
 
 
-def _wanted(
-    there: Mapping[int, int], names: Sequence[str], options: MixtureOptions
+def _target_words(
+    available: Mapping[int, int], names: Sequence[str], options: MixtureOptions
 ) -> dict[int, int]:
     """Return the words per group: its share of the budget.
 
     Without a budget, the total is as large as the scarcest group allows.
     """
-    largest = max([1, *there.values()])
+    largest = max([1, *available.values()])
     raw = {
         number: options.mixture.get(names[number])
         or math.pow(count / largest, 1 / options.mixture_temperature)
-        for number, count in there.items()
+        for number, count in available.items()
     }
     total = sum(raw.values())
     shares = {number: weight / total if total else 0.0 for number, weight in raw.items()}
-    most = {number: options.mixture_epochs * count for number, count in there.items()}
-    budget = options.words or min(
+    most = {number: options.mixture_epochs * count for number, count in available.items()}
+    budget = options.max_words or min(
         (most[number] / share for number, share in shares.items() if share), default=0.0
     )
     found = {number: int(budget * share * (1 + 1e-12)) for number, share in shares.items()}
     for number, count in found.items():
         if count > math.ceil(most[number]):
-            times = f"{count / max(1, there[number]):.2f} times"
+            times = f"{count / max(1, available[number]):.2f} times"
             raise UsageError(
-                f"{options.mixture_by} {names[number]} has {there[number]:,} words for training, "
-                f"and {count:,} are asked for ({times});"
-                f" lower words ({options.words:,}), weigh it less, or raise mixture_epochs "
+                f"{options.mixture_by} {names[number]} has {available[number]:,} words for "
+                f"training, but the mixture needs {count:,} ({times}). Lower max_words "
+                f"({budget:,.0f}) or its weight, or raise mixture_epochs "
                 f"({options.mixture_epochs:g})"
             )
     return found

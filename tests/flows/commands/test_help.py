@@ -16,13 +16,14 @@ from pydantic import BaseModel
 from cloze.core.options import field_docs
 from cloze.core.stages.execution import Execution
 from cloze.flows import cli
-from cloze.flows.commands.help import STAGES, TOPICS, places
-from cloze.flows.commands.option_overrides import OTHER
-from cloze.flows.commands.stage_command import StageCommand
+from cloze.flows.commands.base.options import OTHER
+from cloze.flows.commands.base.placement import STAGES, places
+from cloze.flows.commands.base.stage_command import StageCommand
+from cloze.flows.commands.help_topics import TOPICS
 from cloze.flows.graph import stages
-from cloze.flows.launch.kubernetes_manifest import Options
+from cloze.flows.launch.kubernetes.manifest import Options
 from cloze.flows.nightly.suite import NightSettings
-from cloze.model.families.table import FAMILIES, config_class
+from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.tasks.table import KINDS
 
 FIRST_WORDS = re.compile(r"(What|Whether|Of|The same|With which|How|Which|Where)\b")
@@ -142,7 +143,7 @@ def test_every_option_of_a_stage_has_a_group() -> None:
         others = [
             one.opts for one in command.get_params(context) if getattr(one, "group", "") == OTHER
         ]
-        assert not others, (name, "add the fields to flows/commands/help.py")
+        assert not others, (name, "add the fields to flows/commands/base/placement.py")
 
 
 def test_the_groups_name_fields_that_exist() -> None:

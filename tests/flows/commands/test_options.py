@@ -20,9 +20,9 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import StageResult
 from cloze.core.stages.worker import Job
 from cloze.flows import cli
-from cloze.flows.commands.option_overrides import OptionOverride, split_commas
-from cloze.flows.commands.options import field_options
-from cloze.flows.commands.stage_command import OF_CONFIG, OF_EXECUTION, StageCommand
+from cloze.flows.commands.base.field_options import field_options
+from cloze.flows.commands.base.options import OptionOverride, split_commas
+from cloze.flows.commands.base.stage_command import OF_CONFIG, OF_EXECUTION, StageCommand
 from cloze.flows.graph import stages
 from cloze.flows.graph.config import RunConfig
 from cloze.flows.launch.coordinator import LaunchCoordinator
@@ -303,7 +303,7 @@ def test_a_stage_that_gathers_nodes_is_no_command_without_them(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([name, "--out", str(tmp_path / "out")]) == 2
-    assert f"run it there: cloze run CONFIG --only {name}" in capsys.readouterr().err
+    assert f"use `cloze run CONFIG --only {name}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -59,7 +59,7 @@ def test_without_prefect_what_was_forced_is_forced(run: Any, option: tuple[str, 
     run("run", "toy.yaml", "--no-prefect")
     code, ran, said = run("run", "toy.yaml", "--prefect", *option)
     assert (code, ran) == (0, ["count"])
-    assert "Prefect cannot be reached" in said
+    assert "Prefect is unreachable" in said
     assert "still forced: count" in said
 
 
@@ -76,7 +76,7 @@ def test_without_prefect_whatever_http_library_its_client_has(
     monkeypatch.setattr("cloze.flows.prefect.graph_run.run_flow", refuse)
     code, ran, said = run("run", "toy.yaml", "--prefect")
     assert (code, ran) == (0, ["letters", "count"])
-    assert "Prefect cannot be reached" in said
+    assert "Prefect is unreachable" in said
 
 
 SCRIPT = """
@@ -129,7 +129,7 @@ def test_under_prefect_a_stages_error_is_raised_and_a_retry_forces_nothing_twice
     assert "is being built by process" in done.stderr
     assert lines[-2:] == ["1 letters count", "letters count count"], done.stderr
     assert "the file that forbids it was there" in done.stderr
-    assert "going on without it" not in done.stderr
+    assert "running without it" not in done.stderr
 
 
 def test_a_date_as_a_name(run: Any) -> None:

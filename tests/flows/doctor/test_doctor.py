@@ -89,14 +89,14 @@ def test_what_is_mended_is_what_the_check_finds_no_more() -> None:
             mends = {"a": lambda: wrong.discard("a"), "b": lambda: None}
             yield Finding(check=name, found="bad", ok=False, fix="mend it", repair=mends.get(name))
 
-    assert [(found.check, found.fixed) for found in run_check(check, mend=False)] == [
+    assert [(found.check, found.fixed) for found in run_check(check, fix=False)] == [
         ("fine", False),
         ("a", False),
         ("b", False),
         ("c", False),
     ]
     assert wrong == {"a", "b", "c"}
-    assert [(found.check, found.fixed) for found in run_check(check, mend=True)] == [
+    assert [(found.check, found.fixed) for found in run_check(check, fix=True)] == [
         ("a", True),
         ("fine", False),
         ("b", False),
@@ -109,7 +109,7 @@ def test_a_mending_that_fails_says_why() -> None:
         raise OSError("the disk is full")
 
     (found,) = run_check(
-        lambda: [Finding(check="a", found="bad", ok=False, fix="mend it", repair=fail)], mend=True
+        lambda: [Finding(check="a", found="bad", ok=False, fix="mend it", repair=fail)], fix=True
     )
     assert (found.fixed, found.failed, found.row()["failed"]) == (
         False,
@@ -134,7 +134,7 @@ def test_versions_that_install_and_do_not_work_are_told(
     assert (wrong.check, wrong.fix) == (package, f"pip install '{fix}'")
     assert "Prefect's server" in wrong.found
     assert any(
-        found.check == "versions" and f"{package} {version} (tried: " in found.found
+        found.check == "versions" and f"{package} {version} (tested: " in found.found
         for found in machine.packages()
     )
 
@@ -158,10 +158,10 @@ def test_a_run_whose_process_is_gone_is_marked(place: Path, gone: int) -> None:
         write_record(place, "goes", "running", os.getpid()),
     )
     with lock.locked(str(place / "goes")):
-        (found,) = run_check(runs.stuck, mend=False)
+        (found,) = run_check(runs.stuck, fix=False)
         assert (found.ok, found.found) == (False, "run stuck: its process is gone")
         assert json.loads(stuck.read_text())["state"] == "running"
-        (found,) = run_check(runs.stuck, mend=True)
+        (found,) = run_check(runs.stuck, fix=True)
         assert found.fixed
         assert json.loads(stuck.read_text())["state"] == "crashed"
         assert json.loads(goes.read_text())["state"] == "running"
@@ -222,16 +222,16 @@ def test_slots_are_shown_and_one_that_a_finished_run_holds_is_freed(place: Path)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        (found,) = run_check(runs.held_slots, mend=True)
+        (found,) = run_check(runs.held_slots, fix=True)
         assert found.ok
         assert found.found.startswith(
             f"cpu-0, cpu-1: pretrain of run over, process {holder.pid}, for "
         )
         write_record(place, "over", "finished", holder.pid)
-        (found,) = run_check(runs.held_slots, mend=True)
+        (found,) = run_check(runs.held_slots, fix=True)
         assert found.fixed
         assert holder.wait(10) is not None
-        assert run_check(runs.held_slots, mend=False) == []
+        assert run_check(runs.held_slots, fix=False) == []
     finally:
         holder.kill()
         holder.wait()
@@ -270,7 +270,7 @@ def test_a_server_that_restarts_again_and_again_is_told_with_its_log(place: Path
         )
         told = {found.check: found for found in runs.servers()}
     assert (told["MLflow"].ok, told["B"].ok) == (False, True)
-    assert "started again 4 times, last it ended with exit code 1 (no)" in told["MLflow"].found
+    assert "restarted 4 times; last: ended with exit code 1 (no)" in told["MLflow"].found
     assert "/x/mlflow.log" in told["MLflow"].fix
 
 

@@ -25,7 +25,7 @@ from cloze.flows.machine import slots
 from cloze.flows.run import status_file
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import run_tables
-from cloze.model.families.table import presets
+from cloze.model.families.registry import presets
 from cloze.model.train.plan import flops
 
 BOOKS = str(configs.samples_directory() / "books")
@@ -128,7 +128,7 @@ def test_where_nothing_was_measured_it_is_rough_and_says_so(place: Path) -> None
 def test_vectors_and_semantic_duplicates_are_planned(place: Path) -> None:
     head, end = (
         CONFIG.split("finetune:")[0],
-        "vectors: {}\nsemdedup: {cosine: 0.9}\nrun: {device: cpu}\n",
+        "vectors: {}\nsemdedup: {similarity: 0.9}\nrun: {device: cpu}\n",
     )
     (place / "toy.yaml").write_text(head + end)
     steps, found = planned(place)

@@ -20,8 +20,9 @@ from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import Job
-from cloze.flows.launch import coordinator, protocol, slurm
+from cloze.flows.launch import coordinator, protocol
 from cloze.flows.launch.protocol import LaunchRequest, RankGroup
+from cloze.flows.launch.slurm import cli as slurm_cli
 from tests.conftest import REPOSITORY
 from tests.flows.launch.test_kubernetes import IMAGE
 from tests.flows.launch.test_kubernetes import cluster as cluster
@@ -37,7 +38,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
     found = Queue(tmp_path / "queue")
     monkeypatch.setenv("PATH", found.path)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    monkeypatch.setattr(slurm, "LOOK_SECONDS", (0.01, 0.1))
+    monkeypatch.setattr(slurm_cli, "POLL_SECONDS", (0.01, 0.1))
     return found
 
 
@@ -163,7 +164,7 @@ def test_a_job_that_waits_can_be_resumed_as_it_was_begun(queue: Queue, tmp_path:
 
 def test_a_job_that_slurm_refused_is_not_asked_for(queue: Queue, tmp_path: Path) -> None:
     queue.misbehave("refuse")
-    with pytest.raises(UsageError, match="Slurm does not take the job"):
+    with pytest.raises(UsageError, match="Slurm rejects the job"):
         submit(tmp_path / "out")
     queue.misbehave("down")
     train_here(tmp_path / "out")

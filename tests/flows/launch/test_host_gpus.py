@@ -102,19 +102,19 @@ class Told(Reporter):
 
 
 def test_a_launch_waits_for_a_run_of_its_host_and_says_so(tmp_path: Path) -> None:
-    told, over = Told(), threading.Event()
+    reported, over = Told(), threading.Event()
     with taken(2):
 
         def launched() -> None:
-            run(tmp_path / "out", told, {"nodes": 1})
+            run(tmp_path / "out", reported, {"nodes": 1})
             over.set()
 
         launch = threading.Thread(target=launched)
         launch.start()
         deadline = time.monotonic() + 200
-        while not told.notes and time.monotonic() < deadline:
+        while not reported.notes and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert told.notes[0].startswith("host a waits for GPUs: GPU 0, 1 are held by W/other")
+        assert reported.notes[0].startswith("host a waits for GPUs: GPU 0, 1 are held by W/other")
         assert not (tmp_path / "out" / "_pid-0").exists()
     launch.join(timeout=200)
     assert over.is_set()
@@ -122,8 +122,8 @@ def test_a_launch_waits_for_a_run_of_its_host_and_says_so(tmp_path: Path) -> Non
 
 
 def test_a_scheduler_that_gives_gpus_out_is_asked_alone() -> None:
-    from cloze.flows.launch.kubernetes import KubernetesStarter
-    from cloze.flows.launch.slurm_job import SrunStarter
+    from cloze.flows.launch.kubernetes.launcher import KubernetesStarter
+    from cloze.flows.launch.slurm.job import SrunStarter
     from cloze.flows.launch.ssh import SshStarter
 
     assert (

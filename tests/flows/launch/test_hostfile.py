@@ -27,7 +27,7 @@ def test_hosts_slots_and_comments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", r"names no host"),
         ("# none\n", r"names no host"),
@@ -37,13 +37,13 @@ def test_hosts_slots_and_comments(tmp_path: Path) -> None:
         ("a\nb\na slots=2\n", r"line 3 names a again"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, reported: str) -> None:
+    with pytest.raises(UsageError, match=reported):
         ssh.read(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({}, r"launcher \(ssh\) needs a hostfile"),
         ({"hostfile": "/none"}, r"hostfile \(/none\) cannot be read \(No such file"),
@@ -53,10 +53,10 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, told: s
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_anything_starts(
-    tmp_path: Path, given: dict[str, object], told: str
+    tmp_path: Path, given: dict[str, object], reported: str
 ) -> None:
     usual = {"hostfile": written(tmp_path, "a slots=4\nb slots=2\n")} if given else {}
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=reported):
         ssh.LAUNCHER.check(Execution.model_validate({"launcher": "ssh", **usual, **given}))
 
 

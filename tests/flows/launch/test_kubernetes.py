@@ -19,7 +19,8 @@ from cloze.core.errors import ClozeError, StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Reporter
-from cloze.flows.launch import coordinator, kubernetes_manifest, protocol
+from cloze.flows.launch import coordinator, protocol
+from cloze.flows.launch.kubernetes import manifest as kubernetes_manifest
 from cloze.flows.launch.protocol import LaunchSpec
 from tests.conftest import REPOSITORY
 from tests.flows.launch import trainjob_schema
@@ -225,7 +226,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("CLUSTER", str(place))
-    monkeypatch.setattr("cloze.flows.launch.kubernetes.LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("cloze.flows.launch.kubernetes.launcher.LOOK_SECONDS", 0.5)
     return place
 
 
@@ -277,7 +278,8 @@ def test_a_train_job_that_somebody_deletes_is_told(cluster: Path, tmp_path: Path
 
     meanwhile(heard, lambda: (out / "_pid-1").exists(), delete)
     with pytest.raises(
-        ClozeError, match=r"TrainJob cloze-out-\w+ was deleted in the cluster; run again to go on"
+        ClozeError,
+        match=r"TrainJob cloze-out-\w+ was deleted in the cluster; run again to continue",
     ):
         run(out, heard, "twice")
 

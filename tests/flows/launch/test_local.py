@@ -52,7 +52,7 @@ def run(
 
 
 class Listener(Reporter):
-    """Keeps what it is told; `fault` is raised at every report."""
+    """Keeps what it is reported; `fault` is raised at every report."""
 
     def __init__(self, fault: BaseException | None = None) -> None:
         self.fault = fault
@@ -89,12 +89,12 @@ def test_outcome_progress_and_counters_come_back(tmp_path: Path) -> None:
         {"rank": 0},
         {"seen": 5},
     )
-    told = [
+    reported = [
         event
         for step in (1, 2, 3)
         for event in (("progress", step, 3, "steps"), ("metrics", step, 1.0))
     ]
-    assert listener.events == [("begin", result.manifest.build), *told]  # rank 0's alone
+    assert listener.events == [("begin", result.manifest.build), *reported]  # rank 0's alone
     assert run(tmp_path / "a", report=(cached := Listener())).cached
     assert cached.events == []
     assert (tmp_path / "a" / "out.txt").read_text() == "2"
@@ -139,7 +139,7 @@ def test_a_crash_names_the_log(tmp_path: Path) -> None:
 
 
 def test_a_killed_rank_is_named_and_its_peer_does_not_hang(tmp_path: Path) -> None:
-    """Its peer's own error, that somebody is gone, is not what is told."""
+    """Its peer's own error, that somebody is gone, is not what is reported."""
     with pytest.raises(
         ClozeError, match=r"^toy rank 1 was killed \(SIGKILL.*\); its output is in .*rank1.log$"
     ):
@@ -251,9 +251,9 @@ def test_a_run_that_is_asked_to_end_stops_its_ranks_from_any_thread(tmp_path: Pa
 
 
 def test_a_stage_that_has_had_its_time_is_stopped_and_has_failed(tmp_path: Path) -> None:
-    with pytest.raises(ClozeError, match=r"longer than timeout_minutes \(0\.05\)") as told:
+    with pytest.raises(ClozeError, match=r"longer than timeout_minutes \(0\.05\)") as reported:
         run(tmp_path / "a", processes=2, grace=1.0, minutes=0.05, act="deaf")
-    assert told.value.exit_code == 1  # it may be tried again, and goes on from its checkpoint
+    assert reported.value.exit_code == 1  # it may be tried again, and goes on from its checkpoint
     assert living(tmp_path / "a") == []
 
 

@@ -22,7 +22,9 @@ from cloze.core.errors import ClozeError, StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Reporter
-from cloze.flows.launch import coordinator, protocol, slurm, slurm_cli
+from cloze.flows.launch import coordinator, protocol
+from cloze.flows.launch.slurm import cli as slurm_cli
+from cloze.flows.launch.slurm import launcher as slurm
 from tests import slurm_cluster
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
@@ -47,7 +49,7 @@ def _environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 class Heard(Reporter):
-    """What a follower is told. `stop` asks it to end; `at_progress` is called when the stage is on
+    """What a follower is reported. `stop` asks it to end; `at_progress` is called when the stage is on
     its way.
     """
 
@@ -217,7 +219,7 @@ def test_the_same_command_attaches_to_the_job_of_one_that_was_killed(
     thread.join()
     hasten.join()
     assert job_of(out) == job
-    assert heard.steps == [1, 1, 2, 3]  # what was told while nobody listened, too
+    assert heard.steps == [1, 1, 2, 3]  # what was reported while nobody listened, too
 
 
 @needs_slurm
@@ -262,9 +264,7 @@ def test_what_slurm_refuses_is_told_in_its_words(
 ) -> None:
     with pytest.raises(
         UsageError,
-        match=(
-            r"Slurm does not take the job \(.*nvalid partition.*\); see --slurm-option and `sinfo`"
-        ),
+        match=(r"Slurm rejects the job \(.*nvalid partition.*\); see --slurm-option and `sinfo`"),
     ):
         run(tmp_path / "out", Heard(), options=("--partition=nowhere",))
 
@@ -274,7 +274,7 @@ def test_what_slurm_refuses_is_told_in_its_words(
     [
         (
             {"slurm_options": ("--nodes=3",)},
-            r"slurm_options \(--nodes=3\) is set by the launcher; what says it is --nodes",
+            r"slurm_options \(--nodes=3\) is set by the launcher; use --nodes",
         ),
         (
             {"slurm_options": ("partition=gpu",)},

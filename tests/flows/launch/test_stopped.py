@@ -42,7 +42,7 @@ def test_one_that_told_its_error_and_was_ended_after_that_was_not_asked_to_stop(
 
 
 @pytest.mark.parametrize(
-    ("told", "stopped"),
+    ("reported", "stopped"),
     [
         ([(0, SAVED), (0, {"ended": 4, "ours": True})], True),
         ([(0, SAVED), (0, KILLED), (1, KILLED)], True),
@@ -50,8 +50,8 @@ def test_one_that_told_its_error_and_was_ended_after_that_was_not_asked_to_stop(
     ],
 )
 def test_a_rank_that_told_of_its_checkpoint_has_stopped(
-    told: list[RankEvent], stopped: bool, tmp_path: Path
+    reported: list[RankEvent], stopped: bool, tmp_path: Path
 ) -> None:
     course = course_of(tmp_path)
-    course.update(told)
+    course.update(reported)
     assert course.stopped is stopped

@@ -75,16 +75,19 @@ def torchrun(
 def content(out: Path) -> str:
     done = cloze("verify", out, "--json")
     assert done.returncode == 0, done.stderr
-    return str(json.loads(done.stdout.splitlines()[-1])["content_sha256"])
+    [found] = json.loads(done.stdout.splitlines()[-1])["artifacts"]
+    return str(found["content_sha256"])
 
 
 @pytest.mark.slow
 def test_torchrun_trains_as_two_processes_do(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset")
-    output, told = torchrun(*pretrain(dataset, 6, tmp_path / "torchrun")).communicate(timeout=280)
+    output, reported = torchrun(*pretrain(dataset, 6, tmp_path / "torchrun")).communicate(
+        timeout=280
+    )
     under_torchrun = [json.loads(line) for line in output.splitlines()]
     done = cloze(*pretrain(dataset, 6, tmp_path / "processes"), "--processes", "2")
-    assert (done.returncode, len(under_torchrun)) == (0, 1), (done.stderr, told)
+    assert (done.returncode, len(under_torchrun)) == (0, 1), (done.stderr, reported)
     by_cloze = json.loads(done.stdout.splitlines()[-1])
     for name in ("world_size", "loss", "first_loss", "heldout_loss"):
         assert under_torchrun[0][name] == by_cloze[name]
@@ -109,10 +112,10 @@ def test_torchrun_restarts_a_killed_rank_from_the_newest_checkpoint(tmp_path: Pa
         if str(out / "_logs" / "job-rank1.json") in one.info["cmdline"]
     ]
     os.kill(ranks[0], signal.SIGKILL)
-    _, told = process.communicate(timeout=280)
-    assert process.returncode == 0, told
-    assert "rank 1 was killed (SIGKILL" in " ".join(told.split())
-    assert "going on from checkpoints/step-" in told
+    _, reported = process.communicate(timeout=280)
+    assert process.returncode == 0, reported
+    assert "rank 1 was killed (SIGKILL" in " ".join(reported.split())
+    assert "going on from checkpoints/step-" in reported
     assert cloze(*pretrain(dataset, 60, tmp_path / "processes"), "--processes", "2").returncode == 0
     assert content(out) == content(tmp_path / "processes")
 

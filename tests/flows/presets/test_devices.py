@@ -20,7 +20,7 @@ from cloze.flows.graph.nodes import Node
 from cloze.model import checkpoint
 from cloze.model.data.batch import move
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.table import model_config
+from cloze.model.families.registry import model_config
 from cloze.model.layers import unpadded
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.source import TaskObjective, source_of
@@ -187,6 +187,6 @@ def test_the_default_micro_batch_fits_at_the_precision_of_the_training(
         execution=Execution(),
         fingerprint="f" * 64,
     )
-    rows = prepare(config, build, meta).training.micro_batch
+    rows = prepare(config, build, meta).training.execution.micro_batch
     assert rows >= 8
     assert training_memory(model, 32, rows, how=how).training <= free

@@ -67,7 +67,7 @@ def planned(tmp_path: Path) -> PlannedNode:
     )
 
 
-def told(records: MlflowRunLogger, op: str) -> list[dict[str, Any]]:
+def reported(records: MlflowRunLogger, op: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in records.spool.path.read_text().splitlines()]
     return [line for line in lines if line["op"] == op and line.get("run") == BUILD]
 
@@ -84,7 +84,7 @@ def test_a_kept_checkpoint_is_a_model_with_the_figures_of_its_step(
     tmp_path: Path, planned: PlannedNode
 ) -> None:
     records, node = begun(tmp_path, planned)
-    (given,) = told(records, "dataset")
+    (given,) = reported(records, "dataset")
     assert (given["name"], given["digest"], given["context"]) == ("dataset", "d" * 36, "training")
     assert given["profile"] == {"rows": 12, "tokens": 34, "copies": 4}
     place = f"{planned.artifact}/checkpoints/step-00000008"
@@ -94,7 +94,7 @@ def test_a_kept_checkpoint_is_a_model_with_the_figures_of_its_step(
     node.checkpoint(
         9, f"{planned.artifact}/checkpoints/step-00000009"
     )  # of a step that has no line
-    first, second = told(records, "model")
+    first, second = reported(records, "model")
     assert first["checkpoint"]["fingerprint"] == f"{'f' * 64}/checkpoints/step-00000008"
     assert (
         first["checkpoint"]["build"],
@@ -137,7 +137,9 @@ def test_what_is_finished_tells_its_figures_files_and_last_checkpoint(
         BuildResult(artifact=planned.artifact, cached=False, seconds=3.0, manifest=found),
         node,
     )
-    points = [tuple(point[:3]) for line in told(records, "metrics") for point in line["metrics"]]
+    points = [
+        tuple(point[:3]) for line in reported(records, "metrics") for point in line["metrics"]
+    ]
     assert sorted(point for point in points if point[0] == "loss") == [
         ("loss", 1.5, 20)
     ]  # once, at its step
@@ -145,18 +147,18 @@ def test_what_is_finished_tells_its_figures_files_and_last_checkpoint(
     assert not [
         point for point in points if point[0].startswith("classes")
     ]  # facts of the data are no figures of a training
-    assert [Path(line["path"]).name for line in told(records, "file")] == [
+    assert [Path(line["path"]).name for line in reported(records, "file")] == [
         "card.html",
         "manifest.json",
     ]
-    (model,) = told(records, "model")
+    (model,) = reported(records, "model")
     assert sorted(point[0] for point in model["metrics"]) == [
         "heldout_loss",
         "loss",
         "tokens_per_second",
     ]
     params: dict[str, str] = {}
-    for line in told(records, "params"):
+    for line in reported(records, "params"):
         params |= line["params"]
     assert (params["steps"], params["learning_rate"], params["model.num_hidden_layers"]) == (
         "20",
@@ -182,8 +184,8 @@ def test_a_resume_goes_on_in_its_own_run(tmp_path: Path, planned: PlannedNode) -
     again, node = begun(tmp_path, planned)
     for step in (4, 5, 6):  # all lines come again
         node.metrics({"step": step, "time": 1.0, "loss": 1.0})
-    assert [point[2] for line in told(again, "metrics") for point in line["metrics"]] == [6]
-    assert told(again, "start")[0]["tags"]["cloze.attempt"] == "2"
+    assert [point[2] for line in reported(again, "metrics") for point in line["metrics"]] == [6]
+    assert reported(again, "start")[0]["tags"]["cloze.attempt"] == "2"
     again.end("FINISHED")
 
 
@@ -197,4 +199,4 @@ def test_a_fault_in_the_records_does_not_reach_the_run(
         BuildResult(artifact=planned.artifact, cached=False, seconds=1.0, manifest=broken),
         node,
     )
-    assert "the run goes on" in caplog.text
+    assert "the run continues" in caplog.text

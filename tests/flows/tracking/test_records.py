@@ -67,8 +67,8 @@ def rewrite(config: str, **sections: Any) -> None:
 def test_instances_are_nested_under_their_section(toy_config: str, tmp_path: Path) -> None:
     rewrite(toy_config, letters={"matrix": {"size": [2, 3]}}, count={})
     run(toy_config)
-    told = Told(tmp_path)
-    assert set(told.ids) == {
+    reported = Told(tmp_path)
+    assert set(reported.ids) == {
         "toy",
         "letters",
         "letters@2",
@@ -77,17 +77,17 @@ def test_instances_are_nested_under_their_section(toy_config: str, tmp_path: Pat
         "count@2",
         "count@3",
     }
-    assert [told.parent(name) for name in ("letters", "letters@2", "count@3")] == [
+    assert [reported.parent(name) for name in ("letters", "letters@2", "count@3")] == [
         "toy",
         "letters",
         "count",
     ]
-    assert {told.status(name) for name in told.ids} == {"FINISHED"}
-    assert told.merged("letters@3", "params") == {"size": "3"}
-    assert told.merged("toy", "params") == {"letters.matrix.size": "[2, 3]"}
+    assert {reported.status(name) for name in reported.ids} == {"FINISHED"}
+    assert reported.merged("letters@3", "params") == {"size": "3"}
+    assert reported.merged("toy", "params") == {"letters.matrix.size": "[2, 3]"}
     figures = {f"{name}/{n}.letters": float(n) for name in ("letters", "count") for n in (2, 3)}
-    assert told.merged("toy", "metrics") == figures
-    tags = told.starts[told.ids["count@2"]]["tags"]
+    assert reported.merged("toy", "metrics") == figures
+    tags = reported.starts[reported.ids["count@2"]]["tags"]
     assert (tags["cloze.node"], tags["cloze.stage"], tags["cloze.world_size"]) == (
         "count@2",
         "count",
@@ -106,9 +106,9 @@ def test_what_was_made_before_has_no_run(toy_config: str, tmp_path: Path) -> Non
     run(toy_config)
     assert not list((tmp_path / "runs" / ".tracking").glob("*.jsonl"))
     run(toy_config, force=["count"])
-    told = Told(tmp_path)
-    assert set(told.ids) == {"toy", "count"}
-    assert told.merged("toy", "metrics") == {
+    reported = Told(tmp_path)
+    assert set(reported.ids) == {"toy", "count"}
+    assert reported.merged("toy", "metrics") == {
         "letters.letters": 4.0,
         "count.letters": 4.0,
     }  # the figures of all
@@ -122,19 +122,22 @@ def test_a_failure_ends_its_own_run_its_sections_and_the_runs(
         toy_config, letters={"matrix": {"size": [2, 3]}}, count={"fault": str(tmp_path / "stop")}
     )
     run(toy_config)
-    told = Told(tmp_path)
-    assert sorted(told.status(name) for name in ("count@2", "count@3")) == ["FAILED", "FINISHED"]
-    assert [told.status(name) for name in ("letters", "count", "toy")] == [
+    reported = Told(tmp_path)
+    assert sorted(reported.status(name) for name in ("count@2", "count@3")) == [
+        "FAILED",
+        "FINISHED",
+    ]
+    assert [reported.status(name) for name in ("letters", "count", "toy")] == [
         "FINISHED",
         "FAILED",
         "FAILED",
     ]
-    failed = next(name for name in ("count@2", "count@3") if told.status(name) == "FAILED")
+    failed = next(name for name in ("count@2", "count@3") if reported.status(name) == "FAILED")
     again = run(toy_config)  # it goes on in its own run
     assert not again.failures
-    told = Told(tmp_path)
-    assert told.starts[told.ids[failed]]["tags"]["cloze.attempt"] == "2"
-    assert told.status(failed) == "FINISHED"
+    reported = Told(tmp_path)
+    assert reported.starts[reported.ids[failed]]["tags"]["cloze.attempt"] == "2"
+    assert reported.status(failed) == "FINISHED"
 
 
 def test_no_planted_secret_is_spooled(
@@ -149,11 +152,11 @@ def test_no_planted_secret_is_spooled(
     }
     rewrite(toy_config, letters={}, count={"model": model})
     run(toy_config)
-    told = Told(tmp_path)
-    params = told.merged("count", "params")
+    reported = Told(tmp_path)
+    params = reported.merged("count", "params")
     assert params["model.size"] == "12"
     assert params["model.api_key"] == "***"
-    texts = {line["name"]: yaml.safe_load(line["text"]) for line in told.of("toy", "text")}
+    texts = {line["name"]: yaml.safe_load(line["text"]) for line in reported.of("toy", "text")}
     assert texts["config.yaml"]["count"]["model"] == {
         "api_key": "***",
         "store": "s3://***@bucket",
@@ -187,4 +190,4 @@ def test_a_run_with_secrets_is_resumed_with_them_or_says_that_it_cannot_be(
     assert begun.step("count").fingerprint in {stage["fingerprint"] for stage in made}
     rewrite(toy_config, letters={}, count={"model": secret | {"size": 3}})
     assert main(["resume", "toy", "--no-prefect"]) == 2
-    assert "holds no secrets (*** stands for them)" in capsys.readouterr().err
+    assert "does not contain its secrets (they are ***)" in capsys.readouterr().err

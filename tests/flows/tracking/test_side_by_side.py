@@ -1,4 +1,4 @@
-"""Runs that wait, end or are killed beside each other lose no record, send none twice, and stop
+"""Runs that wait, end or are killed at the same time lose no record, send none twice, and stop
 nobody.
 
 Spools, senders and writers are real files and processes; MLflow is real, too, in a thread of the
@@ -244,7 +244,7 @@ class SideBySide(RuleBasedStateMachine):
         self.ends: dict[str, str] = {}  # as MLflow is to call them
         self.resumable: list[str] = []
         self.serve("up")
-        self.wait(0)  # so that each example has runs beside each other from its first step
+        self.wait(0)  # so that each example has runs at the same time from its first step
         self.start(1, False)
         self.start(2, False)
 
@@ -282,9 +282,9 @@ class SideBySide(RuleBasedStateMachine):
         run, writer = self.runs.pop(slot), self.writers.pop(slot)
         writer.do("end", run, "FINISHED")
         self.ends[run] = "FINISHED"
-        told = writer.do("close")
-        assert not (self.is_up and told), (
-            told,
+        reported = writer.do("close")
+        assert not (self.is_up and reported), (
+            reported,
             (self.directory / "sender.log").read_text()[-2000:],
         )
         writer.end()

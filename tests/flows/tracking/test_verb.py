@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cloze.flows.commands.stage_command import stage_command
+from cloze.flows.commands.base.stage_command import StageCommand
 from tests.flows.tracking.test_records import Told
 
 LINE = {"step": 3, "learning_rate": 0.5, "loss": 2.5}
@@ -17,7 +17,7 @@ LINE = {"step": 3, "learning_rate": 0.5, "loss": 2.5}
 
 def letters(tmp_path: Path, *options: str) -> str:
     done = CliRunner().invoke(
-        stage_command("letters"),
+        StageCommand("letters", stage="letters"),
         ["--out", str(tmp_path / "mine"), *options],
         catch_exceptions=False,
     )

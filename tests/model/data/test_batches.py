@@ -20,7 +20,7 @@ from cloze.model.data.batch import LAYOUT, PREDICTIONS, Prefetch, collate, empty
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.shards import ShardedRows, verify
 from cloze.model.families.models import new_model
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.model.datasets import SPECIAL, write_dataset
 from tests.tiny_models import tiny_config

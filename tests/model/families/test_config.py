@@ -15,7 +15,7 @@ from cloze.core.errors import UsageError
 from cloze.core.options import field_docs
 from cloze.model.families.config import ModelConfig, check_fits, for_dataset
 from cloze.model.families.models import new_model
-from cloze.model.families.table import FAMILIES, config_class, model_config, parse_model, presets
+from cloze.model.families.registry import FAMILIES, config_class, model_config, parse_model, presets
 from cloze.model.train.config import PretrainConfig
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.special import SpecialTokens
@@ -119,11 +119,11 @@ def test_building_with_an_open_vocabulary_is_refused() -> None:
 
 def test_the_command_line_can_check_configs_without_torch() -> None:
     modules = (
-        "cloze.model.families.table, cloze.model.objectives, cloze.model.hub.stages, "
+        "cloze.model.families.registry, cloze.model.objectives, cloze.model.hub.stages, "
         "cloze.model.use.verb, cloze.model.use.stages"
     )
     program = (
-        f"import sys, {modules}; sys.exit(any(m in sys.modules for m in ('torch', 'numpy.fft', "
+        f"import sys, {modules}; cloze.model.families.registry.presets(); sys.exit(any(m in sys.modules for m in ('torch', 'numpy.fft', "
         f"'transformers')) * 7)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

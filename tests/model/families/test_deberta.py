@@ -13,9 +13,9 @@ from torch import Tensor
 
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
-from cloze.model.families.deberta.config import DebertaConfig
+from cloze.model.families.deberta import DebertaConfig
 from cloze.model.families.models import first_weights, load_backbone, load_model, new_model
-from cloze.model.families.table import model_config, presets
+from cloze.model.families.registry import model_config, presets
 from cloze.model.layers import unpadded
 from cloze.model.objectives import objectives
 from cloze.model.train.plan import flops

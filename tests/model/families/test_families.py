@@ -15,11 +15,11 @@ from torch import Tensor
 
 from cloze.core.errors import UsageError
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.distilbert.model import first_weights
+from cloze.model.families.distilbert import first_weights
 from cloze.model.families.models import load_model, new_backbone, new_model
-from cloze.model.families.spanbert.model import spans
-from cloze.model.families.table import FAMILIES, model_config
-from cloze.model.layers.kv_cache import overlay, unmask
+from cloze.model.families.pretraining import spans
+from cloze.model.families.registry import FAMILIES, model_config
+from cloze.model.layers.batch import overlay, unmask
 from cloze.model.objectives import choose, objectives, total_loss
 from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.model.layouts import laid
@@ -286,7 +286,7 @@ def test_electra_replaces_masks_alone_and_labels_what_differs() -> None:
     torch.manual_seed(2)
     assert not model(batch)["rtd_logits"].equal(first)
     sure = certain(tiny_model(family="electra"))
-    guesses = sure.generator(batch).argmax(dim=-1)
+    guesses = sure.generator(batch)["mlm_logits"].argmax(dim=-1)
     assert not sure({**batch, "masked_labels": guesses})[
         "rtd_labels"
     ].any()  # a right guess is no replacement

@@ -1,4 +1,4 @@
-"""A family is a folder and one line, an objective a file and one line: added to a copy of the
+"""A family is a file and one line, an objective a file and one line: added to a copy of the
 program, used from its command line.
 """
 
@@ -16,18 +16,20 @@ from tests import warm
 from tests.checkout import copy_packages, import_path
 from tests.model.datasets import write_dataset
 
-FAMILY = {
-    "__init__.py": '"""A family of nobody\'s."""\n',
-    "config.py": '''
+FAMILY = '''
+"""BERT that is scored twice for what it predicts."""
+
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from cloze.model.families.config import ModelConfig
 from cloze.core.config import UnionTag
+from cloze.model.families import bert
+from cloze.model.families.config import ModelConfig
 
 
 class TwinConfig(ModelConfig):
-    """BERT that is scored twice for what it says."""
+    """BERT with a second loss."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
@@ -45,29 +47,17 @@ class TwinConfig(ModelConfig):
 
 CONFIG = TwinConfig
 PRESETS = {"twin-tiny": TwinConfig.of_size(2, 128, again_weight=0.25)}
-''',
-    "model.py": """
-from cloze.model.families.bert import model as bert
-from cloze.model.families.bert.model import new_pooler as new_pooler
-from cloze.model.families.models import PretrainingModel
-from cloze.model.layers.heads import initialize
-
-
-def new_model(config):
-    model = PretrainingModel(bert.encoder(config), bert.masked_lm(config))
-    initialize(model, config.initializer_range)
-    return model
-""",
-    "hub.py": """
-from dataclasses import replace
-
-from cloze.model.families.bert import hub as bert
-
 HUB = replace(bert.HUB, family="twin", architectures={frozenset({"masked_lm"}): "BertForMaskedLM"})
-""",
-}
+
+
+def build_model(config):
+    from cloze.model.families.models import encoder, masked_lm
+    from cloze.model.families.pretraining import PretrainingModel
+
+    return PretrainingModel(encoder(config), masked_lm(config))
+'''
 OBJECTIVE = """
-from cloze.model.objectives.masked import masked_objective
+from cloze.model.objectives.losses import masked_objective
 
 AGAIN = masked_objective("again", "masked_lm", "mlm_logits")
 """
@@ -78,21 +68,17 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the program and its tests, with a family and an objective more."""
     root = tmp_path_factory.mktemp("program")
     copy_packages(root, "tests")
-    for name, text in FAMILY.items():
-        write(root / "model/families/twin" / name, text)
-    add_line(root / "model/families/table.py", "FAMILIES", '"twin": "cloze.model.families.twin",')
-    write(root / "model/objectives/again.py", OBJECTIVE)
+    (root / "model/families/twin.py").write_text(FAMILY)
+    add_line(
+        root / "model/families/registry.py", "FAMILIES", '"twin": "cloze.model.families.twin",'
+    )
+    (root / "model/objectives/again.py").write_text(OBJECTIVE)
     add_line(
         root / "model/objectives/__init__.py",
         "OBJECTIVES",
         '"again": "cloze.model.objectives.again:AGAIN",',
     )
     return root
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
 
 
 def add_line(path: Path, table: str, line: str) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cloze.model.families.hub import exportable, hub_of
+from cloze.model.families.hub_format import exportable, hub_of
 from cloze.model.families.models import new_model
-from cloze.model.families.table import FAMILIES, family_attribute, presets
+from cloze.model.families.registry import FAMILIES, family_module, presets
 
 transformers = pytest.importorskip(
     "transformers", reason="counts are compared with transformers, which is not installed"
@@ -80,7 +80,5 @@ def test_every_family_has_a_tiny_preset() -> None:
 
 
 def test_a_preset_is_named_after_its_family_and_only_once() -> None:
-    assert len(PRESETS) == sum(
-        len(family_attribute(family, "config:PRESETS")) for family in FAMILIES
-    )
+    assert len(PRESETS) == sum(len(family_module(family).PRESETS) for family in FAMILIES)
     assert all(f"{name}-".startswith(f"{config.family}-") for name, config in PRESETS.items())

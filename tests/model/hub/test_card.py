@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloze.model import checkpoint
-from cloze.model.families.hub import exportable
+from cloze.model.families.hub_format import exportable
 from cloze.model.hub.write import write_directory
 from tests.model.use.test_embed import write_tuned
 from tests.parity.pretrained import write_pretrained

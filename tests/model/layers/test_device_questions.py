@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cloze.model.families.models import new_model
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers import unpadded
 from cloze.model.objectives import objectives
 from cloze.model.train.evaluate.scoring import PretrainModule

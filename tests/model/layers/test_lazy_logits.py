@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cloze.model.families.models import new_model
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers import cross_entropy, logit_sizes
 from cloze.model.layers.cross_entropy import LazyLogits, VocabularyHead, summed_cross_entropy
 from cloze.model.objectives import total_loss

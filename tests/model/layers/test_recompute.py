@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.encoder import Encoder, enable_activation_checkpointing
 from cloze.model.objectives import choose
 from cloze.model.train.evaluate.scoring import PretrainModule

@@ -20,7 +20,7 @@ from cloze.model.data.layouts import (
     make_layout,
     packed,
 )
-from cloze.model.families.models import PretrainingModel
+from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers import unpadded
 from cloze.model.objectives import objectives, total_loss
 from tests.model.layouts import Choice, laid, pack, sequences_of, varlen_on_cpu

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.data import layouts
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers import unpadded
 from cloze.model.layers.layout import BatchLayout
 from cloze.model.train.evaluate.scoring import PretrainModule

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cloze.core.errors import UsageError
-from cloze.model.families.table import FAMILIES, config_class
+from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.layers.cross_entropy import summed_cross_entropy
 from cloze.model.objectives import OBJECTIVES, choose, objectives, total_loss, trained_heads
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
@@ -257,7 +257,7 @@ def test_both_ways_go_together_with_masks_alone(tmp_path: Path) -> None:
         assert choose(bert, info, names) == tuple(names)
     for names in (["mlm", "mntp"], ["clm", "mlm", "mntp"]):
         with pytest.raises(
-            UsageError, match="do not go together; clm stands alone, or beside one of mlm and mntp"
+            UsageError, match="cannot be combined; use clm alone, or with one of mlm and mntp"
         ):
             choose(bert, info, names)
     with pytest.raises(UsageError, match=r"objective \(clm\) cannot be that of longformer models"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cloze.model import checkpoint
-from cloze.model.families.bert.config import BertConfig
+from cloze.model.families.bert import BertConfig
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_model
 from cloze.pipeline import tokenizer

@@ -14,7 +14,7 @@ from cloze.core.errors import StoppedError
 from cloze.core.stages.execute import BuildResult
 from cloze.model import checkpoint
 from cloze.model.families.models import new_backbone
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.tasks.cost import BYTES_A_PIECE, _tokens
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.stage import FinetuneConfig
@@ -245,7 +245,7 @@ def test_an_evaluation_s_data_is_its_split_s_file(tmp_path: Path) -> None:
     )
 
 
-def test_what_does_not_go_multitask_is_told() -> None:
+def test_options_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="tasks names several, task is sst2"):
         FinetuneConfig(tasks={"rte": {}})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="task multitask needs tasks"):
@@ -260,9 +260,9 @@ def test_what_does_not_go_multitask_is_told() -> None:
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_estimates_know_how_long_a_task_s_sequences_are(name: str) -> None:
-    told = KINDS[TASKS[name].kind].max_length
+    longest = KINDS[TASKS[name].kind].max_length
     assert load_task(name).max_length == (
-        512 if name == "race" else told
+        512 if name == "race" else longest
     )  # RACE's passages are longer than its kind's
 
 

@@ -261,12 +261,12 @@ def test_race_is_read_from_its_directories(tmp_path: Path) -> None:
     ("changed", "said"),
     [
         ({"answers": ["B", "E"]}, "question 2: label 'E' is not one of A, B, C, D"),
-        ({"answers": ["B"]}, "questions, options and answers are no lists of one length"),
-        ({"options": None}, "questions, options and answers are no lists of one length"),
-        ({"options": ["ab", ["x", "y"]]}, "options are no lists of texts"),
-        ({"options": [["x", "y"], ["x", 3]]}, "options are no lists of texts"),
+        ({"answers": ["B"]}, "questions, options and answers must be lists of equal length"),
+        ({"options": None}, "questions, options and answers must be lists of equal length"),
+        ({"options": ["ab", ["x", "y"]]}, "options lists of texts"),
+        ({"options": [["x", "y"], ["x", 3]]}, "options lists of texts"),
         ({"options": [["x", ""], ["x", "y"]]}, "question 1: ending 2 is missing"),
-        ({"options": [["x"], ["x", "y"]]}, "question 1: 1 endings; give it two or more"),
+        ({"options": [["x"], ["x", "y"]]}, "question 1: 1 endings; at least two are needed"),
         ({"article": "  "}, "question 1: the context is empty"),
         ({"article": None}, "has no text 'article'"),
     ],
@@ -282,14 +282,14 @@ def test_passages_with_one_id_and_files_that_are_none_are_refused(tmp_path: Path
     folder = write_race(tmp_path) / "RACE" / "dev" / "high"
     (folder / "2.txt").write_text(json.dumps(passage()))
     with pytest.raises(
-        DataError, match=r"2\.txt, question 1: the id 'high1\.txt-0' stands at question 1 too"
+        DataError, match=r"2\.txt, question 1: duplicate id 'high1\.txt-0', see question 1"
     ):
         load_task("race").read(str(tmp_path), "dev", None)
     (folder / "2.txt").write_text('{"article": ')
-    with pytest.raises(DataError, match=r"2\.txt is no JSON"):
+    with pytest.raises(DataError, match=r"2\.txt is not JSON"):
         load_task("race").read(str(tmp_path), "dev", None)
     (tmp_path / "RACE" / "test").mkdir()
-    with pytest.raises(DataError, match=r"test holds no passages"):
+    with pytest.raises(DataError, match=r"test has no passages"):
         load_task("race").read(str(tmp_path), "test", None)
 
 
@@ -327,10 +327,13 @@ def test_files_of_ones_own_hold_endings_as_a_list_or_a_column_each(tmp_path: Pat
         ({"context": "x", "label": 0}, "no column 'endings' (context, label)"),
         (
             {"context": "x", "endings": "a or b", "label": 0},
-            "line 1: endings is no list of endings",
+            "line 1: endings is not a list of endings",
         ),
         ({"context": "x", "endings": ["a", None], "label": 0}, "line 1: ending 2 is missing"),
-        ({"context": "x", "endings": ["a"], "label": 0}, "line 1: 1 endings; give it two or more"),
+        (
+            {"context": "x", "endings": ["a"], "label": 0},
+            "line 1: 1 endings; at least two are needed",
+        ),
         (
             {"context": "x", "endings": ["a", "b"], "label": 2},
             "line 1: label '2' is not one of 0, 1",

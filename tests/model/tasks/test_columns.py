@@ -1,5 +1,5 @@
 """Column files: every scheme is read as conlleval reads it and written back as it was; what is
-wrong is told with file and line.
+wrong is reported with file and line.
 """
 
 from __future__ import annotations
@@ -203,25 +203,25 @@ def test_columns_are_named_by_number(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("", {}, r"dev\.txt holds no sentences; it must hold a word and its tag a line"),
-        ("\n\n-DOCSTART- O\n\n", {}, r"dev\.txt holds no sentences"),
+        ("", {}, r"dev\.txt has no sentences; it must have a word and its tag per line"),
+        ("\n\n-DOCSTART- O\n\n", {}, r"dev\.txt has no sentences"),
         (
             "a O\nb\n",
             {},
-            r"dev\.txt, line 2: 1 columns where the lines before it have 2; mend the line",
+            r"dev\.txt, line 2: 1 columns, but the lines above have 2",
         ),
-        ("a O\n\nb x B-PER\n", {}, r"dev\.txt, line 3: 3 columns where"),
+        ("a O\n\nb x B-PER\n", {}, r"dev\.txt, line 3: 3 columns, but"),
         (
             "a O\nb PER\n",
             {},
-            r"dev\.txt, line 2: 'PER' is no tag \(O, B-, I-, E- or S-, and a type\); "
+            r"dev\.txt, line 2: 'PER' is not a tag \(O, B-, I-, E- or S-, and a type\); "
             r".*options\.columns\.tag",
         ),
-        ("a O\nb B-\n", {}, r"line 2: 'B-' is no tag"),
+        ("a O\nb B-\n", {}, r"line 2: 'B-' is not a tag"),
         (
             "a O\nb E-PER\n",
             {"scheme": "BIO"},
-            r"line 2: the tag 'E-PER' is none of the scheme BIO .*scheme=BIOES",
+            r"line 2: the tag 'E-PER' is not in the scheme BIO .*scheme=BIOES",
         ),
         ("a\tO\n\tO\n", {}, r"line 2: the word is empty; remove the line"),
         ("a O\nb\0 O\n", {}, r"line 2: a NUL at byte 2; the file is damaged or in UTF-16"),

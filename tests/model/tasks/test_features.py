@@ -12,9 +12,9 @@ import torch
 
 from cloze.core.errors import StoppedError, UsageError
 from cloze.model import checkpoint
-from cloze.model.families.bert.config import BertConfig
+from cloze.model.families.bert import BertConfig
 from cloze.model.families.models import new_backbone
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.tasks.frozen import (
     FeatureBiLSTM,
     FrozenNetwork,

@@ -132,7 +132,7 @@ def test_a_test_file_is_predicted_with_its_index_and_not_scored(tmp_path: Path, 
         ["0.500000", "4.000000"] if task == "stsb" else [examples.label_names[1]] * 2
     )
     name.write_text("\n".join([first, line, line, ""]), encoding="utf-8")
-    with pytest.raises(DataError, match=r"line 3: the id '0' stands at line 2 too"):
+    with pytest.raises(DataError, match=r"line 3: duplicate id '0', see line 2"):
         found.read(str(tmp_path), "test", None)
 
 
@@ -210,17 +210,17 @@ def test_mrpc_reads_microsofts_own_test_file_with_its_labels(tmp_path: Path) -> 
     ("task", "line", "said"),
     [
         ("cola", "gj04\t2\t\tx", "line 1: label '2' is not one of 0, 1"),
-        ("cola", "gj04\t1\t\tx\ngj04\t1\tx", "line 2: 3 columns where the first line has 4"),
+        ("cola", "gj04\t1\t\tx\ngj04\t1\tx", "line 2: 3 columns, but the first line has 4"),
         (
             "rte",
             "0\tx\ty\tneutral",
             "line 2: label 'neutral' is not one of entailment, not_entailment",
         ),
         ("rte", "0\tx\t \tentailment", "line 2: the sentence2 is empty"),
-        ("wnli", "0\tx\ty", "line 2: 3 columns where the header has 4"),
-        ("stsb", "0\t\t\t\t\t\t\tx\ty\tfive", "line 2: score 'five' is no number"),
-        ("stsb", "0\t\t\t\t\t\t\tx\ty\tnan", "line 2: score 'nan' is no number"),
-        ("stsb", "0\t\t\t\t\t\t\tx\ty\t5.01", "line 2: score 5.01 is not within 0 to 5"),
+        ("wnli", "0\tx\ty", "line 2: 3 columns, but the header has 4"),
+        ("stsb", "0\t\t\t\t\t\t\tx\ty\tfive", "line 2: score 'five' is not a number"),
+        ("stsb", "0\t\t\t\t\t\t\tx\ty\tnan", "line 2: score 'nan' is not a number"),
+        ("stsb", "0\t\t\t\t\t\t\tx\ty\t5.01", "line 2: score 5.01 is not between 0 and 5"),
     ],
 )
 def test_a_fault_names_file_and_line(tmp_path: Path, task: str, line: str, said: str) -> None:

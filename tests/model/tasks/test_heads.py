@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cloze.model.families.models import new_backbone
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks.heads import SequenceClassifier
 from tests.tiny_models import tiny_batch, tiny_config

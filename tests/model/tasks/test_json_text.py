@@ -1,4 +1,4 @@
-"""JSON that is none, or that nothing can be done with, is told with its place in every form that
+"""JSON that is none, or that nothing can be done with, is reported with its place in every form that
 tasks come in.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.model.tasks.formats.files import load_json
+from cloze.model.tasks.formats.lines import load_json
 from cloze.model.tasks.table import load_task
 
 HALF = '"\\ud83d"'
@@ -47,7 +47,7 @@ def test_every_form_of_task_tells_the_file(tmp_path: Path) -> None:
         f'{{"text": "a", "label": "0"}}\n{{"text": {HALF}, "label": "0"}}\n'
     )
     for task, said in (
-        ("race", r"1\.txt is no JSON"),
+        ("race", r"1\.txt is not JSON"),
         ("squad", r"dev-v1\.1\.json"),
         ("classification", r"dev\.jsonl, line 2, column 11"),
     ):

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloze.model.tasks.metrics import classification as metrics
-from cloze.model.tasks.metrics import regression
-from cloze.model.tasks.metrics.bootstrap import interval
+from cloze.model.tasks import metrics
+from cloze.model.tasks.metrics import interval
 
 pairs = st.integers(1, 40).flatmap(
     lambda n: st.tuples(
@@ -68,13 +67,13 @@ def test_matthews_is_the_correlation_of_one_hot_vectors(drawn):
 
 def test_one_class_and_unseen_classes_are_scored_without_a_warning():
     ones, twos = np.ones(5, dtype=np.int64), np.full(5, 2)
-    assert metrics.score(tuple(metrics.METRICS), ones, ones) == {
+    assert metrics.classification_scores(tuple(metrics.CLASSIFICATION), ones, ones) == {
         "accuracy": 1,
         "f1": 1,
         "macro_f1": 1,
         "matthews": 0,
     }
-    assert metrics.score(tuple(metrics.METRICS), ones, twos) == {
+    assert metrics.classification_scores(tuple(metrics.CLASSIFICATION), ones, twos) == {
         "accuracy": 0,
         "f1": 0,
         "macro_f1": 0,
@@ -85,33 +84,41 @@ def test_one_class_and_unseen_classes_are_scored_without_a_warning():
 
 def test_metrics_of_nothing_are_zero():
     nothing = np.zeros(0, dtype=np.int64)
-    assert set(metrics.score(tuple(metrics.METRICS), nothing, nothing).values()) == {0.0}
-    assert metrics.intervals(("accuracy", "f1"), nothing, nothing, seed=1) == {
-        "accuracy": (0.0, 0.0),
-        "f1": (0.0, 0.0),
+    assert set(
+        metrics.classification_scores(tuple(metrics.CLASSIFICATION), nothing, nothing).values()
+    ) == {0.0}
+    assert metrics.classification_intervals(("accuracy", "f1"), nothing, nothing, seed=1) == {
+        "accuracy": [0.0, 0.0],
+        "f1": [0.0, 0.0],
     }
     assert metrics.confusion_matrix(nothing, nothing, 2).tolist() == [[0, 0], [0, 0]]
     empty = np.zeros(0)
-    assert set(regression.score(("pearson", "spearman"), empty, empty).values()) == {0.0}
-    assert regression.intervals(("pearson",), empty, empty, seed=1) == {"pearson": (0.0, 0.0)}
+    assert set(metrics.regression_scores(("pearson", "spearman"), empty, empty).values()) == {0.0}
+    assert metrics.regression_intervals(("pearson",), empty, empty, seed=1) == {
+        "pearson": [0.0, 0.0]
+    }
 
 
 def test_interval_is_that_of_a_binomial_and_depends_on_the_seed_alone():
     ones = np.ones(900, dtype=np.int64)
     found = (np.arange(900) % 10 < 8).astype(np.int64)
-    low, high = metrics.intervals(("accuracy",), ones, found, seed=3)["accuracy"]
+    low, high = metrics.classification_intervals(("accuracy",), ones, found, seed=3)["accuracy"]
     half = 1.96 * np.sqrt(0.8 * 0.2 / 900)
     assert low == pytest.approx(0.8 - half, abs=0.006)
     assert high == pytest.approx(0.8 + half, abs=0.006)
-    assert (low, high) == metrics.intervals(("accuracy",), ones, found, seed=3)["accuracy"]
-    assert (low, high) != metrics.intervals(("accuracy",), ones, found, seed=4)["accuracy"]
+    assert [low, high] == metrics.classification_intervals(("accuracy",), ones, found, seed=3)[
+        "accuracy"
+    ]
+    assert [low, high] != metrics.classification_intervals(("accuracy",), ones, found, seed=4)[
+        "accuracy"
+    ]
 
 
 def test_interval_of_a_perfect_score_is_a_point():
     labels = np.arange(20) % 2
-    assert metrics.intervals(("accuracy", "f1"), labels, labels, seed=1) == {
-        "accuracy": (1.0, 1.0),
-        "f1": (1.0, 1.0),
+    assert metrics.classification_intervals(("accuracy", "f1"), labels, labels, seed=1) == {
+        "accuracy": [1.0, 1.0],
+        "f1": [1.0, 1.0],
     }
 
 
@@ -122,9 +129,9 @@ def test_intervals_are_those_of_resampled_pairs():
     draw = np.random.default_rng(1)
     labels = draw.integers(0, 3, 60)
     found = np.where(draw.random(60) < 0.6, labels, draw.integers(0, 3, 60))
-    names = tuple(metrics.METRICS)
-    by_matrix = metrics.intervals(names, labels, found, seed=2, resamples=40)
-    for name, metric in metrics.METRICS.items():
+    names = tuple(metrics.CLASSIFICATION)
+    by_matrix = metrics.classification_intervals(names, labels, found, seed=2, resamples=40)
+    for name, metric in metrics.CLASSIFICATION.items():
         plain = interval(
             lambda chosen, metric=metric: metric(labels[chosen], found[chosen]),
             60,
@@ -138,8 +145,10 @@ def test_interval_of_a_correlation_is_fishers():
     draw = np.random.default_rng(5)
     scores = draw.normal(size=800)
     found = 0.8 * scores + 0.6 * draw.normal(size=800)
-    low, high = regression.intervals(("pearson",), scores, found, seed=1, resamples=500)["pearson"]
-    middle = np.arctanh(regression.pearson(scores, found))
+    low, high = metrics.regression_intervals(("pearson",), scores, found, seed=1, resamples=500)[
+        "pearson"
+    ]
+    middle = np.arctanh(metrics.pearson(scores, found))
     assert low == pytest.approx(np.tanh(middle - 1.96 / np.sqrt(797)), abs=0.01)
     assert high == pytest.approx(np.tanh(middle + 1.96 / np.sqrt(797)), abs=0.01)
 
@@ -147,16 +156,16 @@ def test_interval_of_a_correlation_is_fishers():
 def test_correlations_are_what_the_papers_define():
     scores, found = np.array([0.0, 1.0, 2.0, 4.0, 4.0]), np.array([0.5, 0.5, 3.0, 2.0, 9.0])
     centred, other = scores - scores.mean(), found - found.mean()
-    assert regression.pearson(scores, found) == pytest.approx(
+    assert metrics.pearson(scores, found) == pytest.approx(
         centred @ other / np.sqrt(centred @ centred * (other @ other))
     )
     ranks, others = (
         np.array([1, 2, 3, 4.5, 4.5]),
         np.array([1.5, 1.5, 4, 3, 5]),
     )  # ties at their mean rank
-    assert regression.spearman(scores, found) == pytest.approx(regression.pearson(ranks, others))
-    assert regression.spearman(scores, np.exp(scores)) == pytest.approx(1.0)
-    assert regression.pearson(scores, -3 * scores + 7) == pytest.approx(-1.0)
+    assert metrics.spearman(scores, found) == pytest.approx(metrics.pearson(ranks, others))
+    assert metrics.spearman(scores, np.exp(scores)) == pytest.approx(1.0)
+    assert metrics.pearson(scores, -3 * scores + 7) == pytest.approx(-1.0)
 
 
 @pytest.mark.parametrize("constant", [0.0, 2.7, 1e9, -1e-9])
@@ -167,7 +176,7 @@ def test_a_constant_correlates_with_nothing_and_warns_of_nothing(constant):
         (np.full(3, constant), scores),
         (scores[:1], scores[:1]),
     ):
-        assert regression.score(("pearson", "spearman"), wanted, found) == {
+        assert metrics.regression_scores(("pearson", "spearman"), wanted, found) == {
             "pearson": 0.0,
             "spearman": 0.0,
         }

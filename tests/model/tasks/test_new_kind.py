@@ -26,7 +26,7 @@ from torch import nn
 from cloze.model.tasks.encode import encode
 from cloze.model.tasks.predict import write_rows
 from cloze.model.tasks.task import Loss, Task
-from cloze.model.tasks.formats.tables import tsv_lines
+from cloze.model.tasks.formats.lines import tsv_lines
 
 
 @dataclass

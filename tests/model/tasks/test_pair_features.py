@@ -87,6 +87,6 @@ def test_such_a_checkpoint_is_scored_used_and_not_exported(
 def test_examples_of_one_text_have_none(pretrained: str, sentiment: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
-        match=r"options.pair_features \(true\) is for pairs of texts, the examples of .* have one",
+        match=r"options.pair_features \(true\) needs pairs of texts, but the examples of .* are single texts",
     ):
         finetune(settings(sentiment, **PAIRS), pretrained, tmp_path / "tuned")

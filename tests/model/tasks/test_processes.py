@@ -66,7 +66,7 @@ def test_killed_past_a_checkpoint_the_same_command_goes_on_to_the_same_bytes(
     warm.kill(process)
     assert not artifact.is_artifact(str(killed))
     saved = checkpoint.load(str(killed))
-    assert EVERY <= saved.step < len(lines(killed)) < STEPS  # some lines are written anew
+    assert EVERY <= saved.step < len(lines(killed)) < STEPS  # some lines are written again
     assert saved.task is not None
 
     done = subprocess.run(
@@ -80,10 +80,10 @@ def test_killed_past_a_checkpoint_the_same_command_goes_on_to_the_same_bytes(
     one, other = (artifact.read_manifest(str(path)) for path in (straight, killed))
     assert other.content_sha256 == one.content_sha256
     assert [line["step"] for line in lines(killed)] == list(range(1, STEPS + 1))
-    told = [
+    entries = [
         {k: v for k, v in line.items() if "loss" in k or "accuracy" in k} for line in lines(killed)
     ]
-    assert told == [
+    assert entries == [
         {k: v for k, v in line.items() if "loss" in k or "accuracy" in k}
         for line in lines(straight)
     ]

@@ -90,7 +90,7 @@ def test_predictions_are_not_cut_to_the_range() -> None:
 
 def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, likeness: Path) -> None:
     task = load_task("stsb")
-    with pytest.raises(DataError, match=r"x\.tsv holds one score only \(3\)"):
+    with pytest.raises(DataError, match=r"x\.tsv has examples of one score only \(3\)"):
         task.metadata(ScoredTexts(texts=["a", "b"], scores=np.array([3.0, 3.0]), where="x.tsv"))
     with pytest.raises(UsageError, match=r"limit_per_class \(5\) means nothing to task stsb"):
         task.read(str(likeness), "train", 5)
@@ -107,9 +107,9 @@ def test_files_of_ones_own_have_any_numbers(tmp_path: Path) -> None:
     (tmp_path / "dev.jsonl").write_text('{"text": "x", "label": -2}\n{"text": "y", "label": 1e3}\n')
     assert read(tmp_path).scores.tolist() == [-2.0, 1000.0]
     with pytest.raises(
-        DataError, match=r"dev\.jsonl, line 2: score 1000\.0 is not within -inf to 10"
+        DataError, match=r"dev\.jsonl, line 2: score 1000\.0 is not between -inf and 10"
     ):
         read(tmp_path, highest=10)
     (tmp_path / "dev.jsonl").write_text('{"text": "x", "label": "inf"}\n')
-    with pytest.raises(DataError, match=r"line 1: score 'inf' is no number"):
+    with pytest.raises(DataError, match=r"line 1: score 'inf' is not a number"):
         read(tmp_path)

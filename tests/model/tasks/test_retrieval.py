@@ -26,7 +26,7 @@ from cloze.model.tasks.contrastive import PairSamples, contrastive_loss
 from cloze.model.tasks.formats.pairs import QueryPassages
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.kinds.retrieval import Retrieval, SplitEmbeddings
-from cloze.model.tasks.metrics.ranking import ndcg, recall, relevant_ranks
+from cloze.model.tasks.metrics import ndcg, recall, relevant_ranks
 from cloze.model.tasks.options import RetrievalOptions
 from cloze.model.tasks.source import EpochSource
 from cloze.model.tasks.table import load_task
@@ -265,7 +265,7 @@ def test_titles_and_articles_of_a_corpus(tmp_path: Path) -> None:
         ("Dogs", "The dog."),
     ]
     assert found.dropped == {"empty": 1}
-    with pytest.raises(DataError, match="holds 1 passages"):
+    with pytest.raises(DataError, match="has 1 passages"):
         kind.read(str(tmp_path), "dev", None)
     with pytest.raises(DataError, match="no split 'test'"):
         kind.read(str(tmp_path), "test", None)
@@ -291,7 +291,7 @@ def test_what_the_limit_leaves_is_whole(tmp_path: Path) -> None:
         ("train.tsv", b"query\tpassage\na\tb\0\n", "line 2: .*NUL"),
         ("train.csv", b'query,passage\na,"b\n', "train.csv"),
         ("train.jsonl", b'{"query": "a", "passage": "b"}\n{"query": 1', "train.jsonl, line 2"),
-        ("train.tsv", b"query\tpassage\na\tb\nc\tb\n", "holds 1 passages"),
+        ("train.tsv", b"query\tpassage\na\tb\nc\tb\n", "has 1 passages"),
     ],
 )
 def test_bad_pairs_are_told_with_file_and_line(

@@ -13,7 +13,7 @@ import pytest
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model import checkpoint
-from cloze.model.use.answer import QuestionAnsweringPipeline
+from cloze.model.use.finetuned import QuestionAnsweringPipeline
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings
 
@@ -134,7 +134,7 @@ def test_unanswerable_questions_alone_are_trained_on_and_scored(
     assert metrics["f1"] == metrics["exact_match"] == metrics["NoAns_f1"] == 1.0
     assert "HasAns_f1" not in metrics
     with pytest.raises(
-        DataError, match=r"train-v2\.0\.json holds unanswerable questions only; use the task squad2"
+        DataError, match=r"train-v2\.0\.json has unanswerable questions only; use the task squad2"
     ):
         files = {split: f"{split}-v2.0.json" for split in ("train", "dev")}
         finetune(
@@ -188,7 +188,9 @@ def test_answers_are_ranked_and_say_where_they_stand(tuned: Path, films: Path) -
     assert [ranked[0]["answer"] for ranked in found] == list(predictions.values())
     for (question, passage), ranked in zip(asked, found, strict=True):
         assert 3 <= len(ranked) <= 4
-        assert sum(answer["start"] is None for answer in ranked) == 1  # "no answer" is always told
+        assert (
+            sum(answer["start"] is None for answer in ranked) == 1
+        )  # "no answer" is always reported
         scores = [answer["score"] for answer in ranked]
         assert scores == sorted(scores, reverse=True)
         assert all(

@@ -13,7 +13,13 @@ import pytest
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model.tasks.formats.squad import Answer, counts, read_squad
-from cloze.model.tasks.metrics.squad import best_threshold, exact, f1, normalized, question_scores
+from cloze.model.tasks.metrics import (
+    answer_f1,
+    best_threshold,
+    exact_match,
+    normalize_answer,
+    question_scores,
+)
 from cloze.model.tasks.table import load_task
 
 PASSAGE = "The tower was built in 1889 by Gustave Eiffel. The tower is 330 metres tall."
@@ -82,7 +88,7 @@ def test_the_form_of_tables_is_read_too(tmp_path: Path) -> None:
     assert found.answers == [(Answer("1889", 23),), ()]
     rows[1]["answers"]["text"] = ["Eiffel"]
     with pytest.raises(
-        DataError, match=r"b\.json, question '8': 1 texts of answers and 0 of answer_start; mend"
+        DataError, match=r"b\.json, question '8': 1 texts of answers and 0 of answer_start"
     ):
         read_squad(write(tmp_path / "b.json", *rows), unanswerable=True)
 
@@ -112,7 +118,7 @@ def test_an_answer_near_its_start_is_mended_and_counted(
         write(tmp_path / "a.json", article(question("q1", ("1889", start)))), unanswerable=False
     )
     assert read.answers == [(Answer("1889", found),)]
-    assert read.mended == 1
+    assert read.relocated == 1
 
 
 def test_of_several_places_the_nearest_is_taken(tmp_path: Path) -> None:
@@ -122,7 +128,7 @@ def test_of_several_places_the_nearest_is_taken(tmp_path: Path) -> None:
             unanswerable=False,
         )
         assert read.answers == [(Answer("The tower", place),)], start
-        assert read.mended == (start != place)
+        assert read.relocated == (start != place)
 
 
 def test_an_answer_that_is_nowhere_near_is_told_with_its_question(tmp_path: Path) -> None:
@@ -130,7 +136,7 @@ def test_an_answer_that_is_nowhere_near_is_told_with_its_question(tmp_path: Path
     for asked, context in ((("1899", 23), PASSAGE), (("1889", 124), far)):
         with pytest.raises(
             DataError,
-            match=rf"a\.json, question 'q1', answer 1: '{asked[0]}' does not stand at answer_start",
+            match=rf"a\.json, question 'q1', answer 1: '{asked[0]}' is not at answer_start",
         ):
             read_squad(
                 write(tmp_path / "a.json", article(question("q1", asked), context=context)),
@@ -167,7 +173,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "deep": (b"[" * 100_000, r"x\.json"),
     "a list": ([1], r"x\.json is list where SQuAD's form has an object"),
     "a table of another task": ({"rows": []}, r"x\.json has no 'data' \(it has rows\)"),
-    "no articles": ({"data": []}, r"x\.json holds no questions"),
+    "no articles": ({"data": []}, r"x\.json has no questions"),
     "article": ({"data": ["A"]}, r"x\.json, article 1 is str"),
     "paragraphs": ({"data": [{"title": "A"}]}, r"x\.json, article 1 \('A'\) has no 'paragraphs'"),
     "context": (
@@ -210,7 +216,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "twice": (
         {"data": [article(question("q1", ("1889", 23)), question("q1"))]},
-        r"question 'q1' stands there twice",
+        r"question 'q1' occurs twice",
     ),
     "some unknown": (
         {"data": [article(question("q1", ("1889", 23)), {"id": "q2", "question": "Who?"})]},
@@ -218,7 +224,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "unanswerable": (
         {"data": [article(question(is_impossible=True))]},
-        r"x\.json holds unanswerable questions only; use .*squad2",
+        r"x\.json has unanswerable questions only; use .*squad2",
     ),
 }
 
@@ -286,13 +292,13 @@ def test_scores_are_those_of_the_official_programs(version: str) -> None:
 
 
 def test_rules_of_comparison() -> None:
-    assert normalized(" The  U.S.-based, an\tAnt\u3000eater ") == "usbased ant eater"
-    assert exact("the Cat!", "a cat") == 1
-    assert exact("cats", "cat") == 0
-    assert f1("red red cat", "red cat sat") == pytest.approx(2 / 3)
-    assert f1("", "") == f1("the", "a") == 1
-    assert f1("", "", empty_matches=False) == f1("the", "a", empty_matches=False) == 0
-    assert f1("", "cat") == f1("cat", "the") == 0
+    assert normalize_answer(" The  U.S.-based, an\tAnt\u3000eater ") == "usbased ant eater"
+    assert exact_match("the Cat!", "a cat") == 1
+    assert exact_match("cats", "cat") == 0
+    assert answer_f1("red red cat", "red cat sat") == pytest.approx(2 / 3)
+    assert answer_f1("", "") == answer_f1("the", "a") == 1
+    assert answer_f1("", "", empty_matches=False) == answer_f1("the", "a", empty_matches=False) == 0
+    assert answer_f1("", "cat") == answer_f1("cat", "the") == 0
     assert [float(scores[0]) for scores in question_scores([""], [[]], unanswerable=True)] == [1, 1]
     assert [float(scores[0]) for scores in question_scores(["cat"], [[]], unanswerable=True)] == [
         0,

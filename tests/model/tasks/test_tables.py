@@ -1,4 +1,4 @@
-"""Tables of one's own: every format gives the same examples, and every fault is told with its
+"""Tables of one's own: every format gives the same examples, and every fault is reported with its
 place.
 """
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from cloze.core.errors import DataError, UsageError
-from cloze.model.tasks.formats.files import fold_indices
+from cloze.model.tasks.files import fold_indices
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.table import load_task
 
@@ -118,22 +118,26 @@ def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path: Path)
         ("dev.tsv", b"", "dev.tsv is empty"),
         ("dev.csv", b"\n\n", "dev.csv is empty"),
         ("dev.jsonl", b"\n", "dev.jsonl is empty"),
-        ("dev.parquet", b"PAR1", "dev.parquet is no parquet file"),
-        ("dev.arrow", b"", "dev.arrow is no arrow file"),
+        ("dev.parquet", b"PAR1", "dev.parquet is not a valid parquet file"),
+        ("dev.arrow", b"", "dev.arrow is not a valid arrow file"),
         ("dev.tsv", b"\ntext\tlabel\nx\t1\n", "dev.tsv begins with an empty line"),
-        ("dev.tsv", b"text\tlabel\n\n\n", "holds a header and no examples"),
+        ("dev.tsv", b"text\tlabel\n\n\n", "has a header but no examples"),
         ("dev.tsv", b"text\ttext\tlabel\nx\ty\t1\n", "line 1: two columns are called 'text'"),
         ("dev.tsv", b"text\tlabel\nx\0y\t1\n", "line 2: a NUL at byte 2"),
-        ("dev.tsv", b"text\tlabel\nx\t1\n\ny\t0\n", "line 3: 1 columns where the header has 2"),
+        ("dev.tsv", b"text\tlabel\nx\t1\n\ny\t0\n", "line 3: 1 columns, but the header has 2"),
         ("dev.tsv", b"text\tlabel\nx\t\n", "line 2: the label is empty"),
         ("dev.csv", b'text,label\n"x,1\n', "dev.csv, line 2: unexpected end of data"),
         ("dev.csv", b'text,label\n"x" y,1\n', "dev.csv, line 2: "),
-        ("dev.jsonl", b'{"text": "x", "label": "a"}\n{"text": \n', "line 2, column 10: no JSON"),
-        ("dev.jsonl", b'["x", "a"]\n', "line 1: list where an object belongs"),
+        (
+            "dev.jsonl",
+            b'{"text": "x", "label": "a"}\n{"text": \n',
+            "line 2, column 10: not valid JSON",
+        ),
+        ("dev.jsonl", b'["x", "a"]\n', "line 1: list instead of an object"),
         (
             "dev.jsonl",
             b'{"text": ["x"], "label": "a"}\n',
-            "line 1: the text is a list where a text belongs",
+            "line 1: the text is a list instead of a text",
         ),
         (
             "dev.jsonl",
@@ -158,7 +162,9 @@ def test_a_fault_names_file_and_line(tmp_path: Path, name: str, content: bytes, 
 
 def test_a_file_that_ends_like_no_table_is_read_as_the_options_say(tmp_path: Path) -> None:
     (tmp_path / "reviews.txt").write_text("text\tlabel\ngood\t1\n")
-    with pytest.raises(DataError, match=r"reviews\.txt ends like no table .* options\.format=tsv"):
+    with pytest.raises(
+        DataError, match=r"reviews\.txt has no suffix of a table .* options\.format=tsv"
+    ):
         read(tmp_path / "reviews.txt", columns={})
     assert list(read(tmp_path / "reviews.txt", columns={}, format="tsv").texts) == ["good"]
     (tmp_path / "reviews.txt").write_text("1\tgood\n0\tbad\n")
@@ -173,7 +179,7 @@ def test_an_id_that_stands_twice_is_refused_and_one_is_kept(tmp_path: Path) -> N
     (tmp_path / "dev.tsv").write_text("nr\ttext\tlabel\n7\tx\ta\n8\ty\tb\n")
     assert read(tmp_path, columns=columns).ids == ["7", "8"]
     (tmp_path / "dev.tsv").write_text("nr\ttext\tlabel\n7\tx\ta\n8\ty\tb\n7\tz\tb\n")
-    with pytest.raises(DataError, match=r"dev\.tsv, line 4: the id '7' stands at line 2 too"):
+    with pytest.raises(DataError, match=r"dev\.tsv, line 4: duplicate id '7', see line 2"):
         read(tmp_path, columns=columns)
 
 
@@ -182,7 +188,8 @@ def test_a_label_that_train_does_not_have_is_told_with_its_line(tmp_path: Path) 
     examples = read(tmp_path)
     task = load_task("classification", {"columns": COLUMNS})
     with pytest.raises(
-        DataError, match=r"dev\.csv, line 3 holds the label 'no', the model knows yes, maybe"
+        DataError,
+        match=r"dev\.csv, line 3: label 'no' is unknown to the model, which has yes, maybe",
     ):
         task.align_labels(examples, {"labels": ["yes", "maybe"]})
 

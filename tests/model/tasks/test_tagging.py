@@ -148,9 +148,9 @@ def test_a_checkpoint_is_trained_evaluated_and_its_predictions_score_as_they_did
         str(tmp_path / "eval" / "predictions.txt"), "dev", None
     )
     gold = load_task("tagging").read(str(names), "dev", None)
-    from cloze.model.tasks.metrics import tagging
+    from cloze.model.tasks.metrics import tagging_scores
 
-    assert tagging.score(gold.tags, again.tags)["f1"] == pytest.approx(metrics["f1"])
+    assert tagging_scores(gold.tags, again.tags)["f1"] == pytest.approx(metrics["f1"])
     # words alone: they are predicted and not scored
     words = tmp_path / "words.txt"
     words.write_text("\n".join(line.split(" ")[0] for line in source), encoding="utf-8")
@@ -170,7 +170,7 @@ def test_types_that_were_not_trained_are_refused_with_file_and_line(names: Path,
     )
     with pytest.raises(
         DataError,
-        match=r"other\.txt, line 6: the tag's type 'ORG' is none that was trained \(LOC, PER\)",
+        match=r"other\.txt, line 6: the tag's type 'ORG' is unknown to the model \(it has LOC, PER\)",
     ):
         task.align_labels(task.read(str(other), "dev", None), meaning)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloze.model.tasks import metrics
 from cloze.model.tasks.formats.columns import entities
-from cloze.model.tasks.metrics import tagging
 
 TAGS = ["O", "O", "B-PER", "I-PER", "B-creative-work", "I-creative-work"]
 
@@ -72,7 +72,7 @@ def _sides(draw):
 @given(_sides())
 def test_scores_are_those_of_conlleval(sides):
     gold, predicted = sides
-    found = tagging.score(gold, predicted)
+    found = metrics.tagging_scores(gold, predicted)
     assert {name: found[name] for name in ("f1", "precision", "recall")} == pytest.approx(
         _figures(*_conlleval(gold, predicted))
     )
@@ -97,7 +97,7 @@ def test_scores_are_those_of_conlleval(sides):
 )
 def test_edge_cases_are_counted_as_conlleval_counts_them(gold, predicted, counts):
     assert _conlleval([gold], [predicted]) == counts
-    found = tagging.score([gold], [predicted])
+    found = metrics.tagging_scores([gold], [predicted])
     assert {name: found[name] for name in ("f1", "precision", "recall")} == pytest.approx(
         _figures(*counts)
     )
@@ -107,7 +107,7 @@ def test_a_type_is_scored_alone_and_an_entity_does_not_cross_sentences():
     gold = [["B-A"], ["I-A", "O", "B-B"]]
     predicted = [["B-A"], ["I-A", "O", "B-A"]]
     assert [len(entities(tags)) for tags in gold] == [1, 2]
-    assert tagging.by_type(gold, predicted) == {
+    assert metrics.tagging_scores_by_type(gold, predicted) == {
         "A": {
             "f1": pytest.approx(0.8),
             "precision": pytest.approx(2 / 3),
@@ -116,13 +116,13 @@ def test_a_type_is_scored_alone_and_an_entity_does_not_cross_sentences():
         },
         "B": {"f1": 0.0, "precision": 0.0, "recall": 0.0, "entities": 1},
     }
-    assert tagging.score([], []) == dict.fromkeys(tagging.METRICS, 0.0)
+    assert metrics.tagging_scores([], []) == dict.fromkeys(metrics.TAGGING, 0.0)
 
 
 def test_the_interval_holds_the_score_and_is_a_point_where_all_is_right():
     gold = [["B-A", "O"], ["O", "B-B"], ["O", "O"]] * 10
     predicted = [["B-A", "O"], ["O", "O"], ["O", "O"]] * 10
-    low, high = tagging.f1_interval(gold, predicted, 1, 200)
-    assert low < tagging.score(gold, predicted)["f1"] < high
-    assert tagging.f1_interval(gold, gold, 1, 50) == (1.0, 1.0)
-    assert tagging.f1_interval([["O"]], [["O"]], 1, 5) == (0.0, 0.0)
+    low, high = metrics.tagging_f1_interval(gold, predicted, 1, 200)
+    assert low < metrics.tagging_scores(gold, predicted)["f1"] < high
+    assert metrics.tagging_f1_interval(gold, gold, 1, 50) == [1.0, 1.0]
+    assert metrics.tagging_f1_interval([["O"]], [["O"]], 1, 5) == [0.0, 0.0]

@@ -69,9 +69,9 @@ def test_the_test_split_has_no_labels(tmp_path):
     [
         (b"", "dev.tsv is empty"),
         (b"\n", "dev.tsv is empty"),
-        (b"sentence\tlabel\n", "holds a header and no examples"),
-        (b"sentence\tlabel\ngood\t1\nbad\n", "line 3: 1 columns where the header has 2"),
-        (b"sentence\tlabel\ngood\t1\textra\n", "line 2: 3 columns where the header has 2"),
+        (b"sentence\tlabel\n", "has a header but no examples"),
+        (b"sentence\tlabel\ngood\t1\nbad\n", "line 3: 1 columns, but the header has 2"),
+        (b"sentence\tlabel\ngood\t1\textra\n", "line 2: 3 columns, but the header has 2"),
         (b"sentence\tlabel\ngood\t1\n\nbad\t0\n", "line 3: 1 columns"),
         (b"sentence\tlabel\ngood\tpositive\n", "line 2: label 'positive' is not one of 0, 1"),
         (b"sentence\tlabel\n \t1\n", "line 2: the sentence is empty"),
@@ -182,7 +182,7 @@ def test_a_train_split_of_one_label_is_refused_and_a_dev_split_scored(tmp_path):
     task = load_task("sst2")
     with pytest.raises(
         DataError,
-        match=r"train\.tsv holds one label only \('1'\); training needs examples of two or more",
+        match=r"train\.tsv has examples of one label only \('1'\)",
     ):
         task.metadata(_read(tmp_path, "train"))
     dev = _read(tmp_path)
@@ -207,7 +207,9 @@ def test_relabelling_follows_names_and_refuses_unknown_ones():
         texts=["x", "y"], labels=[0, 1], label_names=("a", "b"), where="dev.tsv"
     )
     assert list(examples.relabelled(["b", "c", "a"]).labels) == [2, 0]
-    with pytest.raises(DataError, match=r"dev\.tsv holds the label 'b', the model knows a, c"):
+    with pytest.raises(
+        DataError, match=r"dev\.tsv: label 'b' is unknown to the model, which has a, c"
+    ):
         examples.relabelled(["a", "c"])
 
 

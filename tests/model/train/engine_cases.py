@@ -177,16 +177,14 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     from cloze.model.data.shards import ShardedRows
     from cloze.model.families.config import for_dataset
     from cloze.model.families.models import new_model
-    from cloze.model.families.table import parse_model
+    from cloze.model.families.registry import parse_model
     from cloze.model.objectives import choose
-    from cloze.model.train.engines import EngineConfig
-    from cloze.model.train.engines.create import create
+    from cloze.model.train.engines import EngineConfig, create_engine
     from cloze.model.train.evaluate.scoring import PretrainModule
     from cloze.model.train.loop.batch_source import DatasetSource
-    from cloze.model.train.loop.batches import BatchSizeSchedule
     from cloze.model.train.loop.duration import StepDuration
-    from cloze.model.train.loop.interfaces import TrainingHyperparameters
-    from cloze.model.train.loop.schedules import Schedule
+    from cloze.model.train.loop.schedules import BatchSizeSchedule, Schedule
+    from cloze.model.train.loop.train_spec import TrainingHyperparameters
     from cloze.model.train.optimizers.parameters import freeze_unused
 
     shards = ShardedRows(dataset)
@@ -226,7 +224,7 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
         batches=BatchSizeSchedule(BATCH),
         micro_batch=math.ceil(BATCH / RANKS / case.accumulation),
     )
-    engine = create(
+    engine = create_engine(
         EngineConfig(case.engine, case.zero, offload=case.offload),
         scoring,
         recipe,

@@ -14,22 +14,21 @@ from hypothesis import strategies as st
 
 from cloze.core.config import parse_config
 from cloze.core.errors import ClozeError, UsageError
-from cloze.model.families.bert.config import BertConfig
-from cloze.model.families.table import model_config
+from cloze.model.families.bert import BertConfig
+from cloze.model.families.registry import model_config
 from cloze.model.train import precision
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.heldout import (
     EVALUATIONS,
-    FEWEST_ROWS,
     FORWARD_COST,
     SHARE,
     EvaluationSchedule,
     HeldoutEvaluator,
-    HeldoutSet,
 )
-from cloze.model.train.loop.batches import BatchSizeSchedule
+from cloze.model.train.evaluate.heldout_set import FEWEST_ROWS, HeldoutSet
 from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.train.loop.schedules import BatchSizeSchedule
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.plan import batch_plan
 from cloze.model.train.recipe import recipe, step_duration

@@ -19,7 +19,7 @@ from cloze.model import checkpoint
 from cloze.model.pyfunc import _load_pyfunc
 from cloze.model.use.classify import Classify, TextClassificationPipeline
 from cloze.model.use.configs import ClassifyConfig
-from cloze.model.use.requests import Request
+from cloze.model.use.verb import Request
 from tests.tiny_models import (
     tiny_config,
     tiny_model,

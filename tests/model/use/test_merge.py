@@ -108,7 +108,7 @@ def test_what_reads_a_checkpoint_reads_it(trained: Path, dataset: str, tmp_path:
             r"keeps checkpoints of 4 steps \(2, 4, 6, 8\), last asks for 5; lower it, or train "
             r"with keep_for_merge or milestone_every",
         ),
-        ({"steps": [3, 4]}, r"keeps checkpoints of 4 steps \(2, 4, 6, 8\) and not of 3"),
+        ({"steps": [3, 4]}, r"keeps checkpoints of 4 steps \(2, 4, 6, 8\), none of 3"),
         ({"steps": [4, 4]}, "is one checkpoint, whose mean is itself"),
         ({"last": 2, "steps": [2, 4]}, "exclude each other"),
         ({"last": 1}, "merge.last"),

@@ -22,7 +22,7 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.families.models import load_model
-from cloze.model.families.table import FAMILIES
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.heads import VocabularyHead
 from cloze.model.tasks.formats.pairs import read_minimal_pairs
 from cloze.model.use.configs import ScoreConfig
@@ -336,15 +336,15 @@ def test_columns_of_other_names_and_files_that_name_no_phenomenon(tmp_path: Path
         (b'{"sentence_good": "a\xff", "sentence_bad": "b"}\n', r"line 1.*UTF-8"),
         (
             b'{"sentence_good": ' + b"[" * 100_000,
-            r"line 1, column 1: no JSON \(nested too deeply\)",
+            r"line 1, column 1: not valid JSON \(nested too deeply\)",
         ),
         (
             b'{"sentence_good": ' + b"7" * 5000 + b"}",
-            r"line 1, column 1: no JSON \(.*value has 5000 digits\)",
+            r"line 1, column 1: not valid JSON \(.*value has 5000 digits\)",
         ),
         (
             b'{"sentence_good": "a \\uD83D cat", "sentence_bad": "b"}\n',
-            r"line 1, column 22: no JSON \(.ud83d is half a character\)",
+            r"line 1, column 22: not valid JSON \(.ud83d is half a character\)",
         ),
         (
             2 * b'{"sentence_good": "a", "sentence_bad": "b", "UID": "x", "pairID": "7"}\n',

@@ -115,7 +115,7 @@ def test_the_near_paraphrase_goes_and_the_longer_stays(
     made: tuple[str, str, BuildResult], tmp_path: Path
 ) -> None:
     corpus, _, result = made
-    config = parse_config(SemDedupConfig, {"cosine": 0.98, "centred": False}, "semdedup")
+    config = parse_config(SemDedupConfig, {"similarity": 0.98, "center": False}, "semdedup")
     kept = rows(
         execute(
             STAGE, config, {"corpus": corpus, "vectors": result.artifact}, str(tmp_path / "out")

@@ -16,10 +16,8 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.flows.cli import main
-from cloze.model.use import requests
 from cloze.model.use.configs import VerbConfig
-from cloze.model.use.requests import LONGEST, Request
-from cloze.model.use.verb import GROUP, Verb, serve
+from cloze.model.use.verb import GROUP, LONGEST, Request, Verb, read_requests, serve
 from tests import warm
 from tests.tiny_models import write_checkpoint
 
@@ -124,7 +122,7 @@ def test_what_is_wrong_with_a_typed_text_is_wrong_usage() -> None:
 def test_a_long_file_is_neither_held_nor_one_batch(tmp_path: Path) -> None:
     path, verb, listener = tmp_path / "texts", Shouting(), Listener()
     path.write_bytes(b"".join(b"%06d\n" % number for number in range(100_000)))
-    lines = requests.read(str(path), "texts", jsonl=False, common={}, first="text")
+    lines = read_requests(str(path), "texts", jsonl=False, common={}, first="text")
     first = next(line for line in lines if line is not None)
     assert (first.index, first.fields) == (0, {"text": "000000"})
     assert answered(listener, verb, file=str(path)) == {"answered": 100_000}
@@ -208,9 +206,9 @@ def test_answers_go_to_a_file(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["a [MASK]", "--file", "texts"], "exclude each other"),
-        (["a [MASK]", "-"], "give it alone"),
-        (["--file", "texts", "--out", "./texts"], "is the file that is read"),
+        (["a [MASK]", "--file", "texts"], "excludes texts"),
+        (["a [MASK]", "-"], "cannot be mixed with texts"),
+        (["--file", "texts", "--out", "./texts"], "is the input file"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

@@ -89,9 +89,9 @@ def test_text_of_a_task_is_shown(source, tmp_path):
 
 CONFIGS = {
     "default": {},
-    "web": {"profile": "web", "c4_end_marks": False, "minimum_words": 3},
+    "web": {"preset": "web", "c4_end_marks": False, "minimum_words": 3},
     "auto": {"language": "auto", "minimum_characters": 10},
-    "some languages": {"language": "auto", "languages": ["de", "fr"]},
+    "some languages": {"language": "auto", "keep_languages": ["de", "fr"]},
     "personal data": {
         "mask_personal_data": ["email", "phone", "ip"],
         "minimum_characters": 0,

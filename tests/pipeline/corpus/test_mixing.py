@@ -55,7 +55,7 @@ def words_of(found: Any, split: str = "train") -> dict[str, int]:
 
 def test_a_budget_is_kept_and_the_rest_is_counted(sources: list[str], tmp_path: Path) -> None:
     whole = make(tmp_path / "whole", *sources, **LOOSE)
-    some = make(tmp_path / "some", *sources, **LOOSE, words=4000)
+    some = make(tmp_path / "some", *sources, **LOOSE, max_words=4000)
     there, taken = words_of(whole), words_of(some)
     total = sum(taken.values())
     assert 4000 - 2 * 20 * WORDS < total <= 4000  # it lacks less than the shortest document of each
@@ -81,7 +81,7 @@ def test_a_budget_is_kept_and_the_rest_is_counted(sources: list[str], tmp_path: 
 def test_workers_order_and_places_of_files_do_not_matter(
     sources: list[str], tmp_path: Path
 ) -> None:
-    settings = {**LOOSE, "words": 5000, "mixture": {"books": 1, "text": 1}}
+    settings = {**LOOSE, "max_words": 5000, "mixture": {"books": 1, "text": 1}}
     one = make(tmp_path / "one", *sources, **settings)
     books = sorted(Path(sources[0].partition("=")[2]).iterdir())
     for name, part in (("p", books[::2]), ("q", books[1::2])):
@@ -111,7 +111,7 @@ def test_what_is_repeated_has_ids_of_its_own_and_nothing_held_out_is(
     weights = {"books": whole["books"], "text": 2.5 * whole["text"]}
     asked = int(sum(weights.values()))
     found = make(
-        tmp_path / "more", *sources, **LOOSE, words=asked, mixture=weights, mixture_epochs=3
+        tmp_path / "more", *sources, **LOOSE, max_words=asked, mixture=weights, mixture_epochs=3
     )
     taken = words_of(found)
     assert taken["books"] == pytest.approx(whole["books"], abs=60 * WORDS)
@@ -173,7 +173,7 @@ def test_languages_are_weighed_and_others_are_dropped() -> None:
     )
     assert {one["name"]: one["documents"] for one in found.groups} == {"de": 10, "fr": 10}
     assert found.dropped == {"not_in_mixture": 10}
-    with pytest.raises(UsageError, match="mixture weighs 'fr', of which no document is left"):
+    with pytest.raises(UsageError, match="weight for 'fr', but no documents"):
         sample_mixture(
             keys, np.full(30, 10), np.zeros(30, bool), groups, ["de", "en", "it"], options
         )
@@ -181,25 +181,26 @@ def test_languages_are_weighed_and_others_are_dropped() -> None:
 
 def test_more_than_there_is_is_refused(sources: list[str], tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"source books has [\d,]+ words for training, and [\d,]+ are asked for"
+        UsageError,
+        match=r"source books has [\d,]+ words for training, but the mixture needs [\d,]+",
     ):
-        make(tmp_path / "out", *sources, **LOOSE, words="10M")
+        make(tmp_path / "out", *sources, **LOOSE, max_words="10M")
 
 
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"words": "ten"}, "no such number; write it as 10M"),
-        ({"words": 0}, "words"),
+        ({"max_words": "ten"}, "write it as 10M"),
+        ({"max_words": 0}, "max_words"),
         (
             {"mixture": {"book": 1, "text": 1}},
-            "weighs 'book', and no source is of that kind; did you mean 'books'",
+            "weight for 'book', but no source is of that kind; did you mean 'books'",
         ),
-        ({"mixture": {"books": 1}}, "no weight of 'text'"),
+        ({"mixture": {"books": 1}}, "no weight for 'text'"),
         ({"mixture": {"books": 1, "text": -1}}, "mixture"),
-        ({"mixture": {"books": 1, "text": 1}, "mixture_temperature": 2}, "give one of them"),
-        ({"mixture_by": "language"}, "set language to auto"),
-        ({"mixture_epochs": 2}, "give mixture, mixture_temperature or words"),
+        ({"mixture": {"books": 1, "text": 1}, "mixture_temperature": 2}, "mutually exclusive"),
+        ({"mixture_by": "language"}, "needs language: auto"),
+        ({"mixture_epochs": 2}, "Set mixture, mixture_temperature or max_words"),
     ],
 )
 def test_bad_values_are_a_sentence(values: dict[str, Any], sentence: str) -> None:
@@ -209,7 +210,7 @@ def test_bad_values_are_a_sentence(values: dict[str, Any], sentence: str) -> Non
 
 
 def test_a_config_that_was_written_down_is_read_back() -> None:
-    for values in ({}, {"words": "2k", "mixture": {"books": 1}}):
+    for values in ({}, {"max_words": "2k", "mixture": {"books": 1}}):
         config = parse_config(
             CorpusConfig, {"sources": [{"kind": "books", "path": "a"}], **values}, "corpus"
         )

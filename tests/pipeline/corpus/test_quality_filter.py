@@ -97,11 +97,11 @@ def test_a_corpus_without_what_is_unlike(texts, linear, tmp_path):
     made = make(
         tmp_path / "filtered",
         source,
-        filter=linear.artifact,
+        quality_filter=linear.artifact,
         keep_rejected=True,
         heldout_fraction=0,
     )
-    dropped = made.manifest.summary["dropped"]["unlike_good"]
+    dropped = made.manifest.summary["dropped"]["low_quality"]
     assert dropped in range(20, 26)  # all 20 bad ones, and of the good ones about a twentieth
     assert made.manifest.summary["documents"] == 60 - dropped
     assert not any(
@@ -113,7 +113,7 @@ def test_a_corpus_without_what_is_unlike(texts, linear, tmp_path):
     others = make(
         tmp_path / "others",
         source,
-        filter=linear.artifact,
+        quality_filter=linear.artifact,
         quality_filter_sources=["warc"],
         heldout_fraction=0,
     )
@@ -121,7 +121,7 @@ def test_a_corpus_without_what_is_unlike(texts, linear, tmp_path):
     stricter = make(
         tmp_path / "stricter",
         source,
-        filter=linear.artifact,
+        quality_filter=linear.artifact,
         quality_filter_loss=0.5,
         heldout_fraction=0,
     )
@@ -195,13 +195,13 @@ def test_bad_input(texts, linear, tmp_path):
     with pytest.raises(DataError, match="--bad has 5 documents"):
         train(texts, tmp_path / "b", bad=[{"kind": "jsonl", "path": f"{tmp_path}/few.jsonl"}])
     with pytest.raises(
-        UsageError, match="quality_filter_loss and quality_filter_sources need filter"
+        UsageError, match="quality_filter_loss and quality_filter_sources need quality_filter"
     ):
         make(tmp_path / "c", f"jsonl={texts}/mixed.jsonl", quality_filter_loss=0.1)
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "x").write_text("x")
-    with pytest.raises(DataError, match="holds no learned filter"):
-        make(tmp_path / "d", f"jsonl={texts}/mixed.jsonl", filter=str(tmp_path / "none"))
+    with pytest.raises(DataError, match="contains no quality filter"):
+        make(tmp_path / "d", f"jsonl={texts}/mixed.jsonl", quality_filter=str(tmp_path / "none"))
     broken = tmp_path / "broken"
     broken.mkdir()
     for name in (DESCRIPTION, WEIGHTS):

@@ -338,7 +338,7 @@ def test_a_file_that_is_mostly_something_else_ends_the_stage_early(tmp_path, goo
     lines[: 2 * good : 2] = [json.dumps({"id": n, "text": prose(n % 5)}) for n in range(good)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     words = (
-        rf"a.jsonl: of its first {1000 + good:,} pages and lines 1,000 could not be read .the "
+        rf"a.jsonl: 1,000 of its first {1000 + good:,} pages and lines could not be read .the "
         rf"first: the line at byte .* is no JSON"
     )
     with pytest.raises(DataError, match=words):

@@ -18,8 +18,7 @@ from cloze.pipeline.corpus.duplicates.signatures import jaccard, signature
 from cloze.pipeline.corpus.explain import diff_paragraphs
 from cloze.pipeline.corpus.stage import headline
 from cloze.pipeline.corpus.steps.filters.blocked_words import WordList
-from cloze.pipeline.corpus.steps.filters.gopher_quality import gopher_quality
-from cloze.pipeline.corpus.steps.filters.gopher_repetition import gopher_repetition
+from cloze.pipeline.corpus.steps.filters.gopher import gopher_quality, gopher_repetition
 from cloze.pipeline.corpus.steps.filters.letter_ratio import letter_share
 from cloze.pipeline.corpus.steps.filters.repeated_lines import remove_repeated
 from cloze.pipeline.corpus.steps.task_index import TaskIndex

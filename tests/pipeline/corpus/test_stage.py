@@ -302,7 +302,7 @@ def test_damage_is_quarantined_on_request(tmp_path, samples):
 @pytest.mark.parametrize(
     ("kind", "files", "words"),
     [
-        ("wikipedia", {"a.xml": ""}, "holds no document .*the dump holds no page"),
+        ("wikipedia", {"a.xml": ""}, "contains no documents .*the dump holds no page"),
         ("wikipedia", {"a.xml": "<mediawiki></mediawiki>"}, "holds no page"),
         ("wikipedia", {"a.xml": (
             "<mediawiki><page><title>A</title><id>1</id><text>#REDIRECT [[B]]</text></page></"
@@ -313,7 +313,7 @@ def test_damage_is_quarantined_on_request(tmp_path, samples):
         ("books", {"a.txt": "Too short."}, "none is left .too_short 1"),
         ("books", {}, "does not exist"),
         ("wikiextractor", {"wiki_00": "no documents"}, "neither <doc"),
-        ("docstrings", {"a.py": "x = 1"}, "holds no document"),
+        ("docstrings", {"a.py": "x = 1"}, "contains no documents"),
     ],
 )  # fmt: skip
 def test_sources_with_nothing_to_read(tmp_path, kind, files, words):
@@ -413,4 +413,4 @@ def test_the_language_of_the_text_is_found_where_none_is_given(
     assert any(sentence.startswith("Oktober") for sentence in sentences) is is_split_at_ordinals
     summary = result.manifest.summary
     assert summary.get("language") == ("de" if is_told else None)
-    assert ("give --language de" in STAGE.headline(summary)) is is_told
+    assert ("--language de" in STAGE.headline(summary)) is is_told

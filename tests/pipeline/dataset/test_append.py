@@ -223,9 +223,9 @@ def test_the_command_takes_all_settings_from_the_old_dataset(
         "--json",
     ]
     assert main(command) == 0
-    told = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert told["rows"] == bigger.manifest.summary["rows"]
-    assert told["fingerprint"] == bigger.manifest.fingerprint
+    output = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert output["rows"] == bigger.manifest.summary["rows"]
+    assert output["fingerprint"] == bigger.manifest.fingerprint
     for refused in (
         ["--recipe", "roberta"],
         ["--tokenizer", "x"],

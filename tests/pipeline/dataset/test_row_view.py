@@ -149,10 +149,10 @@ def test_byte_level_pieces_are_text(
 
 def test_the_command(made: BuildResult, capfd) -> None:
     assert main(["inspect", made.artifact, "--row", "12", "--mask-copy", "1", "--json"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["pieces"] == list(read_row(made.artifact, 12).pieces)
-    assert told["document"] == str(read_row(made.artifact, 12).document)
-    assert told["predictions"][0].keys() == {"position", "original", "shown", "kind"}
+    output = json.loads(capfd.readouterr().out)
+    assert output["pieces"] == list(read_row(made.artifact, 12).pieces)
+    assert output["document"] == str(read_row(made.artifact, 12).document)
+    assert output["predictions"][0].keys() == {"position", "original", "shown", "kind"}
     shard = str(sorted(Path(made.artifact).glob("train-*"))[1])
     assert main(["inspect", shard, "--row", "0"]) == 0
     assert "segment A" in capfd.readouterr().out

@@ -52,7 +52,7 @@ def test_all_stages_from_and_to_the_store(
     for name in ("corpus", "vocab", "dataset"):
         done = cloze("verify", store.path("made", name), "--json", cwd=samples)
         assert done.returncode == 0
-        assert done.json["content_sha256"] == local_run[name]
+        assert done.json["artifacts"][0]["content_sha256"] == local_run[name]
         left = [
             key
             for key in storage.list_files(store.path("made", name))

@@ -25,7 +25,11 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("roberta")
     Tokenizer.of(
         train_bpe(
-            lambda: iter(TRAINING), VocabConfig(), size=350, lowercase=False, strip_accents=None
+            lambda: iter(TRAINING),
+            VocabConfig(kind="bpe"),
+            size=350,
+            lowercase=False,
+            strip_accents=False,
         ),
         "x",
     ).save(str(directory))

@@ -130,17 +130,17 @@ def shuffled_plan(
     build: BuildContext,
     references: Sequence[str],
     documents: Sequence[int],
-    wanted: CorpusPlanRequest,
-    held: Sizes = SIZES,
+    request: CorpusPlanRequest,
+    sizes: Sizes = SIZES,
 ) -> CorpusPlan:
     """Compute the plan of `cloze.pipeline.corpus.duplicates.plan.plan` on the build's engine.
 
     Args:
         references: one file of signatures per intermediate file, visible to all workers.
         documents: number of documents per intermediate file.
-        held: limits on what a worker holds at once.
+        sizes: limits on what a worker holds at once.
     """
-    search = _Search(build, references, documents, wanted, held)
+    search = _Search(build, references, documents, request, sizes)
     search.find()
     return search.place()
 
@@ -153,19 +153,19 @@ class _Search:
         build: BuildContext,
         references: Sequence[str],
         documents: Sequence[int],
-        wanted: CorpusPlanRequest,
-        held: Sizes,
+        request: CorpusPlanRequest,
+        sizes: Sizes,
     ) -> None:
-        self.build, self.wanted, self.held = build, wanted, held
+        self.build, self.request, self.sizes = build, request, sizes
         self.directory = storage.join(build.scratch, "dedup")
-        blocks = cut_blocks(references, documents, held.block)
+        blocks = cut_blocks(references, documents, sizes.block)
         write_blocks(storage.join(self.directory, "blocks"), blocks)
         self.blocks, self.documents = len(blocks), sum(documents)
 
     def find(self) -> None:
         """Find the duplicates and write those of each block to a file."""
-        columns = lookup_columns(self.wanted.minhash, self.wanted.exact)
-        slices = max(1, math.ceil(self.documents / self.held.bucket))
+        columns = lookup_columns(self.request.minhash, self.request.exact)
+        slices = max(1, math.ceil(self.documents / self.sizes.bucket))
         screen = FindCandidates(directory=self.directory, columns=columns, slices=slices)
         screened = run_shuffle(self.build, "dedup-screen", screen, self.blocks)
         found = sum(result["found"] for result in screened)
@@ -177,14 +177,14 @@ class _Search:
 
     def _compare(self) -> None:
         """Compare the candidates in this process."""
-        wanted = self.wanted
-        room_beside = local_scratch_dir(self.directory)
-        with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=room_beside) as room:
+        request = self.request
+        parent = local_scratch_dir(self.directory)
+        with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=parent) as room:
             columns = SignatureColumns(room)
             columns.gather(
                 [block_file(self.directory, FOUND, number) for number in range(self.blocks)]
             )
-            found = find_duplicates(columns, wanted.minhash, wanted.exact, wanted.threshold)
+            found = find_duplicates(columns, request.minhash, request.exact, request.threshold)
             where = columns.load("where")
         dropped = np.flatnonzero(found.reason != KEPT)
         of = found.of[dropped]
@@ -199,35 +199,35 @@ class _Search:
 
     def place(self) -> CorpusPlan:
         """Assign the kept documents to shards and add up the figures."""
-        wanted, names = self.wanted, sorted(set(self.wanted.kinds))
-        kinds = np.array([names.index(kind) for kind in wanted.kinds], np.int16)
+        request, names = self.request, sorted(set(self.request.kinds))
+        kinds = np.array([names.index(kind) for kind in request.kinds], np.int16)
         save(storage.join(self.directory, KINDS), kinds=kinds)
-        mixed_by = "" if wanted.mix is None else wanted.mix.mixture_by
-        work = Figures(directory=self.directory, examples=wanted.examples, mixed_by=mixed_by)
+        mixed_by = "" if request.mix is None else request.mix.mixture_by
+        work = Figures(directory=self.directory, examples=request.examples, mixed_by=mixed_by)
         units = [(f"{number:06d}", {"number": number}) for number in range(self.blocks)]
-        told = added_up(
+        totals = added_up(
             fan_out(self.build, "dedup-figures", units, work, unit_name="blocks"),
             names,
-            wanted.examples,
+            request.examples,
         )
-        if wanted.mix is not None:
-            told |= self._mix(names, told["dropped"])
-        shards = max(1, math.ceil(told["bytes"] / wanted.shard_bytes))
-        each = max(1, math.ceil(shards * self.held.bucket / max(1, self.documents)))
+        if request.mix is not None:
+            totals |= self._mix(names, totals["dropped"])
+        shards = max(1, math.ceil(totals["bytes"] / request.shard_bytes))
+        each = max(1, math.ceil(shards * self.sizes.bucket / max(1, self.documents)))
         place = AssignShards(
             directory=self.directory,
             shards=shards,
             each=each,
-            chosen=wanted.mix is not None,
-            duplicates=wanted.duplicates_file is not None,
+            chosen=request.mix is not None,
+            duplicates=request.duplicates_file is not None,
         )
         run_shuffle(self.build, "dedup-place", place, self.blocks, place.pieces)
-        place.join(wanted.plan_file, wanted.duplicates_file)
-        return CorpusPlan(shards=shards, **told)
+        place.join(request.plan_file, request.duplicates_file)
+        return CorpusPlan(shards=shards, **totals)
 
     def _mix(self, names: list[str], dropped: Any) -> dict[str, Any]:
         """Apply the mixture to the kept documents in this process; return the changed figures."""
-        assert self.wanted.mix is not None
+        assert self.request.mix is not None
         with tempfile.TemporaryDirectory(
             prefix="cloze-plan-", dir=local_scratch_dir(self.directory)
         ) as room:
@@ -239,7 +239,7 @@ class _Search:
                 columns.load(name) for name in ("key", "words", "heldout", "group")
             )
             size = columns.load("bytes")
-        taken = mixed(key, words, heldout, group, names, self.wanted.mix)
+        taken = mixed(key, words, heldout, group, names, self.request.mix)
         order = np.argsort(taken.numbers, kind="stable")
         numbers, copies = taken.numbers[order], taken.copies[order]
         edges = np.searchsorted(numbers, columns.begins)

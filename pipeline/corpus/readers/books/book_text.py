@@ -1,7 +1,7 @@
 """Books in plain text: front and back matter, paragraphs and chapters.
 
-Three layouts are told apart by line lengths: hard-wrapped lines with blank lines between paragraphs
-(Project Gutenberg), hard-wrapped lines without blank lines, and one line per paragraph.
+Line lengths show which of three layouts a book has: hard-wrapped lines with blank lines between
+paragraphs (Project Gutenberg), hard-wrapped lines without blank lines, or one line per paragraph.
 """
 
 from __future__ import annotations
@@ -91,12 +91,24 @@ _LONGEST_FRONT = 40  # blocks that may be title page, dedication and other front
 _EDGE = 12  # blocks at either end that may be credits or notes
 
 
+Section = tuple[str, list[str]]
+"""Heading and paragraphs, one line each."""
+
+
+def add_heading(sections: list[Section], heading: str) -> None:
+    """Begin a section, or extend the heading of the last one if it has no text yet."""
+    if sections[-1][1]:
+        sections.append((heading, []))
+    else:
+        sections[-1] = (f"{sections[-1][0]} {heading}".strip(), [])
+
+
 @dataclass(slots=True)
 class Book:
-    """A book: title and sections; a section is (heading, paragraphs), one line each."""
+    """A book: title and sections."""
 
     title: str = ""
-    sections: list[tuple[str, list[str]]] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -131,19 +143,14 @@ class _Block:
 def read(text: str, tally: ReadCounters) -> Book:
     """Return the book in `text` without front and back matter, counted as `dropped_lines`."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n").replace("\xa0", " ")
-    book = Book()
     title = gutenberg.title(text)
     text = gutenberg.strip_boilerplate(text, tally)
     if "[" in text or "{" in text:
         text = _APPARATUS.sub("", text)
     blocks = _blocks(text)
     if not title and blocks and len(blocks[0].text) <= 80:
-        book.title = blocks[0].text.rstrip(" ;:.")
-    elif title:
-        book.title = title
-    blocks = _strip_edges(blocks, tally)
-    book.sections = _sections(blocks, tally)
-    return book
+        title = blocks[0].text.rstrip(" ;:.")
+    return Book(title, _sections(_strip_edges(blocks, tally), tally))
 
 
 def _blocks(text: str) -> list[_Block]:
@@ -210,17 +217,17 @@ def _unwrapped(block: _Block, width: int) -> Iterator[_Block]:
 
 def _strip_edges(blocks: list[_Block], tally: ReadCounters) -> list[_Block]:
     """Remove credits, transcriber's notes and `THE END` at both ends, and lists of contents."""
-    kept: list[_Block] = []
-    noted = False  # inside a transcriber's note with its own title
+    remaining: list[_Block] = []
+    in_note = False  # a transcriber's note with its own title
     for position, block in enumerate(blocks):
         text = block.text
         head, tail = position < _EDGE, position >= len(blocks) - _EDGE
-        if noted and (tail or (head and block.gap < 2 and not _is_heading(text))):
+        if in_note and (tail or (head and block.gap < 2 and not _is_heading(text))):
             tally.drop_lines("transcriber_note", len(block.lines))
             continue
-        noted = False
+        in_note = False
         if (head or tail or position * 20 >= len(blocks) * 19) and _NOTE.match(text):
-            noted = len(text) < 60 and "]" not in text
+            in_note = len(text) < 60 and "]" not in text
             tally.drop_lines("transcriber_note", len(block.lines))
         elif (head or tail) and len(text) < _LONGEST_BANNER and _BANNER.search(text):
             tally.drop_lines("licence", len(block.lines))
@@ -229,13 +236,13 @@ def _strip_edges(blocks: list[_Block], tally: ReadCounters) -> list[_Block]:
         elif not re.search(r"[^\W_]", text):
             tally.drop_lines("ornament", len(block.lines))
         else:
-            kept.append(block)
-    return _without_contents(kept, tally)
+            remaining.append(block)
+    return _without_contents(remaining, tally)
 
 
 def _without_contents(blocks: list[_Block], tally: ReadCounters) -> list[_Block]:
     """Drop each list of contents, up to the first prose or the first heading from the list."""
-    kept: list[_Block] = []
+    remaining: list[_Block] = []
     listed: list[str] | None = None
     for position, block in enumerate(blocks):
         if (
@@ -247,13 +254,13 @@ def _without_contents(blocks: list[_Block], tally: ReadCounters) -> list[_Block]
             tally.drop_lines("contents", len(block.lines))
         elif listed is not None and (block.is_prose or _in_list(_key(block.lines[0]), listed)):
             listed = None
-            kept.append(block)
+            remaining.append(block)
         elif listed is not None:
             listed += [_key(line) for line in block.lines]
             tally.drop_lines("contents", len(block.lines))
         else:
-            kept.append(block)
-    return kept
+            remaining.append(block)
+    return remaining
 
 
 def _in_list(heading: str, listed: list[str]) -> bool:
@@ -272,29 +279,29 @@ def _is_heading(text: str) -> bool:
     return len(text) <= 100 and bool(_HEADING.match(text))
 
 
-def _sections(blocks: list[_Block], tally: ReadCounters) -> list[tuple[str, list[str]]]:
+def _sections(blocks: list[_Block], tally: ReadCounters) -> list[Section]:
     """Divide the blocks at headings; drop headings and what precedes the first prose or chapter."""
     spaced = sum(block.gap >= 2 for block in blocks) >= 3
-    sections: list[tuple[str, list[str]]] = [("", [])]
-    begun = fresh = False  # past the title page; right after a heading, where a subtitle may follow
+    sections: list[Section] = [("", [])]
+    in_text = False  # past the title page
+    after_heading = False  # a subtitle may follow
     for position, block in enumerate(blocks):
         text = block.text
         chapter = _opens_chapter(block, text)
-        begun = begun or chapter or block.is_sentence or position >= _LONGEST_FRONT
+        in_text = in_text or chapter or block.is_sentence or position >= _LONGEST_FRONT
         if chapter or (_is_capital_heading(block, text) and spaced):
             tally.drop_lines("heading", len(block.lines))
-            if fresh or not sections[-1][1]:
-                sections[-1] = (
-                    f"{sections[-1][0]} {text}".strip() if fresh and begun else text,
-                    [],
-                )
+            if after_heading and in_text:
+                sections[-1] = (f"{sections[-1][0]} {text}".strip(), [])
+            elif after_heading or not sections[-1][1]:
+                sections[-1] = (text, [])
             else:
                 sections.append((text, []))
-            fresh = True
-        elif not begun:
+            after_heading = True
+        elif not in_text:
             tally.drop_lines("front_matter", len(block.lines))
         elif (
-            fresh
+            after_heading
             and len(block.lines) <= 2
             and len(text) <= 90
             and (not _PROSE_END.search(text) or text.isupper())
@@ -302,12 +309,12 @@ def _sections(blocks: list[_Block], tally: ReadCounters) -> list[tuple[str, list
             tally.drop_lines("heading", len(block.lines))
         elif _FOOTNOTE.match(text):
             tally.drop_lines("footnote", len(block.lines))
-            fresh = False
+            after_heading = False
         elif not _LETTER.search(text):
             tally.drop_lines("ornament", len(block.lines))
         else:
             sections[-1][1].append(_plain(text))
-            fresh = False
+            after_heading = False
     if not any(paragraphs for _, paragraphs in sections):  # only a title page: keep it as the text
         return [("", [_plain(block.text) for block in blocks])] if blocks else []
     return sections

@@ -20,7 +20,7 @@ from lxml import etree, html
 
 from cloze.core import storage
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.readers.books.book_text import Book
+from cloze.pipeline.corpus.readers.books.book_text import Book, Section, add_heading
 
 MOST_MEMBER_BYTES = 32 << 20  # of one chapter, decompressed
 MOST_BYTES = 256 << 20  # of all chapters, decompressed
@@ -28,9 +28,9 @@ MOST_BYTES = 256 << 20  # of all chapters, decompressed
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _BLOCKS = frozenset("p div li dd dt blockquote pre section article td figcaption body".split())
 _IGNORED = frozenset(
-    (
-        "script style nav head table figure img svg aside sup math audio video object form noscript"
-    ).split()
+    """
+    script style nav head table figure img svg aside sup math audio video object form noscript
+    """.split()
 )
 _BOILERPLATE = re.compile(
     r"\b(?:pg-boilerplate|pgheader|pg-header|pg-footer|pagenum|pageno|footnote|noteref|toc|"
@@ -105,9 +105,7 @@ class _Epub:
 
     def _spine(self, package: Any, base: str) -> Iterator[str]:
         """Yield the names of the documents in reading order, without navigation and covers."""
-        items = {}
-        for item in package.iter("{*}item"):
-            items[item.get("id")] = item
+        items = {item.get("id"): item for item in package.iter("{*}item")}
         for reference in package.iter("{*}itemref"):
             item = items.get(reference.get("idref"))
             if (
@@ -117,9 +115,9 @@ class _Epub:
             ):
                 continue
             name = urllib.parse.unquote(str(item.get("href", "")).partition("#")[0])
-            if "nav" in str(item.get("properties", "")).split() or _SKIPPED_DOCUMENTS.fullmatch(
-                _stem(name)
-            ):
+            stem = posixpath.splitext(posixpath.basename(name))[0].lower()
+            is_navigation = "nav" in str(item.get("properties", "")).split()
+            if is_navigation or _SKIPPED_DOCUMENTS.fullmatch(stem):
                 continue
             yield posixpath.normpath(posixpath.join(base, name))
 
@@ -135,8 +133,8 @@ class _Epub:
         self._unpacked += len(data)
         if len(data) > MOST_MEMBER_BYTES or self._unpacked > MOST_BYTES:
             raise _Broken(
-                f"its file {name!r} unpacks to more than a book can hold ({len(data):,} bytes and "
-                f"no end)"
+                f"its file {name!r} unpacks to more than a book can hold ({len(data):,} bytes or "
+                f"more)"
             )
         return data
 
@@ -146,7 +144,7 @@ class _Epub:
         )
         return etree.fromstring(self._member(name), parser)
 
-    def _sections(self, name: str) -> list[tuple[str, list[str]]]:
+    def _sections(self, name: str) -> list[Section]:
         """Return (heading, paragraphs) of one document, divided at headings of levels 1 and 2."""
         data = self._member(name)
         if not data.strip():
@@ -161,21 +159,15 @@ class _Epub:
             self._tally.quarantine("bad_html", f"the chapter cannot be read ({error})", inner=name)
             return []
         body = root.find(".//body")
-        sections: list[tuple[str, list[str]]] = [("", [])]
+        sections: list[Section] = [("", [])]
         for kind, text in _blocks(root if body is None else body):
             if kind not in _HEADINGS:
                 sections[-1][1].append(text)
                 continue
             self._tally.drop_lines("heading")
-            if kind in _CHAPTER_LEVELS and sections[-1][1]:
-                sections.append((text, []))
-            elif not sections[-1][1]:
-                sections[-1] = (f"{sections[-1][0]} {text}".strip(), [])
+            if kind in _CHAPTER_LEVELS or not sections[-1][1]:
+                add_heading(sections, text)
         return sections
-
-
-def _stem(name: str) -> str:
-    return posixpath.splitext(posixpath.basename(name))[0].lower()
 
 
 def _blocks(element: Any) -> Iterator[tuple[str, str]]:
@@ -191,25 +183,25 @@ def _blocks(element: Any) -> Iterator[tuple[str, str]]:
     def walk(node: Any, tag: str) -> Iterator[tuple[str, str]]:
         pieces.append(node.text or "")
         for child in node:
-            name = (
-                child.tag if isinstance(child.tag, str) else ""
-            )  # comments have a function as tag
-            marks = (
-                f"{child.get('class', '')} {child.get('id', '')} {child.get('epub:type', '')}"
-                if name
-                else ""
-            )
-            if name == "br" or name == "hr":
+            name = child.tag
+            if not isinstance(name, str):
+                pass  # a comment
+            elif name == "br" or name == "hr":
                 pieces.append(" ")
-            elif name in _IGNORED or _BOILERPLATE.search(marks):
+            elif name in _IGNORED or _is_boilerplate(child):
                 pass
             elif name in _BLOCKS or name in _HEADINGS:
                 yield from flush(tag)
                 yield from walk(child, name)
                 yield from flush(name)
-            elif name:
+            else:
                 yield from walk(child, tag)
             pieces.append(child.tail or "")
 
     yield from walk(element, "body")
     yield from flush("body")
+
+
+def _is_boilerplate(element: Any) -> bool:
+    marks = " ".join(element.get(name, "") for name in ("class", "id", "epub:type"))
+    return _BOILERPLATE.search(marks) is not None

@@ -71,19 +71,15 @@ def strip_boilerplate(text: str, tally: ReadCounters) -> str:
     heads, closes = _marks(text)
     if not heads and not closes and "<<" not in text:
         return text
-    kept: list[str] = []
+    books: list[str] = []
     begin: int | None = 0 if not heads else None
     first_tail = closes[0][0] if closes else len(text)
-    if (
-        heads and heads[0][0] > first_tail and first_tail > _OLD_FRAME
-    ):  # the book comes first, its frame after it
-        begin = 0
+    if heads and heads[0][0] > first_tail and first_tail > _OLD_FRAME:
+        begin = 0  # the book comes first, its frame after it
     for start, end, opens in sorted(heads + closes):
         if opens:
-            if (
-                begin is not None and start - begin > _OLD_FRAME
-            ):  # a frame without end: the next book follows
-                kept.append(text[begin:start])
+            if begin is not None and start - begin > _OLD_FRAME:
+                books.append(text[begin:start])  # a frame without end: the next book follows
             begin = end
         elif begin is not None:
             head = next((head for head in heads if head[0] > start), None)
@@ -95,13 +91,13 @@ def strip_boilerplate(text: str, tally: ReadCounters) -> str:
                 and len(text) - head[1] > start - begin
             )
             if not old:
-                kept.append(text[begin:start])
+                books.append(text[begin:start])
             begin = None
     if begin is not None:
-        kept.append(text[begin:])
-    left = _NOTICE.sub("", "\n\n\n".join(piece for piece in kept if piece.strip()))
-    tally.drop_lines("licence", max(0, text.count("\n") - left.count("\n")))
-    return left
+        books.append(text[begin:])
+    remaining = _NOTICE.sub("", "\n\n\n".join(book for book in books if book.strip()))
+    tally.drop_lines("licence", max(0, text.count("\n") - remaining.count("\n")))
+    return remaining
 
 
 def _marks(text: str) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int, bool]]]:
@@ -123,17 +119,17 @@ def _marks(text: str) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int,
 
 def _lines_with(text: str) -> set[int]:
     """Return the starts of the lines that contain one of the words."""
-    found = set()
+    starts = set()
     for word in _WORDS:
         word = word.replace("_", " ")
         position = text.find(word)
         while position >= 0:
-            found.add(text.rfind("\n", 0, position) + 1)
+            starts.add(text.rfind("\n", 0, position) + 1)
             position = text.find(word, position + 1)
-    return found
+    return starts
 
 
 def title(text: str) -> str:
     """Return the title in the head of a frame, or ""."""
-    found = _TITLE.search(text[:6000])
-    return " ".join((found[1] or found[2]).split()) if found else ""
+    match = _TITLE.search(text[:6000])
+    return " ".join((match[1] or match[2]).split()) if match else ""

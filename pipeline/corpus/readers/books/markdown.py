@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.readers.books.book_text import Book
+from cloze.pipeline.corpus.readers.books.book_text import Book, Section, add_heading
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
 from cloze.pipeline.corpus.readers.streams import FORMATS
 
@@ -31,7 +31,7 @@ _FOOTNOTE = re.compile(
     r"^ {0,3}\[\^[^\]\n]+\]:[^\n]*(?:\n(?:[ \t]+[^\n]*|[ \t]*(?=\n[ \t])))*", re.MULTILINE
 )
 _FOOTNOTE_MARK = re.compile(r"\[\^[^\[\]\n]+\]")
-_ATTRIBUTES = re.compile(r" *\{[#.:][^{}\n]*\}")  # pandoc's:  # pandoc: # Title {#name .class}
+_ATTRIBUTES = re.compile(r" *\{[#.:][^{}\n]*\}")  # pandoc: # Title {#name .class}
 _DROPPED = {"fence": "code", "code_block": "code", "html_block": "html"}
 # Marks of code in an indented block: brackets, assignments, calls, prompts, options.
 _CODE = re.compile(
@@ -64,15 +64,15 @@ def read(text: str, tally: ReadCounters) -> Book:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     book = Book()
     if front := _FRONT_MATTER.match(text):
-        found = _FRONT_TITLE.search(front[1])
-        book.title = found[1].strip().strip("\"'") if found else ""
+        title = _FRONT_TITLE.search(front[1])
+        book.title = title[1].strip().strip("\"'") if title else ""
         tally.drop_lines("front_matter", front[0].count("\n"))
         text = text[front.end() :]
     if "[^" in text:
         text, notes = _FOOTNOTE.subn("", text)
         tally.drop_lines("footnote", notes)
         text = _FOOTNOTE_MARK.sub("", text)
-    sections: list[tuple[str, list[str]]] = [("", [])]
+    sections: list[Section] = [("", [])]
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     for tag, line in _blocks(parser, text, tally):
         if tag not in _CHAPTER_TAGS:
@@ -80,10 +80,8 @@ def read(text: str, tally: ReadCounters) -> Book:
                 sections[-1][1].append(line)
         elif not book.title and not any(paragraphs for _, paragraphs in sections):
             book.title = line
-        elif sections[-1][1]:
-            sections.append((line, []))
         else:
-            sections[-1] = (f"{sections[-1][0]} {line}".strip(), [])
+            add_heading(sections, line)
     opening = [line for line in sections[0][1] if sections[0][0] or reads_as_prose(line)]
     tally.drop_lines("front_matter", len(sections[0][1]) - len(opening))
     book.sections = [(sections[0][0], opening), *sections[1:]]

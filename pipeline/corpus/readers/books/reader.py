@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.base import PACKED, FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.books.book_text import Section
 from cloze.pipeline.corpus.readers.lines import decode
 from cloze.pipeline.corpus.readers.plain_text import read_whole
 
@@ -24,7 +25,7 @@ PIECE = 20_000  # characters
 SHORTEST_CHAPTER = 400
 _XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml\b|!DOCTYPE\s+TEI|TEI(?:\.2|Corpus)?\b)")
 _HEAD_BYTES = 1024
-_BESIDE_BOOKS = frozenset("readme license licence copying notice changelog contributing".split())
+_NO_BOOKS = frozenset("readme license licence copying notice changelog contributing".split())
 
 
 class BooksReader(FileReader):
@@ -34,15 +35,13 @@ class BooksReader(FileReader):
     patterns = tuple(
         f"*{ending}{packed}"
         for ending in (".txt", ".xml", ".tei", ".md", ".markdown")
-        for packed in ("", ".gz", ".bz2", ".xz", ".zst")
+        for packed in PACKED
     ) + ("*.epub",)
 
-    def _wanted(self, name: str) -> bool:
+    def _is_readable(self, name: str) -> bool:
         """Return False also for readmes, licences and similar files next to books."""
-        return (
-            super()._wanted(name)
-            and posixpath.basename(name).lower().partition(".")[0] not in _BESIDE_BOOKS
-        )
+        stem = posixpath.basename(name).lower().partition(".")[0]
+        return stem not in _NO_BOOKS and super()._is_readable(name)
 
     def read(
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
@@ -67,7 +66,7 @@ class BooksReader(FileReader):
         if book is None:
             return
         name = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace("_", " ")
-        sections = merged(book.sections)
+        sections = merge_sections(book.sections)
         if not sections and not tally.unreadable:
             tally.quarantine("empty_file", "the book holds no text")
         for number, (heading, paragraphs) in enumerate(sections, 1):
@@ -83,35 +82,35 @@ class BooksReader(FileReader):
             )
 
 
-def merged(sections: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
+def merge_sections(sections: list[Section]) -> list[Section]:
     """Join short sections with the next one, and divide long ones at paragraphs."""
-    joined: list[tuple[str, list[str]]] = []
+    chapters: list[Section] = []
     heading, waiting = "", list[str]()
     for name, paragraphs in sections:
         heading = heading or name if not paragraphs else name
         waiting = waiting + paragraphs
         if sum(map(len, waiting)) >= SHORTEST_CHAPTER:
-            joined.append((heading, waiting))
+            chapters.append((heading, waiting))
             heading, waiting = "", []
-    if waiting and joined:
-        joined[-1][1].extend(waiting)
+    if waiting and chapters:
+        chapters[-1][1].extend(waiting)
     elif waiting:
-        joined.append((heading, waiting))
-    return [(name, piece) for name, paragraphs in joined for piece in pieces(paragraphs)]
+        chapters.append((heading, waiting))
+    return [(name, piece) for name, paragraphs in chapters for piece in _divide(paragraphs)]
 
 
-def pieces(paragraphs: list[str]) -> list[list[str]]:
+def _divide(paragraphs: list[str]) -> list[list[str]]:
     """Return a chapter, or equal pieces of whole paragraphs if it exceeds LONGEST_CHAPTER."""
     length = sum(map(len, paragraphs))
     if length <= LONGEST_CHAPTER:
         return [paragraphs]
     count = round(length / PIECE)
-    found: list[list[str]] = [[] for _ in range(count)]
+    pieces: list[list[str]] = [[] for _ in range(count)]
     passed = 0
     for paragraph in paragraphs:
-        found[min(count - 1, (passed + len(paragraph) // 2) * count // length)].append(paragraph)
+        pieces[min(count - 1, (passed + len(paragraph) // 2) * count // length)].append(paragraph)
         passed += len(paragraph)
-    return [piece for piece in found if piece]
+    return [piece for piece in pieces if piece]
 
 
 reader = BooksReader()

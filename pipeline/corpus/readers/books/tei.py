@@ -15,7 +15,7 @@ from typing import Any
 from lxml import etree
 
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.readers.books.book_text import Book
+from cloze.pipeline.corpus.readers.books.book_text import Book, Section
 
 _ROOTS = frozenset({"TEI", "TEI.2", "teiCorpus", "teiCorpus.2"})
 _DIVISION = re.compile(r"div\d?|group")
@@ -24,10 +24,10 @@ _PROSE_OUTSIDE = re.compile(
     r"vorwort|einleitung|nachwort|préface|avant-propos|postface|prefacio"
 )
 _BLOCKS = frozenset(
-    (
-        "p ab lg sp quote cit argument epigraph opener closer salute signed dateline trailer "
-        "postscript list item label castList"
-    ).split()
+    """
+    p ab lg sp quote cit argument epigraph opener closer salute signed dateline trailer postscript
+    list item label castList
+    """.split()
 )
 _DROPPED = frozenset(
     """
@@ -37,12 +37,13 @@ _DROPPED = frozenset(
     interp interpGrp head
     """.split()
 )
-_KEPT_ALONE = frozenset({"sic", "orig", "abbr"})  # read unless <choice> has a better form
+_FALLBACKS = frozenset({"sic", "orig", "abbr"})  # read unless <choice> has a better form
 _BREAKS = frozenset({"lb", "pb", "cb", "gb", "milestone"})
 _HYPHENS = "-\u00ad\u2010¬"
 _ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]{1,31});")
 _XML_ENTITIES = frozenset({b"amp", b"lt", b"gt", b"quot", b"apos"})
 _DEEPEST = 200
+_LETTER = re.compile(r"[^\W\d_]")
 _NOTE_MARK = re.compile(r"[\[(]?(?:\d{1,3}|[a-z]|[*†‡§]{1,3})[\])]?")  # text of a <ref> to a note
 _JOIN = "\ue0fe"  # private use: the word continues after a break
 
@@ -60,8 +61,8 @@ def read(data: bytes, tally: ReadCounters) -> Book | None:
     try:
         root = etree.fromstring(_ENTITY.sub(_character, data), parser)
     except (etree.XMLSyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 0
-        offset = _line_offset(data, line)
+        line = getattr(error, "lineno", None) or 1
+        offset = sum(len(text) + 1 for text in data.split(b"\n")[: line - 1])
         tally.record_damage(
             "damaged_tei", f"the XML cannot be read ({str(error).rstrip('.')})", offset=offset
         )
@@ -87,7 +88,7 @@ class _Tei:
 
     def __init__(self, tally: ReadCounters) -> None:
         self._tally = tally
-        self.sections: list[tuple[str, list[str]]] = []
+        self.sections: list[Section] = []
 
     def part(self, element: Any) -> None:
         """Add `<front>`, `<body>` or `<back>`; of the outer two only prefaces and epilogues."""
@@ -110,8 +111,7 @@ class _Tei:
         heading = _flat(" ".join(_heads(element)))
         if heading:
             self._tally.drop_lines("heading")
-        heading = heading if len(heading) <= 200 else heading[:200]
-        title = heading or above
+        title = heading[:200] or above
         self.sections.append((title, []))
         for child in element:
             name = _name(child)
@@ -121,14 +121,8 @@ class _Tei:
             elif name == "floatingText":
                 self._division(child, title, depth + 1)
             elif name and name != "head":
-                self.sections[-1][1].extend(self._paragraphs(child))
-
-    def _paragraphs(self, element: Any) -> Iterator[str]:
-        """Yield the paragraphs in a block, in order."""
-        for text in _blocks(element, 0):
-            plain = _flat(text)
-            if re.search(r"[^\W\d_]", plain):
-                yield plain
+                texts = map(_flat, _blocks(child, 0))
+                self.sections[-1][1].extend(text for text in texts if _LETTER.search(text))
 
 
 def _blocks(element: Any, depth: int) -> Iterator[str]:
@@ -172,23 +166,18 @@ def _child(child: Any, depth: int) -> str:
     if name in _BREAKS:
         return _JOIN if child.get("break") == "no" else f"{_JOIN}\n"
     if name == "choice":
-        options = {_name(option): option for option in child}
-        best = next(
-            (
-                options[kind]
-                for kind in ("corr", "reg", "expan", "sic", "orig", "abbr")
-                if kind in options
-            ),
-            None,
-        )
-        return "" if best is None or depth > _DEEPEST else _inline(best, depth + 1)
+        forms = {_name(form): form for form in child}
+        for kind in ("corr", "reg", "expan", "sic", "orig", "abbr"):
+            if kind in forms and depth <= _DEEPEST:
+                return _inline(forms[kind], depth + 1)
+        return ""
     if name == "space":
         return " "
     if not name or depth > _DEEPEST:
         return ""
     if name == "ref" and _NOTE_MARK.fullmatch(_flat("".join(child.itertext()))):
         return ""
-    if name in _DROPPED and not (name in _KEPT_ALONE and _name(child.getparent()) != "choice"):
+    if name in _DROPPED and not (name in _FALLBACKS and _name(child.getparent()) != "choice"):
         return ""
     text = _inline(child, depth + 1)
     return f" {text} " if name in ("l", "lg", "item", "p") else text
@@ -203,11 +192,8 @@ def _heads(element: Any) -> Iterator[str]:
 _DIVIDED = re.compile(
     rf"(?<=[^\W\d_])(?:[{_HYPHENS}]\s*{_JOIN}[\s{_JOIN}]*(?=[a-zà-öø-ÿ])|[\u00ad¬]\s*(?=[^\W\d_]))"
 )
-
-
-_COMPOUND = re.compile(
-    rf"(?<=[^\W\d_])[-\u2010]\s*{_JOIN}[\s{_JOIN}]*(?=[^\W\d_])"
-)  # before a capital: New-York
+# Before a capital: New-York.
+_COMPOUND = re.compile(rf"(?<=[^\W\d_])[-\u2010]\s*{_JOIN}[\s{_JOIN}]*(?=[^\W\d_])")
 
 
 def _flat(text: str) -> str:
@@ -228,19 +214,7 @@ def _character(match: re.Match[bytes]) -> bytes:
     """Resolve an HTML entity of old TEI; others are left to the parser, which drops them."""
     if match[1] in _XML_ENTITIES:
         return match[0]
-    found = html.entities.html5.get(f"{match[1].decode()};")
-    return (
-        match[0]
-        if found is None
-        else "".join(f"&#{ord(character)};" for character in found).encode()
-    )
-
-
-def _line_offset(data: bytes, line: int) -> int:
-    position = 0
-    for _ in range(max(0, line - 1)):
-        following = data.find(b"\n", position)
-        if following < 0:
-            break
-        position = following + 1
-    return position
+    characters = html.entities.html5.get(f"{match[1].decode()};")
+    if characters is None:
+        return match[0]
+    return "".join(f"&#{ord(character)};" for character in characters).encode()

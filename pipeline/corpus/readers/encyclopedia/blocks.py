@@ -74,9 +74,8 @@ class SectionFilter:
     def __init__(self, dropped: frozenset[str], kept: frozenset[str]) -> None:
         self._dropped, self._kept = dropped, kept
         self._skipped = _NONE  # level of the heading whose section is dropped
-        self._open = (
-            0 if not kept or "" in kept else _NONE
-        )  # level of the heading whose section is kept
+        # level of the heading whose section is kept
+        self._open = 0 if not kept or "" in kept else _NONE
 
     @property
     def is_read(self) -> bool:
@@ -101,28 +100,23 @@ def lowered(names: Iterable[str]) -> frozenset[str]:
 
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template without opening braces
-_AGE = re.compile(
-    r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)"
-)  # relative to the day on which the page is shown
+# Relative to the day on which the page is shown.
+_AGE = re.compile(r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)")
 _LETTER = re.compile(r"[^\W\d_]")
 # In a list item: a book, not a sentence. ISBN, ISSN, ASIN, OCLC or doi at the start of a word; the
 # search is by one letter.
 _CITATION = re.compile(r"[AIOd](?<!\w.)(?:(?<=I)S[BS]N|(?<=A)SIN|(?<=O)CLC|(?<=d)oi:)")
 _CLAUSE = re.compile(r"[;,](?:\s*(?:and|or|und|et|y|e|och|og|en|i|и))?\Z")
 _LEADS = re.compile(r"[:：—–]\Z")
-_GOES_ON = re.compile(r"[a-z]+[\s,]")
+_CONTINUES = re.compile(r"[a-z]+[\s,]")
 
 # An unknown template after a sentence is like a note, before one like a heading: no words are
 # missing.
 _BEHIND = re.compile(rf"([{LATIN}{OTHER_SCRIPTS}][\"'”’)\]]*)(\s*)(?:{HOLE_TEMPLATE}\s*)+")
-_AT_END = re.compile(
-    rf"(?<=[{UNMARKED}])\s*(?:{HOLE_TEMPLATE}\s*)+\Z"
-)  # where no mark ends a sentence
+# Where no mark ends a sentence.
+_AT_END = re.compile(rf"(?<=[{UNMARKED}])\s*(?:{HOLE_TEMPLATE}\s*)+\Z")
 _AHEAD = re.compile(rf"^[\s{GAP}]*(?:{HOLE_TEMPLATE}\s*)+")
-_SENTENCES_SHARE, _CHARACTERS_SHARE = (
-    2 / 3,
-    0.8,
-)  # minimum share of sentences among list items, and of their characters
+_SENTENCES_SHARE, _CHARACTERS_SHARE = 2 / 3, 0.8  # minimum of sentences in a list
 _VERBS_SHARE = 0.5  # of the items
 
 
@@ -144,13 +138,10 @@ class ExtractedPage:
 def drop_marginal_templates(line: str) -> str:
     """Remove unknown templates before and after sentences; those inside remain placeholders."""
     line = _AT_END.sub("", _BEHIND.sub(_behind, line))
-    ahead = _AHEAD.match(line)
-    if (
-        ahead
-        and not line[ahead.end() : ahead.end() + 1].islower()
-        and line[ahead.end() : ahead.end() + 1] not in tuple(",;:.)")
-    ):
-        line = line[ahead.end() :]
+    if ahead := _AHEAD.match(line):
+        following = line[ahead.end() : ahead.end() + 1]
+        if not following.islower() and following not in tuple(",;:.)"):
+            line = line[ahead.end() :]
     return line
 
 
@@ -163,12 +154,12 @@ class Blocks:
     """Assembler of paragraphs from blocks that are given in order.
 
     Args:
-        found: page to add the paragraphs to.
+        page: page to add the paragraphs to.
         english: apply rules based on English words.
     """
 
-    def __init__(self, found: ExtractedPage, english: bool) -> None:
-        self._found, self._english = found, english
+    def __init__(self, page: ExtractedPage, english: bool) -> None:
+        self._page, self._english = page, english
         self._open = ""  # the last paragraph; the next block may continue it
         self._items: list[str] = []
         self._indented = True  # all items are indented text
@@ -179,9 +170,8 @@ class Blocks:
         text = plain(text)
         if not _LETTER.search(text) and not A_HOLE.search(text):
             return
-        if (
-            self._open and A_HOLE.search(self._open[-1]) and _GOES_ON.match(text)
-        ):  # a formula on a separate line
+        if self._open and A_HOLE.search(self._open[-1]) and _CONTINUES.match(text):
+            # a formula on a separate line
             text = f"{self._open} {text}"
         else:
             self._emit()
@@ -200,56 +190,51 @@ class Blocks:
 
     def heading(self) -> None:
         """End the current block: what follows is separate."""
+        self.omit()
+        self._emit()
+
+    def omit(self) -> None:
+        """Leave a placeholder for a table, program or chart, if a sentence leads to it."""
         self._close_list()
         if _LEADS.search(self._open):
             self._open += f" {HOLE_LIST}"
-        self._emit()
 
-    def dropped(self, hole: str = HOLE_LIST) -> None:
-        """Note an omitted table, program or chart."""
-        self._close_list()
-        if _LEADS.search(self._open):
-            self._open += f" {hole}"
-
-    def kept(self, text: str) -> None:
+    def add_line(self, text: str) -> None:
         """Add a line that is kept although it is not prose, such as a table row."""
         self._close_list()
         self._emit()
         text = plain(text)
         if text:
-            self._found.paragraphs.append(text)
+            self._page.paragraphs.append(text)
 
     def finish(self) -> ExtractedPage:
         """Finish the page and return it."""
         self.heading()
-        return self._found
+        return self._page
 
     def _close_list(self) -> None:
         if not self._items:
             return
         items, indented = self._items, self._indented
         self._items, self._indented = [], True
-        lead = (
-            self._open
-            if self._open and (_LEADS.search(self._open) or not ends_as_sentence(self._open))
-            else ""
-        )
+        leads = _LEADS.search(self._open) or not ends_as_sentence(self._open)
+        lead = self._open if self._open and leads else ""
         if indented and not any(_LETTER.search(item) for item in items):  # formulas
-            self._take_away(lead, PLACEHOLDER)
+            self._omit_list(lead, PLACEHOLDER)
         elif not _is_running_text(items, led=bool(lead), indented=indented, english=self._english):
-            self._found.dropped["list_item"] += len(items)
-            self._take_away(lead, HOLE_LIST)
+            self._page.dropped["list_item"] += len(items)
+            self._omit_list(lead, HOLE_LIST)
         elif lead and all(ends_as_sentence(item) or _CLAUSE.search(item) for item in items[:-1]):
             self._open = " ".join([lead, *items])
             self._emit()
         else:
             if lead:
-                self._found.paragraphs.append(lead)
+                self._page.paragraphs.append(lead)
                 self._open = ""
             self._emit()
-            self._found.paragraphs += items
+            self._page.paragraphs += items
 
-    def _take_away(self, lead: str, hole: str) -> None:
+    def _omit_list(self, lead: str, hole: str) -> None:
         """Leave a placeholder for the omitted list; it marks a sentence that leads to it."""
         if not lead:
             self._emit()
@@ -265,9 +250,9 @@ class Blocks:
             or (len(text.split(maxsplit=3)) > 3 and _LEADS.search(text))
             or (self._english and reads_as_statement(text))
         ):
-            self._found.paragraphs.append(text)
+            self._page.paragraphs.append(text)
         else:
-            self._found.dropped["fragment"] += 1
+            self._page.dropped["fragment"] += 1
 
 
 def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english: bool) -> bool:
@@ -278,21 +263,18 @@ def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english
     """
     if any(has_hole(item) or _CITATION.search(item) for item in items):
         return False
-    if (
-        led
-        and len(items) > 1
-        and all(_CLAUSE.search(item) for item in items[:-1])
-        and not _CLAUSE.search(items[-1])
-    ):
-        return True
+    if led and len(items) > 1:
+        clauses = [bool(_CLAUSE.search(item)) for item in items]
+        if all(clauses[:-1]) and not clauses[-1]:
+            return True
     sentences = [
         item for item in items if reads_as_prose(item) or (english and reads_as_statement(item))
     ]
     if indented and led:
         return len(sentences) == len(items)
-    if len(sentences) < _SENTENCES_SHARE * len(items) or sum(
-        map(len, sentences)
-    ) < _CHARACTERS_SHARE * sum(map(len, items)):
+    if len(sentences) < _SENTENCES_SHARE * len(items):
+        return False
+    if sum(map(len, sentences)) < _CHARACTERS_SHARE * sum(map(len, items)):
         return False
     return led or not english or sum(map(has_finite_verb, items)) >= _VERBS_SHARE * len(items)
 
@@ -305,12 +287,11 @@ def plain(text: str) -> str:
         text = _ARGUMENTS.sub(HOLE_TEMPLATE, text)
     if "[" in text or "]" in text or "{" in text or "}" in text or "~" in text or text[:1] == "|":
         text = _RESIDUE.sub("", text)
-    mended = (
-        without_padding(text)
-        if is_plain(text)
-        else close_gaps(unescape_literals(" ".join(text.split())))
-    )
-    text = (text if mended == text else " ".join(mended.split())).lstrip(",;: –—-")
+    if is_plain(text):
+        closed = without_padding(text)
+    else:
+        closed = close_gaps(unescape_literals(" ".join(text.split())))
+    text = (text if closed == text else " ".join(closed.split())).lstrip(",;: –—-")
     if ")" in text and (" ago)" in text or "(age" in text):
         text = _AGE.sub("", text)
     return text

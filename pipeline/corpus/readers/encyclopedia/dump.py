@@ -148,12 +148,9 @@ class WikipediaOptions(CorpusOptions):
     def sections_to_drop(self, language: str) -> frozenset[str]:
         """Return the lower-case headings of sections to drop in this language (empty: unknown)."""
         if self.dropped_sections is None:
-            known = language in mediawiki_names.APPENDED_SECTIONS
-            return frozenset(
-                mediawiki_names.appended_sections(
-                    *([language] if known else self.expected_languages)
-                )
-            )
+            is_known = language in mediawiki_names.APPENDED_SECTIONS
+            languages = (language,) if is_known else self.expected_languages
+            return mediawiki_names.appended_sections(*languages)
         return lowered(self.dropped_sections)
 
     def rules(self, language: str) -> dict[str, Any]:

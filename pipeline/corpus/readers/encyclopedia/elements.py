@@ -20,8 +20,8 @@ GAP = "\ue0fc"
 PHONES = "\ue0fb"
 """Marks a removed pronunciation: dispensable unless the sentence is about it."""
 
-_TAKEN = f"{GAP}{PHONES}{''.join(HOLES)}"
-_ANY = re.compile(f"[{_TAKEN}]")
+_REMOVED = f"{GAP}{PHONES}{''.join(HOLES)}"
+_ANY = re.compile(f"[{_REMOVED}]")
 _RUN = re.compile(rf"{GAP}(?:\s*{GAP})+")
 _BRACKET = re.compile(r"([(\[])([^()\[\]]*)([)\]])")
 _SEPARATOR = re.compile(r"([;,])")
@@ -49,9 +49,8 @@ _BETWEEN = re.compile(rf"([,;:])\s*(?:{GAP}\s*)+([,;:.!?])")
 _MARK_BEHIND = re.compile(rf"{GAP}[{GAP}\s]*[,;:.!?)\]]")
 _BEFORE = re.compile(rf"\s*(?:{GAP}\s*)+(?=[,;:.!?)\]](?:[\s)\]\"”’»]|$))")
 _ALONE = re.compile(rf"{GAP}+(\s*)")
-_PADDING = re.compile(
-    r"[,;:.!?()\[\]](?:(?<= [,;:.!?)\]])|(?<=[(\[]) )"
-)  # begins with characters rarer than a blank
+# Begins with characters rarer than a blank.
+_PADDING = re.compile(r"[,;:.!?()\[\]](?:(?<= [,;:.!?)\]])|(?<=[(\[]) )")
 _PADDED = re.compile(r"([(\[])\s+|\s+([)\]])|\s+([,;:.!?])(?=[\s)\]\"”’]|$)")
 _ROUNDS = 4
 
@@ -79,21 +78,19 @@ def _closed(text: str) -> str:
             if text == before:
                 break
     if PHONES in text:
-        text = _SPOKEN_OF.sub(lambda match: match[0][:-1] + HOLE_TEMPLATE, text).replace(
-            PHONES, GAP
-        )
+        text = _SPOKEN_OF.sub(lambda match: match[0][:-1] + HOLE_TEMPLATE, text)
+        text = text.replace(PHONES, GAP)
     if GAP not in text:
         return text
-    text = _RUN.sub(
-        _one_slot, text
-    )  # else the patterns below would rescan a long run from each gap
+    # Else the patterns below would rescan a long run from each gap.
+    text = _RUN.sub(_one_gap, text)
     if '"' in text or "“" in text or "«" in text or "‘" in text:
         text = _QUOTED.sub(GAP, text)
     text = _BETWEEN.sub(lambda match: match[2] if match[2] in ".!?" else match[1], text)
     return _spaced(_BEFORE.sub("", text) if _MARK_BEHIND.search(text) else text)
 
 
-def _one_slot(match: re.Match[str]) -> str:
+def _one_gap(match: re.Match[str]) -> str:
     return f"{GAP} " if match[0].strip(GAP) else GAP
 
 
@@ -102,18 +99,16 @@ def _bracket(match: re.Match[str]) -> str:
         return match[0]
     content = _JOINS.sub(GAP, match[2], count=1) if match[2].lstrip().startswith(GAP) else match[2]
     pieces = _SEPARATOR.split(content)
-    parts, marks = pieces[::2], ["", *pieces[1::2]]
-    kept = [
-        place
-        for place, part in enumerate(parts)
+    with_text = [
+        (mark, part)
+        for mark, part in zip(["", *pieces[1::2]], pieces[::2], strict=True)
         if part.strip() and not (_ANY.search(part) and _EMPTY_PART.fullmatch(part))
     ]
-    if not kept:
+    if not with_text:
         return GAP
-    text = "".join(
-        (marks[place] if number else "") + parts[place] for number, place in enumerate(kept)
-    )
-    if kept[0]:
+    first_mark, first_part = with_text[0]
+    text = first_part + "".join(mark + part for mark, part in with_text[1:])
+    if first_mark:  # the first part of the bracket is removed
         text = re.sub(r"^\s*(?:or|and)\s+", "", text)
     return f"{match[1]}{_spaced(text).replace(PHONES, '').strip()}{match[3]}"
 
@@ -124,14 +119,15 @@ def _spaced(text: str) -> str:
     position = 0
     for match in _ALONE.finditer(text):
         before = text[position : match.start()]
-        kept = before.rstrip()
+        stripped = before.rstrip()
         last = text[match.start() - 1 : match.start()]
         touching = (
             last.isalpha()
             and text[match.end() : match.end() + 1].isalpha()
             and not is_unspaced(last)
         )
-        pieces += (kept, " " if match[1] or len(kept) < len(before) or touching else "")
+        has_blank = match[1] or len(stripped) < len(before) or touching
+        pieces += (stripped, " " if has_blank else "")
         position = match.end()
     return "".join((*pieces, text[position:]))
 
@@ -170,9 +166,9 @@ def without_quotes(line: str) -> str:
         sum(len(mark) != 2 for mark in marks) % 2
         and sum(len(mark) in (2, 5) or len(mark) > 5 for mark in marks) % 2
     ):
-        found = _meant_as_apostrophe(pieces)
-        if found is not None:
-            pieces[found] += "'"
+        index = _meant_as_apostrophe(pieces)
+        if index is not None:
+            pieces[index] += "'"
     # one of four is an apostrophe; all but five of more than five
     pieces[1::2] = ["'" * max(0, len(mark) - (3 if len(mark) == 4 else 5)) for mark in marks]
     return "".join(pieces)
@@ -183,22 +179,19 @@ def _meant_as_apostrophe(pieces: list[str]) -> int | None:
 
     After a single letter, else after a word, else after a blank.
     """
-    found: dict[str, int] = {}
-    for place in range(0, len(pieces) - 1, 2):
-        if len(pieces[place + 1]) not in (3, 4):
+    word: int | None = None
+    blank: int | None = None
+    for index in range(0, len(pieces) - 1, 2):
+        if len(pieces[index + 1]) not in (3, 4):
             continue
-        before = pieces[place]
-        kind = (
-            "blank"
-            if before[-1:] == " "
-            else "letter"
-            if before[-2:-1] in (" ", "") and before
-            else "word"
-        )
-        found.setdefault(kind, place)
-        if kind == "letter":
-            break
-    return next((found[kind] for kind in ("letter", "word", "blank") if kind in found), None)
+        before = pieces[index]
+        if before[-1:] == " ":
+            blank = index if blank is None else blank
+        elif before and before[-2:-1] in (" ", ""):
+            return index
+        elif word is None:
+            word = index
+    return blank if word is None else word
 
 
 # Elements whose content is not running text: references, galleries, programs, formulas.
@@ -206,10 +199,9 @@ def _meant_as_apostrophe(pieces: list[str]) -> int | None:
 Formulas = Literal["drop", "latex"]
 
 _DROPPED = (
-    "ref|references|gallery|timeline|score|syntaxhighlight|source|pre|imagemap|hiero|graph|template"
-    "styles|inputbox|mapframe|"
-    "maplink|templatedata|categorytree|math|chem|ce|s|strike|del|table|style|script|includeonly|ind"
-    "icator"
+    "ref|references|gallery|timeline|score|syntaxhighlight|source|pre|imagemap|hiero|graph|"
+    "templatestyles|inputbox|mapframe|maplink|templatedata|categorytree|math|chem|ce|s|strike|del|"
+    "table|style|script|includeonly|indicator"
 )
 _NAMES = frozenset(_DROPPED.split("|"))
 _NAME = re.compile(_DROPPED, re.IGNORECASE)
@@ -220,10 +212,9 @@ _TAG = re.compile(
 )
 _SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
 _FORMULAS = frozenset({"math", "chem", "ce"})
-_SHOWN = frozenset(
-    {"score", "syntaxhighlight", "source", "hiero", "pre"}
-)  # words of the sentence around them
-BEFORE_SLOT = " \n\t([{"
+# Words of the sentence around them.
+_SHOWN = frozenset({"score", "syntaxhighlight", "source", "hiero", "pre"})
+BEFORE_GAP = " \n\t([{"
 """A removal leaves a gap only after one of these characters."""
 
 
@@ -244,16 +235,14 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
         tag = match[1]
         if tag is None:
             if "ref" not in hopeless:
-                pieces += (
-                    text[position:begin],
-                    left_over(text[begin - 1 : begin], text[end : end + 1]),
-                )
+                gap = left_over(text[begin - 1 : begin], text[end : end + 1])
+                pieces += (text[position:begin], gap)
                 position = end
             continue
         name = tag.lower()
-        if (
-            name not in _NAMES and (name.isascii() or not _NAME.fullmatch(tag))
-        ) or name in hopeless:
+        if name in hopeless:
+            continue
+        if name not in _NAMES and (name.isascii() or not _NAME.fullmatch(tag)):
             continue
         content = ""
         if text[end - 2] != "/":
@@ -278,14 +267,13 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
 @functools.lru_cache(maxsize=256)
 def _closing(name: str, exactly: bool) -> re.Pattern[str]:
     """Return the pattern of the closing tag of a lower-case name, in any case or exactly."""
-    same = {"k": "[kK\N{KELVIN SIGN}]"}
-    letters = (
-        re.escape(letter)
-        if exactly or not letter.isascii()
-        else same.get(letter, f"[{letter}{letter.upper()}]")
-        for letter in name
-    )
-    return re.compile(f"</{''.join(letters)}")
+    pattern = ""
+    for letter in name:
+        if exactly or not letter.isascii():
+            pattern += re.escape(letter)
+        else:
+            pattern += "[kK\N{KELVIN SIGN}]" if letter == "k" else f"[{letter}{letter.upper()}]"
+    return re.compile(f"</{pattern}")
 
 
 def left_over(before: str, after: str) -> str:
@@ -294,7 +282,7 @@ def left_over(before: str, after: str) -> str:
     Args:
         before, after: adjacent characters; empty at the ends of the text.
     """
-    if before and before in BEFORE_SLOT:
+    if before and before in BEFORE_GAP:
         return GAP
     if after.isupper() and before and before in '.!?"':
         return " "  # only a reference separated two sentences

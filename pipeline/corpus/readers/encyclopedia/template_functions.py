@@ -13,7 +13,7 @@ from collections.abc import Callable
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia import template_numbers as numbers
 from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES, escape_literals
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import GERMAN, NAMES
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES, GERMAN_NAMES
 
 Arguments = list[str]
 Named = dict[str, str]
@@ -27,10 +27,9 @@ def first(arguments: Arguments) -> str:
 
 def labelled(code: str, text: str, named: Named) -> str:
     """Render `{{lang-fr|île}}` as `French: île`."""
-    label = NAMES.get(code)
-    return (
-        f"{label}: {text}" if text and label and named.get("label") not in ("no", "none") else text
-    )
+    label = ENGLISH_NAMES.get(code)
+    is_labelled = text and label and named.get("label") not in ("no", "none")
+    return f"{label}: {text}" if is_labelled else text
 
 
 def _quotation(arguments: Arguments, named: Named) -> str:
@@ -73,12 +72,8 @@ def _harvard_bare(arguments: Arguments, named: Named) -> str:
 
 def _audio(arguments: Arguments, named: Named) -> str:
     """Render `{{Audio|x.ogg|Alabama}}` as its label; without one it is a button."""
-    return (
-        ""
-        if len(arguments) < 2
-        or arguments[1].lower() in ("listen", "help", "pronunciation", "audio")
-        else arguments[1]
-    )
+    label = "".join(arguments[1:2])
+    return "" if label.lower() in ("listen", "help", "pronunciation", "audio") else label
 
 
 def _nihongo(arguments: Arguments, named: Named) -> str:
@@ -89,50 +84,47 @@ def _nihongo(arguments: Arguments, named: Named) -> str:
 
 
 _CHINESE = (
-    (("c",), "Chinese"), (("s",), "simplified Chinese"), (("t",), "traditional Chinese"), (("p",
-    "hp"), "pinyin"), (("w",), "Wade–Giles"),
-    (("j",), "Jyutping"), (("cy",), "Cantonese Yale"), (("poj",), "Pe̍h-ōe-jī"), (("l", "lit"),
-    "literally"),
-)  # fmt: skip
+    (("c",), "Chinese"),
+    (("s",), "simplified Chinese"),
+    (("t",), "traditional Chinese"),
+    (("p", "hp"), "pinyin"),
+    (("w",), "Wade–Giles"),
+    (("j",), "Jyutping"),
+    (("cy",), "Cantonese Yale"),
+    (("poj",), "Pe̍h-ōe-jī"),
+    (("l", "lit"), "literally"),
+)
 
 
 def _chinese(arguments: Arguments, named: Named) -> str:
     """Render `{{zh|c=中文|p=Zhōngwén}}` as `Chinese: 中文; pinyin: Zhōngwén`."""
-    found: list[str] = []
+    forms: list[str] = []
     for keys, label in _CHINESE:
-        text = next((named[key] for key in keys if named.get(key)), "")
+        text = first([named.get(key, "") for key in keys])
         if text:
-            found.append(f"literally: '{text}'" if label == "literally" else f"{label}: {text}")
-    return "; ".join(found)
+            forms.append(f"literally: '{text}'" if label == "literally" else f"{label}: {text}")
+    return "; ".join(forms)
 
 
 def _reading(arguments: Arguments, named: Named) -> str:
     """Render `{{読み仮名|東京|とうきょう}}` as `東京（とうきょう）`."""
-    return (
-        f"{arguments[0]}（{arguments[1]}）"
-        if len(arguments) > 1 and arguments[1]
-        else first(arguments)
-    )
+    if len(arguments) > 1 and arguments[1]:
+        return f"{arguments[0]}（{arguments[1]}）"
+    return first(arguments)
 
 
 def _tag(arguments: Arguments, named: Named) -> str:
     """Render `{{tag|exec}}` as `<exec>...</exec>`, or as opening, closing or single tag."""
     if not arguments or not arguments[0]:
         return ""
-    name, kind = (
-        arguments[0],
-        (arguments[1] if len(arguments) > 1 else named.get("type", "pair")).lower()[:1],
-    )
-    inside = " " + named["attribs"] if named.get("attribs") else ""
-    forms = {
-        "o": f"<{name}{inside}>",
-        "c": f"</{name}>",
-        "s": f"<{name}{inside} />",
-        "e": f"<{name}{inside} />",
-    }
-    return escape_literals(
-        forms.get(kind, f"<{name}{inside}>{named.get('content', '...')}</{name}>")
-    )
+    name = arguments[0]
+    kind = (arguments[1] if len(arguments) > 1 else named.get("type", "pair")).lower()[:1]
+    inside = f" {named['attribs']}" if named.get("attribs") else ""
+    opening = f"<{name}{inside}>"
+    pair = f"{opening}{named.get('content', '...')}</{name}>"
+    single = f"<{name}{inside} />"
+    forms = {"o": opening, "c": f"</{name}>", "s": single, "e": single}
+    return escape_literals(forms.get(kind, pair))
 
 
 def _template_name(arguments: Arguments, named: Named) -> str:
@@ -148,17 +140,12 @@ def _verse(arguments: Arguments, named: Named) -> str:
     return " ".join(words[:2])
 
 
+_SIGNS = {"flat": "♭", "b": "♭", "sharp": "♯", "#": "♯", "natural": "♮"}
+_SIGNS |= {"doublesharp": "𝄪", "doubleflat": "𝄫"}
+
+
 def _music(arguments: Arguments, named: Named) -> str:
-    signs = {
-        "flat": "♭",
-        "b": "♭",
-        "sharp": "♯",
-        "#": "♯",
-        "natural": "♮",
-        "doublesharp": "𝄪",
-        "doubleflat": "𝄫",
-    }
-    return signs.get(arguments[0].lower(), arguments[0]) if arguments else ""
+    return _SIGNS.get(arguments[0].lower(), arguments[0]) if arguments else ""
 
 
 def _spoken(arguments: Arguments, named: Named) -> str:
@@ -168,26 +155,21 @@ def _spoken(arguments: Arguments, named: Named) -> str:
 
 def _foreign(arguments: Arguments, named: Named) -> str:
     """Render `{{langx|de|Neuland}}` as `German: Neuland`."""
-    return (
-        labelled(arguments[0].partition("-")[0], first(arguments[1:2]), named) if arguments else ""
-    )
+    code, text, *_ = [*arguments, "", ""]
+    return labelled(code.partition("-")[0], text, named)
 
 
 def _marriage(arguments: Arguments, named: Named) -> str:
     """Render `{{marriage|Mary Todd|1842|1865}}` as `Mary Todd (m. 1842–1865)`."""
     spouse, *rest = [*arguments, ""]
-    years = [
-        argument for argument in rest if "=" not in argument and any(map(str.isdigit, argument))
-    ]
+    years = [word for word in rest if "=" not in word and any(map(str.isdigit, word))]
     return f"{spouse} (m. {'–'.join(years[:2])})" if spouse and years else spouse
 
 
 def _height(arguments: Arguments, named: Named) -> str:
     """Render `{{height|ft=6|in=6}}` as `6 ft 6 in`."""
-    return (
-        " ".join(f"{named[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if named.get(unit))
-        or HOLE_TEMPLATE
-    )
+    parts = (f"{named[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if named.get(unit))
+    return " ".join(parts) or HOLE_TEMPLATE
 
 
 def _edition(arguments: Arguments, named: Named) -> str:
@@ -196,14 +178,12 @@ def _edition(arguments: Arguments, named: Named) -> str:
 
 
 _ROMAN = re.compile("[IVXLCDM]+")
-_MONTHS = {
-    "fr": (
-        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre"
-    ).split(),
-    "uk": (
-        "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня"
-    ).split(),
-}
+_MONTHS_FR = (
+    "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split()
+)
+_MONTHS_UK = (
+    "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня".split()
+)
 _ENDINGS = {"ère": "re", "ème": "e"}
 
 
@@ -220,30 +200,28 @@ def _century(arguments: Arguments, named: Named, word: str = "") -> str:
     return f"{_nth(number)} {word}".strip() if _ROMAN.fullmatch(number) else number
 
 
+def _two_centuries(arguments: Arguments) -> list[str]:
+    return [_nth(argument) for argument in arguments if _ROMAN.fullmatch(argument)][:2]
+
+
 def _centuries(arguments: Arguments, named: Named, word: str = "") -> str:
     """Render `{{s2|XIX|e|XX|e}}` as `XIXe et XXe siècles`."""
-    both = [argument for argument in arguments if _ROMAN.fullmatch(argument)][:2]
-    return (
-        f"{_nth(both[0])} et {_nth(both[1])} {word}"
-        if len(both) > 1
-        else _century(arguments, named, word.replace("siècles", "siècle"))
-    )
+    both = _two_centuries(arguments)
+    if len(both) < 2:
+        return _century(arguments, named, word.replace("siècles", "siècle"))
+    return f"{both[0]} et {both[1]} {word}"
 
 
 def _period(arguments: Arguments, named: Named, word: str = "") -> str:
     """Render `{{sp|XVIII|-|XXI}}` as `XVIIIe – XXIe siècle`."""
-    both = [argument for argument in arguments if _ROMAN.fullmatch(argument)][:2]
+    both = _two_centuries(arguments)
     if len(both) < 2:
         return _century(arguments, named, word)
     words = [
-        argument
-        for argument in arguments
-        if argument and not _ROMAN.fullmatch(argument) and argument not in ("e", "er")
+        text for text in arguments if text not in ("", "e", "er") and not _ROMAN.fullmatch(text)
     ]
-    return (
-        f"{_nth(both[0])} {'–' if not words or words[0] in ('-', '–') else words[0]} "
-        f"{_nth(both[1])} {word}"
-    )
+    between = "–" if first(words) in ("", "-", "–") else words[0]
+    return f"{both[0]} {between} {both[1]} {word}"
 
 
 def _century_es(arguments: Arguments, named: Named) -> str:
@@ -260,12 +238,10 @@ def _century_ca(arguments: Arguments, named: Named) -> str:
 
 
 def _century_pt(arguments: Arguments, named: Named) -> str:
+    """Render `{{séc|XIX}}` as `século XIX`, `{{séc|I|AC}}` as `século I a.C.`."""
     number = first(arguments)
-    return (
-        f"século {number}{' a.C.' if 'a.C.' in arguments[1:] or 'AC' in arguments[1:] else ''}"
-        if number
-        else ""
-    )
+    is_bc = "a.C." in arguments[1:] or "AC" in arguments[1:]
+    return f"século {number}{' a.C.' if is_bc else ''}" if number else ""
 
 
 def _date_fr(arguments: Arguments, named: Named) -> str:
@@ -275,18 +251,11 @@ def _date_fr(arguments: Arguments, named: Named) -> str:
     """
     if not arguments:
         return ""
-    parts = (
-        arguments[0].split()
-        if " " in arguments[0].strip()
-        else [argument for argument in arguments[:3] if argument]
-    )
-    if (
-        len(parts) > 1
-        and (len(parts) == 3 or " " not in arguments[0].strip())
-        and parts[1].isdigit()
-        and 1 <= int(parts[1]) <= 12
-    ):
-        parts[1] = _MONTHS["fr"][int(parts[1]) - 1]
+    is_one_text = " " in arguments[0]
+    parts = arguments[0].split() if is_one_text else list(filter(None, arguments[:3]))
+    has_month = len(parts) == 3 or (len(parts) == 2 and not is_one_text)
+    if has_month and parts[1].isdigit() and 1 <= int(parts[1]) <= 12:
+        parts[1] = _MONTHS_FR[int(parts[1]) - 1]
     return " ".join(part for part in parts if not part.endswith("-"))
 
 
@@ -297,10 +266,10 @@ def _date_uk(arguments: Arguments, named: Named) -> str:
     """
     if len(arguments) < 3 or not (arguments[1].isdigit() and 1 <= int(arguments[1]) <= 12):
         return HOLE_TEMPLATE if arguments else ""
-    old = (
-        f"{arguments[3]} ({arguments[0]})" if len(arguments) == 4 and arguments[3] else arguments[0]
-    )
-    return f"{old} {_MONTHS['uk'][int(arguments[1]) - 1]} {arguments[2]}"
+    day, month, year = arguments[:3]
+    if len(arguments) == 4 and arguments[3]:
+        day = f"{arguments[3]} ({day})"
+    return f"{day} {_MONTHS_UK[int(month) - 1]} {year}"
 
 
 _PLAIN = re.compile(r"(?<![\d.,])\d{4,}(?![\d.,])|(?<![\d.,])(\d+)\.(\d+)(?![\d.,])")
@@ -313,31 +282,23 @@ def _number_fr(text: str) -> str:
     """Return numbers in French notation: `10283.5` as `10 283,5`."""
 
     def written(match: re.Match[str]) -> str:
-        whole, _, decimals = match[0].partition(".")
-        grouped = f"{int(whole):,}".replace(",", " ") if whole[0] != "0" else whole
-        return f"{grouped},{decimals}" if decimals else grouped
+        integer, _, decimals = match[0].partition(".")
+        if integer[0] != "0":
+            integer = f"{int(integer):,}".replace(",", " ")
+        return f"{integer},{decimals}" if decimals else integer
 
     return _PLAIN.sub(written, text)
 
 
 def _unit_fr(arguments: Arguments, named: Named) -> str:
     """Render `{{unité|1930|km|2}}`: the number, then units without powers."""
-    return " ".join(
-        [
-            *map(_number_fr, arguments[:1]),
-            *(word for word in arguments[1:] if word and not _EXPONENT.fullmatch(word)),
-        ]
-    )
+    return _unit_es([*map(_number_fr, arguments[:1]), *arguments[1:]], named)
 
 
 def _unit_es(arguments: Arguments, named: Named) -> str:
     """Render `{{unidad|5|km|2}}` as `5 km`."""
-    return " ".join(
-        [
-            *arguments[:1],
-            *(word for word in arguments[1:] if word and not _EXPONENT.fullmatch(word)),
-        ]
-    )
+    units = (word for word in arguments[1:] if word and not _EXPONENT.fullmatch(word))
+    return " ".join([*arguments[:1], *units])
 
 
 def _aside(arguments: Arguments, named: Named) -> str:
@@ -346,11 +307,10 @@ def _aside(arguments: Arguments, named: Named) -> str:
     With `stop` or `fin`, at the end of a sentence, the second dash is omitted.
     """
     text = first(arguments)
-    return (
-        (f"— {text}" if "stop" in arguments[1:] or "fin" in arguments[1:] else f"— {text} —")
-        if text
-        else ""
-    )
+    if not text:
+        return ""
+    is_last = "stop" in arguments[1:] or "fin" in arguments[1:]
+    return f"— {text}" if is_last else f"— {text} —"
 
 
 def _time(arguments: Arguments, named: Named) -> str:
@@ -367,38 +327,58 @@ def _ruler(arguments: Arguments, named: Named) -> str:
 
 
 def _formula(arguments: Arguments, named: Named) -> str:
-    return "".join(
-        arguments[1:] if len(arguments) > 1 and not arguments[1].isdigit() else arguments
-    )
+    is_labelled = len(arguments) > 1 and not arguments[1].isdigit()
+    return "".join(arguments[1:] if is_labelled else arguments)
 
 
 FUNCTIONS: dict[str, Callable[..., str]] = {
-    "quotation": _quotation, "block": _block, "lines": _lines, "harvard_text": _harvard_text,
-    "harvard_bare": _harvard_bare, "audio": _audio,
-    "nihongo": _nihongo, "chinese": _chinese, "reading": _reading, "tag": _tag,
-    "template_name": _template_name, "verse": _verse,
-    "music": _music, "spoken": _spoken, "foreign": _foreign, "marriage": _marriage,
-    "height": _height, "edition": _edition,
-    "century": _century, "centuries": _centuries, "period": _period, "century_es": _century_es,
-    "century_ca": _century_ca,
-    "century_pt": _century_pt, "date_fr": _date_fr, "date_uk": _date_uk, "unit_fr": _unit_fr,
-    "unit_es": _unit_es, "aside": _aside,
-    "time": _time, "ruler": _ruler, "formula": _formula, "bar": lambda arguments, named: "|",
-    **numbers.FUNCTIONS,
-}  # fmt: skip
+    function.__name__.removeprefix("_"): function
+    for function in (
+        _quotation,
+        _block,
+        _lines,
+        _harvard_text,
+        _harvard_bare,
+        _audio,
+        _nihongo,
+        _chinese,
+        _reading,
+        _tag,
+        _template_name,
+        _verse,
+        _music,
+        _spoken,
+        _foreign,
+        _marriage,
+        _height,
+        _edition,
+        _century,
+        _centuries,
+        _period,
+        _century_es,
+        _century_ca,
+        _century_pt,
+        _date_fr,
+        _date_uk,
+        _unit_fr,
+        _unit_es,
+        _aside,
+        _time,
+        _ruler,
+        _formula,
+    )
+}
+FUNCTIONS |= {"bar": lambda arguments, named: "|", **numbers.FUNCTIONS}
 """Functions by their name in the data."""
 
-_INDICATED = frozenset(NAMES) | {
-    "mul",
-    "en",
-}  # {{en}} after a French work: its language
+_INDICATED = frozenset(ENGLISH_NAMES) | {"mul", "en"}  # {{en}} after a French work: its language
 _GERMAN_LANGUAGE = re.compile(r"([a-z]{2,3})s(?:-[a-z]+)?")
 
 
 def by_name(name: str, shown: str, text: str, language: str) -> str | None:
-    """Return what a template says by its name; None if it does not.
+    """Return the text of a template that its name determines; else None.
 
-    `{{23e|place}}` says `23e place`, `{{18e arrondissement de Paris}}` its own name, `{{Calcio
+    `{{23e|place}}` is `23e place`, `{{18e arrondissement de Paris}}` its own name, `{{Calcio
     Napoli}}` `Napoli`, `{{enS|Tower}}` `englisch Tower`.
 
     Args:
@@ -410,12 +390,13 @@ def by_name(name: str, shown: str, text: str, language: str) -> str | None:
     if language == "fr":
         if not text and name in _INDICATED:
             return GAP
-        if found := _ORDINAL.fullmatch(name):
-            number = found[1] if found[1].isdigit() else found[1].upper()
-            return f"{number}{_ENDINGS.get(found[2], found[2])} {text}".strip()
+        if ordinal := _ORDINAL.fullmatch(name):
+            number, ending = ordinal[1].upper(), ordinal[2]
+            return f"{number}{_ENDINGS.get(ending, ending)} {text}".strip()
         return shown if _PLACE.fullmatch(name) and not text else None
     if language == "it" and name.startswith("calcio "):
         return shown[len("calcio ") :]
-    found = _GERMAN_LANGUAGE.fullmatch(name)
-    spoken = GERMAN.get(found[1]) if found else None
-    return None if spoken is None else f"{spoken} {text}".strip()
+    match = _GERMAN_LANGUAGE.fullmatch(name)
+    if match and match[1] in GERMAN_NAMES:
+        return f"{GERMAN_NAMES[match[1]]} {text}".strip()
+    return None

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import read_table
 
 Arguments = list[str]
 Named = dict[str, str]
@@ -34,32 +35,9 @@ _RANGES = {
     "and -": "and", "to -": "to",
 }  # fmt: skip
 _INSIDE = re.compile(r"(\d[\d,.]*) ?(x|×|by|to|and|or|±) ?(\d[\d,.]*)")
-_UNITS = {
-    "sqmi": "sq mi", "sqft": "sq ft", "sqyd": "sq yd", "km2": "km²", "m2": "m²", "cm2": "cm²",
-    "mm2": "mm²", "m3": "m³", "km3": "km³",
-    "cuft": "cu ft", "cumi": "cu mi", "cuyd": "cu yd", "cuin": "cu in", "cm3": "cm³", "dm3": "dm³",
-    "mm3": "mm³", "c": "°C", "f": "°F", "k": "K",
-    "usgal": "US gal", "impgal": "imp gal", "u.s.gal": "US gal", "km/h": "km/h", "ha": "hectares",
-    "kph": "km/h", "m/s2": "m/s²", "lt": "long tons",
-    "lbs": "lb", "ftlbf": "ft⋅lbf", "lbft": "lb⋅ft", "micrometre": "μm", "acre": "acres",
-    "oilbbl": "barrels", "koilbbl": "thousand barrels", "moilbbl": "million barrels",
-    "goilbbl": "billion barrels", "bbl": "barrels",
-    "mcuft": "million cu ft", "bcuft": "billion cu ft", "tcuft": "trillion cu ft",
-    "pd/sqmi": "per sq mi", "pd/km2": "per km²", "/sqmi": "per sq mi",
-    "/km2": "per km²", "pd/sqkm": "per km²", "sqkm": "km²", "in2": "sq in", "sqin": "sq in",
-    "mi2": "sq mi", "ft3": "cu ft", "in3": "cu in",
-    "c-change": "°C", "f-change": "°F", "musgal": "million US gal", "MT": "metric tons",
-    "ST": "short tons", "m3/s": "m³/s", "cuft/s": "cu ft/s",
-    "au": "AU", "w/m2": "W/m²", "kg/m3": "kg/m³", "g/cm3": "g/cm³",
-}  # fmt: skip
-_SYMBOLS = {
-    "C": "°C", "F": "°F", "c": "°C", "f": "°F", "sqmi": "mi²", "sqft": "ft²", "cuft": "ft³",
-    "km2": "km²", "m2": "m²", "m3": "m³", "km3": "km³", "cm2": "cm²",
-    "mm2": "mm²", "cm3": "cm³", "mi2": "mi²", "kph": "km/h", "m3/s": "m³/s", "/km2": "/km²",
-    "pd/km2": "/km²", "/sqmi": "/mi²", "pd/sqmi": "/mi²",
-    "sqkm": "km²", "acre": "acre", "ha": "ha", "lbs": "lb", "m/s2": "m/s²", "kg/m3": "kg/m³",
-    "g/cm3": "g/cm³", "oilbbl": "bbl",
-}  # fmt: skip
+_UNITS = read_table("units")
+_SYMBOLS = read_table("unit symbols")
+_CURRENCIES = read_table("currencies")
 _POWERS = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
 _SEQUENCES = {
     "mi": ("yd", "ch", "ft", "furlong"),
@@ -76,50 +54,39 @@ _SEPARATORS = {
 
 _FOUR_GROUPED = frozenset(("fr", "pt"))  # and English: 1 930; other languages: 1930
 
-_CURRENCIES = {
-    "usd": "US$", "us": "US$", "us$": "US$", "gbp": "£", "uk": "£", "eur": "€", "euro": "€",
-    "jpy": "¥", "yen": "¥", "cny": "CN¥", "rmb": "CN¥",
-    "inr": "₹", "aud": "A$", "cad": "C$", "nzd": "NZ$", "hkd": "HK$", "sgd": "S$", "krw": "₩",
-    "rub": "₽", "ils": "₪", "php": "₱", "brl": "R$",
-    "mxn": "MX$", "twd": "NT$", "try": "₺", "uah": "₴", "ngn": "₦", "vnd": "₫", "ghs": "GH₵",
-    "thb": "฿", "pln": "zł", "chf": "CHF ",
-}  # fmt: skip
 
-
-def grouped(number: str, language: str = "en") -> str:
+def group_digits(number: str, language: str = "en") -> str:
     """Return `1234567.5` as `1,234,567.5`, or with the language's separators.
 
     Other text is returned unchanged.
     """
-    found = _PLAIN.fullmatch(number)
-    if found is None or len(found[2]) < 4 or found[2][0] == "0":
+    match = _PLAIN.fullmatch(number)
+    if match is None or len(match[2]) < 4 or match[2][0] == "0":
         return number
+    sign, digits, decimals = match.groups()
     separator = _SEPARATORS.get(language, ",")
-    if separator != ",":
-        if len(found[2]) == 4 and language not in _FOUR_GROUPED:
-            return number.replace(".", ",")
-        return f"{found[1]}{int(found[2]):,}".replace(",", separator) + found[3].replace(".", ",")
-    return f"{found[1]}{int(found[2]):,}{found[3]}"
+    if separator == ",":
+        return f"{sign}{int(digits):,}{decimals}"
+    if len(digits) == 4 and language not in _FOUR_GROUPED:
+        return number.replace(".", ",")
+    return f"{sign}{int(digits):,}".replace(",", separator) + decimals.replace(".", ",")
 
 
-def spelled(number: str, language: str = "en") -> str:
+def spell_number(number: str, language: str = "en") -> str:
     """Return a number as it reads: `4.5e6` is `4.5 million`, `5+1/2` is `5 1/2`."""
-    number = (
-        number.replace("//", "/").replace("⁄", "/").replace("+", " ")
-        if "e" not in number.lower()
-        else number
-    )
-    number = re.sub(r"(?<=\d)-(?=\d)", "–", number) if "e" not in number.lower() else number
+    if "e" not in number.lower():
+        number = number.replace("//", "/").replace("⁄", "/").replace("+", " ")
+        number = re.sub(r"(?<=\d)-(?=\d)", "–", number)
     power = _POWER.fullmatch(number.lower())
     if power is None:
-        return grouped(number, language)
+        return group_digits(number, language)
     exponent = int(power[2].replace("−", "-"))
     if exponent in _POWERS and exponent > 3 and language == "en":
         return f"{power[1]} {_POWERS[exponent]}"
     mantissa = power[1].replace(",", "").replace("−", "-").replace("–", "-")
-    whole, _, decimals = mantissa.partition(".")
+    integer, _, decimals = mantissa.partition(".")
     if 0 <= exponent <= 15 and len(decimals) <= exponent:
-        return grouped(whole + decimals + "0" * (exponent - len(decimals)), language)
+        return group_digits(integer + decimals + "0" * (exponent - len(decimals)), language)
     return f"{power[1]} × 10^{exponent}"
 
 
@@ -149,12 +116,10 @@ def convert(arguments: Arguments, named: Named, language: str = "en") -> str:
     words: list[str] = []
     while parts and _NUMBER.fullmatch(parts[0]):
         number, between, *parts = [*parts, ""]
-        words.append(spelled(number, language))
-        following = bool(parts) and _NUMBER.fullmatch(parts[0]) is not None
-        if following and (
-            between.lower() in _RANGES
-            or (language != "en" and not between.isascii() and between.isalpha())
-        ):
+        words.append(spell_number(number, language))
+        number_follows = bool(parts) and _NUMBER.fullmatch(parts[0]) is not None
+        is_foreign_word = language != "en" and not between.isascii() and between.isalpha()
+        if number_follows and (between.lower() in _RANGES or is_foreign_word):
             sign = _RANGES.get(between.lower(), between)
             if language != "en":
                 words.append("–" if sign == "to" else sign)
@@ -163,13 +128,11 @@ def convert(arguments: Arguments, named: Named, language: str = "en") -> str:
             continue
         words.append(_unit(between, language))
         smaller = parts[1].lower() if len(parts) > 1 else ""
-        if smaller in _SEQUENCES.get(between.lower(), ()) and following:
+        if smaller in _SEQUENCES.get(between.lower(), ()) and number_follows:
             continue
-        if (
-            len(parts) > 1 and parts[0].lower() in _RANGES and _NUMBER.fullmatch(parts[1])
-        ):  # 5 ft 6 in to 5 ft 8 in
-            words.append(_RANGES[parts.pop(0).lower()])
-        elif following and smaller:
+        if len(parts) > 1 and parts[0].lower() in _RANGES and _NUMBER.fullmatch(parts[1]):
+            words.append(_RANGES[parts.pop(0).lower()])  # 5 ft 6 in to 5 ft 8 in
+        elif number_follows and smaller:
             return HOLE_TEMPLATE  # two values with an unknown relation
         else:
             break
@@ -181,16 +144,15 @@ def convert(arguments: Arguments, named: Named, language: str = "en") -> str:
 
 def _one_range(argument: str) -> list[str]:
     """Split `5 x 10` or `5 to 10` in one argument into three parts."""
-    found = _INSIDE.fullmatch(argument)
-    return [argument] if found is None else [found[1], found[2], found[3]]
+    match = _INSIDE.fullmatch(argument)
+    return [argument] if match is None else list(match.groups())
 
 
 def _month(text: str) -> str:
     """Return `6`, `06`, `June` or `Jun` as `June`; empty if no month."""
     if text.isdigit():
         return _MONTHS[int(text) - 1] if 1 <= int(text) <= 12 else ""
-    number = _MONTH_NUMBERS.get(text.lower())
-    return _MONTHS[number - 1] if number else ""
+    return _MONTHS[_MONTH_NUMBERS[text.lower()] - 1] if text.lower() in _MONTH_NUMBERS else ""
 
 
 def date(arguments: Arguments, named: Named) -> str:
@@ -214,11 +176,8 @@ def date(arguments: Arguments, named: Named) -> str:
 def as_of(arguments: Arguments, named: Named) -> str:
     """Render `{{as of|2012|June}}` as `As of June 2012`."""
     first = {"mf": "y" if named.get("df", "").lower() == "us" else "", **named}
-    told = (
-        f"{'Since' if named.get('since') else 'As of'} "
-        f"{date(arguments, first)}{named.get('post', '')}"
-    )
-    text = named.get("alt") or told
+    opening = "Since" if named.get("since") else "As of"
+    text = named.get("alt") or f"{opening} {date(arguments, first)}{named.get('post', '')}"
     lower = named.get("lc") or named.get("lc_text")
     return text[0].lower() + text[1:] if lower and lower.lower() not in ("n", "no", "off") else text
 
@@ -227,23 +186,23 @@ def fraction(arguments: Arguments, named: Named) -> str:
     """Render `{{frac|3|1|2}}` as `3 1/2`, `{{frac|8}}` as `1/8`."""
     if len(arguments) == 3:
         return f"{arguments[0]} {arguments[1]}/{arguments[2]}"
-    return "/".join(arguments) if len(arguments) == 2 else f"1/{arguments[0]}" if arguments else ""
+    if len(arguments) == 2:
+        return "/".join(arguments)
+    return f"1/{arguments[0]}" if arguments else ""
 
 
 def _value(arguments: Arguments, named: Named) -> str:
     """Render `{{val|4.5|0.2|e=6|u=m}}` as `4.5 ± 0.2 × 10^6 m`."""
     if not arguments:
         return ""
-    error = (
-        f" ± {grouped(arguments[1])}"
-        if len(arguments) > 1 and _NUMBER.fullmatch(arguments[1])
-        else ""
-    )
+    error = ""
+    if len(arguments) > 1 and _NUMBER.fullmatch(arguments[1]):
+        error = f" ± {group_digits(arguments[1])}"
     exponent = f" × 10^{named['e']}" if named.get("e") else ""
     unit = named.get("u") or named.get("ul") or ""
     per = named.get("up") or named.get("upl")
     before, after = named.get("p") or "", named.get("s") or ""
-    number = spelled(arguments[0])
+    number = spell_number(arguments[0])
     return f"{before}{number}{error}{exponent}{after} {unit}{'/' + per if per else ''}".strip()
 
 
@@ -251,59 +210,50 @@ def _ordinal(arguments: Arguments, named: Named) -> str:
     if not arguments or not arguments[0].isdigit():
         return ""
     number = int(arguments[0])
-    ending = (
-        "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    )
-    return f"{number}{ending}"
+    if 10 <= number % 100 <= 20:
+        return f"{number}th"
+    return f"{number}" + {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 
 _SCALES = {
-    "m": " million",
-    "mn": " million",
-    "million": " million",
-    "b": " billion",
-    "bn": " billion",
-    "billion": " billion",
+    **dict.fromkeys(("m", "mn", "million"), " million"),
+    **dict.fromkeys(("b", "bn", "billion"), " billion"),
 }
 
 
 def _money(arguments: Arguments, named: Named, symbol: str) -> str:
     """Render `{{US$|1500}}` as `US$1,500`."""
-    amount = spelled(arguments[0]) if arguments else ""
+    amount = spell_number(arguments[0]) if arguments else ""
     scale = _SCALES.get(arguments[1].lower(), "") if len(arguments) > 1 else ""
     return f"{symbol}{amount}{scale}" if amount else symbol
 
 
 def _currency(arguments: Arguments, named: Named) -> str:
     """Render `{{currency|1000|GBP}}` as `£1,000`."""
-    code = (
-        arguments[1] if len(arguments) > 1 else named.get("type") or named.get("currency") or "usd"
-    ).strip()
-    amount = spelled(named.get("amount") or (arguments[0] if arguments else ""))
-    return (
-        f"{_CURRENCIES.get(code.lower(), code.upper() + ' ')}{amount}" if amount else HOLE_TEMPLATE
-    )
+    code = named.get("type") or named.get("currency") or "usd"
+    if len(arguments) > 1:
+        code = arguments[1]
+    amount = spell_number(named.get("amount") or "".join(arguments[:1]))
+    sign = _CURRENCIES.get(code.lower(), f"{code.upper()} ")
+    return f"{sign}{amount}" if amount else HOLE_TEMPLATE
 
 
 def _price(arguments: Arguments, named: Named) -> str:
     """Render `{{Format price|3160384}}` with separators; the argument may be a placeholder."""
-    return spelled(arguments[0]) if arguments else ""
+    return spell_number(arguments[0]) if arguments else ""
 
 
 def _coordinates(arguments: Arguments, named: Named) -> str:
     """Render `{{coord|30|12|N|74|7|W}}` as `30°12′N 74°7′W`; title-only coordinates as ""."""
-    if "inline" not in named.get("display", "inline").lower() and "i" not in named.get(
-        "display", ""
-    ).lower().split(","):
+    display = named.get("display", "inline").lower()
+    if "inline" not in display and "i" not in display.split(","):
         return ""
     halves: list[str] = []
     numbers: list[str] = []
     for argument in arguments:
         if argument.upper() in ("N", "S", "E", "W"):
-            halves.append(
-                "".join(number + sign for number, sign in zip(numbers, "°′″", strict=False))
-                + argument.upper()
-            )
+            angles = zip(numbers, "°′″", strict=False)
+            halves.append("".join(map("".join, angles)) + argument.upper())
             numbers = []
         elif _NUMBER.fullmatch(argument) and len(numbers) < 3:
             numbers.append(argument)
@@ -320,7 +270,7 @@ def _gauge(arguments: Arguments, named: Named) -> str:
     metric = re.fullmatch(r"(\d+) ?mm", text)
     feet = re.fullmatch(r"(\d+)ft(?:([\d.]+)in)?", text)
     if metric:
-        return f"{grouped(metric[1])} mm"
+        return f"{group_digits(metric[1])} mm"
     if feet:
         return f"{feet[1]} ft" + (f" {feet[2]} in" if feet[2] else "")
     return "standard" if text == "sg" else HOLE_TEMPLATE
@@ -333,13 +283,21 @@ def _density(arguments: Arguments, named: Named) -> str:
         figure = f"{people / area:.{int(named.get('prec', '0'))}f}"
     except (ValueError, ZeroDivisionError):
         return HOLE_TEMPLATE
-    return f"{grouped(figure)}/{_unit(arguments[2])}" if len(arguments) > 2 else HOLE_TEMPLATE
+    return f"{group_digits(figure)}/{_unit(arguments[2])}" if len(arguments) > 2 else HOLE_TEMPLATE
 
 
 FUNCTIONS: dict[str, Callable[..., str]] = {
-    "convert": convert, "as_of": as_of, "date": date, "fraction": fraction, "value": _value,
-    "ordinal": _ordinal, "currency": _currency,
-    "price": _price, "money": _money, "coordinates": _coordinates, "gauge": _gauge,
+    "convert": convert,
+    "as_of": as_of,
+    "date": date,
+    "fraction": fraction,
+    "value": _value,
+    "ordinal": _ordinal,
+    "currency": _currency,
+    "price": _price,
+    "money": _money,
+    "coordinates": _coordinates,
+    "gauge": _gauge,
     "density": _density,
-}  # fmt: skip
+}
 """Functions by their name in encyclopedia/templates.txt."""

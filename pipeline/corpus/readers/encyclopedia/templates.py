@@ -17,7 +17,7 @@ from typing import Any
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import NAMES
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES
 from cloze.pipeline.corpus.readers.encyclopedia.template_functions import (
     FUNCTIONS,
     Arguments,
@@ -27,7 +27,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.template_functions import (
     first,
     labelled,
 )
-from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import convert, grouped
+from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import convert, group_digits
 from cloze.pipeline.corpus.readers.prose import is_unspaced
 
 _DATA = Path(__file__).with_name("templates.txt")
@@ -65,7 +65,7 @@ _UNIT = re.compile(
     r"(?:[kKMGTmcµμdh]?(?:m|g|l|L|W|Wh|Hz|B|b|N|J|Pa|V|A|s|mol|eV)[23²³]?|km/h|m/s|ha|%|‰|°[CF]?|"
     r"[CFK]|mi|ft|in|yd|lb|oz|t|h|min)"
 )
-_LONGEST_SAID = 200  # characters
+_LONGEST_WORDING = 200  # characters
 _ENDS = frozenset('.!?。！？।…"”’»)」』')
 
 
@@ -78,18 +78,19 @@ def render(content: str, language: str = "en", before: str = "") -> str:
         before: preceding character; empty at the beginning.
     """
     head, *rest = content.split("|")
-    name, behind, rule = (_looked_up if len(head) <= _LONGEST_HEAD else _look_up)(head, language)
-    if behind is not None:
-        rest.insert(0, behind)
+    look_up = _look_up_cached if len(head) <= _LONGEST_HEAD else _look_up
+    name, after_colon, rule = look_up(head, language)
+    if after_colon is not None:
+        rest.insert(0, after_colon)
     if name == "formatnum":
         number = rest[0].strip() if rest else ""
-        return grouped(number, language) or GAP
+        return group_digits(number, language) or GAP
     if isinstance(rule, str):
         return rule
     if rule is None:
-        said = by_name(name, head.strip(), rest[0].strip() if rest else "", language)
-        if said is not None:
-            return said
+        text = by_name(name, head.strip(), rest[0].strip() if rest else "", language)
+        if text is not None:
+            return text
     arguments: Arguments = []
     named: Named = {}
     for part in rest:
@@ -98,9 +99,9 @@ def render(content: str, language: str = "en", before: str = "") -> str:
             named[key.strip().lower()] = value.strip()
         else:
             arguments.append(part.strip())
-    for place in range(1, 4):  # `1=` is a positional argument whose value contains an equals sign
-        if str(place) in named and len(arguments) == place - 1:
-            arguments.append(named[str(place)])
+    for key in ("1", "2", "3"):  # positional arguments whose values contain an equals sign
+        if key in named and len(arguments) == int(key) - 1:
+            arguments.append(named[key])
     if rule is not None:
         return rule(arguments, named) or GAP
     if spoken := _LANGUAGE.fullmatch(name):
@@ -120,36 +121,41 @@ def _by_shape(name: str, shown: str, arguments: Arguments, named: Named, before:
         if not _PLAIN_WORD.search(name) and not any(map(str.isdigit, name)):
             return GAP  # a mark
         return GAP if clings and not shown.isupper() else HOLE_TEMPLATE
-    if _COMPUTED.match(name) or any(
-        _NO_WORDS.search(one) or HOLE_TEMPLATE in one or len(one) > _LONGEST_SAID
-        for one in arguments
-    ):
+    if _COMPUTED.match(name) or not all(map(_is_wording, arguments)):
         return HOLE_TEMPLATE
-    given = [one for one in arguments if one]
-    if len(given) == 1 and not _PLAIN_WORD.search(given[0]):
+    texts = list(filter(None, arguments))
+    if not texts:
+        return HOLE_TEMPLATE
+    first_text, second = texts[0], "".join(texts[1:2])
+    is_word = _PLAIN_WORD.search(first_text) is not None
+    if len(texts) == 1 and not is_word:
         return GAP if clings else HOLE_TEMPLATE  # number of a note, or without a unit
-    if len(given) == 1 and not (named and clings):
-        return given[0]
-    if len(given) == 2 and _FOREIGN_CODE.fullmatch(given[0]) and given[0] in NAMES:
-        return given[1]
-    if (
-        len(given) > 2
-        and _FOREIGN_CODE.fullmatch(given[1])
-        and given[1] in NAMES
-        and _PLAIN_WORD.search(given[0])
-    ):
-        return given[0]  # a link to another wiki
-    if given and _FIGURE.fullmatch(given[0]):
-        if (
-            len(given) == 3
-            and _PLAIN_WORD.fullmatch(given[1])
-            and given[2].isdigit()
-            and len(given[0]) < 3
-        ):
-            return " ".join(given)  # a date
-        if len(given) > 1 and _UNIT.fullmatch(given[1]):
-            return f"{given[0]} {given[1]}"
+    if len(texts) == 1 and not (named and clings):
+        return first_text
+    if len(texts) == 2 and _is_language(first_text):
+        return second
+    if len(texts) > 2 and is_word and _is_language(second):
+        return first_text  # a link to another wiki
+    if _FIGURE.fullmatch(first_text):
+        is_day = len(texts) == 3 and len(first_text) < 3 and texts[2].isdigit()
+        if is_day and _PLAIN_WORD.fullmatch(second):
+            return " ".join(texts)  # a date
+        if _UNIT.fullmatch(second):
+            return f"{first_text} {second}"
     return HOLE_TEMPLATE
+
+
+def _is_wording(argument: str) -> bool:
+    """Return True if an argument may be a part of a sentence: no file, link or markup."""
+    return (
+        len(argument) <= _LONGEST_WORDING
+        and HOLE_TEMPLATE not in argument
+        and _NO_WORDS.search(argument) is None
+    )
+
+
+def _is_language(code: str) -> bool:
+    return code in ENGLISH_NAMES and _FOREIGN_CODE.fullmatch(code) is not None
 
 
 def is_silent(name: str, rest: Sequence[str]) -> bool:
@@ -166,7 +172,7 @@ def is_silent(name: str, rest: Sequence[str]) -> bool:
     )
 
 
-def says_phones(name: str) -> bool:
+def is_pronunciation(name: str) -> bool:
     """Return True if a template of this lower-case name shows a pronunciation."""
     return PHONETIC.fullmatch(name) is not None or _pattern(name, "en") == _SPOKEN
 
@@ -176,15 +182,14 @@ def _look_up(head: str, language: str) -> tuple[str, str | None, Rule | str | No
     name = head.strip().lower().replace("_", " ")
     name, colon, _ = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
     pattern = _pattern(name, language)
-    rule: Rule | str | None = None if pattern is None else _compiled(pattern, language)
+    rule: Rule | str | None = None if pattern is None else _compile(pattern, language)
     if rule is None and PHONETIC.fullmatch(name):
         rule = PHONES
     return name, head.partition(":")[2] if colon else None, rule
 
 
-_looked_up = functools.lru_cache(maxsize=1 << 13)(
-    _look_up
-)  # a page has few names, and most pages have the same ones
+# A page has few names, and most pages have the same ones.
+_look_up_cached = functools.lru_cache(maxsize=1 << 13)(_look_up)
 _LONGEST_HEAD = 80  # characters; longer heads are not cached
 
 
@@ -213,29 +218,22 @@ def _tables() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
         listed, arrow, pattern = line.partition(" => ")
         names += [name.strip() for name in listed.split(" | ")]
         if arrow:
-            current.update(
-                dict.fromkeys(
-                    names, pattern.replace("␣ ", " ").replace(" ␣", " ").replace("␣", " ")
-                )
-            )
+            pattern = pattern.replace("␣ ", " ").replace(" ␣", " ").replace("␣", " ")
+            current.update(dict.fromkeys(names, pattern))
             names = []
     borrowed: dict[str, str] = {}
-    for rules in sections.values():
-        borrowed.update(
-            {
-                name: pattern
-                for name, pattern in rules.items()
-                if len(name) >= _SHORTEST_BORROWED and name not in borrowed
-            }
-        )
+    for patterns in sections.values():
+        for name, pattern in patterns.items():
+            if len(name) >= _SHORTEST_BORROWED:
+                borrowed.setdefault(name, pattern)
     return sections, borrowed
 
 
 _PARTS = re.compile(r"\[([^\[\]]*)\]|\{([^{}]+)\}")
 
 
-def _compiled(pattern: str, language: str) -> Rule | str:
-    """Compile a pattern of the data for one language; return constant results as strings."""
+def _compile(pattern: str, language: str) -> Rule | str:
+    """Return the function of a pattern in one language, or its text if it is constant."""
     if pattern == _SILENT:
         return GAP
     if pattern == _SPOKEN:
@@ -245,21 +243,18 @@ def _compiled(pattern: str, language: str) -> Rule | str:
         function = FUNCTIONS[name]
         if function is convert:
             return functools.partial(convert, language=language)
-        return (
-            functools.partial(lambda arguments, named: function(arguments, named, text))
-            if text
-            else function
-        )
+        return (lambda arguments, named: function(arguments, named, text)) if text else function
     if pattern == "{1}":
         return _first
     if "{" not in pattern:
         return pattern
 
-    parts = _parted(pattern)
+    parts = _split_pattern(pattern)
+    has_slots = any(kind == "slot" for kind, _ in parts)
 
     def rule(arguments: Arguments, named: Named) -> str:
-        said, is_empty = _said(parts, arguments, named, language)
-        return "" if is_empty and any(kind == "slot" for kind, _ in parts) else said
+        text, is_empty = _fill(parts, arguments, named, language)
+        return "" if is_empty and has_slots else text
 
     return rule
 
@@ -267,18 +262,20 @@ def _compiled(pattern: str, language: str) -> Rule | str:
 _Parts = list[tuple[str, Any]]
 
 
-def _parted(pattern: str) -> _Parts:
+def _split_pattern(pattern: str) -> _Parts:
     """Split a pattern into texts, slots and optional pieces, which are patterns again."""
     parts: _Parts = []
     position = 0
     for match in _PARTS.finditer(pattern):
         parts.append(("text", pattern[position : match.start()]))
-        parts.append(("slot", match[2]) if match[1] is None else ("optional", _parted(match[1])))
+        parts.append(
+            ("slot", match[2]) if match[1] is None else ("optional", _split_pattern(match[1]))
+        )
         position = match.end()
     return [*parts, ("text", pattern[position:])]
 
 
-def _said(parts: _Parts, arguments: Arguments, named: Named, language: str) -> tuple[str, bool]:
+def _fill(parts: _Parts, arguments: Arguments, named: Named, language: str) -> tuple[str, bool]:
     """Return the text of a pattern, and whether its slots outside optional pieces are all empty."""
     pieces: list[str] = []
     is_empty = True
@@ -289,8 +286,8 @@ def _said(parts: _Parts, arguments: Arguments, named: Named, language: str) -> t
             pieces.append(_value(part, arguments, named, language))
             is_empty &= not pieces[-1]
         else:
-            text, nothing = _said(part, arguments, named, language)
-            pieces.append("" if nothing else text)
+            text, lacks_all = _fill(part, arguments, named, language)
+            pieces.append("" if lacks_all else text)
     return "".join(pieces), is_empty
 
 
@@ -313,5 +310,5 @@ def _value(slot: str, arguments: Arguments, named: Named, language: str) -> str:
         else:
             text = choice.strip('"') if choice.startswith('"') else named.get(choice, "")
         if text:
-            return grouped(text, language) if form == "number" else text
+            return group_digits(text, language) if form == "number" else text
     return ""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
-from cloze.pipeline.corpus.readers.encyclopedia import infobox, tables, templates
+from cloze.pipeline.corpus.readers.encyclopedia import tables, templates
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     ArticleRules,
     Blocks,
@@ -29,7 +29,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     drop_marginal_templates,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.elements import (
-    BEFORE_SLOT,
+    BEFORE_GAP,
     GAP,
     drop_elements,
     escape_literals,
@@ -50,9 +50,8 @@ _NAMESPACES = frozenset(
 
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
 _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
-_BRACKET = re.compile(
-    r"\{[{|]|\}\}|\[\[|\]\]|\}(?<=\|\})(?!\})"
-)  # of `|}` only the second character, for bars are frequent
+# Of `|}` only the second character, for bars are frequent.
+_BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\}(?<=\|\})(?!\})")
 # A link without inner brackets: its label, or a target that is shown, or content to examine.
 _SIMPLE_LINK = re.compile(
     r"\[\[(?:[^\[\]{}|:]*\|(?=\s*[^\s\[\]])([^\[\]{}]*)|(?=\S)([^\[\]{}|:#]+)(?<=\S)|"
@@ -90,7 +89,7 @@ _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
 _SWITCH = re.compile(r"__[^\W\d_]{3,}__")
 _VARIANTS = re.compile(
     r"-\{([^{}]*)\}-"
-)  # of a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
+)  # a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
 _OPENS = {"}}": "{{", "]]": "[[", "}": "{|"}
 _DEEPEST = 60  # maximum nesting of brackets; MediaWiki stops at 40 templates
@@ -98,14 +97,14 @@ _LONGEST_HEADING = 300  # characters
 _HAS_CODE = re.compile(r"<(?:code|tt|kbd|samp)")  # four times as fast as separate searches
 _CODE = re.compile(r"<(/?)(code|tt|kbd|samp)\b[^<>]*>", re.IGNORECASE | re.ASCII)
 _TAG_NAME = re.compile(r"</?([a-zA-Z][\w:-]*)[^<>]*>")
+# Tags known to MediaWiki; others are shown as text.
 _HTML = frozenset(
     """
     abbr b bdi bdo big blockquote br caption center cite code data dd del dfn div dl dt em font h1
-    h2 h3 h4 h5 h6 hr i ins kbd li link mark
-    meta nowiki ol p pre q rb rp rt rtc ruby s samp small span strike strong sub sup table td th
-    time tr tt u ul var wbr
+    h2 h3 h4 h5 h6 hr i ins kbd li link mark meta nowiki ol p pre q rb rp rt rtc ruby s samp small
+    span strike strong sub sup table td th time tr tt u ul var wbr
     """.split()
-)  # tags known to MediaWiki; others are shown as text
+)
 _MARK = re.compile(r"[*#;:]+")
 _TERM = re.compile(r"\s:\s")
 
@@ -148,10 +147,10 @@ class WikitextParser(ArticleRules):
             text = _NOWIKI.sub(lambda match: escape_literals(match[1]), closed + close) + rest
         text = drop_elements(text, self.formulas)
         text = _PARAMETER.sub("", text) if "{{{" in text else text
-        found = self._paragraphs(self._inline(text))
+        page = self._paragraphs(self._inline(text))
         if self.infoboxes:
-            infobox.collect(text, self.shown, found)
-        return found
+            tables.collect_infoboxes(text, self.shown, page)
+        return page
 
     def shown(self, text: str) -> str:
         """Return what the page shows for a piece of wikitext without non-text elements."""
@@ -176,10 +175,10 @@ class WikitextParser(ArticleRules):
         pieces = _SIMPLE_LINK.split(text)
         if len(pieces) == 1:
             return text
-        for place in range(3, len(pieces), 4):
-            content = pieces[place]
+        for index in range(3, len(pieces), 4):
+            content = pieces[index]
             if content is not None:
-                pieces[place] = self._link(content)
+                pieces[index] = self._link(content)
         return "".join(filter(None, pieces))
 
     def _resolve(self, text: str) -> str:
@@ -248,12 +247,12 @@ class WikitextParser(ArticleRules):
         return templates.render(content, self.language, before)
 
     def _table(self, content: str, before: str) -> str:
-        rows = tables.rows(content, self.kept_tables) if self.kept_tables != "drop" else []
+        rows = tables.render_table(content, self.kept_tables) if self.kept_tables != "drop" else []
         return "".join(f"\n{tables.MARK}{row}" for row in rows or [""]) + "\n"
 
     def _paragraphs(self, text: str) -> ExtractedPage:
-        found = ExtractedPage()
-        blocks = Blocks(found, self.language == "en")
+        page = ExtractedPage()
+        blocks = Blocks(page, self.language == "en")
         lines: list[str] = []  # of the open paragraph
         term = ""  # of a definition that has not followed yet
         sections = SectionFilter(self.dropped_sections, self.kept_sections)
@@ -264,7 +263,7 @@ class WikitextParser(ArticleRules):
                 blocks.paragraph(" ".join(lines))
                 lines.clear()
             if term:  # bold text that heads what follows
-                found.dropped["heading"] += 1
+                page.dropped["heading"] += 1
                 blocks.heading()
                 term = ""
 
@@ -275,7 +274,7 @@ class WikitextParser(ArticleRules):
             if not line:
                 if raw:  # only templates or their remnants
                     flush()
-                    blocks.dropped()
+                    blocks.omit()
                 elif lines:
                     flush()
                 continue
@@ -286,10 +285,10 @@ class WikitextParser(ArticleRules):
             if heading:
                 flush()
                 blocks.heading()
-                found.dropped["heading"] += 1
+                page.dropped["heading"] += 1
                 sections.heading(len(heading[1]), html.unescape(heading[2]))
             elif not sections.is_read:
-                found.dropped["section"] += 1
+                page.dropped["section"] += 1
             elif first in "*#;:":
                 if lines:
                     flush()
@@ -297,28 +296,27 @@ class WikitextParser(ArticleRules):
                 item = line[len(marks) :].strip()
                 if marks[-1] == ";":
                     flush()
-                    term, _, definition = _TERM.split(item + " : ", maxsplit=1)[0], "", item
-                    inline = _TERM.search(definition)
-                    if inline:
-                        blocks.item(f"{term}: {definition[inline.end() :]}", indented=False)
+                    term, *definition = _TERM.split(item, maxsplit=1)
+                    if definition:
+                        blocks.item(f"{term}: {definition[0]}", indented=False)
                         term = ""
                 elif term:
-                    blocks.item(
-                        f"{term.rstrip(': ')}: {item}" if marks[-1] == ":" else item, indented=False
-                    )
+                    if marks[-1] == ":":
+                        item = f"{term.rstrip(': ')}: {item}"
+                    blocks.item(item, indented=False)
                     term = ""
                 else:
                     blocks.item(item, indented=marks.strip(":") == "")
             elif first == tables.MARK:
                 flush()
                 if len(line) > 1:
-                    blocks.kept(line[1:])
+                    blocks.add_line(line[1:])
                 else:
-                    blocks.dropped()
+                    blocks.omit()
             elif first in "|!" or line.startswith("----"):
                 flush()
-                blocks.dropped()
-                found.dropped["table_row"] += 1
+                blocks.omit()
+                page.dropped["table_row"] += 1
             else:
                 lines.append(line)
         flush()
@@ -349,26 +347,21 @@ def _close(stack: list[_Frame], resolve: Callable[[str, str], str], following: s
     content = "".join(stack.pop().pieces)
     pieces = stack[-1].pieces
     before = pieces[-1][-1:] if pieces else ""
-    found = resolve(content, before)
-    if (
-        found != GAP
-        or not before
-        or before in BEFORE_SLOT
-        or (before.isalpha() and following.isalpha())
-    ):
-        pieces.append(found)  # after a word no gap is left
+    text = resolve(content, before)
+    touching = before.isalpha() and following.isalpha()
+    if text != GAP or not before or before in BEFORE_GAP or touching:
+        pieces.append(text)  # after a word no gap is left
 
 
 def _abandon(stack: list[_Frame]) -> None:
     """Close a bracket without an end: keep what reads as text."""
     frame = stack.pop()
     content = "".join(frame.pieces)
-    if frame.kind != "[[":
-        content = "\n" + _TABLE_LINE.sub(
-            "", content.partition("\n")[2] if frame.kind == "{|" else content
-        )
+    if frame.kind == "[[":
+        content = content if "\n" in content else content.rpartition("|")[2]
     else:
-        content = content.rpartition("|")[2] if "\n" not in content else content
+        lines = content.partition("\n")[2] if frame.kind == "{|" else content
+        content = "\n" + _TABLE_LINE.sub("", lines)
     stack[-1].pieces.append(content)
 
 
@@ -381,18 +374,15 @@ def _without_code_tags(text: str) -> str:
     pieces: list[str] = []
     position = 0
     opened: re.Match[str] | None = None
-    last = {
-        match[2].lower(): match.start() for match in _CODE.finditer(text) if match[1]
-    }  # last closing tag of each name
+    # last closing tag of each name
+    last = {match[2].lower(): match.start() for match in _CODE.finditer(text) if match[1]}
     for match in _CODE.finditer(text):
         if opened is None:
             if not match[1] and last.get(match[2].lower(), -1) > match.start():
                 opened = match
         elif match[1] and match[2].lower() == opened[2].lower():
-            pieces += (
-                text[position : opened.start()],
-                _TAG_NAME.sub(_unknown_tag, text[opened.end() : match.start()]),
-            )
+            code = _TAG_NAME.sub(_unknown_tag, text[opened.end() : match.start()])
+            pieces += (text[position : opened.start()], code)
             opened, position = None, match.end()
     return "".join((*pieces, text[position:]))
 

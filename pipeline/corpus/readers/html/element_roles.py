@@ -13,8 +13,14 @@ from typing import Any, Literal
 
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import ExtractedPage
 from cloze.pipeline.corpus.readers.encyclopedia.elements import escape_literals
-from cloze.pipeline.corpus.readers.encyclopedia.infobox import add, kind_of, line_of
-from cloze.pipeline.corpus.readers.encyclopedia.tables import TALLEST, WIDEST, Cell
+from cloze.pipeline.corpus.readers.encyclopedia.tables import (
+    TALLEST,
+    WIDEST,
+    Cell,
+    add_field,
+    kind_of,
+    line_of,
+)
 
 Role = Literal["text", "gone", "box", "shown", "table", "formula", "phones", "separator"]
 """Role of an element.
@@ -71,10 +77,9 @@ _BOX = frozenset(
     """.split()
 )
 _SHOWN = frozenset(
-    (
-        "mw-highlight mw-syntaxhighlight-container timeline-wrapper mw-ext-score mw-hiero-outer "
-        "mw-graph"
-    ).split()
+    """
+    mw-highlight mw-syntaxhighlight-container timeline-wrapper mw-ext-score mw-hiero-outer mw-graph
+    """.split()
 )
 _FORMULA = frozenset("mwe-math-element tex".split())
 _PHONES = frozenset("IPA API".split())
@@ -82,30 +87,20 @@ _ROLES = frozenset(
     "navigation note banner contentinfo search complementary menu menubar dialog alert".split()
 )
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
-_TYPES: tuple[tuple[str, Role], ...] = (
-    ("mw:Extension/ref", "gone"),  # and references
-    ("mw:File", "gone"),
-    ("mw:Image", "gone"),
-    ("mw:Video", "gone"),
-    ("mw:Audio", "gone"),
-    ("mw:Extension/indicator", "gone"),
-    ("mw:Extension/templatestyles", "gone"),
-    ("mw:Extension/gallery", "box"),
-    ("mw:Extension/imagemap", "gone"),
-    ("mw:Extension/map", "gone"),
-    ("mw:Extension/categorytree", "box"),
-    ("mw:Extension/inputbox", "box"),
-    ("mw:Extension/math", "formula"),
-    ("mw:Extension/chem", "formula"),
-    ("mw:Extension/ce", "formula"),
-    ("mw:Extension/syntaxhighlight", "shown"),
-    ("mw:Extension/source", "shown"),
-    ("mw:Extension/score", "shown"),
-    ("mw:Extension/hiero", "shown"),
-    ("mw:Extension/timeline", "shown"),
-    ("mw:Extension/graph", "shown"),
-    ("mw:Extension/phonos", "phones"),
-)
+# Beginnings of `typeof`, without `mw:`. `Extension/ref` includes references.
+_TYPES: dict[Role, tuple[str, ...]] = {
+    "gone": (
+        *("File", "Image", "Video", "Audio", "Extension/ref", "Extension/indicator"),
+        *("Extension/templatestyles", "Extension/imagemap", "Extension/map"),
+    ),
+    "box": ("Extension/gallery", "Extension/categorytree", "Extension/inputbox"),
+    "formula": ("Extension/math", "Extension/chem", "Extension/ce"),
+    "shown": (
+        *("Extension/syntaxhighlight", "Extension/source", "Extension/score", "Extension/hiero"),
+        *("Extension/timeline", "Extension/graph"),
+    ),
+    "phones": ("Extension/phonos",),
+}
 
 
 def role(element: Any) -> Role:
@@ -117,9 +112,9 @@ def role(element: Any) -> Role:
         return "formula"
     attributes = element.attrib
     if attributes:
-        found = _by_attributes(element, attributes)
-        if found is not None:
-            return found
+        by_attributes = _by_attributes(element, attributes)
+        if by_attributes is not None:
+            return by_attributes
     if tag in _BOX_TAGS:
         return "box"
     if tag in _SHOWN_TAGS:
@@ -130,10 +125,10 @@ def role(element: Any) -> Role:
 def _by_attributes(element: Any, attributes: Any) -> Role | None:
     kind = attributes.get("typeof")
     if kind is not None and kind != "mw:Transclusion":
-        for one in kind.split():
-            for begin, found in _TYPES:
-                if one.startswith(begin):
-                    return found
+        for name in kind.split():
+            for type_role, beginnings in _TYPES.items():
+                if name.startswith("mw:") and name[3:].startswith(beginnings):
+                    return type_role
     if attributes.get("role") in _ROLES and element.tag != "main":
         return "box"
     style = attributes.get("style")
@@ -149,11 +144,8 @@ def _by_attributes(element: Any, attributes: Any) -> Role | None:
     if element.tag == "cite":
         return "gone" if "citation" in names.split() else None
     if element.tag == "a":
-        return (
-            "gone"
-            if "external" in names and ("autonumber" in names or "free" in names.split())
-            else None
-        )
+        is_bare = "autonumber" in names or "free" in names.split()
+        return "gone" if "external" in names and is_bare else None
     for name in names.split():
         if name in _GONE:
             return "gone"
@@ -216,28 +208,22 @@ _TEMPLATE = re.compile(r'"target":\{"wt":"([^"\\]{1,80})')
 _CLASS = re.compile(r"(?:^|\s)(?:infobox|taxobox|geobox)")
 _HEADER = re.compile(r"(?:^|\s)infobox-(?:header|above|subheader)(?=\s|$)")
 _LONGEST_NAME = 80  # characters
-_BELOW = (
-    "•",
-    "·",
-    "-",
-    "–",
-)  # prefixes of the name of a row that belongs to the preceding row without one
+# Prefixes of the name of a row that belongs to the preceding row without one.
+_BELOW = ("•", "·", "-", "–")
 
 
-def collect(element: Any, lines: Callable[[Any], list[str]], found: ExtractedPage) -> None:
-    """Add the fields of a box to `found` if it is an infobox.
+def collect(element: Any, lines: Callable[[Any], list[str]], page: ExtractedPage) -> None:
+    """Add the fields of a box to `page` if it is an infobox.
 
     Args:
         element: the box.
         lines: returns the text of an element by line.
-        found: result of the page.
+        page: result of the page.
     """
     if not _CLASS.search(element.get("class", "")):
         return
-    box = next(
-        filter(None, (kind_of(name) for name in _TEMPLATE.findall(element.get("data-mw") or ""))),
-        "",
-    )
+    kinds = map(kind_of, _TEMPLATE.findall(element.get("data-mw") or ""))
+    box = next(filter(None, kinds), "")
     above = ""
     for row in element.iter("tr"):
         cells = [cell for cell in row if cell.tag in ("th", "td")]
@@ -245,15 +231,11 @@ def collect(element: Any, lines: Callable[[Any], list[str]], found: ExtractedPag
             continue
         name = " ".join(lines(cells[0]))
         below = name.startswith(_BELOW)
-        named, headed = cells[0].tag == "th", bool(_HEADER.search(cells[0].get("class", "")))
-        if len(cells) == 1 or (named and headed):
-            above = name if named or headed else above
+        is_th, is_header = cells[0].tag == "th", bool(_HEADER.search(cells[0].get("class", "")))
+        if len(cells) == 1 or (is_th and is_header):
+            above = name if is_th or is_header else above
         elif len(cells) == 2 and 0 < len(name) <= _LONGEST_NAME:
-            told = f"{above}, {name.strip('•·-– ')}" if below and above else name
-            add(
-                box,
-                escape_literals(told),
-                [line_of(escape_literals(line)) for line in lines(cells[1])],
-                found,
-            )
+            full_name = f"{above}, {name.strip('•·-– ')}" if below and above else name
+            value = [line_of(escape_literals(line)) for line in lines(cells[1])]
+            add_field(box, escape_literals(full_name), value, page)
             above = above if below else name

@@ -29,9 +29,9 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     left_over,
     power,
 )
-from cloze.pipeline.corpus.readers.encyclopedia.templates import says_phones
+from cloze.pipeline.corpus.readers.encyclopedia.templates import is_pronunciation
 from cloze.pipeline.corpus.readers.html import element_roles
-from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, cells, role
+from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, cells
 
 _EXPONENT = re.compile(r"[−–+-]?\d{1,3}")
 _BASE = re.compile(r"[\w)]")
@@ -71,10 +71,8 @@ def parse(text: str) -> Any:
 def content(root: Any) -> Any:
     """Return the element with the text: MediaWiki's article, `<main>`, `<article>`, or all."""
     body = root.find("body")
-    if (
-        body is not None and "mw-parser-output" in body.get("class", "").split()
-    ):  # Parsoid; an XPath search would take as long as parsing
-        return body
+    if body is not None and "mw-parser-output" in body.get("class", "").split():
+        return body  # Parsoid; an XPath search would take as long as parsing
     for expression in (
         "//*[@id='mw-content-text']//*[contains(concat(' ', @class, ' '), ' mw-parser-output ')]",
         "//*[contains(concat(' ', @class, ' '), ' mw-parser-output ')]",
@@ -83,9 +81,9 @@ def content(root: Any) -> Any:
         "(//article)[last() = 1]",
         "//body",
     ):
-        found = root.xpath(expression)
-        if found:
-            return found[0]
+        elements = root.xpath(expression)
+        if elements:
+            return elements[0]
     return root
 
 
@@ -94,7 +92,7 @@ class HtmlExtractor(ArticleRules):
 
     def extract(self, element: Any) -> ExtractedPage:
         """Return the text passages below an element."""
-        return _TreeWalk(self).over(element)
+        return _TreeWalk(self).walk(element)
 
     def line(self, element: Any) -> str:
         """Return the text of an element, such as a cell, on one line, without tables."""
@@ -103,7 +101,7 @@ class HtmlExtractor(ArticleRules):
     def lines(self, element: Any) -> list[str]:
         """Return the text of an element by line, as elements and `<br>` divide it."""
         walk = _TreeWalk(self, flat=True)
-        walk.over(element)
+        walk.walk(element)
         return [
             line
             for piece in "".join(walk.pieces).split(_BETWEEN)
@@ -115,21 +113,21 @@ class _TreeWalk:
     """Conversion of one page.
 
     Args:
-        how: the options.
+        rules: rules of the pages.
         flat: collect everything on one line, as in a cell.
     """
 
-    def __init__(self, how: HtmlExtractor, flat: bool = False) -> None:
-        self._how, self._flat = how, flat
-        self._found = ExtractedPage()
-        self._blocks = Blocks(self._found, how.language == "en")
-        self._sections = SectionFilter(how.dropped_sections, how.kept_sections)
+    def __init__(self, rules: HtmlExtractor, flat: bool = False) -> None:
+        self._rules, self._flat = rules, flat
+        self._page = ExtractedPage()
+        self._blocks = Blocks(self._page, rules.language == "en")
+        self._sections = SectionFilter(rules.dropped_sections, rules.kept_sections)
         self.pieces: list[str] = []  # of the open paragraph, item or heading
         self._items: list[_Item] = []  # open, nested
         self._term = ""  # of a definition that has not followed yet
         self._spoken: set[str] = set()  # ids of template outputs that only give a pronunciation
 
-    def over(self, top: Any) -> ExtractedPage:
+    def walk(self, top: Any) -> ExtractedPage:
         """Walk over the tree; return the page."""
         walker = etree.iterwalk(top, events=("start", "end"))
         skipped: Any = None
@@ -155,15 +153,16 @@ class _TreeWalk:
     def _begin(self, element: Any, top: Any) -> bool:
         """Open an element; return True to visit its content."""
         tag = element.tag
-        if element is not top and (found := self._role(element)) != "text":
-            return self._no_text(element, found)
+        if element is not top and (role := self._role(element)) != "text":
+            self._omit_element(element, role)
+            return False
         if tag == "br" or tag == "wbr":
             self.pieces.append((_BETWEEN if self._flat else " ") if tag == "br" else "")
         elif tag == "sup":
             return self._raised(element)
         elif tag == "hr":
             self._flush()
-            self._dropped()
+            self._omit()
         elif tag in BLOCKS and not self._flat:
             self._flush()
             if tag in HEADINGS:
@@ -184,42 +183,41 @@ class _TreeWalk:
             data = element.get("data-mw")
             if data is not None and '"template"' in data:
                 names = [name.strip().lower().replace("_", " ") for name in _TEMPLATE.findall(data)]
-                if names and all(says_phones(name) for name in names):
+                if names and all(is_pronunciation(name) for name in names):
                     self._spoken.add(about)
                     return "phones"
                 if names == ["ipa"] and '"2":{' not in data:
                     return "text"  # what the sentence is about
-        return role(element)
+        return element_roles.role(element)
 
-    def _no_text(self, element: Any, found: str) -> bool:
-        """Handle an element that is not text; return False, so its content is not visited."""
-        if self._how.infoboxes and not self._flat and found in ("box", "table"):
-            element_roles.collect(element, self._how.lines, self._found)
-        if found == "formula":
-            self.pieces.append(formula(_tex(element), self._how.formulas))
-        elif found == "phones":
+    def _omit_element(self, element: Any, role: str) -> None:
+        """Handle an element that is not text; its content is not visited."""
+        if self._rules.infoboxes and not self._flat and role in ("box", "table"):
+            element_roles.collect(element, self._rules.lines, self._page)
+        if role == "formula":
+            self.pieces.append(formula(_tex(element), self._rules.formulas))
+        elif role == "phones":
             self.pieces.append(PHONES)
-        elif found == "separator":
+        elif role == "separator":
             text = "".join(element.itertext()).strip()
             self.pieces.append(text if text != "+" else " ")
-        elif self._flat or (element.tag not in BLOCKS and found != "table"):
-            if found == "shown":
-                self.pieces.append(HOLE_TEMPLATE)
-            else:
-                self.pieces.append(left_over(self._last(), (element.tail or "")[:1]))
-        elif found == "table" or found == "shown":
-            if found == "shown" and self._items:  # a line of a program in an item
-                self.pieces.append(HOLE_TEMPLATE)
-            else:
-                self._flush()
-                self._table(element) if found == "table" else self._dropped()
-        elif found == "box" and not self._items:
+        elif self._flat or (element.tag not in BLOCKS and role != "table"):
+            gap = left_over(self._last(), (element.tail or "")[:1])
+            self.pieces.append(HOLE_TEMPLATE if role == "shown" else gap)
+        elif role == "shown" and self._items:
+            self.pieces.append(HOLE_TEMPLATE)  # a line of a program in an item
+        elif role == "shown":
+            self._flush()
+            self._omit()
+        elif role == "table":
+            self._flush()
+            self._table(element)
+        elif role == "box" and not self._items:
             self._flush()
             if self._sections.is_read:
                 self._blocks.paragraph("")  # ends a list
         else:
             self.pieces.append(" ")
-        return False
 
     def _raised(self, element: Any) -> bool:
         """Convert a raised number to a power; return True to visit the element instead."""
@@ -227,10 +225,9 @@ class _TreeWalk:
         before = self._last()
         if not (_EXPONENT.fullmatch(text) and _BASE.match(before)):
             return True
-        place = next(
-            number for number in range(len(self.pieces) - 1, -1, -1) if self.pieces[number]
-        )
-        self.pieces[place] = self.pieces[place][:-1] + power(before, text)
+        while not self.pieces[-1]:
+            self.pieces.pop()
+        self.pieces[-1] = self.pieces[-1][:-1] + power(before, text)
         return False
 
     def _end(self, tag: str) -> None:
@@ -256,7 +253,7 @@ class _TreeWalk:
         name = " ".join("".join(self.pieces).split())
         self.pieces.clear()
         if name:
-            self._found.dropped["heading"] += 1
+            self._page.dropped["heading"] += 1
             self._sections.heading(level, name)
 
     def _flush(self) -> None:
@@ -270,7 +267,7 @@ class _TreeWalk:
         if not text:
             return
         if not self._sections.is_read:
-            self._found.dropped["section"] += 1
+            self._page.dropped["section"] += 1
             return
         if _MARKUP.search(text):
             text = escape_literals(text)
@@ -281,10 +278,9 @@ class _TreeWalk:
             self._close_term()
             self._term = text
         elif self._term:
-            self._blocks.item(
-                f"{self._term.rstrip(': ')}: {text}" if self._items[-1] == "dd" else text,
-                indented=False,
-            )
+            if self._items[-1] == "dd":
+                text = f"{self._term.rstrip(': ')}: {text}"
+            self._blocks.item(text, indented=False)
             self._term = ""
         else:
             self._blocks.item(text, indented=all(item == "dd" for item in self._items))
@@ -292,28 +288,28 @@ class _TreeWalk:
     def _close_term(self) -> None:
         """Treat a term without a definition as a bold heading."""
         if self._term:
-            self._found.dropped["heading"] += 1
+            self._page.dropped["heading"] += 1
             self._blocks.heading()
             self._term = ""
 
-    def _dropped(self) -> None:
+    def _omit(self) -> None:
         if self._sections.is_read:
             self._close_term()
-            self._blocks.dropped()
+            self._blocks.omit()
 
     def _table(self, element: Any) -> None:
         if not self._sections.is_read:
-            self._found.dropped["section"] += 1
+            self._page.dropped["section"] += 1
             return
-        found: list[str] = []
-        if self._how.kept_tables != "drop":
-            caption, rows = cells(element, self._how.line)
-            found = tables.lines(escape_literals(caption), rows, self._how.kept_tables)
+        lines: list[str] = []
+        if self._rules.kept_tables != "drop":
+            caption, rows = cells(element, self._rules.line)
+            lines = tables.format_table(escape_literals(caption), rows, self._rules.kept_tables)
         self._close_term()
-        for row in found:
-            self._blocks.kept(row)
-        if not found:
-            self._blocks.dropped()
+        for line in lines:
+            self._blocks.add_line(line)
+        if not lines:
+            self._blocks.omit()
 
 
 def _tex(element: Any) -> str:
@@ -324,10 +320,10 @@ def _tex(element: Any) -> str:
             return str(orjson.loads(data)["body"]["extsrc"]).strip()
         except (ValueError, KeyError, TypeError):
             pass
-    for one in element.iter():
-        text = one.get("alttext") or (one.get("alt") if one.tag == "img" else None)
-        if not text and one.tag == "annotation":
-            text = one.text
+    for node in element.iter():
+        text = node.get("alttext") or (node.get("alt") if node.tag == "img" else None)
+        if not text and node.tag == "annotation":
+            text = node.text
         if text:
             styled = _STYLED.match(text.strip())
             return (styled[1] if styled else text).strip()

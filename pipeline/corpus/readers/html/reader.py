@@ -30,7 +30,7 @@ from cloze.pipeline.corpus.readers.html import archive
 from cloze.pipeline.corpus.readers.html.archive import is_zip, zip_members
 from cloze.pipeline.corpus.readers.lines import Line, read_lines
 from cloze.pipeline.corpus.readers.streams import ByteSource, CorruptStreamError, as_utf8, peek
-from cloze.pipeline.corpus.readers.web_text import decoded
+from cloze.pipeline.corpus.readers.web_text import decode_page
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.readers.html.archive import Article
@@ -205,7 +205,7 @@ class _Reading:
             self._tally.read(max(size, len(data)))
             self._tally.drop("too_long")
             return
-        text = decoded(bytes(data), html=True)
+        text = decode_page(bytes(data), is_html=True)
         if "<" not in text:
             self._tally.quarantine("bad_html", "the page holds no element", inner=name)
             return

@@ -1,1 +1,1 @@
-"""Filters: steps that drop documents, or lines of them."""
+"""Cleaning steps that drop documents or lines by rules; see `steps/base.py` for the interface."""

@@ -19,7 +19,13 @@ from cloze.core.errors import DataError
 from cloze.core.words import UNSPACED_LETTER, caseless, is_mark
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
+from cloze.pipeline.corpus.steps.base import (
+    CleaningResult,
+    CleaningStep,
+    RemovedText,
+    StepFunction,
+    drop_if,
+)
 
 REASON = "blocked_words"
 
@@ -42,8 +48,8 @@ class BlockedWordsOptions(CorpusOptions):
             self.blocked_words_unit != "document" or self.blocked_words_allowed
         ):
             raise ValueError(
-                "blocked_words_unit and blocked_words_allowed need blocked_words: a file of words, "
-                "one a line"
+                "blocked_words_unit and blocked_words_allowed need blocked_words. Set it to a file "
+                "with one word or phrase per line"
             )
         return self
 
@@ -116,11 +122,13 @@ def read_list(path: str) -> WordList:
         found = WordList.of(storage.read_text(path).splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"blocked_words ({path}) cannot be read as UTF-8 ({error}); name a file of words, one "
-            f"a line"
+            f"blocked_words ({path}) cannot be read as UTF-8 ({error}). Use a text file with one "
+            f"word or phrase per line"
         ) from error
     if not found.phrases and not found.parts:
-        raise DataError(f"blocked_words ({path}) holds no word; write one a line, or leave it out")
+        raise DataError(
+            f"blocked_words ({path}) contains no words. Write one per line, or remove the option"
+        )
     return found
 
 
@@ -129,26 +137,23 @@ def _build(options: BlockedWordsOptions) -> StepFunction | None:
         return None
     listed, allowed = read_list(options.blocked_words), options.blocked_words_allowed
 
-    def documents(document: Document) -> CleaningResult:
-        return (
-            CleaningResult(None, REASON)
-            if listed.count(document.text) > allowed
-            else CleaningResult(document)
-        )
+    def reason_of(document: Document) -> str | None:
+        return REASON if listed.count(document.text) > allowed else None
 
     def paragraphs(document: Document) -> CleaningResult:
-        bad = [text for text in document.paragraphs if listed.count(text) > allowed]
-        if not bad:
+        removed, retained = [], []
+        for text in document.paragraphs:
+            if listed.count(text) > allowed:
+                removed.append(RemovedText(REASON, text))
+            else:
+                retained.append(text)
+        if not removed:
             return CleaningResult(document)
-        removed = tuple(RemovedText(REASON, text) for text in bad)
-        kept = tuple(text for text in document.paragraphs if listed.count(text) <= allowed)
-        return (
-            CleaningResult(replace(document, paragraphs=kept), None, removed)
-            if kept
-            else CleaningResult(None, REASON, removed)
-        )
+        if not retained:
+            return CleaningResult(None, REASON, tuple(removed))
+        return CleaningResult(replace(document, paragraphs=tuple(retained)), None, tuple(removed))
 
-    return documents if options.blocked_words_unit == "document" else paragraphs
+    return drop_if(reason_of) if options.blocked_words_unit == "document" else paragraphs
 
 
 STEP = CleaningStep(options=BlockedWordsOptions, build=_build)

@@ -50,7 +50,7 @@ class C4Options(CorpusOptions):
     web: ClassVar[Mapping[str, Any]] = {"c4": True, "c4_end_marks": False}
 
     c4: bool = False
-    """C4 rules for lines and pages; on with --profile web."""
+    """C4 rules for lines and pages; on with --preset web."""
 
     c4_end_marks: bool = True
     """Within --c4: keep only lines that end in punctuation; removes headings, lists and verse."""

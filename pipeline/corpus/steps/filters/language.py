@@ -41,7 +41,7 @@ class LanguageOptions(CorpusOptions):
 
     language_probability: float = Field(default=0.0, ge=0, le=1)
     """Above 0: identify each document's language; drop other languages, and results below this
-    probability. With --profile web: 0.99."""
+    probability. With --preset web: 0.99."""
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from pydantic import Field
 from cloze.core.words import count_words, width
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, StepFunction
+from cloze.pipeline.corpus.steps.base import CleaningStep, StepFunction, drop_if
 
 
 class MaximumOptions(CorpusOptions):
@@ -30,29 +30,28 @@ class MinimumOptions(CorpusOptions):
 def _build_maximum(options: MaximumOptions) -> StepFunction | None:
     limit = options.maximum_characters
 
-    def too_long(document: Document) -> CleaningResult:
-        long = sum(map(len, document.paragraphs)) > limit
-        return CleaningResult(None, "too_long") if long else CleaningResult(document)
+    def reason_of(document: Document) -> str | None:
+        return "too_long" if sum(map(len, document.paragraphs)) > limit else None
 
-    return too_long if limit else None
+    return drop_if(reason_of) if limit else None
 
 
 def _build_minimum(options: MinimumOptions) -> StepFunction | None:
     characters, words = options.minimum_characters, options.minimum_words
 
-    def too_short(document: Document) -> CleaningResult:
+    def reason_of(document: Document) -> str | None:
         lines = document.paragraphs
         missing = characters - len(lines) + 1
         if sum(map(len, lines)) < missing and sum(map(width, lines)) < missing:
-            return CleaningResult(None, "too_short")
+            return "too_short"
         missing = words
         for line in lines:  # most documents have enough words in the first paragraphs
             if missing <= 0:
                 break
             missing -= count_words(line)
-        return CleaningResult(None, "too_short") if missing > 0 else CleaningResult(document)
+        return "too_short" if missing > 0 else None
 
-    return too_short if characters or words else None
+    return drop_if(reason_of) if characters or words else None
 
 
 MAXIMUM = CleaningStep(options=MaximumOptions, build=_build_maximum)

@@ -14,7 +14,7 @@ from pydantic import Field
 from cloze.core.words import TSHEG, mark_codes
 from cloze.pipeline.corpus.document import A_HOLE, Document, has_hole
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, StepFunction
+from cloze.pipeline.corpus.steps.base import CleaningStep, StepFunction, drop_if
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,14 +85,10 @@ def letter_share(text: str) -> float:
 def _build(options: LettersOptions) -> StepFunction | None:
     minimum = options.minimum_letters
 
-    def letters(document: Document) -> CleaningResult:
-        return (
-            CleaningResult(None, "not_prose")
-            if letter_share(document.text) < minimum
-            else CleaningResult(document)
-        )
+    def reason_of(document: Document) -> str | None:
+        return "not_prose" if letter_share(document.text) < minimum else None
 
-    return letters if minimum else None
+    return drop_if(reason_of) if minimum else None
 
 
 STEP = CleaningStep(options=LettersOptions, build=_build)

@@ -7,7 +7,7 @@ from pydantic import field_validator
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import licence_name, license_matches
-from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, StepFunction
+from cloze.pipeline.corpus.steps.base import CleaningStep, StepFunction, drop_if
 
 REASON = "other_licence"
 
@@ -24,23 +24,19 @@ class LicenceOptions(CorpusOptions):
     def _named(cls, licences: tuple[str, ...]) -> tuple[str, ...]:
         names = tuple(map(licence_name, licences))
         if not all(names):
-            raise ValueError("a licence has no name; write it like CC-BY-SA-4.0, or `unknown`")
+            raise ValueError("a licence name is empty; write it as CC-BY-SA-4.0, or `unknown`")
         return names
 
 
 def _build(options: LicenceOptions) -> StepFunction | None:
     if not options.licences:
         return None
-    wanted = frozenset(name.casefold() for name in options.licences)
+    accepted = frozenset(name.casefold() for name in options.licences)
 
-    def licences(document: Document) -> CleaningResult:
-        return (
-            CleaningResult(document)
-            if license_matches(document.licence, wanted)
-            else CleaningResult(None, REASON)
-        )
+    def reason_of(document: Document) -> str | None:
+        return None if license_matches(document.licence, accepted) else REASON
 
-    return licences
+    return drop_if(reason_of)
 
 
 STEP = CleaningStep(options=LicenceOptions, build=_build)

@@ -12,24 +12,25 @@ from cloze.core.config import InputPath
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.steps.base import (
-    CleaningResult,
     CleaningStep,
     StepFunction,
+    drop_if,
     restrict_to_sources,
 )
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.quality_filter import Filter
 
-REASON = "unlike_good"
+REASON = "low_quality"
 LOSES = 0.05  # share of good documents
 
 
 class QualityFilterOptions(CorpusOptions):
     """Options of the quality filter (`cloze train-filter`)."""
 
-    filter: InputPath | None = None
-    """Learned filter from `cloze train-filter`; drops documents below its threshold."""
+    quality_filter: InputPath | None = None
+    """Directory of a filter trained with `cloze train-filter`. Documents that score below its
+    threshold are dropped."""
 
     quality_filter_loss: float = Field(default=LOSES, ge=0, lt=1)
     """Threshold, as the share of held-out good documents that it drops."""
@@ -39,13 +40,12 @@ class QualityFilterOptions(CorpusOptions):
 
     @model_validator(mode="after")
     def _filter_is_named(self) -> Self:
-        if self.filter is None and (
+        if self.quality_filter is None and (
             self.quality_filter_loss != LOSES or self.quality_filter_sources
         ):
             raise ValueError(
-                "quality_filter_loss and quality_filter_sources need filter: the directory that "
-                "`cloze "
-                "train-filter` made"
+                "quality_filter_loss and quality_filter_sources need quality_filter. Set it to an "
+                "output directory of `cloze train-filter`"
             )
         return self
 
@@ -58,20 +58,16 @@ def _filter(path: str) -> Filter:
 
 
 def _build(options: QualityFilterOptions) -> StepFunction | None:
-    if options.filter is None:
+    if options.quality_filter is None:
         return None
-    found = _filter(options.filter)
-    threshold = found.threshold(options.quality_filter_loss)
+    quality_filter = _filter(options.quality_filter)
+    threshold = quality_filter.threshold(options.quality_filter_loss)
 
-    def learned(document: Document) -> CleaningResult:
-        score = found.score(document.text)
-        return (
-            CleaningResult(None, REASON)
-            if score is not None and score < threshold
-            else CleaningResult(document)
-        )
+    def reason_of(document: Document) -> str | None:
+        score = quality_filter.score(document.text)
+        return REASON if score is not None and score < threshold else None
 
-    return restrict_to_sources(options.quality_filter_sources, learned)
+    return restrict_to_sources(options.quality_filter_sources, drop_if(reason_of))
 
 
 STEP = CleaningStep(options=QualityFilterOptions, build=_build)

@@ -38,10 +38,10 @@ class RepeatedLinesOptions(CorpusOptions):
     }
 
     drop_repeated_lines: bool = False
-    """Remove lines that occurred earlier in the same document; on with --profile web."""
+    """Remove lines that occurred earlier in the same document; on with --preset web."""
 
     drop_repeated_paragraphs: bool = False
-    """Remove paragraphs that occurred earlier in the same document; on with --profile web."""
+    """Remove paragraphs that occurred earlier in the same document; on with --preset web."""
 
 
 def is_paragraph(text: str) -> bool:

@@ -174,7 +174,7 @@ def test_files_of_a_directory(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.jsonl", b'{"a": "b"}\nnot json\n', "line 2 is no JSON"),
+        ("a.jsonl", b'{"a": "b"}\nnot json\n', "line 2 is not valid JSON"),
         ("a.txt", b"\xff\xff\xff", "cannot be read as a task file"),
         ("a.tsv.gz", b"\x1f\x8b\x08\x00broken", "cannot be read as a task file"),
         ("a.parquet", b"PAR1", "cannot be read as a table"),

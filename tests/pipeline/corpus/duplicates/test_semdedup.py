@@ -199,7 +199,7 @@ def _read(vectors: str) -> list[tuple[np.ndarray, np.ndarray]]:
 def test_documents_near_a_longer_one_go_and_are_counted(tmp_path: Path) -> None:
     corpus = _corpus(tmp_path / "corpus")
     vectors = _vectors(tmp_path / "vectors", corpus)
-    result = _made(tmp_path / "out", corpus, vectors, cosine=0.9, centred=False, clusters=1)
+    result = _made(tmp_path / "out", corpus, vectors, similarity=0.9, center=False, clusters=1)
     kept = rows(result)
     expected = _expected(corpus, vectors, 0.9)
     assert {row["key"] for row in kept} == expected
@@ -235,15 +235,15 @@ def test_workers_and_units_do_not_matter(tmp_path: Path, monkeypatch: pytest.Mon
     """Nor does a schema without the columns that came later, but for their emptiness."""
     corpus = _corpus(tmp_path / "corpus")
     vectors = _vectors(tmp_path / "vectors", corpus)
-    one = _made(tmp_path / "one", corpus, vectors, cosine=0.9, clusters=6)
+    one = _made(tmp_path / "one", corpus, vectors, similarity=0.9, clusters=6)
     monkeypatch.setattr("cloze.pipeline.corpus.duplicates.semantic_driver.UNIT_DOCUMENTS", 1)
-    two = _made(tmp_path / "two", corpus, vectors, workers=2, cosine=0.9, clusters=6)
+    two = _made(tmp_path / "two", corpus, vectors, workers=2, similarity=0.9, clusters=6)
     assert one.manifest.content_sha256 == two.manifest.content_sha256
     assert one.manifest.summary["dropped"]["semantic_duplicate"] > 50
     names = [name for name in CORPUS.names if name not in ("url", "licence", "origin", "infobox")]
     old = _corpus(tmp_path / "old", schema=pa.schema([CORPUS.field(name) for name in names]))
     first = _made(
-        tmp_path / "first", old, _vectors(tmp_path / "old-vectors", old), cosine=0.9, clusters=6
+        tmp_path / "first", old, _vectors(tmp_path / "old-vectors", old), similarity=0.9, clusters=6
     )
     assert first.manifest.content_sha256 == one.manifest.content_sha256
 
@@ -256,9 +256,9 @@ def test_without_their_mean_vectors_are_as_those_that_had_none(tmp_path: Path) -
         keys, own = arrow.read_vectors(str(path))
         batch = arrow.vectors_batch(keys.copy(), quantize(own + 40000 * np.eye(1, WIDTH)))
         write_arrow(str(path), batch.schema, [batch])
-    plain = _made(tmp_path / "plain", corpus, vectors, cosine=0.9, centred=False)
+    plain = _made(tmp_path / "plain", corpus, vectors, similarity=0.9, center=False)
     assert plain.manifest.summary["documents"] == 1
-    centred_out = _made(tmp_path / "centred", corpus, vectors, cosine=0.9)
+    centred_out = _made(tmp_path / "centred", corpus, vectors, similarity=0.9)
     assert 20 <= centred_out.manifest.summary["documents"] <= 30
 
 

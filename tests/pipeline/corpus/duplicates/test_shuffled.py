@@ -36,7 +36,7 @@ IDS = {"minhash": None, "exact": False}
 def test_the_same_bytes_as_in_one_process(tmp_path: Path) -> None:
     """A mixture is chosen of what stays; a second run finds the finished steps."""
     references = invented(tmp_path, 500, seed=1)
-    config = {**NOTHING, "words": 2000, "mixture_by": "language", "language": "auto"}
+    config = {**NOTHING, "max_words": 2000, "mixture_by": "language", "language": "auto"}
     mix = parse_config(CorpusConfig, config, "corpus")
     found = by_engine(tmp_path, references, mix=mix)
     assert found == by_one(tmp_path, references, mix=mix)
@@ -103,7 +103,7 @@ def test_the_same_bytes_of_any_corpus_by_an_engine(more: dict[str, Any], tmp_pat
     references = invented(tmp_path, 600, seed=10, batch=21)
     mix = parse_config(
         CorpusConfig,
-        {**NOTHING, "words": 1000, "mixture_by": "language", "language": "auto"},
+        {**NOTHING, "max_words": 1000, "mixture_by": "language", "language": "auto"},
         "corpus",
     )
     assert by_engine(tmp_path, references, mix=mix, **more) == by_one(

@@ -13,7 +13,7 @@ from cloze.pipeline.corpus.readers.books.reader import (
     LONGEST_CHAPTER,
     PIECE,
     SHORTEST_CHAPTER,
-    merged,
+    merge_sections,
     reader,
 )
 from tests.pipeline.corpus.readers.made import chapter, write_epub
@@ -159,7 +159,7 @@ def test_verse_is_kept(tmp_path):
 
 def test_sections_are_of_a_sensible_length():
     long = ["x" * 1000] * 250
-    found = merged(
+    found = merge_sections(
         [
             ("Part", []),
             ("One", ["y" * 100]),
@@ -172,8 +172,8 @@ def test_sections_are_of_a_sensible_length():
     lengths = [sum(map(len, paragraphs)) for _, paragraphs in found[1:]]
     assert sum(lengths) == 250_001
     assert all(PIECE * 0.8 < length < PIECE * 1.3 for length in lengths)
-    assert merged([("", ["x" * LONGEST_CHAPTER])]) == [("", ["x" * LONGEST_CHAPTER])]
-    assert merged([]) == merged([("a", [])]) == []
+    assert merge_sections([("", ["x" * LONGEST_CHAPTER])]) == [("", ["x" * LONGEST_CHAPTER])]
+    assert merge_sections([]) == merge_sections([("a", [])]) == []
 
 
 @pytest.mark.parametrize(

@@ -230,8 +230,7 @@ def test_a_directory_in_a_store_is_refused() -> None:
     with pytest.raises(
         DataError,
         match=(
-            "memory://packages/demo is in a store; source docstrings reads directories of this "
-            "machine"
+            "memory://packages/demo is in a store, but source docstrings reads local directories"
         ),
     ):
         reader.slices("memory://packages/demo")

@@ -174,7 +174,7 @@ def test_a_truncated_archive_is_told_in_a_sentence(tmp_path, share):
         read_all(path)
     assert str(told.value) == (
         f"{path}: the file ends inside a compressed stream; get the file again, or set "
-        f"corpus.on_error to quarantine to go on without it"
+        f"corpus.on_error to quarantine to continue without it"
     )
     documents, (tally,) = read_all(path, stop=False)
     assert 0 < len(documents) < 2000

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloze.pipeline.corpus.document import InfoboxField
-from cloze.pipeline.corpus.readers.encyclopedia.infobox import REASON, kind_of
+from cloze.pipeline.corpus.readers.encyclopedia.tables import REASON, kind_of
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
 from cloze.pipeline.corpus.readers.html.page import HtmlExtractor, content, parse
 from tests.pipeline.corpus.corpora import make, rows

@@ -18,10 +18,9 @@ import pytest
 from backports import zstd
 
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import find_reader, table_files
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.lines import paragraphs
-from cloze.pipeline.corpus.readers.tables import records
 from tests.pipeline.corpus.reading import options_of
 
 ROWS = [
@@ -245,7 +244,7 @@ def test_a_large_parquet_file_is_read_in_parts(tmp_path, monkeypatch):
     )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=64)
     whole, _ = read("parquet", tmp_path)
-    monkeypatch.setattr(records, "SLICE_BYTES", 4000)
+    monkeypatch.setattr(table_files, "SLICE_BYTES", 4000)
     slices = find_reader("parquet").slices(str(tmp_path))
     assert len(slices) > 3
     assert [file_slice.span[0] for file_slice in slices[1:]] == [
@@ -405,7 +404,7 @@ def test_an_array_longer_than_a_document_may_be(tmp_path):
 
 def test_a_cut_json_array_is_damaged(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(ROWS, indent=1)[:-20])
-    with pytest.raises(DataError, match="begins as a JSON array and is none"):
+    with pytest.raises(DataError, match="begins as a JSON array, but"):
         read("jsonl", tmp_path)
 
 

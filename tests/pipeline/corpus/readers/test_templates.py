@@ -275,7 +275,7 @@ def test_no_name_has_two_rules():
                 assert seen.isdisjoint((section, name) for name in names), names
                 assert len(set(names)) == len(names), names
                 seen |= {(section, name) for name in names}
-                templates._compiled(pattern, "en")
+                templates._compile(pattern, "en")
                 names = []
     assert not names
     assert len(seen) > 1000

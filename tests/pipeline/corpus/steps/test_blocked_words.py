@@ -109,7 +109,7 @@ def test_a_bad_list_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("# nothing\n\n")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     for name, sentence in (
-        ("empty.txt", "holds no word"),
+        ("empty.txt", "contains no words"),
         ("bytes.txt", "cannot be read as UTF-8"),
         ("no.txt", "does not exist"),
     ):

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.steps.filters.gopher_quality import gopher_quality
-from cloze.pipeline.corpus.steps.filters.gopher_repetition import (
+from cloze.pipeline.corpus.steps.filters.gopher import (
     MAXIMUM_DUPLICATE,
     MAXIMUM_TOP,
+    gopher_quality,
     gopher_repetition,
 )
 

@@ -81,8 +81,8 @@ def test_every_document_its_own_language():
         result = run_steps(document(language), build_steps(config))
         assert result.document is not None
         assert result.document.language == language
-    assert reason("fr", language="auto", languages=("de", "fr")) is None
-    assert reason("es", language="auto", languages=("de", "fr")) == "other_language"
+    assert reason("fr", language="auto", keep_languages=("de", "fr")) is None
+    assert reason("es", language="auto", keep_languages=("de", "fr")) == "other_language"
 
 
 def test_identification_needs_no_network_and_is_the_same_in_another_process():

@@ -1,0 +1,317 @@
+"""Command-line options made from config fields, and their value types: counts, durations, names."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+import click
+from click.shell_completion import CompletionItem
+from pydantic import BaseModel
+
+from cloze.core.config import InputPathMark, field_types
+from cloze.core.humanize import parse_count, parse_duration
+from cloze.core.options import field_docs, import_object
+from cloze.flows.commands.base.options import (
+    OTHER,
+    GroupedOption,
+    OptionOverride,
+    named_values,
+    parsing,
+)
+from cloze.flows.commands.base.placement import EXECUTION, Place, places
+
+LONGEST_LIST = 10  # longest list of names in a metavar
+
+
+class Count(click.IntRange):
+    """Integer, also written as 10M, 2.5k or 300e9."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not value.lstrip("-").isdecimal():
+            text, value = value, parse_count(value)
+            if value is None:
+                self.fail(f"{text!r} is not a number; write 10M, 300e9 or 10000000", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Duration(click.FloatRange):
+    """Number in the unit of the option's name, or a text such as 90s, 10m or 1h30m."""
+
+    name = "duration"
+
+    def __init__(self, unit_seconds: float, **bounds: Any) -> None:
+        super().__init__(**bounds)
+        self.unit_seconds = unit_seconds
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = parse_duration(value) if isinstance(value, str) else None
+        if seconds is not None:
+            value = seconds / self.unit_seconds
+        return super().convert(value, param, ctx)
+
+
+class NumberOrWord(click.ParamType[Any]):
+    """Number with bounds, or one of several words."""
+
+    def __init__(self, number: click.ParamType[Any], words: Sequence[str]) -> None:
+        self.number, self.words = number, tuple(words)
+        self.name = "|".join(["N", *words])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value in self.words else self.number.convert(value, param, ctx)
+
+
+class NameOf(click.ParamType[str]):
+    """Name in a table, which is imported for help and completion; the config validates the value.
+
+    Args:
+        reference: `module:ATTRIBUTE` of a collection of names, or of a function that returns one.
+        metavar: shown instead of a table that is too long.
+    """
+
+    name = "name"
+
+    def __init__(self, reference: str, metavar: str = "NAME") -> None:
+        self.reference, self.metavar = reference, metavar
+
+    @property
+    def names(self) -> Iterable[str]:
+        table = import_object(self.reference)
+        return list(table() if callable(table) else table)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        names = list(self.names)
+        return f"[{'|'.join(names)}]" if len(names) <= LONGEST_LIST else self.metavar
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
+
+
+# Type, bounds, default and help of a stage's options come from the config field.
+
+SCALARS: dict[type, click.ParamType[Any]] = {int: Count(), float: click.FLOAT, str: click.STRING}
+METAVARS = {int: "N", float: "X", str: "TEXT"}
+METAVAR_OF = {
+    "hostfile": "FILE",
+    "blocked_words": "FILE",
+    "flink_master": "HOST:PORT",
+    "worker_pool": "HOST:PORT",
+    "runner": "NAME",
+    "language": "CODE",
+    "keep_languages": "CODE",
+    "licences": "SPDX",
+    "gpu_ids": "ID",
+    "beam_options": "--NAME=VALUE",
+    "slurm_options": "--NAME=VALUE",
+    "ssh_options": "NAME=VALUE",
+    "kubernetes_options": "NAME=VALUE",
+}
+OPTION_OF = {  # repeatable options use the singular of the field's name, except:
+    "licences": "--license",
+    "dropped_sections": "--drop-section",
+    "kept_sections": "--keep-section",
+}
+TABLES = {  # tables of a field's valid names
+    "optimizer": NameOf("cloze.model.train.optimizers:OPTIMIZERS"),
+    "schedule": NameOf("cloze.model.train.loop.schedules:SCHEDULES"),
+    "launcher": NameOf("cloze.flows.launch.protocol:LAUNCHERS"),
+    "recipe": NameOf("cloze.pipeline.dataset.recipes:RECIPES"),
+    "pairing": NameOf("cloze.pipeline.dataset.pairings.registry:PAIRINGS"),
+    "masking": NameOf("cloze.pipeline.dataset.masking.registry:RULES"),
+    "random_from": NameOf("cloze.pipeline.dataset.masking.registry:RANDOM_FROM"),
+    "kind": NameOf("cloze.pipeline.vocab.trainers:TRAINERS"),
+    "task": NameOf("cloze.model.tasks.table:TASKS"),
+    "model": NameOf("cloze.model.families.registry:presets", "PRESET"),
+    "family": NameOf("cloze.model.families.registry:FAMILIES"),
+}
+UNITS = {"_seconds": 1.0, "_minutes": 60.0}
+
+
+def field_options(
+    model: type[BaseModel],
+    prefix: str,
+    placed: Mapping[str, Place],
+    spelled: Mapping[str, OptionOverride],
+    has_option: Callable[[str], bool] = lambda name: True,
+    *,
+    overriding: bool = False,
+) -> Iterator[GroupedOption]:
+    """Yield an option for each field that can have one, in the order of `placed`.
+
+    Args:
+        model: the config class.
+        prefix: prefix of the Python parameter names, to separate the fields of several models.
+        placed: heading and level of each field.
+        spelled: spelling by field.
+        has_option: predicate for the fields that get an option.
+        overriding: the options change recorded values, so every switch needs its `--no-`.
+    """
+    filled, docs, field_kinds = _filled_defaults(model), field_docs(model), field_types(model)
+    order = {name: number for number, name in enumerate(placed)}
+    for name in sorted(field_kinds, key=lambda name: order.get(name, len(order))):
+        info = model.model_fields[name]
+        settings = _settings(name, field_kinds[name])
+        spelling = spelled.get(name) or OptionOverride(
+            _option_name(name, (settings or {}).get("multiple", False))
+        )
+        if not has_option(name) or (settings is None and spelling.parse is None):
+            continue
+        settings = {"help": docs.get(name), **(settings or {}), **spelling.settings}
+        if spelling.parse is not None:
+            settings |= {"callback": parsing(spelling.parse)}
+            settings.setdefault("type", click.STRING)
+        default = None if info.is_required() else info.get_default(call_default_factory=True)
+        default = filled.get(name, default)
+        switch = ""
+        if settings.get("is_flag"):
+            has_no = overriding or default is not False or bool(_fillers(model))
+            switch = f"/--no-{spelling.name.removeprefix('--')}" if has_no else ""
+        place = placed.get(name, Place(OTHER, False))
+        yield GroupedOption(
+            [f"{spelling.name}{switch}", f"{prefix}{name}"],
+            group=place.group,
+            common=place.common,
+            default=None,
+            field_default=None if overriding else default,
+            **settings,
+        )
+
+
+def execution_options(
+    prefix: str, stage: str, has_option: Callable[[str], bool]
+) -> Iterator[GroupedOption]:
+    """Yield the options of `Execution` that a stage reads.
+
+    Stage "" is for a command that changes a recorded execution.
+    """
+    from cloze.core.stages.execution import Execution
+
+    yield from field_options(
+        Execution, prefix, places(stage, EXECUTION), {}, has_option, overriding=not stage
+    )
+
+
+def _option_name(name: str, repeatable: bool) -> str:
+    if name in OPTION_OF:
+        return OPTION_OF[name]
+    return f"--{(name.removesuffix('s') if repeatable else name).replace('_', '-')}"
+
+
+def _fillers(model: type[BaseModel]) -> list[str]:
+    """Return the validators that fill in values from a recipe or a preset."""
+    validators = model.__pydantic_decorators__.model_validators
+    return [name for name, validator in validators.items() if validator.info.mode == "before"]
+
+
+def _filled_defaults(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the values that a recipe or preset fills in if the user sets nothing."""
+    values: dict[str, Any] = {}
+    for name in _fillers(model):
+        values = getattr(model, name)(values)
+    return values
+
+
+def _settings(name: str, annotation: Any) -> dict[str, Any] | None:
+    """Return the click settings of a field's option; None if text cannot express its values."""
+    kind, marks = _bare(annotation)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is bool:
+        return {"is_flag": True}
+    if origin is tuple:
+        is_list = arguments[1:] == (Ellipsis,)
+        items = [_settings(name, item) or {} for item in arguments[: 1 if is_list else None]]
+        if any("type" not in item or item.get("multiple") for item in items):
+            return None
+        if is_list:
+            return {**items[0], "multiple": True}
+        return {
+            "nargs": len(items),
+            "type": tuple(item["type"] for item in items),
+            "metavar": " ".join(item.get("metavar", "") for item in items),
+        }
+    if origin is dict and arguments == (str, str):
+        return {
+            "multiple": True,
+            "metavar": "NAME=VALUE",
+            "callback": parsing(named_values("text=content")),
+        }
+    if origin is Literal and all(isinstance(argument, str) for argument in arguments):
+        return {"type": click.Choice(arguments)}
+    if kind is str and name in TABLES:
+        return {"type": TABLES[name]}
+    if origin in (Union, types.UnionType):
+        return _number_or_word(arguments)
+    if any(isinstance(mark, InputPathMark) for mark in marks):
+        return {"type": click.Path(), "metavar": METAVAR_OF.get(name, "PATH")}
+    scalar = SCALARS.get(kind)
+    if scalar is None:
+        return None
+    units = [seconds for suffix, seconds in UNITS.items() if name.endswith(suffix)]
+    unit_seconds = units[0] if units and kind is float else None
+    metavar = METAVAR_OF.get(name, METAVARS[kind])
+    return {"type": _bounded(scalar, marks, unit_seconds), "metavar": metavar}
+
+
+def _number_or_word(arguments: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the settings for `int | Literal["auto"]`; None for other unions."""
+    words = [
+        word
+        for argument in arguments
+        if get_origin(argument) is Literal
+        for word in get_args(argument)
+    ]
+    numbers = [
+        _bare(argument)
+        for argument in arguments
+        if get_origin(argument) is not Literal and argument is not types.NoneType
+    ]
+    if len(numbers) != 1 or numbers[0][0] is not int or not words:
+        return None
+    kind, marks = numbers[0]
+    return {
+        "type": NumberOrWord(_bounded(SCALARS[kind], marks), words),
+        "metavar": "|".join([METAVARS[kind], *words]),
+    }
+
+
+def _bare(annotation: Any) -> tuple[Any, list[Any]]:
+    """Return the type without `Annotated` and `| None`, and its annotations."""
+    marks: list[Any] = []
+    while True:
+        if hasattr(annotation, "__metadata__"):
+            marks += annotation.__metadata__
+            annotation = annotation.__origin__
+            continue
+        parts = [part for part in get_args(annotation) if part is not types.NoneType]
+        if get_origin(annotation) in (Union, types.UnionType) and len(parts) == 1:
+            annotation = parts[0]
+            continue
+        return annotation, marks
+
+
+def _bounded(
+    scalar: click.ParamType[Any], marks: list[Any], unit_seconds: float | None = None
+) -> click.ParamType[Any]:
+    """Return the number type with the bounds that pydantic checks."""
+    bounds: dict[str, Any] = {}
+    for mark in marks:
+        if isinstance(mark, annotated_types.Ge):
+            bounds |= {"min": mark.ge}
+        elif isinstance(mark, annotated_types.Gt):
+            bounds |= {"min": mark.gt, "min_open": True}
+        elif isinstance(mark, annotated_types.Le):
+            bounds |= {"max": mark.le}
+        elif isinstance(mark, annotated_types.Lt):
+            bounds |= {"max": mark.lt, "max_open": True}
+    if unit_seconds is not None:
+        return Duration(unit_seconds, **bounds)
+    if isinstance(scalar, Count):
+        return Count(**bounds)
+    return click.FloatRange(**bounds) if bounds and scalar is click.FLOAT else scalar

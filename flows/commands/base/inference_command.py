@@ -1,0 +1,275 @@
+"""Inference commands: how they read inputs and print predictions.
+
+`cloze.model.use.verb` explains how to add a command. Inputs are the texts on the command line, the
+lines of `--file` (JSON objects if its name ends in .jsonl), or standard input: for `-`, or without
+any input if standard input is not a terminal.
+
+Predictions are printed as they arrive:
+
+    formatted, on a terminal
+    as JSON lines, one object per input with its `index`: to other outputs, with `--out FILE`, and
+        with `--json` and a file or standard input
+    as one JSON object, the prediction or {"predictions": [...]}: with `--json` and texts on the
+        command line
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from cloze.flows.commands.base.options import (
+    JSON_HELP,
+    GroupedCommand,
+    GroupedOption,
+    OptionOverride,
+    complete_targets,
+    emit,
+)
+from cloze.flows.commands.base.placement import Place
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Answer = Mapping[str, Any]  # `index`, and the fields of the command
+
+STDIN = "-"
+_CHUNK = 1 << 16
+OF_CONFIG = "config__"  # prefix of the Python parameter names
+# config fields that `predict` sets, and that have no option
+REQUEST_FIELDS = ("requests", "file", "called", "jsonl", "common", "npy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Inputs of an inference command: texts, a file, or (with neither) standard input."""
+
+    checkpoint: str
+    texts: tuple[str, ...] = ()
+    file: str | None = None
+    jsonl: bool = False
+    out: str | None = None
+    as_json: bool = False
+
+
+class InferenceCommand(GroupedCommand):
+    """Command on a checkpoint.
+
+    Its function takes `request`, `options` (config values of the stage, for `predict`), and the
+    options that it declares itself.
+
+    Args:
+        stage: inference stage; default: named like the command.
+        text: help text of the input option.
+        field: name of the input option, and of the field that a line of a plain file contains.
+        show: renders a prediction for people.
+        gather: makes the `--json` object for texts on the command line; default: the only
+            prediction, or {"predictions": [...]}.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        show: Callable[[Answer], RenderableType],
+        stage: str | None = None,
+        text: str = "Input text.",
+        field: str = "text",
+        gather: Callable[[Sequence[Answer]], Mapping[str, Any]] | None = None,
+        **settings: Any,
+    ) -> None:
+        settings.setdefault("callback", self.predict)
+        super().__init__(name, **settings)
+        self.stage, self.field = stage or name, field
+        self.show, self.gather = show, gather or _join_predictions
+        self.params += [
+            click.Argument(["checkpoint"], shell_complete=complete_targets),
+            click.Argument(["more"], nargs=-1, metavar=f"[{field.upper()}]..."),
+            GroupedOption(
+                [f"--{field}", "texts"], multiple=True, metavar="TEXT", help=f"{text} Repeatable."
+            ),
+            GroupedOption(
+                ["--file"],
+                metavar="FILE",
+                help=f"File with one {field} per line; - is standard input.",
+            ),
+            GroupedOption(
+                ["--jsonl"],
+                is_flag=True,
+                help="Read each line as a JSON object, as for a FILE that ends in .jsonl.",
+            ),
+            GroupedOption(
+                ["-o", "--out", "out"], metavar="FILE", help="File for the answers, as JSON lines."
+            ),
+            GroupedOption(["--json", "as_json"], is_flag=True, help=JSON_HELP),
+        ]
+        self._is_complete = False
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not self._is_complete:
+            from cloze.flows.commands.base.field_options import field_options
+            from cloze.flows.graph import stages
+
+            self._is_complete = True
+            config = stages.stage(self.stage).config
+            fields = [name for name in config.model_fields if name not in REQUEST_FIELDS]
+            places = {name: Place("Options", True) for name in fields}
+            spelled = {"words": OptionOverride("--pretokenized")}
+            self.params += field_options(config, OF_CONFIG, places, spelled, fields.__contains__)
+        return super().get_params(ctx)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from cloze.flows.run.targets import resolve_path
+
+        values = ctx.params
+        request = Request(
+            checkpoint=resolve_path(values.pop("checkpoint")),
+            texts=(*values.pop("more"), *values.pop("texts")),
+            **{name: values.pop(name) for name in ("file", "jsonl", "out", "as_json")},
+        )
+        config = {name: values.pop(name) for name in list(values) if name.startswith(OF_CONFIG)}
+        options = {
+            name.removeprefix(OF_CONFIG): value
+            for name, value in config.items()
+            if value is not None
+        }
+        ctx.params = {"request": request, "options": options, **values}
+        return super().invoke(ctx)
+
+    def predict(
+        self, request: Request, options: Mapping[str, Any], fields: Mapping[str, Any] | None = None
+    ) -> None:
+        """Run the stage on the request and print its predictions.
+
+        Args:
+            request: the inputs.
+            options: config values of the stage.
+            fields: fields of every input.
+        """
+        from cloze.flows.graph.command import run_inference
+        from cloze.flows.views import terminal
+
+        with contextlib.ExitStack() as stack:
+            values = {
+                **options,
+                "common": dict(fields or {}),
+                **stack.enter_context(input_values(request, self.field)),
+            }
+            answers: list[Answer] = []
+            as_lines = request.out is not None or (
+                "file" in values if request.as_json else not sys.stdout.isatty()
+            )
+            receive: Callable[[Sequence[Answer]], object]
+            if as_lines:
+                receive = functools.partial(_write, stack.enter_context(_output(request)))
+            elif request.as_json:
+                receive = answers.extend
+            else:
+                receive = functools.partial(_show, self.show)
+            try:
+                summary = run_inference(self.stage, values, request.checkpoint, receive)
+            except KeyboardInterrupt:  # inference cannot be resumed
+                click.get_current_context().exit(1)
+        if request.out is not None and request.as_json:
+            emit({"out": request.out, **summary})
+        elif request.out is not None:
+            note = f"{summary['answered']:,} answers in {request.out}"
+            terminal.console().print(note, markup=False, soft_wrap=True)
+        elif request.as_json and not as_lines:
+            emit(self.gather(answers))
+
+
+@contextlib.contextmanager
+def input_values(request: Request, field: str) -> Iterator[dict[str, Any]]:
+    """Yield the config values that name the inputs."""
+    from cloze.core import storage
+
+    if request.texts and request.file is not None:
+        raise click.UsageError(
+            f"--file ({request.file}) excludes texts on the command line ({len(request.texts)});"
+            " leave one out"
+        )
+    if request.texts and request.texts != (STDIN,):
+        if STDIN in request.texts:
+            raise click.UsageError(
+                "- (standard input) cannot be mixed with texts; give one or the other"
+            )
+        yield {"requests": [{field: text} for text in request.texts]}
+    elif request.file is not None and request.file != STDIN:
+        yield {
+            "file": storage.absolute(request.file),
+            "called": request.file,
+            "jsonl": request.jsonl or _is_jsonl(request.file),
+        }
+    elif not request.texts and request.file is None and sys.stdin.isatty():
+        raise click.UsageError(
+            f"no {field} to read; give one, or --file FILE, or - for standard input"
+        )
+    else:
+        with _stdin_pipe() as path:
+            yield {"file": path, "called": "standard input", "jsonl": request.jsonl}
+
+
+def _is_jsonl(path: str) -> bool:
+    return path.lower().endswith((".jsonl", ".ndjson"))
+
+
+@contextlib.contextmanager
+def _stdin_pipe() -> Iterator[str]:
+    """Yield a named pipe that forwards standard input to the worker process, which has none."""
+    source = sys.stdin.fileno()
+
+    def pump() -> None:
+        # descriptors, because a thread that reads a Python file blocks the process's exit
+        with contextlib.suppress(BrokenPipeError, FileNotFoundError):
+            target = os.open(path, os.O_WRONLY)
+            try:
+                while chunk := os.read(source, _CHUNK):
+                    while chunk:
+                        chunk = chunk[os.write(target, chunk) :]
+            finally:
+                os.close(target)
+
+    with tempfile.TemporaryDirectory(prefix="cloze-") as directory:
+        path = os.path.join(directory, "stdin")
+        os.mkfifo(path, 0o600)
+        threading.Thread(target=pump, daemon=True).start()
+        yield path
+
+
+@contextlib.contextmanager
+def _output(request: Request) -> Iterator[IO[str]]:
+    if request.out is None:
+        yield sys.stdout
+        return
+    if request.file is not None and os.path.realpath(request.file) == os.path.realpath(request.out):
+        raise click.UsageError(f"--out ({request.out}) is the input file; name another file")
+    with open(request.out, "w", encoding="utf-8") as handle:
+        yield handle
+
+
+def _write(target: IO[str], answers: Sequence[Answer]) -> None:
+    target.writelines(json.dumps(answer) + "\n" for answer in answers)
+    target.flush()
+
+
+def _show(show: Callable[[Answer], RenderableType], answers: Sequence[Answer]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for answer in answers:
+        console.print(show(answer))
+
+
+def _join_predictions(answers: Sequence[Answer]) -> Mapping[str, Any]:
+    return answers[0] if len(answers) == 1 else {"predictions": list(answers)}

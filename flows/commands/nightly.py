@@ -1,0 +1,238 @@
+"""Commands `nightly` and `champion`: evaluation of new checkpoints, and its result."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloze.core.errors import UsageError
+from cloze.flows.commands.artifacts import lineage_tree, print_tree
+from cloze.flows.commands.base.options import emit, json_option
+from cloze.flows.commands.run import complete_config, set_option
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cloze.flows.nightly.journal import Champion, Journal
+    from cloze.flows.nightly.result import NightlyResult
+
+
+@click.command()
+@click.argument("config", default="night", shell_complete=complete_config)
+@set_option
+@click.option(
+    "--since",
+    metavar="WHEN",
+    help=(
+        "Evaluate the checkpoints written since then: 2026-11-20, 36h or 7d. Default: since the "
+        "last night."
+    ),
+)
+@click.option(
+    "-n", "--dry-run", "dry_run", is_flag=True, help="Print what would be evaluated, and exit."
+)
+@json_option
+def nightly(
+    config: str, overrides: dict[str, Any], since: str | None, dry_run: bool, as_json: bool
+) -> None:
+    """Evaluate new checkpoints against the champion.
+
+    Also draws the trend page. CONFIG is a YAML file with a section night, or the config of any run.
+    Default: the built-in suite.
+    """
+    from cloze.flows.graph.schedule import combine_errors
+    from cloze.flows.nightly import nightly_run, suite
+
+    evaluations = suite.load(config, overrides)
+    if dry_run:
+        preview = nightly_run.preview(evaluations, since)
+        if as_json:
+            emit(preview)
+        else:
+            _show_preview(preview)
+        return
+    result = nightly_run.nightly_run(evaluations, since=since)
+    _show_result(result)
+    if as_json:
+        emit(result.as_json())
+    if result.errors:
+        raise combine_errors(result.errors)
+
+
+def _show_preview(preview: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from cloze.core.humanize import format_duration
+    from cloze.flows.views import terminal
+
+    out = Console(highlight=False)
+    now = preview["champion"]
+    out.print(f"champion: {now['run']} step {now['step']:,}" if now else "champion: none yet")
+    if not preview["new"]:
+        out.print("No new checkpoints.")
+        return
+    plans = {
+        **dict.fromkeys(preview["waiting"], "wait for the next night"),
+        **dict.fromkeys(preview["chosen"], "evaluate"),
+    }
+    table = terminal.table_of(("new checkpoint", "step", "what"), right=("step",))
+    for checkpoint in preview["new"]:
+        what = plans.get(checkpoint["key"], "skip")
+        table.add_row(checkpoint["run"], f"{checkpoint['step']:,}", what)
+    out.print(table)
+    nodes = [node for node in preview["nodes"] if not node["cached"]]
+    seconds = [node["seconds"] for node in nodes if node["seconds"] is not None]
+    is_known = nodes and len(seconds) == len(nodes)
+    took = f"; they took {format_duration(sum(seconds))} the last time" if is_known else ""
+    out.print(f"\n{len(nodes)} of {len(preview['nodes'])} nodes would run{took}.")
+
+
+def _show_result(result: NightlyResult) -> None:
+    from rich.markup import escape
+
+    from cloze.flows.views import terminal
+
+    out = terminal.console()
+    if result.evaluated:
+        out.print()
+        out.print(_score_table(result.evaluated))
+        out.print()
+    out.print(f"{escape(result.message)}.", soft_wrap=True)
+    if result.decision:
+        out.print(escape(result.decision.why), soft_wrap=True)
+    if result.champion:
+        out.print(f"champion: {escape(result.champion.describe)}")
+    if result.trend:
+        out.print(f"trend: {result.trend}", soft_wrap=True, markup=False)
+
+
+def _score_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of the scores of evaluated checkpoints, in hundredths."""
+    from cloze.core.humanize import format_number
+    from cloze.flows.views import terminal
+
+    tasks = list(dict.fromkeys(task for row in rows for task in row["scores"]))
+    columns = ("step", *tasks, "perplexity")
+    table = terminal.table_of(("checkpoint", *columns), right=columns)
+    for row in rows:
+        scores = [row["scores"].get(task) for task in tasks]
+        cells = [
+            f"{100 * score['mean']:.1f} ± {100 * score['deviation']:.1f}" if score else "–"
+            for score in scores
+        ]
+        perplexity = "–" if row["perplexity"] is None else format_number(row["perplexity"])
+        table.add_row(row["run"], f"{row['step']:,}", *cells, perplexity)
+    return table
+
+
+@click.command()
+@click.option("--rollback", is_flag=True, help="Make the previous champion the champion again.")
+@click.option(
+    "--promote",
+    metavar="CHECKPOINT",
+    help="Make this checkpoint, or the newest one of a training, the champion.",
+)
+@click.option(
+    "--reason",
+    default="by hand",
+    show_default=True,
+    help="Reason for --promote or --rollback, for the history.",
+)
+@json_option
+def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) -> None:
+    """Show the champion and its history, or roll it back.
+
+    The lineage leads back to the source files.
+    """
+    from cloze.flows.graph import plan
+    from cloze.flows.nightly import champion as champions
+    from cloze.flows.nightly.journal import Journal
+    from cloze.flows.run.targets import resolve_path
+    from cloze.flows.views import terminal
+
+    journal = Journal(plan.runs_directory())
+    if rollback and promote:
+        raise UsageError("--promote and --rollback exclude each other; give one of them")
+    if rollback:
+        champions.roll_back(journal, reason)
+    if promote:
+        champions.promote(journal, resolve_path(promote), reason)
+    for note in champions.try_to_sync(journal):
+        terminal.console().print(note, markup=False, soft_wrap=True)
+    content = _champion_content(journal, journal.champion())
+    if as_json:
+        emit(content)
+    else:
+        _show_champion(content)
+
+
+def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
+    from cloze.flows.nightly import champion as champions
+
+    changes = journal.changes()
+    history = [
+        {
+            "time": change.time, "kind": change.kind, "champion": change.champion.describe,
+            "fingerprint": change.champion.key,
+            "replaced": change.replaced.describe if change.replaced else None, "why": change.why,
+        }
+        for change in changes
+    ]  # fmt: skip
+    name, version = os.environ.get("CLOZE_REGISTERED_MODEL") or "cloze", journal.version()
+    if now is None:
+        empty = dict.fromkeys(
+            ("checkpoint", "fingerprint", "run", "step", "since", "why", "replaced", "lineage")
+        )
+        return {"name": name, "version": None, **empty, "metrics": {}, "history": history}
+    replaced = changes[-1].replaced
+    return {
+        "name": name,
+        "version": version,
+        "checkpoint": champions.champion_path(journal, now),
+        "fingerprint": now.key,
+        "run": now.run,
+        "step": now.step,
+        "metrics": dict(now.scores),
+        "since": changes[-1].time,
+        "why": changes[-1].why,
+        "replaced": {"fingerprint": replaced.key, "run": replaced.run, "step": replaced.step}
+        if replaced
+        else None,
+        "history": history,
+        "lineage": lineage_tree(now.key, now.checkpoint),
+    }
+
+
+def _show_champion(content: dict[str, Any]) -> None:
+    if content["fingerprint"] is None:
+        click.echo(
+            "No champion yet. `cloze nightly` evaluates the checkpoints and makes the best one the"
+            " champion."
+        )
+        return
+    version = (
+        f", version {content['version']} of {content['name']} in MLflow"
+        if content["version"]
+        else ", not yet registered in MLflow"
+    )
+    click.echo(f"{content['run']} step {content['step']:,}{version}")
+    click.echo(f"  since       {_time(content['since'])}")
+    click.echo(f"  why         {content['why']}")
+    if content["metrics"]:
+        scores = ", ".join(f"{task} {score:.1f}" for task, score in content["metrics"].items())
+        click.echo(f"  scores      {scores}")
+    click.echo(f"  checkpoint  {content['checkpoint'] or 'deleted'}")
+    if len(content["history"]) > 1:
+        click.echo("\nbefore")
+        for change in reversed(content["history"][:-1]):
+            click.echo(f"  {_time(change['time'])}  {change['champion']}: {change['why']}")
+    click.echo("\nmade from")
+    print_tree(content["lineage"], 1)
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

@@ -1,0 +1,1 @@
+"""Launcher for Kubernetes: `manifest.py` describes a TrainJob, `launcher.py` follows it."""

@@ -1,0 +1,348 @@
+"""`--launcher kubernetes`: an agent in each pod of a Kubeflow TrainJob, started with `kubectl`.
+
+The pods and this host share the artifact's directory: a volume claim that is mounted here, too, or
+an object store. Events use that directory. The status of the pods says why they wait, and how a pod
+without a message has ended. The manifest is in `_logs/kubernetes/`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from cloze.core import storage
+from cloze.core.artifacts import checkpoints
+from cloze.core.errors import ClozeError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.worker import JOB, LOGS, Job
+from cloze.flows.launch.agent_launcher import AgentLauncher
+from cloze.flows.launch.kubernetes.manifest import (
+    ARTIFACT,
+    Options,
+    artifact_label,
+    name_of,
+    options,
+    train_job,
+)
+from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec
+
+DIRECTORY = "kubernetes"  # below LOGS: manifests
+SECONDS = 60.0  # timeout of a kubectl command
+LOOK_SECONDS = 5.0  # poll interval of the pods
+KIND = "trainjobs.trainer.kubeflow.org"
+INDEX = "batch.kubernetes.io/job-completion-index"  # label of a pod: its node number
+ENDED = ("Complete", "Failed")  # conditions of a TrainJob that has ended
+POD_OF = "jobset.sigs.k8s.io/jobset-name"  # label of a pod: its JobSet, named like the TrainJob
+
+log = logging.getLogger(__name__)
+
+
+class KubernetesStarter:
+    """See `protocol.AgentStarter`."""
+
+    allocates_gpus = True
+
+    def check(self, execution: Execution) -> None:
+        if execution.hostfile is not None:
+            raise UsageError(
+                f"hostfile ({execution.hostfile}) is for --launcher ssh; Kubernetes chooses the "
+                f"hosts itself"
+            )
+        chosen = options(execution)
+        if shutil.which("kubectl") is None:
+            raise UsageError(
+                "launcher kubernetes needs kubectl, which is not on this machine; install it and "
+                "point it at the cluster"
+            )
+        allowed = _kubectl("auth", "can-i", "create", KIND, f"--namespace={chosen.namespace}")
+        if allowed.stdout.strip() == "no":
+            raise UsageError(
+                f"you may not create TrainJobs in namespace {chosen.namespace} of the cluster; ask "
+                f"for that, or name another"
+            )
+        if allowed.returncode:
+            raise UsageError(
+                f"the cluster does not answer kubectl ({_words(allowed.stderr)}); see `kubectl "
+                f"cluster-info`"
+            )
+        runtime = _kubectl(
+            "get", "clustertrainingruntimes.trainer.kubeflow.org", chosen.runtime, "--output=name"
+        )
+        if runtime.returncode:
+            raise UsageError(
+                f"the cluster has no ClusterTrainingRuntime {chosen.runtime} "
+                f"({_words(runtime.stderr)}); install Kubeflow Trainer from 2.2"
+                " on (infra/kubernetes), or name another with --kubernetes-option runtime=NAME"
+            )
+
+    def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
+        return [Host(name="", count=processes)] * execution.nodes  # pods report their names
+
+    def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
+        return _TrainJob(launch, execution, options(execution))
+
+
+class _TrainJob:
+    """See `protocol.AgentGroup`."""
+
+    def __init__(self, launch: LaunchSpec, execution: Execution, chosen: Options) -> None:
+        self.name, self._launch, self._chosen = name_of(launch), launch, chosen
+        manifest = train_job(self.name, launch, execution, chosen)
+        place = storage.join(launch.artifact, LOGS, DIRECTORY, f"{self.name}.yaml")
+        storage.write_bytes(place, yaml.safe_dump(manifest, sort_keys=False).encode())
+        # a dead coordinator's TrainJob would train in the same directory
+        self._delete_others()
+        done = _kubectl("apply", "--filename=-", content=json.dumps(manifest))
+        if done.returncode:
+            raise UsageError(
+                f"Kubernetes does not take the TrainJob ({_words(done.stderr)}); it is in {place}"
+            )
+        self._deleted = self._warned = False
+        self._looked = 0.0
+        self._pods: dict[int, Mapping[str, Any]] = {}  # by node number
+        self._fault: str | None = None  # error of the whole TrainJob
+
+    def host(self, node: int) -> str:
+        pod = self._pods.get(node)
+        return str(pod["metadata"]["name"]) if pod else f"{self.name}-{node}"
+
+    def waiting(self) -> str | None:
+        self._look()
+        running = sum(_phase(pod) == "Running" for pod in self._pods.values())
+        if running == self._launch.nodes:
+            return None
+        why = next(filter(None, map(_why, self._pods.values())), "")
+        return f"TrainJob {self.name} waits for its pods, {running} of {self._launch.nodes} run" + (
+            f" ({why})" if why else ""
+        )
+
+    def exited(self) -> Mapping[int, tuple[int, str]]:
+        self._look()
+        if self._fault is not None:
+            return dict.fromkeys(range(self._launch.nodes), (1, self._fault))
+        return {
+            node: _end(pod)
+            for node, pod in self._pods.items()
+            if _phase(pod) in ("Failed", "Succeeded")
+        }
+
+    def stop(self) -> None:
+        """Delete the TrainJob: pods get SIGTERM and their grace period. Retries until accepted."""
+        if self._deleted:
+            return
+        done = _delete(self.name, self._chosen.namespace)
+        self._deleted = done.returncode == 0
+        if not self._deleted and not self._warned:
+            self._warned = True
+            log.warning(
+                "TrainJob %s could not be deleted (%s), its pods keep their GPUs; delete it: "
+                "kubectl delete %s %s --namespace=%s",
+                self.name, _words(done.stderr), KIND, self.name, self._chosen.namespace,
+            )  # fmt: skip
+
+    def _look(self) -> None:
+        """Poll the cluster, rate-limited; without an answer the last status stays."""
+        if self._deleted or time.monotonic() < self._looked + LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        job = _kubectl(
+            "get", KIND, self.name, f"--namespace={self._chosen.namespace}", "--output=json"
+        )
+        if job.returncode:
+            if _is_gone(job):
+                self._fault = (
+                    f"cloze: TrainJob {self.name} was deleted in the cluster; run again to continue"
+                )
+            return
+        failed = [
+            found
+            for found in _conditions(json.loads(job.stdout))
+            if found.get("type") == "Failed" and found.get("status") == "True"
+        ]
+        if (pods := _pods(self.name, self._chosen.namespace)) is not None:
+            self._pods = _by_node(pods)
+        if failed and not self._pods:
+            self._fault = (
+                f"cloze: TrainJob {self.name} failed: "
+                f"{failed[0].get('message') or failed[0].get('reason')}"
+            )
+
+    def _delete_others(self) -> None:
+        chosen = f"{ARTIFACT}={artifact_label(self._launch.artifact)}"
+        done = _kubectl(
+            "delete",
+            KIND,
+            f"--namespace={self._chosen.namespace}",
+            f"--selector={chosen}",
+            "--ignore-not-found",
+            "--wait=true",
+        )
+        if done.returncode:
+            raise ClozeError(
+                f"an earlier TrainJob of {self._launch.artifact} cannot be deleted "
+                f"({_words(done.stderr)}); delete it by hand"
+            )
+
+
+def _delete(name: str, namespace: str) -> subprocess.CompletedProcess[str]:
+    return _kubectl(
+        "delete", KIND, name, f"--namespace={namespace}", "--ignore-not-found", "--wait=false"
+    )
+
+
+def _pods(name: str, namespace: str) -> list[dict[str, Any]] | None:
+    """Return the pods of a TrainJob; None if the cluster does not respond."""
+    result = _kubectl(
+        "get", "pods", f"--namespace={namespace}", f"--selector={POD_OF}={name}", "--output=json"
+    )
+    return None if result.returncode else list(json.loads(result.stdout)["items"])
+
+
+def living(path: str) -> tuple[str, str] | None:
+    """Return (name, namespace) of a TrainJob that trains or will train at `path`, or None.
+
+    Raises:
+        ClozeError: the cluster does not respond.
+    """
+    place = storage.join(path, LOGS, DIRECTORY)
+    for file in reversed(storage.list_names(place)):
+        metadata = yaml.safe_load(storage.read_text(storage.join(place, file)))["metadata"]
+        name, namespace = str(metadata["name"]), str(metadata["namespace"])
+        job = _kubectl("get", KIND, name, f"--namespace={namespace}", "--output=json")
+        if job.returncode == 0:
+            if not any(
+                condition.get("type") in ENDED and condition.get("status") == "True"
+                for condition in _conditions(json.loads(job.stdout))
+            ):
+                return name, namespace
+        elif not _is_gone(job):
+            raise ClozeError(
+                f"the cluster does not say whether TrainJob {name} still trains in {path} "
+                f"({_words(job.stderr)}); run this "
+                f"on a host where kubectl answers, or delete the TrainJob and remove {place}"
+            )
+    return None
+
+
+def cancel(path: str, found: tuple[str, str], report: Callable[[str], None]) -> dict[str, Any]:
+    """Delete a TrainJob that no process follows; return the same as `cancel_requests.cancel`."""
+    name, namespace = found
+    patience = (
+        Execution.model_validate(
+            Job.read(storage.join(path, LOGS, JOB)).execution
+        ).scheduler_grace_seconds
+        + SECONDS
+    )
+    report(f"TrainJob {name} is deleted; its pods have their grace period to save a checkpoint")
+    deadline = time.monotonic() + patience
+    while not _is_gone(_kubectl("get", KIND, name, f"--namespace={namespace}", "--output=name")):
+        done = _delete(name, namespace)
+        if time.monotonic() > deadline:
+            raise ClozeError(
+                f"TrainJob {name} cannot be deleted ({_words(done.stderr)}); look at it with "
+                f"kubectl"
+            )
+        time.sleep(LOOK_SECONDS)
+    while _pods(name, namespace) != []:
+        if time.monotonic() > deadline:
+            raise ClozeError(f"the pods of TrainJob {name} do not end; look at them with kubectl")
+        time.sleep(LOOK_SECONDS)
+    saved = checkpoints.complete_steps(path)
+    return {"artifact": path, "state": "cancelled", "checkpoint": saved[-1] if saved else None}
+
+
+def _is_gone(asked: subprocess.CompletedProcess[str]) -> bool:
+    """Check whether kubectl reports that the object does not exist."""
+    return asked.returncode != 0 and ("NotFound" in asked.stderr or "not found" in asked.stderr)
+
+
+def _by_node(pods: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Return the newest pod of each node, because Kubernetes may have recreated pods."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", ""))):
+        index = pod["metadata"].get("labels", {}).get(INDEX)
+        if index is not None:
+            found[int(index)] = pod
+    return found
+
+
+def _phase(pod: Mapping[str, Any]) -> str:
+    return str(pod.get("status", {}).get("phase", ""))
+
+
+def _conditions(thing: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = thing.get("status", {}).get("conditions") or []
+    return found
+
+
+def _statuses(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pod.get("status", {}).get("containerStatuses") or []
+    return found
+
+
+def _why(pod: Mapping[str, Any]) -> str:
+    """Return Kubernetes' reason why a pod waits."""
+    for status in _statuses(pod):
+        waiting = status.get("state", {}).get("waiting")
+        if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+    for condition in _conditions(pod):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "")
+    return ""
+
+
+def _end(pod: Mapping[str, Any]) -> tuple[int, str]:
+    """Return a pod's exit code, and the reason of its end: OOMKilled, Evicted, …"""
+    status = pod.get("status", {})
+    code, words = (
+        1 if _phase(pod) == "Failed" else 0,
+        [str(status[name]) for name in ("reason", "message") if status.get(name)],
+    )
+    for container in _statuses(pod):
+        ended = container.get("state", {}).get("terminated")
+        if ended:
+            code = int(ended.get("exitCode", code))
+            words += [
+                str(ended[name])
+                for name in ("reason", "message")
+                if ended.get(name) and ended[name] not in ("Error", "Completed")
+            ]
+    return code, ": ".join(words)
+
+
+def _words(stderr: str) -> str:
+    return (
+        "; ".join(line.removeprefix("error: ").strip() for line in stderr.strip().splitlines()[-2:])
+        or "it gave no reason"
+    )
+
+
+def _kubectl(*arguments: str, content: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run kubectl; a timeout counts as a failure."""
+    command = ["kubectl", *arguments]
+    try:
+        return subprocess.run(
+            command,
+            input=content or "",
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(
+            command, 1, "", f"kubectl did not answer in {SECONDS:.0f} s"
+        )
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 1, "", f"kubectl: {error.strerror}")
+
+
+LAUNCHER: Launcher = AgentLauncher(KubernetesStarter())

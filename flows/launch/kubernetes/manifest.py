@@ -1,0 +1,286 @@
+"""The TrainJob manifest of `--launcher kubernetes` (Kubeflow Trainer v2, 2.2 or later).
+
+Fields as in https://github.com/kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go. Pod
+settings outside the container (volumes, grace period) are in `runtimePatches`, which patch the
+runtime's replicated job `node`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from cloze.core import storage
+from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.stages.execution import Execution
+from cloze.flows.launch.protocol import LaunchSpec
+
+API = "trainer.kubeflow.org/v1alpha1"
+MANAGER = "cloze.dev/launcher"  # owner of our patches
+ARTIFACT = "cloze.dev/artifact"  # label: hash of the artifact's directory
+NODE = "node"  # replicated job and container in Trainer's runtimes
+PORT = 29500  # open between a TrainJob's pods
+GRACE_MARGIN = 15  # seconds added to the ranks' grace period, for the agent's last events
+# Trainer numbers the pods (PET_NODE_RANK). JobSet's headless service, named like the TrainJob,
+# resolves the pods' names. `exec` lets the agent receive the pod's SIGTERM.
+AGENT = (
+    'CLOZE_HOST_ADDRESS="$(hostname).$2" '
+    'exec "$0" -m cloze.flows.launch.agent "$1" "$PET_NODE_RANK"'
+)
+# repeatable options
+SEVERAL = ("claim", "env", "secret", "node_selector", "toleration", "pull_secret")
+
+
+class Options(BaseModel):
+    """Values of `kubernetes_options`, each given as NAME=VALUE."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    image: str = Field(min_length=1, max_length=500)
+    """Container image with the same version of Cloze."""
+    namespace: str = "default"
+    """Namespace of the TrainJob."""
+    runtime: str = "torch-distributed"
+    """ClusterTrainingRuntime of the TrainJob; infra/kubernetes has one, cloze, whose pods
+    Kubernetes does not restart."""
+    python: str = "python"
+    """Python interpreter in the image."""
+    claim: tuple[str, ...] = ()
+    """Persistent volume claim as NAME:/PATH, mounted at the path that it has on this host.
+    Repeatable."""
+    cpu: str | None = None
+    """CPU cores per pod, such as 8."""
+    memory: str | None = None
+    """Memory per pod, such as 64Gi."""
+    gpus: int | None = Field(default=None, ge=0)
+    """GPUs per pod. Default: --processes, or 0 with --device cpu."""
+    gpu_resource: str = "nvidia.com/gpu"
+    """Resource name of a GPU in the cluster."""
+    shared_memory: str = "8Gi"
+    """Size of /dev/shm, through which the ranks of a pod exchange gradients."""
+    env: tuple[str, ...] = ()
+    """Environment variable of the pods as NAME=VALUE. Everyone who may read the TrainJob can read
+    it. Repeatable."""
+    secret: tuple[str, ...] = ()
+    """Environment variable of the pods from a Secret, as NAME=SECRET/KEY. Repeatable."""
+    service_account: str | None = None
+    """Service account of the pods."""
+    node_selector: tuple[str, ...] = ()
+    """Label that a node must have, as LABEL=VALUE. Repeatable."""
+    toleration: tuple[str, ...] = ()
+    """Taint that the pods tolerate, as KEY or KEY=VALUE. Repeatable."""
+    pull_secret: tuple[str, ...] = ()
+    """Secret to pull the image with. Repeatable."""
+    queue: str | None = None
+    """Local queue of Kueue."""
+
+    @field_validator("claim")
+    @classmethod
+    def _claims(cls, claims: tuple[str, ...]) -> tuple[str, ...]:
+        for claim in claims:
+            if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?:/.+", claim):
+                raise ValueError(f"{claim!r} must look like NAME:/PATH, such as training:/data")
+        return claims
+
+    @field_validator("env", "secret", "node_selector")
+    @classmethod
+    def _pairs(cls, pairs: tuple[str, ...]) -> tuple[str, ...]:
+        for pair in pairs:
+            if not pair.partition("=")[0] or "=" not in pair:
+                raise ValueError(f"{pair!r} must look like NAME=VALUE")
+        return pairs
+
+    @field_validator("secret")
+    @classmethod
+    def _secrets(cls, secrets: tuple[str, ...]) -> tuple[str, ...]:
+        for secret in secrets:
+            if not re.fullmatch(r"[^=]+=[^/]+/[^/]+", secret):
+                raise ValueError(f"{secret!r} must look like NAME=SECRET/KEY")
+        return secrets
+
+    @field_validator("env")
+    @classmethod
+    def _not_trainers(cls, pairs: tuple[str, ...]) -> tuple[str, ...]:
+        taken = next((pair for pair in pairs if pair.startswith("PET_")), None)
+        if taken:
+            raise ValueError(f"{taken!r}: Trainer sets the variables PET_… itself")
+        return pairs
+
+
+def options(execution: Execution) -> Options:
+    """Parse and validate `kubernetes_options`.
+
+    Raises:
+        UsageError: an option is unknown, missing or malformed.
+    """
+    given: dict[str, Any] = {}
+    for option in execution.kubernetes_options:
+        name, separator, value = option.partition("=")
+        name = name.removeprefix("--").replace("-", "_")
+        if not separator or not value:
+            raise UsageError(
+                f"kubernetes_options ({option!r}) must look like NAME=VALUE, such as "
+                f"image=registry/cloze:1"
+            )
+        if name not in Options.model_fields:
+            raise UsageError(
+                f"kubernetes_options ({option}) is not known; "
+                f"{did_you_mean(name, Options.model_fields)}"
+            )
+        if name in SEVERAL:
+            given[name] = (*given.get(name, ()), value)
+        elif name in given:
+            raise UsageError(
+                f"kubernetes_options ({option}) says {name} a second time; it was {given[name]}"
+            )
+        else:
+            given[name] = value
+    if "image" not in given:
+        raise UsageError(
+            "kubernetes_options (image) is missing; add --kubernetes-option image=REGISTRY/"
+            "cloze:VERSION"
+        )
+    try:
+        return Options.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"kubernetes_options ({'.'.join(map(str, first['loc']))}): "
+            f"{first['msg'].removeprefix('Value error, ')}"
+        ) from None
+
+
+def artifact_label(path: str) -> str:
+    """Return the label value for an artifact's directory: a hash of the path."""
+    return hashlib.sha256(path.encode()).hexdigest()[:16]
+
+
+def name_of(launch: LaunchSpec) -> str:
+    """Return the unique name of a launch's TrainJob: a DNS label, short enough for pod names."""
+    digest = hashlib.sha256(launch.directory.encode()).hexdigest()[:10]
+    directory = launch.artifact.rstrip("/").rpartition("/")[2].lower()
+    name = re.sub(r"[^a-z0-9]+", "-", directory)[:20].strip("-")
+    return "-".join(part for part in ("cloze", name, digest) if part)
+
+
+def train_job(
+    name: str, launch: LaunchSpec, execution: Execution, chosen: Options
+) -> dict[str, Any]:
+    """Return the manifest of a TrainJob.
+
+    Raises:
+        UsageError: the pods would not see the artifact's directory.
+    """
+    path = launch.artifact
+    _must_be_seen(path, chosen)
+    trainer = {
+        "image": chosen.image,
+        "command": ["sh", "-c", AGENT, chosen.python, launch.directory, name],
+        "numNodes": launch.nodes,
+        "numProcPerNode": max(launch.counts),
+        "env": _environment(chosen),
+        "resourcesPerNode": _resources(launch, execution, chosen),
+    }
+    labels = {"app.kubernetes.io/name": "cloze", ARTIFACT: artifact_label(path)}
+    if chosen.queue:
+        labels["kueue.x-k8s.io/queue-name"] = chosen.queue
+    pod = {
+        "replicatedJobs": [
+            {"name": NODE, "template": {"spec": {"template": {"spec": _pod(execution, chosen)}}}}
+        ]
+    }
+    return {
+        "apiVersion": API,
+        "kind": "TrainJob",
+        "metadata": {
+            "name": name,
+            "namespace": chosen.namespace,
+            "labels": labels,
+            "annotations": {"cloze.dev/directory": path},
+        },
+        "spec": {
+            "runtimeRef": {
+                "apiGroup": API.partition("/")[0],
+                "kind": "ClusterTrainingRuntime",
+                "name": chosen.runtime,
+            },
+            "trainer": {field: value for field, value in trainer.items() if value},
+            "runtimePatches": [
+                {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": pod}}}
+            ],
+        },
+    }
+
+
+def _must_be_seen(path: str, chosen: Options) -> None:
+    if not storage.is_local(path):
+        return
+    mounts = [claim.partition(":")[2] for claim in chosen.claim]
+    if not any(PurePosixPath(path).is_relative_to(mount) for mount in mounts):
+        where = f"is on no claim ({', '.join(mounts)})" if mounts else "is on this host's disk"
+        raise UsageError(
+            f"{path} {where}, so the pods would not see it; add --kubernetes-option claim=NAME:/"
+            f"PATH, where PATH contains it"
+        )
+
+
+def _environment(chosen: Options) -> list[dict[str, Any]]:
+    plain = [
+        {"name": name, "value": value}
+        for name, _, value in (pair.partition("=") for pair in chosen.env)
+    ]
+    secret = []
+    for pair in chosen.secret:
+        name, _, place = pair.partition("=")
+        of, _, key = place.partition("/")
+        secret.append({"name": name, "valueFrom": {"secretKeyRef": {"name": of, "key": key}}})
+    return [*plain, *secret]
+
+
+def _resources(launch: LaunchSpec, execution: Execution, chosen: Options) -> dict[str, Any]:
+    usual = 0 if execution.device == "cpu" else max(launch.counts)
+    gpus = usual if chosen.gpus is None else chosen.gpus
+    amounts: dict[str, str] = {}
+    if chosen.cpu:
+        amounts["cpu"] = chosen.cpu
+    if chosen.memory:
+        amounts["memory"] = chosen.memory
+    if gpus:
+        amounts[chosen.gpu_resource] = str(gpus)
+    return {"requests": amounts, "limits": amounts} if amounts else {}
+
+
+def _pod(execution: Execution, chosen: Options) -> dict[str, Any]:
+    """Return the patch of the runtime's pod spec."""
+    volumes: list[dict[str, Any]] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": chosen.shared_memory}}
+    ]
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
+    for number, claim in enumerate(chosen.claim):
+        of, _, place = claim.partition(":")
+        volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": of}})
+        mounts.append({"name": f"claim-{number}", "mountPath": place})
+    tolerations = []
+    for toleration in chosen.toleration:
+        key, separator, value = toleration.partition("=")
+        tolerations.append(
+            {"key": key, "operator": "Equal", "value": value}
+            if separator
+            else {"key": key, "operator": "Exists"}
+        )
+    spec = {
+        "terminationGracePeriodSeconds": math.ceil(execution.scheduler_grace_seconds)
+        + GRACE_MARGIN,
+        "serviceAccountName": chosen.service_account,
+        "nodeSelector": dict(pair.split("=", 1) for pair in chosen.node_selector),
+        "tolerations": tolerations,
+        "imagePullSecrets": [{"name": secret} for secret in chosen.pull_secret],
+        "volumes": volumes,
+        "containers": [{"name": NODE, "volumeMounts": mounts}],
+    }
+    return {field: value for field, value in spec.items() if value}

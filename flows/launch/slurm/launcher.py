@@ -1,0 +1,258 @@
+"""`--launcher slurm`: a batch job with its own coordinator (`job.py`) on the allocated nodes.
+
+`cloze` submits the job and follows it through files in the artifact's directory. If `cloze` ends,
+the same command attaches to the job instead of submitting another. Below `_logs/slurm/`:
+
+    job.sbatch      batch script
+    work.json       description of the job's work
+    submitted.json  {"job", "build", "fingerprint"} of the newest job
+    JOB.log         output of the script and of `srun`, over all starts
+    JOB/START       event file (`event_files.py`) of each start: {"begun": …}, rank 0's events, and
+                    the end; "again" says whether the job is requeued
+
+A job may start several times: it is requeued after its time limit, a preemption or a lost node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts.checkpoints import start_launch
+from cloze.core.errors import ClozeError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.worker import JOB, LOGS, Job
+from cloze.flows.launch import cancel_requests, event_files
+from cloze.flows.launch.protocol import Launcher, LaunchRequest, RankGroup
+from cloze.flows.launch.slurm import cli as slurm_cli
+from cloze.flows.launch.slurm.followed_job import MARGIN_SECONDS, FollowedJob, start_files
+
+DIRECTORY = "slurm"  # below LOGS
+WORK, SUBMITTED, SCRIPT = "work.json", "submitted.json", "job.sbatch"
+RESERVED = {  # sbatch options set by the launcher -> what to use instead
+    "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--processes", "-n": "--processes",
+    "--ntasks-per-node": "--processes",
+    "--signal": "--grace-seconds", "--requeue": "nothing: it is always set",
+    "--no-requeue": "nothing: the launcher requeues",
+    "--output": "nothing: the log is in _logs/slurm", "-o": "nothing: the log is in _logs/slurm",
+    "--error": "nothing: the log is in _logs/slurm",
+    "--open-mode": "nothing: it is append", "--array": "a matrix in a run's config",
+    "-a": "a matrix in a run's config",
+    "--chdir": "nothing: paths are made absolute",
+    "--job-name": "nothing: the launcher finds jobs by name",
+    "-J": "nothing: the launcher finds jobs by name",
+    "--parsable": "nothing: it is always set", "--wait": "nothing: cloze waits",
+}  # fmt: skip
+
+
+class SlurmLauncher:
+    """See `protocol.Launcher`."""
+
+    def check(self, execution: Execution) -> None:
+        if execution.hostfile is not None:
+            raise UsageError(
+                f"hostfile ({execution.hostfile}) is for --launcher ssh; Slurm chooses the hosts "
+                f"itself"
+            )
+        for option in execution.slurm_options:
+            name = option.partition("=")[0]
+            if not option.startswith("-") or " " in name:
+                raise UsageError(
+                    f"slurm_options ({option!r}) must look like --NAME=VALUE, such as "
+                    f"--partition=gpu"
+                )
+            if name in RESERVED:
+                raise UsageError(
+                    f"slurm_options ({option}) is set by the launcher; use {RESERVED[name]}"
+                )
+        slurm_cli.check()
+
+    def start(self, work: LaunchRequest) -> RankGroup:
+        place = storage.join(work.build.path, LOGS, DIRECTORY)
+        job = _running(place, work)
+        if job is None:
+            job = _submit(place, work)
+        return FollowedJob(work, place, job)
+
+
+def _running(place: str, work: LaunchRequest) -> str | None:
+    """Return the job that builds, or has already built, this artifact; None if there is none.
+
+    Raises:
+        UsageError: a job with other settings still writes there.
+    """
+    return _submitted_job(place, work) or _unrecorded_job(place, work)
+
+
+def _unrecorded_job(place: str, work: LaunchRequest) -> str | None:
+    """Return and record a job of this build that Slurm has but `submitted.json` lacks, or None.
+
+    A submission, or the submitting process, may be interrupted after Slurm has accepted the job.
+    """
+    if not storage.exists(storage.join(place, WORK)):
+        return None
+    name = job_name(work.job)
+    jobs = slurm_cli.named(name)
+    if jobs is None:
+        raise ClozeError(
+            f"Slurm does not say whether a job {name} trains in {work.build.path}; run again when "
+            f"`squeue` answers"
+        )
+    for later in jobs[1:]:
+        slurm_cli.cancel(later)
+    return _record_job(place, work, jobs[0]) if jobs else None
+
+
+def _submitted_job(place: str, work: LaunchRequest) -> str | None:
+    """Return the job in `submitted.json` if it builds, or has already built, this artifact."""
+    submitted = event_files.read_json(storage.join(place, SUBMITTED))
+    if submitted is None:
+        return None
+    job, build = str(submitted["job"]), work.build
+    status = slurm_cli.job_status(job)
+    if status is None:
+        raise ClozeError(
+            f"Slurm does not say whether job {job} still trains in {build.path}; run again when "
+            f"`squeue` answers"
+        )
+    if (submitted["build"], submitted["fingerprint"]) != (build.build_id, build.fingerprint):
+        if status.ended:
+            return None
+        raise UsageError(
+            f"Slurm's job {job} still trains with other settings in {build.path}; end it first "
+            f"(scancel {job})"
+        )
+    return job if not status.ended or _has_result(place, job) else None
+
+
+def _has_result(place: str, job: str) -> bool:
+    """Return whether the last event of a job's newest start is a result."""
+    starts = start_files(place, job)
+    events = event_files.EventReader(starts[-1]).read() if starts else []
+    return bool(events) and "outcome" in events[-1]
+
+
+def _submit(place: str, work: LaunchRequest) -> str:
+    """Write the job's files, submit the job and return its id."""
+    script = storage.join(place, SCRIPT)
+    if not storage.is_local(script):
+        raise UsageError(
+            f"{work.build.path} is not on a file system that the cluster's nodes share, which "
+            f"launcher slurm needs for its logs"
+        )
+    work.job.write(work.build.file(LOGS, JOB))  # for `cloze resume`
+    description = {
+        "job": dataclasses.asdict(work.job),
+        "worker": work.worker,
+        "processes": work.processes,
+        "launch": start_launch(work.build.path),
+    }
+    event_files.write_json(storage.join(place, WORK), description)
+    storage.write_bytes(script, batch_script(work, place).encode())
+    try:
+        return _record_job(place, work, slurm_cli.submit(script))
+    except UsageError:
+        storage.remove(storage.join(place, WORK))  # there is no job
+        raise
+    except slurm_cli.UnansweredError as error:
+        time.sleep(slurm_cli.POLL_SECONDS[0])
+        if (job := _unrecorded_job(place, work)) is not None:
+            return job
+        raise ClozeError(
+            f"Slurm did not confirm the job {job_name(work.job)} ({error}) and does not list it; "
+            f"run again: an accepted job is found by its name"
+        ) from error
+
+
+def _record_job(place: str, work: LaunchRequest, job: str) -> str:
+    """Write `submitted.json` and return the job's id."""
+    event_files.write_json(
+        storage.join(place, SUBMITTED),
+        {"job": job, "build": work.build.build_id, "fingerprint": work.build.fingerprint},
+    )
+    return job
+
+
+def job_name(job: Job) -> str:
+    """Return the name of a build's Slurm job, by which the job is found again."""
+    return f"cloze-{job.stage}-{job.build_id[:16]}"
+
+
+def batch_script(work: LaunchRequest, place: str) -> str:
+    """Return the batch script. It becomes the coordinator, so that Slurm's SIGTERM reaches it."""
+    execution, stage = work.execution, work.job.stage
+    before = math.ceil(execution.scheduler_grace_seconds + MARGIN_SECONDS)
+    options = [
+        f"--job-name={job_name(work.job)}", f"--nodes={execution.nodes}",
+        "--dependency=singleton",  # Slurm runs one job per name at a time
+        "--ntasks-per-node=1", f"--signal=B:TERM@{before}", "--requeue",
+        "--open-mode=append", f"--output={place}/%j.log", *execution.slurm_options,
+    ]  # fmt: skip
+    python = execution.remote_python or sys.executable
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {shlex.quote(option)}" for option in options),
+        f"# {stage} in {work.build.path}: the head of a batch job, on its first node. It stops "
+        f"{before} s before the time limit.",
+        f"exec {shlex.quote(python)} -m cloze.flows.launch.slurm.job {shlex.quote(place)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def living(path: str) -> str | None:
+    """Return the job that trains or will train at `path`, or None.
+
+    Raises:
+        ClozeError: Slurm does not respond.
+    """
+    place = storage.join(path, LOGS, DIRECTORY)
+    if not storage.is_local(path) or not storage.is_dir(place):
+        return None
+    work = event_files.read_json(storage.join(place, WORK))
+    if work is None:
+        return None
+    submitted = event_files.read_json(storage.join(place, SUBMITTED))
+    status = None if submitted is None else slurm_cli.job_status(str(submitted["job"]))
+    jobs = slurm_cli.named(job_name(Job(**work["job"])))
+    if jobs is None or (submitted is not None and status is None):
+        raise ClozeError(
+            f"Slurm does not say whether a job still trains in {path}; run this on a host where "
+            f"squeue answers, or end the job and remove {place}"
+        )
+    if submitted is not None and status is not None and not status.ended:
+        return str(submitted["job"])
+    return jobs[0] if jobs else None
+
+
+def cancel(path: str, job: str, report: Callable[[str], None]) -> dict[str, Any]:
+    """Cancel a job that no process follows; return the same as `cancel_requests.cancel`."""
+    cancel_requests.request_cancel(path)
+    status = slurm_cli.job_status(job)
+    if status is not None and status.queued:
+        report(f"Slurm's job {job} waits in the queue and is cancelled")
+        slurm_cli.cancel(job)
+    else:
+        report(f"Slurm's job {job} is asked to stop and may save a checkpoint")
+    work = event_files.read_json(storage.join(path, LOGS, DIRECTORY, WORK))
+    assert work is not None  # written before the job was submitted
+    execution = Execution.model_validate(work["job"]["execution"])
+    seconds = execution.scheduler_grace_seconds + MARGIN_SECONDS
+    deadline = time.monotonic() + seconds
+    while not ((status := slurm_cli.job_status(job)) is not None and status.ended):
+        if time.monotonic() > deadline:
+            report(f"it did not end in {seconds:.0f} s; scancel ends it")
+            slurm_cli.cancel(job)
+            deadline = float("inf")
+        time.sleep(slurm_cli.POLL_SECONDS[0])
+    saved = checkpoints.complete_steps(path)
+    return {"artifact": path, "state": "cancelled", "checkpoint": saved[-1] if saved else None}
+
+
+LAUNCHER: Launcher = SlurmLauncher()

@@ -1,0 +1,203 @@
+"""TARGET arguments: a run, a node of a run, an artifact or a checkpoint.
+
+demo                        run, by name or by directory (runs/demo)
+demo/finetune@sst2-1        node; demo/finetune: all nodes of a section or a stage
+runs/demo/pretrain          artifact, finished or not; also a URL
+W/pretrain/checkpoints/…    checkpoint
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloze.core import storage
+from cloze.core.artifacts.artifact import BUILDING, MANIFEST
+from cloze.core.artifacts.fingerprints import DEEPEST_PART
+from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.flows.graph import stages
+from cloze.flows.graph.command import command_directory
+from cloze.flows.graph.plan import runs_directory
+from cloze.flows.run import status_file
+
+FINGERPRINT_LENGTH = 12  # in the name of a directory, NODE-FINGERPRINT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a TARGET argument names.
+
+    Attributes:
+        text: the argument.
+        run: name of the run; empty: not part of a run.
+        node: name of a node or section; empty: the run itself, or not part of a run.
+        paths: directory of the artifact or checkpoint; of a run or section, all artifacts.
+    """
+
+    text: str
+    run: str = ""
+    node: str = ""
+    paths: tuple[str, ...] = ()
+
+    @property
+    def is_run(self) -> bool:
+        return bool(self.run) and not self.node
+
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes of the run whose artifacts these are."""
+        return sorted({node_name(Path(path)) for path in self.paths}) if self.run else []
+
+    @property
+    def path(self) -> str:
+        """Directory of the artifact or checkpoint.
+
+        Raises:
+            UsageError: the target is a run, or several nodes.
+        """
+        if self.is_run or len(self.nodes) > 1:
+            example = f", such as {self.run}/{self.nodes[0]}" if self.nodes else ""
+            raise UsageError(f"{self.text} has several artifacts; name one node{example}")
+        return self.paths[0]
+
+
+def resolve(text: str, *, in_any_run: bool = False) -> Target:
+    """Return what a TARGET argument names.
+
+    Args:
+        text: the argument.
+        in_any_run: also accept a node, section or stage without its run.
+
+    Raises:
+        DataError: nothing has that name.
+        UsageError: the directory of a run that is not below the runs directory.
+    """
+    runs = runs_directory()
+    if "://" in text:
+        return Target(text=text, paths=(text,))
+    if "/" not in text and text in run_names(runs):
+        return _run(text, text, runs)
+    if (
+        Path(text).exists()
+        or containing_artifact(text) != text  # such as a checkpoint that was pruned
+        or status_file.newest(command_directory(runs, text)) is not None
+    ):
+        return _directory(text, runs)
+    run, _, node = text.rpartition("/")
+    if run in run_names(runs):
+        paths = _artifacts(runs, run, node)
+        if paths:
+            return Target(text=text, run=run, node=node, paths=paths)
+    if in_any_run and not run:
+        anywhere = [path for name in run_names(runs) for path in _artifacts(runs, name, node)]
+        if anywhere:
+            return Target(text=text, paths=tuple(anywhere))
+    names = target_names(in_any_run=in_any_run)
+    raise DataError(
+        f"{text!r} is not a run in {runs}, a node (RUN/NODE), or the directory of an artifact or"
+        f" checkpoint; {did_you_mean(text, names, otherwise='`cloze status` lists the runs')}"
+    )
+
+
+def resolve_path(text: str) -> str:
+    """Return the path of an artifact or checkpoint, given the path or RUN/NODE.
+
+    A text that names neither is returned as it is: its reader reports it.
+    """
+    if "://" in text or Path(text).exists():
+        return text
+    try:
+        return resolve(text).path
+    except DataError:
+        return text
+
+
+def containing_artifact(path: str) -> str:
+    """Return the artifact, finished or not, that contains `path`; default: `path` itself."""
+    candidate = path.rstrip("/")
+    for _ in range(DEEPEST_PART + 1):
+        if any(storage.exists(storage.join(candidate, name)) for name in (MANIFEST, BUILDING)):
+            return candidate
+        candidate = posixpath.dirname(candidate)
+        if not candidate:
+            break
+    return path
+
+
+def node_name(directory: Path) -> str:
+    """Return the node of an artifact's directory, `NODE-FINGERPRINT`, or of the link `NODE`."""
+    name, dash, fingerprint = directory.name.rpartition("-")
+    return name if dash and len(fingerprint) == FINGERPRINT_LENGTH else directory.name
+
+
+def run_names(runs: Path) -> list[str]:
+    """Return the names of all runs, also of those without a record."""
+    directories = (path for path in runs.glob("*/") if not path.name.startswith("."))
+    return sorted(
+        path.name
+        for path in directories
+        if (path / status_file.DIRECTORY).is_dir() or any(_node_directories(path))
+    )
+
+
+def target_names(*, in_any_run: bool = False) -> list[str]:
+    """Return the names of runs and of their nodes, for completion and suggestions."""
+    runs = runs_directory()
+    names = []
+    for run in run_names(runs):
+        nodes = {node_name(path) for path in _node_directories(runs / run)}
+        record = status_file.newest(runs / run) or {"nodes": {}}
+        names += [run, *(f"{run}/{node}" for node in sorted({*nodes, *record["nodes"]}))]
+    return [*names, *stages.TABLE] if in_any_run else names
+
+
+def _run(text: str, name: str, runs: Path) -> Target:
+    return Target(text=text, run=name, paths=tuple(map(str, _node_directories(runs / name))))
+
+
+def _directory(text: str, runs: Path) -> Target:
+    """Return the target at an existing path, or at the path of a command's artifact."""
+    path = Path(text).absolute()
+    if (path / status_file.DIRECTORY).is_dir():
+        if path.parent.resolve() != runs.resolve():
+            raise UsageError(
+                f"{text} is a run below {path.parent}, not below {runs}; set"
+                f" CLOZE_RUNS_DIR={path.parent}"
+            )
+        return _run(text, path.name, runs)
+    artifact = Path(containing_artifact(str(path)))
+    is_in_run = artifact.parent.parent.resolve() == runs.resolve()
+    if is_in_run and (artifact.parent / status_file.DIRECTORY).is_dir():
+        node = node_name(artifact)
+        return Target(text=text, run=artifact.parent.name, node=node, paths=(text,))
+    return Target(text=text, paths=(text,))
+
+
+def _artifacts(runs: Path, run: str, node: str) -> tuple[str, ...]:
+    """Return the artifacts of a node, or of the nodes of a section or stage; the current first."""
+    record = status_file.newest(runs / run) or {"nodes": {}}
+    recorded = record["nodes"].get(node)
+    current = [str(runs / run / Path(recorded["artifact"]).name)] if recorded else []
+    if not current and (runs / run / node).is_symlink():
+        current = [str((runs / run / node).resolve())]
+    matching = [
+        str(directory)
+        for directory in _node_directories(runs / run)
+        if _matches(node_name(directory), node)
+    ]
+    return tuple(dict.fromkeys([*current, *matching]))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Check whether a node has that name, or belongs to that section or stage."""
+    is_instance = "@" in pattern and name.startswith(f"{pattern}-")
+    return name == pattern or name.partition("@")[0] == pattern or is_instance
+
+
+def _node_directories(run: Path) -> Iterator[Path]:
+    """Yield the artifact directories of a run, `NODE-FINGERPRINT`."""
+    for path in sorted(run.glob("*/")):
+        if not path.is_symlink() and node_name(path) != path.name:
+            yield path

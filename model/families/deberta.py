@@ -1,0 +1,458 @@
+"""DeBERTa (He et al., 2021) and DeBERTaV3 (He et al., 2023): disentangled attention.
+
+The enhanced mask decoder follows the authors' program (microsoft/DeBERTa, masked_language_model.py,
+`EnhancedMaskDecoder`). The queries are the input of the last layer plus absolute positions; they
+run through that layer twice, at masked positions only. Keys and values are computed from the
+layer's input both times.
+
+Version 3 is pretrained like ELECTRA. Its generator has equal width and half the layers, decodes
+with absolute positions, and trains the word embeddings. The discriminator adds its own deltas
+(`cloze.model.layers.embeddings.GdesEmbedding`).
+
+transformers has no enhanced mask decoder and no discriminator head. A model with either is exported
+as an encoder (`DebertaV2Model`); a plain masked language model is exported in full, with the head
+of the authors' files (`lm_predictions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import Field, model_validator
+
+from cloze.core.config import UnionTag
+from cloze.core.errors import DataError
+from cloze.model.families import bert
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.hub_format import OUTPUTS, HubFormat, KeyMap, Row, fine_tuned
+
+if TYPE_CHECKING:
+    from cloze.model.families.pretraining import DecoderModel, ReplacedTokenModel
+    from cloze.model.layers.disentangled import DebertaEmbeddings, DebertaLayer, RelativePositions
+    from cloze.model.layers.embeddings import GdesEmbedding
+    from cloze.model.layers.encoder import Encoder
+    from cloze.model.layers.heads import Pooler
+
+
+class DebertaConfig(ModelConfig):
+    """DeBERTaV3-base (He et al., 2023; microsoft/DeBERTa, language_model/rtd_base.json).
+
+    Defaults are those of transformers' classes; presets set the pretraining method.
+    """
+
+    supports_compile: ClassVar[bool] = False  # not measured
+
+    supports_causal: ClassVar[bool] = False
+
+    default_vocab_size: ClassVar[int] = 128_100
+    default_batch_size: ClassVar[int] = 8192  # DeBERTaV3, Table 8: base; 2,048 in version 2
+
+    family: UnionTag[Literal["deberta"]] = "deberta"
+    type_vocab_size: Annotated[int, Field(ge=0)] = 0
+    layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-7
+
+    pretraining: Literal["mlm", "rtd"] = "mlm"
+    """Pretraining objective: mlm (version 2) or rtd, replaced-token detection with a generator that
+    shares its embeddings (version 3)."""
+
+    enhanced_mask_decoder: bool = False
+    """Predict masked tokens with an enhanced mask decoder: the last layer runs twice, with absolute
+    positions (He et al., 2021, section 3.2)."""
+
+    generator_layers: Annotated[int, Field(ge=0)] = 0
+    """With rtd: layers of the generator, which has the same width. 0: half the layers of the
+    discriminator (DeBERTaV3, section 3)."""
+
+    discriminator_weight: Annotated[float, Field(ge=0.0)] = 10.0
+    """With rtd: weight of the replaced-token loss relative to the generator's loss
+    (microsoft/DeBERTa, `rtd_lambda`)."""
+
+    position_buckets: Annotated[int, Field(ge=-1)] = 256
+    """Buckets of relative positions per direction; the far half is logarithmic. -1: one bucket per
+    distance."""
+
+    max_relative_positions: Annotated[int, Field(ge=-1)] = -1
+    """Maximum relative position; larger distances are clipped. -1: max_position_embeddings."""
+
+    pos_att_type: tuple[Literal["c2p", "p2c"], ...] = ("p2c", "c2p")
+    """Terms that attention scores add to content-to-content: c2p (content to position), p2c
+    (position to content)."""
+
+    share_att_key: bool = True
+    """Project positions with the content's own matrices."""
+
+    norm_rel_ebd: Literal["none", "layer_norm"] = "layer_norm"
+    """Normalization of the relative-position embeddings before they are projected."""
+
+    position_biased_input: bool = False
+    """Add absolute position embeddings to the input embeddings."""
+
+    conv_kernel_size: Annotated[int, Field(ge=0)] = 0
+    """Kernel size of a convolution parallel to the first layer, an odd number. 0: no convolution;
+    version 2 uses 3."""
+
+    conv_act: Literal["gelu", "gelu_new", "relu", "tanh"] = "tanh"
+    """Activation of the convolution."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> DebertaConfig:
+        if len(set(self.pos_att_type)) != len(self.pos_att_type) or not self.pos_att_type:
+            raise ValueError(
+                f"pos_att_type ({list(self.pos_att_type)}) must name c2p, p2c, or both, each once"
+            )
+        if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
+            raise ValueError(
+                f"conv_kernel_size ({self.conv_kernel_size}) must be odd; use "
+                f"{self.conv_kernel_size + 1}, or 0 for none"
+            )
+        middle = self.position_buckets // 2
+        if self.position_buckets > 0 and self.max_position_embeddings > middle + 1 >= self.farthest:
+            raise ValueError(
+                f"max_relative_positions ({self.farthest}) is too few for position_buckets "
+                f"({self.position_buckets}), of which half"
+                f" have a distance each; use {middle + 2} or more, or fewer buckets"
+            )
+        if self.enhanced_mask_decoder and self.position_biased_input:
+            raise ValueError(
+                "enhanced_mask_decoder is for models whose input has no positions; leave out "
+                "position_biased_input"
+            )
+        return self
+
+    @property
+    def heads(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """Heads as in `ModelConfig.heads`, by pretraining method."""
+        if self.pretraining == "rtd":
+            return {"masked_lm": {}, "discriminator": {}}
+        return {"masked_lm": {}, "decoder": {}} if self.enhanced_mask_decoder else {"masked_lm": {}}
+
+    @property
+    def farthest(self) -> int:
+        """Maximum distance; larger distances are clipped to it."""
+        farthest = self.max_relative_positions
+        return farthest if farthest > 0 else self.max_position_embeddings
+
+    @property
+    def position_span(self) -> int:
+        """Number of relative-position embeddings per direction."""
+        return self.position_buckets if self.position_buckets > 0 else self.farthest
+
+    @property
+    def backbone(self) -> DebertaConfig:
+        return self.model_copy(update={"pretraining": "mlm", "enhanced_mask_decoder": False})
+
+    @property
+    def generator(self) -> DebertaConfig:
+        """Config of the generator: equal width, half the layers."""
+        layers = self.generator_layers or max(1, self.num_hidden_layers // 2)
+        return self.model_copy(
+            update={"pretraining": "mlm", "num_hidden_layers": layers, "conv_kernel_size": 0}
+        )
+
+    @property
+    def auxiliary_models(self) -> tuple[ModelConfig, ...]:
+        return (self.generator,) if self.pretraining == "rtd" else ()
+
+    @property
+    def layer_weights(self) -> int:
+        terms = 0 if self.share_att_key else len(self.pos_att_type)
+        return super().layer_weights + terms * self.hidden_size**2
+
+    @property
+    def position_terms(self) -> int:
+        return len(self.pos_att_type)
+
+    @property
+    def weights_beside_layers(self) -> int:
+        """Number of weights outside the layers, with the generator; norms and biases excluded."""
+        width, networks = self.hidden_size, 2 if self.pretraining == "rtd" else 1
+        tables = self.vocab_size + networks * (2 * self.position_span + self.type_vocab_size)
+        tables += networks * self.max_position_embeddings if self.position_biased_input else 0
+        # GDES deltas of the word embeddings
+        tables += self.vocab_size if self.pretraining == "rtd" else 0
+        tables += self.max_position_embeddings if self.enhanced_mask_decoder else 0
+        matrices = networks + self.conv_kernel_size
+        return width * tables + width**2 * matrices + self.vocab_size
+
+    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+        return ("mlm", "rtd") if self.pretraining == "rtd" else ("mlm",)
+
+    def loss_weights(self) -> Mapping[str, float]:
+        return {"rtd": self.discriminator_weight} if self.pretraining == "rtd" else {}
+
+
+def _v3(layers: int, width: int, **changes: Any) -> ModelConfig:
+    return DebertaConfig.of_size(
+        layers, width, pretraining="rtd", enhanced_mask_decoder=True, **changes
+    )
+
+
+def _v2(layers: int, width: int, **changes: Any) -> ModelConfig:
+    return DebertaConfig.of_size(layers, width, enhanced_mask_decoder=True, **changes)
+
+
+CONFIG = DebertaConfig
+
+# Sizes of version 3 (He et al., 2023, section 4, Table 5; microsoft/DeBERTa,
+# experiments/language_model/rtd_*.json, README.md) and version 2 (deberta_*.json). Counts exclude
+# the 128,100 word embeddings.
+PRESETS: dict[str, ModelConfig] = {
+    "deberta-tiny": _v2(2, 128, position_buckets=64, conv_kernel_size=3, conv_act="gelu"),
+    "deberta-base": _v2(12, 768),  # version 2's attention and vocabulary at BERT-base's size: 86M
+    # 688M; the authors say 710M
+    "deberta-v2-xlarge": _v2(24, 1536, conv_kernel_size=3, conv_act="gelu"),
+    # 1,368M; the authors say 1,320M
+    "deberta-v2-xxlarge": _v2(48, 1536, conv_kernel_size=3, conv_act="gelu"),
+    "deberta-v3-tiny": _v3(2, 128, position_buckets=64),
+    "deberta-v3-xsmall": _v3(12, 384),  # 22M
+    "deberta-v3-small": _v3(6, 768),  # 44M
+    "deberta-v3-base": _v3(12, 768),  # 86M
+    "deberta-v3-large": _v3(24, 1024),  # 304M
+}
+
+
+def build_model(config: DebertaConfig) -> DecoderModel | ReplacedTokenModel:
+    if config.pretraining == "rtd":
+        return _build_replaced_tokens(config)
+    return _build_masked_lm(config, _build_embeddings(config))
+
+
+def build_pooler(config: ModelConfig) -> Pooler:
+    """Build a dense layer with GELU (transformers' `ContextPooler`)."""
+    from cloze.model.layers.heads import Pooler
+
+    return Pooler(config.hidden_size, "gelu")
+
+
+def _build_masked_lm(config: DebertaConfig, embeddings: DebertaEmbeddings) -> DecoderModel:
+    from cloze.model.families.models import masked_lm
+    from cloze.model.families.pretraining import DecoderModel
+    from cloze.model.layers.disentangled import EnhancedMaskDecoder
+
+    decoder = None
+    if config.enhanced_mask_decoder:
+        decoder = EnhancedMaskDecoder(config.hidden_size, config.max_position_embeddings)
+    return DecoderModel(_build_encoder(config, embeddings), masked_lm(config), decoder)
+
+
+def _build_replaced_tokens(config: DebertaConfig) -> ReplacedTokenModel:
+    from cloze.model.families.models import norm
+    from cloze.model.families.pretraining import ReplacedTokenModel
+    from cloze.model.layers.embeddings import GdesEmbedding, GdesEmbeddingView
+    from cloze.model.layers.heads import ReplacedTokenHead
+
+    own, generators = _build_embeddings(config), _build_embeddings(config.generator)
+    own.word = GdesEmbedding(config.vocab_size, config.hidden_size)
+    own.per_piece = ("word.weight", "word.delta")
+    generators.word = cast("GdesEmbedding", GdesEmbeddingView(own.word))
+    generators.per_piece = ()
+    generator = _build_masked_lm(config.generator, generators)
+    head = ReplacedTokenHead(config.hidden_size, config.hidden_act, norm(config))
+    return ReplacedTokenModel(_build_encoder(config, own), head, generator)
+
+
+def _build_embeddings(config: DebertaConfig) -> DebertaEmbeddings:
+    from torch import nn
+
+    from cloze.model.families.models import norm
+    from cloze.model.layers.disentangled import DebertaEmbeddings, RelativePositions
+
+    relative = RelativePositions(
+        config.hidden_size,
+        span=config.position_span,
+        buckets=config.position_buckets,
+        farthest=config.farthest,
+        longest=config.max_position_embeddings,
+        norm=norm(config) if config.norm_rel_ebd == "layer_norm" else nn.Identity(),
+    )
+    return DebertaEmbeddings(
+        config.vocab_size,
+        config.hidden_size,
+        max_positions=config.max_position_embeddings if config.position_biased_input else 0,
+        segments=config.type_vocab_size,
+        norm=norm(config),
+        dropout=config.hidden_dropout,
+        relative=relative,
+    )
+
+
+def _build_encoder(config: DebertaConfig, embeddings: DebertaEmbeddings) -> Encoder:
+    from torch import nn
+
+    from cloze.model.layers.encoder import Encoder
+
+    layers = [
+        _build_layer(config, embeddings.relative, number)
+        for number in range(config.num_hidden_layers)
+    ]
+    return Encoder(embeddings, layers, nn.Identity())
+
+
+def _build_layer(config: DebertaConfig, relative: RelativePositions, number: int) -> DebertaLayer:
+    from cloze.model.families.models import norm
+    from cloze.model.layers.disentangled import ConvResidual, DebertaLayer, DisentangledAttention
+    from cloze.model.layers.elementwise import ACTIVATIONS
+    from cloze.model.layers.encoder import FeedForward
+
+    attention = DisentangledAttention(
+        config.hidden_size,
+        config.num_attention_heads,
+        dropout=config.attention_dropout,
+        relative=relative,
+        terms=config.pos_att_type,
+        shares=config.share_att_key,
+        position_dropout=config.hidden_dropout,
+    )
+    convolved = None
+    if config.conv_kernel_size and number == 0:
+        convolved = ConvResidual(
+            config.hidden_size,
+            config.conv_kernel_size,
+            activation=ACTIVATIONS[config.conv_act],
+            dropout=config.hidden_dropout,
+            norm=norm(config),
+        )
+    return DebertaLayer(
+        attention,
+        FeedForward(config.hidden_size, config.intermediate_size, activation=config.hidden_act),
+        dropout=config.hidden_dropout,
+        attention_norm=norm(config),
+        feed_forward_norm=norm(config),
+        convolved=convolved,
+    )
+
+
+_LAYER = "deberta.encoder.layer.{n}.attention.self"
+_ATTENTION = {
+    "query": "query_proj",
+    "key": "key_proj",
+    "value": "value_proj",
+    "position_key": "pos_key_proj",
+    "position_query": "pos_query_proj",
+}
+
+
+def _encoder_rows() -> list[Row]:
+    own = [
+        (f"encoder.layers.{{n}}.attention.{ours}.{{p}}", f"{_LAYER}.{theirs}.{{p}}")
+        for ours, theirs in _ATTENTION.items()
+    ]
+    names = {ours for ours, _ in own}
+    return [
+        *own,
+        *(row for row in bert.encoder_rows("deberta") if row[0] not in names),
+        ("encoder.embeddings.relative.table.weight", "deberta.encoder.rel_embeddings.weight"),
+        ("encoder.embeddings.relative.norm.{p}", "deberta.encoder.LayerNorm.{p}"),
+        ("encoder.layers.0.convolved.convolution.{p}", "deberta.encoder.conv.conv.{p}"),
+        ("encoder.layers.0.convolved.norm.{p}", "deberta.encoder.conv.LayerNorm.{p}"),
+    ]
+
+
+# Defaults of transformers' `DebertaV2Config` and its classes that differ from Cloze's.
+_DEFAULTS = {
+    "hidden_size": 1536,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 24,
+    "intermediate_size": 6144,
+    "relative_attention": False,
+    "position_buckets": -1,
+    "share_att_key": False,
+    "norm_rel_ebd": "none",
+    "position_biased_input": True,
+    "pos_att_type": [],
+}
+
+
+def _write(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **config,
+        "relative_attention": True,
+        "legacy": False,
+        "pooler_hidden_size": config["hidden_size"],
+    }
+
+
+def _read(config: dict[str, Any]) -> dict[str, Any]:
+    """Convert Hugging Face's values to those of `DebertaConfig`.
+
+    Raises:
+        DataError: the model has no relative positions, or another width of embeddings or heads.
+    """
+    config = {**_DEFAULTS, **config}
+    if not config["relative_attention"]:
+        raise DataError(
+            "relative_attention is false, and DeBERTa without it is a BERT; use a model with "
+            "relative positions"
+        )
+    width = config["hidden_size"]
+    for name, expected in (
+        ("embedding_size", width),
+        ("attention_head_size", width // config["num_attention_heads"]),
+    ):
+        if config.get(name, expected) != expected:
+            raise DataError(
+                f"{name} ({config[name]}) must be {expected}, to fit hidden_size ({width}); use "
+                f"another model"
+            )
+    terms, norms = config["pos_att_type"] or [], config["norm_rel_ebd"]
+    config["pos_att_type"] = (
+        [term.strip() for term in terms.lower().split("|")] if isinstance(terms, str) else terms
+    )
+    config["norm_rel_ebd"] = "layer_norm" if "layer_norm" in norms.lower() else "none"
+    return config
+
+
+def _unread(model: ModelConfig) -> tuple[str, ...]:
+    """Return absolute positions if the input has none: the authors' files contain them anyway."""
+    biased = cast(DebertaConfig, model).position_biased_input
+    return () if biased else ("encoder.embeddings.position.weight",)
+
+
+HUB = HubFormat(
+    family="deberta",
+    model_type="deberta-v2",
+    keys=KeyMap(
+        [
+            *_encoder_rows(),
+            ("masked_lm.dense.{p}", "lm_predictions.lm_head.dense.{p}"),
+            ("masked_lm.norm.{p}", "lm_predictions.lm_head.LayerNorm.{p}"),
+            ("masked_lm.bias", "lm_predictions.lm_head.bias"),
+            ("pooler.dense.{p}", "pooler.dense.{p}"),
+            ("classifier.{p}", "classifier.{p}"),
+        ]
+    ),
+    fields={
+        **bert.HUB.fields,
+        "position_buckets": "position_buckets",
+        "max_relative_positions": "max_relative_positions",
+        "pos_att_type": "pos_att_type",
+        "share_att_key": "share_att_key",
+        "norm_rel_ebd": "norm_rel_ebd",
+        "position_biased_input": "position_biased_input",
+        "conv_kernel_size": "conv_kernel_size",
+        "conv_act": "conv_act",
+    },
+    fixed={"conv_groups": 1, "pooler_hidden_act": "gelu", "tie_word_embeddings": True},
+    architectures={
+        frozenset({"masked_lm"}): "DebertaV2ForMaskedLM",
+        frozenset({"masked_lm", "decoder"}): "DebertaV2Model",
+        frozenset({"masked_lm", "discriminator"}): "DebertaV2Model",
+        **fine_tuned("DebertaV2"),
+    },
+    encoder_alone=("decoder", "discriminator"),
+    copies={
+        "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "lm_predictions.lm_head.bias",
+    },
+    legacy={  # transformers' head, and its copy of the bias
+        "cls.predictions.transform.": "lm_predictions.lm_head.",
+        "cls.predictions.bias": "lm_predictions.lm_head.bias",
+    },
+    ignored=frozenset({"deberta.embeddings.position_ids"}),
+    unused=("mask_predictions.",),  # discriminator head in the authors' files
+    unread=_unread,
+    outputs={**OUTPUTS, "last_hidden_state": "hidden"},
+    write=_write,
+    read=_read,
+)

@@ -1,0 +1,183 @@
+"""DistilBERT (Sanh et al., 2019): BERT without segments, initialized with layers of a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cloze.core.config import UnionTag
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.hub_format import HubFormat, KeyMap, fine_tuned
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cloze.model.families.pretraining import PretrainingModel
+    from cloze.model.layers.heads import Pooler
+
+
+_POSITION = "encoder.embeddings.position.weight"
+Weight = Annotated[float, Field(ge=0.0)]
+
+
+class DistilBertConfig(ModelConfig):
+    """DistilBERT (Sanh et al., 2019).
+
+    Loss weights are those of transformers' research_projects/distillation/README.md.
+    """
+
+    heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
+    learns_from_teacher: ClassVar[bool] = True
+
+    family: UnionTag[Literal["distilbert"]] = "distilbert"
+    type_vocab_size: Literal[0] = 0
+
+    temperature: Annotated[float, Field(gt=0.0)] = 2.0
+    """Temperature of both distributions in the distillation loss (section 3)."""
+
+    distillation_weight: Weight = 5.0
+    """With a teacher: weight of the distillation loss."""
+
+    mlm_weight: Weight = 2.0
+    """With a teacher: weight of the masked-token loss."""
+
+    cosine_weight: Weight = 1.0
+    """With a teacher: weight of the cosine loss between hidden states."""
+
+    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+        return ("mlm",)
+
+    def distillation_objectives(self, teacher: ModelConfig) -> tuple[str, ...]:
+        """Add the cosine loss only if teacher and student have equal width."""
+        return (
+            ("mlm", "distillation", "cosine")
+            if teacher.hidden_size == self.hidden_size
+            else ("mlm", "distillation")
+        )
+
+    def teacher_temperature(self) -> float:
+        return self.temperature
+
+    def loss_weights(self) -> Mapping[str, float]:
+        return {
+            "mlm": self.mlm_weight,
+            "distillation": self.distillation_weight,
+            "cosine": self.cosine_weight,
+        }
+
+
+CONFIG = DistilBertConfig
+
+# DistilBERT's size (Sanh et al., 2019, Table 3): half of BERT-base's layers.
+PRESETS: dict[str, ModelConfig] = {
+    "distilbert-tiny": DistilBertConfig.of_size(2, 128),
+    # 66M parameters: 66.4M in the encoder, 67.0M with the LM head
+    "distilbert-base": DistilBertConfig.of_size(6, 768),
+}
+
+
+def build_model(config: ModelConfig) -> PretrainingModel:
+    from cloze.model.families.models import encoder, masked_lm
+    from cloze.model.families.pretraining import PretrainingModel
+
+    return PretrainingModel(encoder(config), masked_lm(config))
+
+
+def build_pooler(config: ModelConfig) -> Pooler:
+    """Build a dense layer with ReLU (transformers' `pre_classifier`)."""
+    from cloze.model.layers.heads import Pooler
+
+    return Pooler(config.hidden_size, "relu")
+
+
+def first_weights(
+    config: DistilBertConfig, teacher: ModelConfig, state: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return a student's initial weights: "one layer out of two" of the teacher (section 2).
+
+    Student layer i is teacher layer i * T // S, for T and S layers. Embeddings and the LM head are
+    copied if the teacher has them. The teacher must be of a family with BERT's layer names.
+
+    Returns:
+        Clones of the teacher's tensors whose name and shape fit; empty if widths differ.
+    """
+    if (config.hidden_size, config.intermediate_size) != (
+        teacher.hidden_size,
+        teacher.intermediate_size,
+    ):
+        return {}
+    from cloze.model.families.models import parameter_shapes
+
+    weights = {
+        name: tensor for name, tensor in state.items() if not name.startswith("encoder.layers.")
+    }
+    for number in range(config.num_hidden_layers):
+        prefix = f"encoder.layers.{number * teacher.num_hidden_layers // config.num_hidden_layers}."
+        layer = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in state.items()
+            if name.startswith(prefix)
+        }
+        weights |= {f"encoder.layers.{number}.{name}": tensor for name, tensor in layer.items()}
+    if _POSITION in weights:  # teachers with relative positions have no table
+        offset = len(weights[_POSITION]) - teacher.max_position_embeddings
+        weights[_POSITION] = weights[_POSITION][offset : offset + config.max_position_embeddings]
+    shapes = parameter_shapes(config)
+    return {
+        name: tensor.clone() for name, tensor in weights.items() if shapes.get(name) == tensor.shape
+    }
+
+
+_LAYER = "distilbert.transformer.layer.{n}"
+
+HUB = HubFormat(
+    family="distilbert",
+    model_type="distilbert",
+    keys=KeyMap(
+        [
+            ("encoder.embeddings.word.weight", "distilbert.embeddings.word_embeddings.weight"),
+            (
+                "encoder.embeddings.position.weight",
+                "distilbert.embeddings.position_embeddings.weight",
+            ),
+            ("encoder.embeddings.norm.{p}", "distilbert.embeddings.LayerNorm.{p}"),
+            ("encoder.layers.{n}.attention.query.{p}", f"{_LAYER}.attention.q_lin.{{p}}"),
+            ("encoder.layers.{n}.attention.key.{p}", f"{_LAYER}.attention.k_lin.{{p}}"),
+            ("encoder.layers.{n}.attention.value.{p}", f"{_LAYER}.attention.v_lin.{{p}}"),
+            ("encoder.layers.{n}.attention.output.{p}", f"{_LAYER}.attention.out_lin.{{p}}"),
+            ("encoder.layers.{n}.attention_norm.{p}", f"{_LAYER}.sa_layer_norm.{{p}}"),
+            ("encoder.layers.{n}.feed_forward.up.{p}", f"{_LAYER}.ffn.lin1.{{p}}"),
+            ("encoder.layers.{n}.feed_forward.down.{p}", f"{_LAYER}.ffn.lin2.{{p}}"),
+            ("encoder.layers.{n}.feed_forward_norm.{p}", f"{_LAYER}.output_layer_norm.{{p}}"),
+            ("masked_lm.dense.{p}", "vocab_transform.{p}"),
+            ("masked_lm.norm.{p}", "vocab_layer_norm.{p}"),
+            ("masked_lm.bias", "vocab_projector.bias"),
+            ("pooler.dense.{p}", "pre_classifier.{p}"),
+            ("classifier.{p}", "classifier.{p}"),
+        ]
+    ),
+    fields={
+        "vocab_size": "vocab_size",
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "max_position_embeddings": "max_position_embeddings",
+        "hidden_act": "activation",
+        "hidden_dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "initializer_range": "initializer_range",
+        "pad_token_id": "pad_token_id",
+    },
+    fixed={"sinusoidal_pos_embds": False, "tie_word_embeddings": True},
+    architectures={
+        frozenset({"masked_lm"}): "DistilBertForMaskedLM",
+        **fine_tuned("DistilBert"),
+    },
+    copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    ignored=frozenset({"distilbert.embeddings.position_ids"}),
+    # defaults of transformers' `DistilBertConfig` that differ from BERT's
+    read=lambda config: {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, **config},
+)

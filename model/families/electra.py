@@ -1,0 +1,171 @@
+"""ELECTRA (Clark et al., 2020): a small generator fills masks, the encoder detects replaced tokens.
+
+The encoder is the discriminator; fine-tuning and export keep it. The generator is a masked language
+model that shares the discriminator's embeddings (section 3.2). The discriminator's gradient reaches
+the generator only through these embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from cloze.core.config import UnionTag
+from cloze.model.families import bert
+from cloze.model.families.config import ModelConfig, Size
+from cloze.model.families.hub_format import TASK_ROWS, KeyMap, fine_tuned
+
+if TYPE_CHECKING:
+    from cloze.model.families.pretraining import ReplacedTokenModel
+    from cloze.model.layers.embeddings import Embeddings
+    from cloze.model.layers.heads import Pooler
+
+
+class ElectraConfig(ModelConfig):
+    """ELECTRA (Clark et al., 2020)."""
+
+    heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "discriminator": {}}
+    supports_causal: ClassVar[bool] = False
+
+    family: UnionTag[Literal["electra"]] = "electra"
+
+    embedding_size: Size = 768
+    """Width of the embeddings, projected to hidden_size if it differs (google-research/electra,
+    `embeddings_project`)."""
+
+    generator_size: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    """Width, heads and feed-forward size of the generator as a share of the discriminator's (Table
+    6). The number of layers is equal."""
+
+    discriminator_weight: Annotated[float, Field(ge=0.0)] = 50.0
+    """Weight of the replaced-token loss relative to the generator's loss (λ in section 3.2 and
+    Table 6)."""
+
+    @field_validator("generator_size")
+    @classmethod
+    def _generator_has_whole_heads(cls, share: float, info: ValidationInfo) -> float:
+        width, heads = info.data.get("hidden_size"), info.data.get("num_attention_heads")
+        if width and heads and int(width * share) % max(1, int(heads * share)):
+            raise ValueError(
+                f"a generator of width {int(width * share)} cannot have "
+                f"{max(1, int(heads * share))} heads; take another share"
+            )
+        return share
+
+    @property
+    def generator(self) -> ModelConfig:
+        """Config of the generator (google-research/electra, `get_generator_config`)."""
+        share = self.generator_size
+        return self.model_copy(
+            update={
+                "hidden_size": int(self.hidden_size * share),
+                "num_attention_heads": max(1, int(self.num_attention_heads * share)),
+                "intermediate_size": int(self.intermediate_size * share),
+            }
+        )
+
+    @property
+    def word_width(self) -> int:
+        return self.embedding_size
+
+    @property
+    def auxiliary_models(self) -> tuple[ModelConfig, ...]:
+        return (self.generator,)
+
+    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+        return ("mlm", "rtd")
+
+    def loss_weights(self) -> Mapping[str, float]:
+        return {"rtd": self.discriminator_weight}
+
+
+CONFIG = ElectraConfig
+
+# ELECTRA's sizes (Clark et al., 2020, Table 6). Counts are of the discriminator without its head.
+PRESETS: dict[str, ModelConfig] = {
+    "electra-tiny": ElectraConfig.of_size(2, 128, embedding_size=128, generator_size=0.5),
+    # 14M (also Table 1)
+    "electra-small": ElectraConfig.of_size(12, 256, embedding_size=128, generator_size=0.25),
+    # 110M
+    "electra-base": ElectraConfig.of_size(12, 768, embedding_size=768, generator_size=1 / 3),
+    # 335M
+    "electra-large": ElectraConfig.of_size(24, 1024, embedding_size=1024, generator_size=0.25),
+}
+
+
+def build_model(config: ElectraConfig) -> ReplacedTokenModel:
+    from torch import nn
+
+    from cloze.model.families.models import encoder, masked_lm
+    from cloze.model.families.pretraining import PretrainingModel, ReplacedTokenModel
+    from cloze.model.layers.embeddings import ProjectedEmbeddings
+    from cloze.model.layers.heads import ReplacedTokenHead
+
+    small, size = config.generator, config.embedding_size
+    discriminator, generator = encoder(config, embedding_size=size), encoder(small)
+    projection = nn.Identity() if small.hidden_size == size else nn.Linear(size, small.hidden_size)
+    generator.embeddings = cast(
+        "Embeddings", ProjectedEmbeddings(discriminator.embeddings, projection)
+    )
+    return ReplacedTokenModel(
+        discriminator,
+        ReplacedTokenHead(config.hidden_size, config.hidden_act),
+        PretrainingModel(generator, masked_lm(small, size)),
+    )
+
+
+def build_pooler(config: ModelConfig) -> Pooler:
+    """Build a dense layer with GELU (transformers' `ElectraClassificationHead`)."""
+    from cloze.model.layers.heads import Pooler
+
+    return Pooler(config.hidden_size, "gelu")
+
+
+# Defaults of transformers' `ElectraConfig` that differ from BERT's: those of ELECTRA-small.
+_DEFAULTS = {
+    "embedding_size": 128,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+}
+
+
+def _read(config: dict[str, Any]) -> dict[str, Any]:
+    return {**_DEFAULTS, **config}
+
+
+HUB = replace(
+    bert.HUB,
+    family="electra",
+    model_type="electra",
+    keys=KeyMap(
+        [
+            *bert.encoder_rows("electra"),
+            ("encoder.embeddings.projection.{p}", "electra.embeddings_project.{p}"),
+            ("discriminator.dense.{p}", "discriminator_predictions.dense.{p}"),
+            ("discriminator.output.{p}", "discriminator_predictions.dense_prediction.{p}"),
+            ("pooler.dense.{p}", "classifier.dense.{p}"),
+            ("classifier.{p}", "classifier.out_proj.{p}"),
+        ]
+    ),
+    fields={**bert.HUB.fields, "embedding_size": "embedding_size"},
+    fixed={"is_decoder": False},
+    architectures={
+        frozenset({"discriminator"}): "ElectraForPreTraining",
+        **fine_tuned("Electra"),
+    },
+    # ElectraForMultipleChoice pools by a summary, by default the classifier's dense layer and GELU.
+    task_rows={
+        **TASK_ROWS,
+        "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "sequence_summary.summary.{p}")),
+    },
+    copies={},
+    ignored=frozenset({"electra.embeddings.position_ids"}),
+    unexported=("masked_lm", "generator"),
+    unused=("generator_predictions.", "generator_lm_head."),
+    outputs={"logits": "rtd_logits"},
+    read=_read,
+)

@@ -1,0 +1,398 @@
+"""Hugging Face formats of model families: names of parameters and config fields, both ways.
+
+Imports no torch; the families' modules build their formats with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from cloze.core.errors import DataError, UsageError
+from cloze.model.families.config import ModelConfig, prediction_objectives
+from cloze.model.families.registry import FAMILIES, family_module, parse_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PLACEHOLDERS = {"{n}": r"(?P<n>\d+)", "{m}": r"(?P<m>\d+)", "{p}": r"(?P<p>weight|bias)"}
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    expression = re.escape(template)
+    for placeholder, group in _PLACEHOLDERS.items():
+        expression = expression.replace(re.escape(placeholder), group)
+    return re.compile(expression)
+
+
+class KeyMap:
+    """Reversible table of parameter names.
+
+    Args:
+        rows: pairs (Cloze's name, Hugging Face's name) with the placeholders `{n}` and `{m}`,
+            numbers of layers, and `{p}`, weight or bias. Both sides have equal placeholders.
+    """
+
+    def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
+        self.rows = tuple(rows)
+        for cloze_name, hf_name in self.rows:
+            if any((mark in cloze_name) != (mark in hf_name) for mark in _PLACEHOLDERS):
+                raise ValueError(f"{cloze_name} and {hf_name} have different placeholders")
+
+    def to_hf(self, cloze_name: str) -> str | None:
+        """Return Hugging Face's name of a parameter; None if the table does not have it."""
+        return _translate(cloze_name, self._to_hf)
+
+    def from_hf(self, hf_name: str) -> str | None:
+        """Return Cloze's name of a parameter; None if the table does not have it."""
+        return _translate(hf_name, self._from_hf)
+
+    # Compiled at the first use: the command line imports all tables and translates nothing.
+    @cached_property
+    def _to_hf(self) -> list[tuple[re.Pattern[str], str]]:
+        return [(_pattern(cloze_name), hf_name) for cloze_name, hf_name in self.rows]
+
+    @cached_property
+    def _from_hf(self) -> list[tuple[re.Pattern[str], str]]:
+        return [(_pattern(hf_name), cloze_name) for cloze_name, hf_name in self.rows]
+
+
+def _translate(name: str, rows: list[tuple[re.Pattern[str], str]]) -> str | None:
+    for pattern, template in rows:
+        match = pattern.fullmatch(name)
+        if match:
+            return template.format(**match.groupdict())
+    return None
+
+
+OUTPUTS = {
+    "logits": "mlm_logits",
+    "prediction_logits": "mlm_logits",
+    "seq_relationship_logits": "pair_logits",
+    "sop_logits": "pair_logits",
+}
+
+WORDS = "encoder.embeddings.word.weight"
+CLOZE_FIELDS = "cloze_model"  # key in config.json for fields that only Cloze's config has
+TASK = "cloze_task"  # key in config.json for a checkpoint's `task`
+
+_NUMBER = re.compile(r"\.\d+\.")
+
+Row = tuple[str, str]
+
+# Fine-tuning heads as most classes name them; `classifier` is in each family's own table.
+TASK_ROWS: dict[str, tuple[Row, ...]] = {
+    "span": (("span.{p}", "qa_outputs.{p}"),),
+    "token_classifier": (("token_classifier.{p}", "classifier.{p}"),),
+    "choice": (("choice.{p}", "classifier.{p}"),),
+}
+EMBEDDING = "embedding"  # head without weights: the encoder's states, pooled by their reader
+LABELLED = ("classifier", "token_classifier")  # heads with one output per label
+POOLED = ("classifier", "choice")  # heads on one vector per sequence, not on every position
+
+
+def task_head(heads: Iterable[str]) -> str | None:
+    """Return the fine-tuning head among a checkpoint's heads; None if it was pretrained."""
+    return next((head for head in heads if head in ("classifier", *TASK_ROWS)), None)
+
+
+def fine_tuned(prefix: str) -> dict[frozenset[str], str]:
+    """Return the Hugging Face classes of fine-tuned models by head, for class prefix `prefix`."""
+    return {
+        frozenset({"classifier"}): f"{prefix}ForSequenceClassification",
+        frozenset({"span"}): f"{prefix}ForQuestionAnswering",
+        frozenset({"token_classifier"}): f"{prefix}ForTokenClassification",
+        frozenset({"choice"}): f"{prefix}ForMultipleChoice",
+        frozenset({EMBEDDING}): f"{prefix}Model",
+    }
+
+
+# maps (config, weights, positions) of a family to (config, weights) of another
+Conversion = Callable[
+    [ModelConfig, Mapping[str, "Tensor"], int], tuple[ModelConfig, dict[str, "Tensor"]]
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubFormat:
+    """Hugging Face format of one family.
+
+    Attributes:
+        family: Cloze's name of the family.
+        model_type: `model_type` in Hugging Face's config.
+        keys: parameter names.
+        fields: config fields, Cloze -> Hugging Face.
+        fixed: Hugging Face config values that this family requires; checked at import, written at
+            export.
+        architectures: set of heads -> Hugging Face class with exactly these. For `…ForPreTraining`,
+            config.json names `…ForMaskedLM`, as bert-base-uncased does; both classes open the
+            directory.
+        task_rows: fine-tuning head -> parameter names that replace rows of `keys`.
+        refused: fine-tuning head -> reason why Hugging Face's class computes something else.
+        copies: Hugging Face names of tied copies that files may contain -> the original.
+        legacy: parts of names in files of old versions -> their current form.
+        ignored: names that are no parameters; `{n}` is a layer number.
+        base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
+        transposed: suffixes of Cloze's names of matrices that Hugging Face stores transposed.
+        unexported: heads without a Hugging Face form.
+        encoder_alone: pretraining heads with which only the encoder is exported.
+        unused: prefixes of Hugging Face parameters that no head reads; they are dropped.
+        unread: model -> Cloze's names of parameters that files may contain and the model does not
+            need; they are dropped.
+        outputs: outputs of transformers' heads, Hugging Face -> Cloze.
+        converts: families that can be converted to this one -> conversion.
+        write: adapts a Hugging Face config after `fields` is applied.
+        read: inverse of `write`.
+    """
+
+    family: str
+    model_type: str
+    keys: KeyMap
+    fields: Mapping[str, str]
+    fixed: Mapping[str, Any]
+    architectures: Mapping[frozenset[str], str]
+    task_rows: Mapping[str, tuple[Row, ...]] = field(default_factory=lambda: dict(TASK_ROWS))
+    refused: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+    legacy: Mapping[str, str] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+    base: str = ""
+    transposed: tuple[str, ...] = ()
+    unexported: tuple[str, ...] = ()
+    encoder_alone: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    unread: Callable[[ModelConfig], tuple[str, ...]] = lambda model: ()
+    outputs: Mapping[str, str] = field(default_factory=lambda: dict(OUTPUTS))
+    converts: Mapping[str, Conversion] = field(default_factory=dict)
+    write: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict
+
+    def to_config(
+        self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return the content of Hugging Face's config.json.
+
+        Raises:
+            DataError: Hugging Face has no class with these heads, or one that computes something
+                else.
+        """
+        for head in heads:
+            if head in self.refused:
+                raise DataError(
+                    f"{head} (a head of this {self.family} model) has no Hugging Face form: "
+                    f"{self.refused[head]}"
+                )
+        objectives = prediction_objectives(heads)
+        if objectives and not {"mlm", "lm"} & set(objectives):
+            raise DataError(
+                f"masked_lm (a head of this {self.family} model) was trained on "
+                f"{', '.join(objectives)} and predicts each token at the position before it, which "
+                f"no Hugging Face class of the family does; continue the training with mlm, or "
+                f"fine-tune the model, and export the result"
+            )
+        architecture = self.architecture(heads)
+        if "masked_lm" not in self.unexported and "masked_lm" in heads:
+            architecture = architecture.replace("ForPreTraining", "ForMaskedLM")
+        values = model.model_dump(mode="json")
+        config = self.write({hf: values[cloze] for cloze, hf in self.fields.items()})
+        config |= self._cloze_fields(model)
+        config |= {
+            **self.fixed,
+            "model_type": self.model_type,
+            "architectures": [architecture],
+            "dtype": "float32",
+        }
+        if task is not None:
+            config |= _labels(heads, task)
+            config[TASK] = dict(task)
+        return config
+
+    def architecture(self, heads: Iterable[str]) -> str:
+        """Return the Hugging Face class that has all of these heads.
+
+        Raises:
+            DataError: no class has them.
+        """
+        heads = frozenset(heads)
+        name = self.architectures.get(heads - set(self.unexported))
+        if name is None:
+            raise DataError(
+                f"heads ({', '.join(sorted(heads))}) of a {self.family} model have no Hugging Face "
+                f"class; export another checkpoint"
+            )
+        return name
+
+    def head_of(self, config: Mapping[str, Any]) -> str | None:
+        """Return the fine-tuning head of the class in a Hugging Face config; None without one."""
+        names = {name: task_head(heads) for heads, name in self.architectures.items()}
+        return next(
+            (names[name] for name in config.get("architectures") or () if name in names), None
+        )
+
+    def keys_for(self, heads: Iterable[str]) -> KeyMap:
+        """Return the parameter names of a model with these heads."""
+        rows = [row for head in heads for row in self.task_rows.get(head, ())]
+        return KeyMap([*rows, *self.keys.rows]) if rows else self.keys
+
+    def _cloze_fields(self, model: ModelConfig) -> dict[str, Any]:
+        """Return non-default values that transformers has no field for; import restores them."""
+        names = set(type(model).model_fields) - set(self.fields) - {"family"}
+        values = model.model_dump(mode="json", include=names, exclude_defaults=True)
+        return {CLOZE_FIELDS: values} if values else {}
+
+    def from_config(self, config: Mapping[str, Any], where: str) -> ModelConfig:
+        """Return the model config for a Hugging Face config, read from `where`.
+
+        Missing fields have Hugging Face's defaults.
+
+        Raises:
+            DataError: a value is not supported by this family.
+        """
+        for name, value in self.fixed.items():
+            if config.get(name, value) != value:
+                raise DataError(
+                    f"{where} has {name} {config[name]!r}, but Cloze's {self.family} has "
+                    f"{value!r}; use another model"
+                )
+        read = self.read(dict(config))
+        values = {cloze: read[hf] for cloze, hf in self.fields.items() if hf in read}
+        values |= dict(config.get(CLOZE_FIELDS, {}))
+        if not values.get("vocab_size"):
+            raise DataError(f"{where} has no vocab_size; use a complete Hugging Face directory")
+        try:
+            return parse_model({"family": self.family, **values})
+        except ValidationError as error:
+            fault = error.errors()[0]
+            field_name = str(fault["loc"][0]) if fault["loc"] else "a value"
+            name = self.fields.get(field_name, field_name)
+            message = str(fault["msg"]).removeprefix("Value error, ")
+            raise DataError(
+                f"{where}: {name} ({fault['input']!r}) does not fit: {message}"
+            ) from error
+
+    def to_state(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
+        """Return the weights under Hugging Face's names, without tied copies, as in transformers.
+
+        Args:
+            heads: heads of the model, as for `to_config`.
+
+        Raises:
+            DataError: a parameter is not in the table.
+        """
+        hf_state = {}
+        heads = tuple(heads)
+        keys = self.keys_for(heads)
+        for name, tensor in self.exported(state, heads).items():
+            hf_name = keys.to_hf(name)
+            if hf_name is None:
+                raise DataError(
+                    f"the parameter {name} has no Hugging Face name in the {self.family} table; "
+                    f"export another checkpoint"
+                )
+            hf_state[hf_name] = self._transpose(name, tensor)
+        return hf_state
+
+    def exported(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
+        """Return the weights that have a Hugging Face form; embedding models have no pooler."""
+        from cloze.model.layers.embeddings import merged
+
+        modules = {name.split(".", 1)[0] for name in state}
+        if modules & set(self.encoder_alone):
+            modules = {"encoder"}
+        modules -= {*self.unexported, *(("pooler",) if EMBEDDING in heads else ())}
+        return {
+            name: tensor
+            for name, tensor in merged(state).items()
+            if name.split(".", 1)[0] in modules
+        }
+
+    def from_state(
+        self, state: Mapping[str, Tensor], where: str, head: str | None = None
+    ) -> dict[str, Tensor]:
+        """Return Hugging Face's weights, read from `where`, under Cloze's names.
+
+        Args:
+            head: fine-tuning head of the model, see `head_of`.
+
+        Raises:
+            DataError: a name is not in the table, or a tied copy differs from its original.
+        """
+        current = {self._current(name): tensor for name, tensor in state.items()}
+        prefix = f"{self.keys.to_hf(WORDS)}".split(".", 1)[0] + "."
+        if not any(name.startswith(prefix) for name in current):  # the encoder was saved alone
+            current = {prefix + name: tensor for name, tensor in current.items()}
+        cloze_state: dict[str, Tensor] = {}
+        keys = self.keys_for(() if head is None else (head,))
+        for hf_name, tensor in current.items():
+            if _NUMBER.sub(".{n}.", f".{hf_name}")[1:] in self.ignored or (
+                hf_name.startswith(self.unused) and keys.from_hf(hf_name) is None
+            ):
+                continue
+            original = self.copies.get(hf_name)
+            if original in current:
+                if not _equal(tensor, current[original]):
+                    raise DataError(
+                        f"{where}: {hf_name} differs from {original}, to which it must be tied; "
+                        f"use another model"
+                    )
+                continue
+            name = keys.from_hf(original or hf_name)
+            if name is None:
+                raise DataError(
+                    f"{where} contains {hf_name}, which is not in the {self.family} table; use "
+                    f"another model"
+                )
+            cloze_state[name] = self._transpose(name, tensor.float())
+        return cloze_state
+
+    def _current(self, name: str) -> str:
+        for old, new in self.legacy.items():
+            name = name.replace(old, new)
+        alone = self.keys.from_hf(name) is None and self.keys.from_hf(self.base + name) is not None
+        return self.base + name if alone else name
+
+    def _transpose(self, name: str, tensor: Tensor) -> Tensor:
+        """Transpose the parameter if Hugging Face stores it transposed."""
+        return tensor.t().contiguous() if name.endswith(self.transposed) else tensor
+
+
+def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config values with a head's labels; a single unnamed output is a regression."""
+    if not set(heads) & set(LABELLED):
+        return {}
+    labels = [str(label) for label in task.get("labels") or ()]
+    names = labels or ["LABEL_0"]
+    return {
+        **({} if labels else {"problem_type": "regression"}),
+        "id2label": {str(number): label for number, label in enumerate(names)},
+        "label2id": {label: number for number, label in enumerate(names)},
+    }
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and bool((first == second).all())
+
+
+def hub_of(family: str) -> HubFormat:
+    """Return the Hugging Face format of a family.
+
+    Raises:
+        UsageError: the family is unknown, or has no Hugging Face format.
+    """
+    hub: HubFormat | None = getattr(family_module(family), "HUB", None)
+    if hub is None:
+        raise UsageError(
+            f"family ({family!r}) has no Hugging Face form; choose from "
+            f"{', '.join(sorted(exportable()))}"
+        )
+    return hub
+
+
+def exportable() -> tuple[str, ...]:
+    """Return the families with a Hugging Face format."""
+    return tuple(family for family in FAMILIES if hasattr(family_module(family), "HUB"))

@@ -1,0 +1,183 @@
+"""Longformer (Beltagy et al., 2020): RoBERTa with sliding windows and global tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from cloze.core.config import UnionTag
+from cloze.core.errors import UsageError
+from cloze.model.families import bert, roberta
+from cloze.model.families.config import ModelConfig, Size
+from cloze.model.families.hub_format import KeyMap, Row
+from cloze.model.families.roberta import RobertaConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cloze.model.families.pretraining import PretrainingModel
+
+
+Window = Annotated[int, Field(ge=2, multiple_of=2)]
+
+
+class LongformerConfig(RobertaConfig):
+    """Longformer (Beltagy et al., 2020, section 5, Table 12): longformer-base-4096."""
+
+    supports_causal: ClassVar[bool] = False
+
+    default_batch_size: ClassVar[int] = 64  # section 5
+
+    family: UnionTag[Literal["longformer"]] = "longformer"  # type: ignore[assignment]
+    max_position_embeddings: Size = 4096
+    layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-5
+
+    attention_window: Window | tuple[Window, ...] = 512
+    """Attention window in tokens, half on each side: one even number for all layers, or one per
+    layer."""
+
+    @field_validator("attention_window")
+    @classmethod
+    def _one_a_layer(cls, window: Any, info: ValidationInfo) -> Any:
+        layers = info.data.get("num_hidden_layers")
+        if isinstance(window, tuple) and layers is not None and len(window) != layers:
+            raise ValueError(
+                f"attention_window has {len(window)} numbers for {layers} layers; give one for "
+                f"each layer, or one for all"
+            )
+        return window
+
+    @property
+    def weights_beside_layers(self) -> int:
+        """Number of weights outside the layers, plus the matrices of global tokens."""
+        return super().weights_beside_layers + 3 * self.num_hidden_layers * self.hidden_size**2
+
+    def window_of(self, layer: int) -> int:
+        windows = self.attention_window
+        return (windows[layer] if isinstance(windows, tuple) else windows) // 2
+
+
+CONFIG = LongformerConfig
+
+# Longformer's sizes (Beltagy et al., 2020, section 5): RoBERTa's with 4,096 positions.
+PRESETS: dict[str, ModelConfig] = {
+    "longformer-tiny": LongformerConfig.of_size(2, 128, attention_window=64),
+    "longformer-base": LongformerConfig.of_size(12, 768),  # windows of 512, 148M parameters
+    "longformer-large": LongformerConfig.of_size(24, 1024),  # windows of 512, 435M parameters
+}
+
+
+def build_model(config: LongformerConfig) -> PretrainingModel:
+    from cloze.model.families.models import encoder, masked_lm
+    from cloze.model.families.pretraining import LongModel
+    from cloze.model.layers.global_attention import GlobalAttention, LongEncoder
+
+    plain = encoder(config, position_offset=config.pad_token_id + 1)
+    for number, layer in enumerate(plain.layers):
+        layer.attention = GlobalAttention(
+            config.hidden_size,
+            config.num_attention_heads,
+            dropout=config.attention_dropout,
+            window=config.window_of(number),
+        )
+    return LongModel(
+        LongEncoder(plain.embeddings, list(plain.layers), plain.norm), masked_lm(config)
+    )
+
+
+def convert(
+    model: ModelConfig, state: Mapping[str, Tensor], positions: int
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Convert a trained RoBERTa (section 5; allenai/longformer, convert_model_to_long.ipynb).
+
+    Learned positions are repeated, and the global projections start as copies of the local ones.
+    The window is 512 as there, or the largest even number that the RoBERTa could see.
+
+    Args:
+        model, state: config and weights of the RoBERTa.
+        positions: maximum row length of the Longformer.
+
+    Raises:
+        UsageError: the model is no RoBERTa, or reads longer rows already.
+    """
+    if model.family != "roberta":
+        raise UsageError(
+            f"family ({model.family}) cannot be converted to longformer; use a roberta model"
+        )
+    before = model.max_position_embeddings
+    if positions < before:
+        raise UsageError(
+            f"positions ({positions}) must be at least max_position_embeddings of the model "
+            f"({before}); use {before} or more"
+        )
+    values = {**model.model_dump(), "family": "longformer", "max_position_embeddings": positions}
+    config = LongformerConfig(**values, attention_window=max(2, min(512, before // 2 * 2)))
+    import torch
+
+    longer = dict(state)
+    table = state["encoder.embeddings.position.weight"]
+    offset = model.pad_token_id + 1
+    learned = table[offset:]
+    longer["encoder.embeddings.position.weight"] = torch.cat(
+        [table[:offset], learned.repeat(-(-positions // len(learned)), 1)[:positions]]
+    )
+    for name, tensor in state.items():
+        for projection in ("query", "key", "value"):
+            if f".attention.{projection}." in name:
+                longer[name.replace(f".{projection}.", f".global_{projection}.")] = tensor.clone()
+    return config, longer
+
+
+LAYER = "longformer.encoder.layer.{n}.attention.self"
+GLOBAL_ROWS: list[Row] = [
+    (f"encoder.layers.{{n}}.attention.global_{name}.{{p}}", f"{LAYER}.{name}_global.{{p}}")
+    for name in ("query", "key", "value")
+]
+# What transformers does instead, by head (modeling_longformer.py).
+_GLOBAL = {
+    "span": "makes all of the question global",
+    "choice": "makes all of the ending global",
+    "token_classifier": "makes no token global",
+    "embedding": "makes no token global",
+}
+
+
+def read(config: dict[str, Any]) -> dict[str, Any]:
+    """Convert transformers' list of equal windows to one number."""
+    values = roberta.leave_padding({"attention_window": 512, "layer_norm_eps": 1e-12, **config})
+    windows = values["attention_window"]
+    if isinstance(windows, list):
+        values["attention_window"] = windows[0] if len(set(windows)) == 1 else tuple(windows)
+    return values
+
+
+HUB = replace(
+    roberta.HUB,
+    family="longformer",
+    model_type="longformer",
+    keys=KeyMap(bert.encoder_rows("longformer") + GLOBAL_ROWS + roberta.LM_ROWS),
+    fields={**roberta.HUB.fields, "attention_window": "attention_window"},
+    fixed={"tie_word_embeddings": True},
+    architectures={
+        frozenset({"masked_lm"}): "LongformerForMaskedLM",
+        frozenset({"classifier"}): "LongformerForSequenceClassification",
+    },
+    refused={
+        head: (
+            f"transformers' class {why}, Cloze's model the first token alone; predict with Cloze, "
+            f"or export a roberta model"
+        )
+        for head, why in _GLOBAL.items()
+    },
+    copies={
+        "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    ignored=frozenset({"longformer.embeddings.position_ids"}),
+    unused=("longformer.pooler.",),
+    converts={"roberta": convert},
+    read=read,
+)

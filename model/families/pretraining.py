@@ -1,0 +1,311 @@
+"""Pretraining models: an encoder with heads, and how a batch passes through them.
+
+PretrainingModel: masked tokens, and sentence pairs (BERT and most families).
+SpanModel: also masked tokens from span boundaries (SpanBERT).
+LongModel: rows with global tokens (Longformer).
+DecoderModel: masked tokens through an enhanced mask decoder (DeBERTa).
+ReplacedTokenModel: a generator fills masks, the encoder detects replaced tokens (ELECTRA,
+    DeBERTaV3).
+LeftToRightModel: next tokens (the left-to-right model, GPT-2).
+
+Shapes: B batch, L length, D model, V vocabulary, M masked positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cloze.model.layers.attention import gather_positions
+from cloze.model.layers.batch import overlay, unmask
+from cloze.model.layers.disentangled import EnhancedMaskDecoder
+from cloze.model.layers.encoder import Encoder, rows_of
+from cloze.model.layers.global_attention import long_rows
+from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead
+from cloze.model.layers.layout import BatchLayout
+
+HELDOUT_SEED = 0  # seed of the generator's samples in evaluation, equal at every evaluation
+
+
+class PretrainingModel(nn.Module):
+    """Encoder with pretraining heads.
+
+    Attributes:
+        predicts_all_positions: compute and return the last layer's states at every position. If
+            False, most of the last layer is computed only where heads read it (one position in
+            six). That saves a tenth of a BERT-mini's arithmetic, a twentieth of BERT-base's.
+
+    Args:
+        encoder: maps token ids to hidden states.
+        masked_lm: maps (states [M, D], word embeddings [V, E]) to logits [M, V].
+        pooler: maps hidden states to one vector per sequence; None if pretraining needs none.
+        pair: classifies sentence pairs from the pooler's output; None without a pair task.
+    """
+
+    predicts_all_positions: bool = True
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        masked_lm: nn.Module,
+        *,
+        pooler: nn.Module | None = None,
+        pair: nn.Linear | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooler = pooler
+        self.masked_lm = masked_lm
+        self.pair = pair
+
+    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the heads' logits, and hidden states.
+
+        Args:
+            batch: input_ids and token_type_ids, int64 [B, L]; attention_mask, bool [B, L];
+                masked_positions, int64 [M], indices into the flattened B * L; optional layout, as
+                for `Encoder.forward`; optional masked_places, int64 [M], positions that predict the
+                masked tokens; optional causal_positions, int64 [C], positions that predict next
+                tokens. Labels are not used.
+
+        Returns:
+            mlm_logits: [M, V], at masked positions only, which saves a fifth of BERT-base's
+                arithmetic.
+            pair_logits: [B, 2], with a pair head.
+            clm_logits: [C, V], of the masked LM head, with causal_positions.
+            hidden: [B, L, D], if `predicts_all_positions`.
+        """
+        positions = self.head_positions(batch)
+        if self.predicts_all_positions:
+            hidden = self.encode(batch)
+            states = [gather_positions(hidden, chosen) for chosen in positions.values()]
+        else:
+            read = self.encode(batch, torch.cat(list(positions.values())))
+            states = list(torch.split(read, [len(chosen) for chosen in positions.values()]))
+        outputs = self.logits(dict(zip(positions, states, strict=True)), batch)
+        return {**outputs, "hidden": hidden} if self.predicts_all_positions else outputs
+
+    def head_positions(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the positions that the heads read, by name: int64, in the flattened B * L."""
+        positions = {"masked": batch.get("masked_places", batch["masked_positions"])}
+        if "causal_positions" in batch:
+            positions["causal"] = batch["causal_positions"]
+        if self.pair is not None:
+            ids = batch["input_ids"]
+            positions["first"] = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
+        return positions
+
+    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the heads' logits from `states`, float [P, D] by the names of `head_positions`."""
+        words = self.encoder.embeddings.word.weight
+        outputs = {"mlm_logits": self.masked_lm(states["masked"], words)}
+        if "causal" in states:
+            outputs["clm_logits"] = self.masked_lm(states["causal"], words)
+        if self.pair is not None and self.pooler is not None:
+            outputs["pair_logits"] = self.pair(self.pooler(states["first"][:, None]))
+        return outputs
+
+    def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
+        """Return hidden states, float [B, L, D], or [P, D] at the wanted flat positions."""
+        return encode(self.encoder, batch["input_ids"], batch, wanted)
+
+
+def encode(
+    encoder: nn.Module, ids: Tensor, batch: Mapping[str, Any], wanted: Tensor | None = None
+) -> Tensor:
+    """Run an encoder on a batch with these ids: float [B, L, D], or [P, D] at `wanted`."""
+    hidden: Tensor = encoder(
+        ids, batch.get("attention_mask"), batch["token_type_ids"], batch.get("layout"), wanted
+    )
+    return hidden
+
+
+class SpanBoundaries(NamedTuple):
+    """Flat positions before and after each masked position's span, and its offset; int64 [M]."""
+
+    left: Tensor
+    right: Tensor
+    offset: Tensor
+
+
+def spans(positions: Tensor) -> SpanBoundaries:
+    """Return the spans of masked positions: runs without a gap.
+
+    Adjacent spans are merged, as in the original (facebookresearch/SpanBERT, masking.py,
+    `merge_intervals`), so boundaries are unmasked tokens. Special tokens are never masked, so no
+    span crosses rows, and both boundaries exist.
+
+    Args:
+        positions: int64 [M], ascending indices into the flattened B * L, with filler (0) at the
+            end.
+    """
+    number = torch.arange(len(positions), device=positions.device)
+    opens = torch.ones_like(positions, dtype=torch.bool)
+    opens[1:] = positions[1:] != positions[:-1] + 1
+    closes = torch.ones_like(opens)
+    closes[:-1] = opens[1:]
+    first = torch.where(opens, number, 0).cummax(dim=0).values
+    behind = torch.where(closes, number, len(positions)).flip(0).cummin(dim=0).values.flip(0)
+    left, right = positions[first] - 1, positions[behind] + 1
+    return SpanBoundaries(left=left.clamp(min=0), right=right, offset=number - first)
+
+
+class SpanModel(PretrainingModel):
+    """Pretraining model with a span boundary head in addition to its masked LM head."""
+
+    def __init__(
+        self, encoder: Encoder, masked_lm: MaskedLMHead, span_boundary: SpanBoundaryHead
+    ) -> None:
+        super().__init__(encoder, masked_lm)
+        self.span_boundary = span_boundary
+
+    def head_positions(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the positions that the heads read, span boundaries included."""
+        boundaries = spans(batch["masked_positions"])
+        last = batch["input_ids"].numel() - 1  # a row that is one mask has no token after it
+        return {
+            **super().head_positions(batch),
+            "left": boundaries.left,
+            "right": boundaries.right.clamp(max=last),
+        }
+
+    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return `PretrainingModel.logits` and `sbo_logits` [M, V]."""
+        offset = spans(batch["masked_positions"]).offset
+        logits = self.span_boundary(
+            states["left"], states["right"], offset, self.encoder.embeddings.word.weight
+        )
+        return {**super().logits(states, batch), "sbo_logits": logits}
+
+
+class LongModel(PretrainingModel):
+    """Pretraining model; only tokens that the batch names are global (Longformer, section 5)."""
+
+    def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
+        ids, real = batch["input_ids"], batch.get("attention_mask")
+        chosen, layout = batch.get("global_attention_mask"), batch.get("layout")
+        if layout is None:
+            layout = rows_of(ids, real) if chosen is None else long_rows(ids, real, chosen)
+        return encode(self.encoder, ids, {**batch, "layout": layout}, wanted)
+
+
+class DecoderModel(PretrainingModel):
+    """Masked language model that may have an enhanced mask decoder.
+
+    Args:
+        decoder: computes the states that tokens are predicted from; None: the last layer's states.
+    """
+
+    def __init__(
+        self, encoder: Encoder, masked_lm: MaskedLMHead, decoder: EnhancedMaskDecoder | None
+    ) -> None:
+        super().__init__(encoder, masked_lm)
+        self.decoder = decoder
+
+    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Compute logits; see `PretrainingModel.forward`."""
+        if self.decoder is None or not self.predicts_all_positions:
+            return super().forward(batch)
+        states = self.encode(batch, batch["masked_positions"])
+        return {**self.logits({"masked": states}, batch), "hidden": self.encode(batch)}
+
+    def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
+        """Return hidden states [B, L, D], or decoded states [P, D] at the wanted positions."""
+        if self.decoder is None or wanted is None:
+            return super().encode(batch, wanted)
+        inputs = (
+            batch["input_ids"],
+            batch.get("attention_mask"),
+            batch["token_type_ids"],
+            batch.get("layout"),
+        )
+        return self.encoder.through(self._decoded, *inputs, wanted)
+
+    def _decoded(self, hidden: Tensor, layout: BatchLayout, chosen: Tensor | None) -> Tensor:
+        assert self.decoder is not None
+        decoded: Tensor = self.decoder(
+            self.encoder.layers[-1], self.encoder.below(hidden, layout), layout, chosen
+        )
+        return decoded
+
+
+class ReplacedTokenModel(nn.Module):
+    """Generator and discriminator (Clark et al., 2020); `encoder` is the discriminator's.
+
+    Args:
+        discriminator: maps (states [B, L, D], sequence starts of packed rows) to logits [B, L].
+        generator: masked language model on the same embeddings.
+
+    Attributes:
+        reads_logits: the model samples from its own logits.
+    """
+
+    reads_logits: bool = True
+
+    pooler = None
+
+    def __init__(
+        self, encoder: Encoder, discriminator: ReplacedTokenHead, generator: PretrainingModel
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.discriminator = discriminator
+        self.generator = generator
+        generator.predicts_all_positions = False
+
+    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Fill the masks with samples of the generator, and classify every token.
+
+        A batch without labels is not trained on: its tokens are classified unchanged.
+
+        Returns:
+            mlm_logits: [M, V], of the generator.
+            hidden, rtd_logits: [B, L, D] and [B, L], of the discriminator.
+            rtd_labels: bool [B, L], true for replaced tokens; for a batch with labels only.
+        """
+        outputs = {"mlm_logits": self.generator(batch)["mlm_logits"]}
+        ids = batch["input_ids"]
+        if "masked_labels" in batch:
+            ids = overlay(batch, self._sample(outputs["mlm_logits"]))
+            outputs["rtd_labels"] = ids != overlay(batch, batch["masked_labels"])
+        outputs["hidden"] = encode(self.encoder, ids, batch)
+        outputs["rtd_logits"] = self.discriminator(outputs["hidden"], batch.get("sequence_first"))
+        return outputs
+
+    def _sample(self, logits: Tensor) -> Tensor:
+        """Sample one token per row of logits from their softmax; int64 [M].
+
+        Uses one random number per row and the cumulative probabilities. The reference program draws
+        one number per vocabulary token (Gumbel noise), which takes a CPU longer than the generator
+        itself.
+        """
+        generator = None
+        if not self.training:
+            generator = torch.Generator(device=logits.device).manual_seed(HELDOUT_SEED)
+        summed = logits.detach().float().softmax(dim=-1).cumsum(dim=-1)
+        draws = torch.rand(len(logits), 1, device=logits.device, generator=generator)
+        tokens = torch.searchsorted(summed, draws * summed[:, -1:], right=True).squeeze(1)
+        return tokens.clamp(max=logits.shape[-1] - 1)
+
+
+class LeftToRightModel(nn.Module):
+    """Causal encoder and next-token head.
+
+    Args:
+        lm: maps (states [..., D], word embeddings [V, D]) to logits [..., V].
+    """
+
+    pooler = None
+
+    def __init__(self, encoder: Encoder, lm: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.lm = lm
+
+    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return `hidden` [B, L, D] and `lm_logits` [B, L, V], after removing the batch's masks."""
+        hidden = encode(self.encoder, unmask(batch), batch)
+        return {"hidden": hidden, "lm_logits": self.lm(hidden, self.encoder.embeddings.word.weight)}

@@ -1,0 +1,318 @@
+"""Losses of the pretraining objectives, in the order of `OBJECTIVES`' kinds.
+
+Masked positions: mlm, clm, mntp, sbo. Segment pairs: nsp, sop. Replaced tokens: rtd. Left to
+right: lm. A teacher's outputs: distillation, cosine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cosine_similarity,
+    cross_entropy,
+    log_softmax,
+    pad,
+)
+
+from cloze.model.layers.batch import IGNORE_INDEX, TensorBatch, unmask
+from cloze.model.layers.cross_entropy import flat, iter_chunks, summed_cross_entropy
+from cloze.model.objectives import Detail, LossSum, Objective, Outputs, Reads
+
+TOP = 5
+# Frequency bands of tokens; `cloze.model.train.evaluate.heldout_set` assigns them.
+BANDS = ("rare", "middle", "frequent")
+BANDS_FIELD = "bands"  # field of a held-out batch: int64 [V], each token's index in `BANDS`
+ALIGNED = 0.5  # cosine above which two states count as aligned
+
+
+def masked_count(batch: TensorBatch) -> int:
+    return int((batch["masked_labels"] != IGNORE_INDEX).sum())
+
+
+def token_count(batch: TensorBatch) -> int:
+    return int(batch["attention_mask"].sum())
+
+
+# Masked positions: cross-entropy over the logits of one head each.
+
+
+def masked_objective(
+    name: str,
+    head: str,
+    logits_name: str,
+    details: Callable[[Outputs, TensorBatch], dict[str, Detail]] | None = None,
+    *,
+    labels_name: str = "masked_labels",
+    reads: Reads = "masked",
+) -> Objective:
+    """Build an objective: cross-entropy at the masked positions, computed in fp32.
+
+    It reads the outputs' logits [M, V] under `logits_name` and the batch's labels under
+    `labels_name`, int64 [M]. Labels of -100 (filler for a fixed M) are ignored.
+    """
+
+    def score(outputs: Outputs, batch: TensorBatch) -> LossSum:
+        labels = batch[labels_name]
+        total, right = summed_cross_entropy(outputs[logits_name], labels)
+        return LossSum(name=name, total=total, count=(labels != IGNORE_INDEX).sum(), correct=right)
+
+    def count(batch: TensorBatch) -> int:
+        return int((batch[labels_name] != IGNORE_INDEX).sum())
+
+    return Objective(
+        name=name,
+        score=score,
+        count=count,
+        details=details,
+        random_loss=math.log,
+        head=head,
+        reads=reads,
+    )
+
+
+def losses_by_band(losses: Tensor, labels: Tensor, bands: Tensor) -> dict[str, Detail]:
+    """Return summed loss and count per frequency band of the right token, as `loss_rare` etc.
+
+    Args:
+        losses: fp32 [M], loss of each prediction in nats.
+        labels: int64 [M], -100 where nothing is predicted.
+        bands: see `BANDS_FIELD`.
+    """
+    band = bands[labels.clamp(min=0)].masked_fill(labels == IGNORE_INDEX, len(BANDS))
+    return {
+        f"loss_{name}": ((losses * (band == number)).sum(), (band == number).sum())
+        for number, name in enumerate(BANDS)
+    }
+
+
+def masked_details(outputs: Outputs, batch: TensorBatch) -> dict[str, Detail]:
+    """Return top-5 accuracy, accuracy by kind of input token, and loss by token frequency.
+
+    The input token at a masked position is [MASK], random, or kept.
+
+    Args:
+        outputs: `mlm_logits`, float [M, V].
+        batch: as collated, with `mask_id`, int64 scalar, and optionally `bands` from the held-out
+            evaluation.
+    """
+    labels = batch["masked_labels"]
+    real = labels != IGNORE_INDEX
+    best, losses = [], []
+    for rows, logits in iter_chunks(outputs["mlm_logits"]):
+        best.append(logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices)
+        if BANDS_FIELD in batch:
+            losses.append(
+                cross_entropy(
+                    logits.float(), labels[rows], ignore_index=IGNORE_INDEX, reduction="none"
+                )
+            )
+    hits = (torch.cat(best) == labels[:, None]) & real[:, None]
+    sums = {"top5_accuracy": (hits.any(dim=-1).sum(), real.sum())}
+    first = hits[:, 0]
+    seen = batch["input_ids"].flatten()[batch["masked_positions"]]
+    kept, masked = seen == labels, seen == batch["mask_id"]
+    kinds = {"masked": masked & ~kept, "random": ~kept & ~masked, "kept": kept}
+    for name, chosen in kinds.items():
+        sums[f"{name}_accuracy"] = ((first & chosen).sum(), (real & chosen).sum())
+    if BANDS_FIELD in batch:
+        sums |= losses_by_band(torch.cat(losses), labels, batch[BANDS_FIELD])
+    return sums
+
+
+# Masked language modelling: predict the original token (Devlin et al., 2019, 3.1, Task 1).
+MLM = masked_objective("mlm", "masked_lm", "mlm_logits", masked_details)
+
+# Causal language modelling by a model that also fills masks: predict the next token from the
+# previous ones. A phase of it before masked language modelling gives a better encoder than masks
+# alone in the same time (Gisserot-Boukhlef et al., "Should We Still Pretrain Encoders with Masked
+# Language Modeling?", 2025). Purely left-to-right models use `lm`.
+CLM = masked_objective(
+    "clm", "masked_lm", "clm_logits", labels_name="causal_labels", reads="causal"
+)
+
+# Masked next-token prediction: predict a masked token at the position before it, from all other
+# tokens. The same output thus serves left-to-right reading, and a network can train on both
+# (Charpentier and Samuel, "GPT or BERT: why not both?", 2024, section 2; `clm`).
+MNTP = masked_objective("mntp", "masked_lm", "mlm_logits", masked_details)
+
+# Span boundary objective: predict a masked token from both ends of its span (Joshi et al.,
+# SpanBERT, 2020, section 2.2).
+SBO = masked_objective("sbo", "span_boundary", "sbo_logits")
+
+
+# Segment pairs: two logits per row against a label of 0 or 1.
+
+
+def pair_objective(name: str, recipe: str) -> Objective:
+    """Build an objective: cross-entropy of the pair labels of the recipe `recipe`, in fp32.
+
+    It reads `pair_logits`, float [B, 2], and `pair_labels`, int64 [B]. Rows labelled -100 have no
+    pair and are ignored.
+    """
+
+    def score(outputs: Outputs, batch: TensorBatch) -> LossSum:
+        logits, labels = outputs["pair_logits"].float(), batch["pair_labels"]
+        total = cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        right = (logits.detach().argmax(dim=-1) == labels).sum()
+        return LossSum(name=name, total=total, count=(labels != IGNORE_INDEX).sum(), correct=right)
+
+    def count(batch: TensorBatch) -> int:
+        return int((batch["pair_labels"] != IGNORE_INDEX).sum())
+
+    return Objective(
+        name=name,
+        score=score,
+        count=count,
+        random_loss=lambda vocabulary: math.log(2),
+        head="pair",
+        pair_recipe=recipe,
+    )
+
+
+# Next sentence prediction: segment B follows segment A (0) or is from elsewhere (1) (Devlin et al.,
+# 2019, Task 2).
+NSP = pair_objective("nsp", recipe="bert")
+
+# Sentence order prediction: the two segments are in order (0) or swapped (1) (Lan et al., ALBERT,
+# 2020, section 3.1).
+SOP = pair_objective("sop", recipe="albert")
+
+
+# Replaced-token detection: original or replaced? (Clark et al., ELECTRA, 2020, 3.1, L_Disc)
+
+
+def rtd_loss(outputs: Outputs, batch: TensorBatch) -> LossSum:
+    """Return the binary cross-entropy at every real token, special tokens included.
+
+    Source: google-research/electra, `_get_discriminator_output`.
+
+    Args:
+        outputs: `rtd_logits`, float [B, L], above 0 for "replaced"; `rtd_labels`, bool [B, L].
+        batch: `attention_mask`, bool [B, L].
+    """
+    logits, labels, real = (
+        outputs["rtd_logits"].float(),
+        outputs["rtd_labels"],
+        batch["attention_mask"],
+    )
+    losses = binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
+    right = ((logits.detach() > 0) == labels) & real
+    return LossSum(name="rtd", total=(losses * real).sum(), count=real.sum(), correct=right.sum())
+
+
+def rtd_details(outputs: Outputs, batch: TensorBatch) -> dict[str, Detail]:
+    """Return precision and recall of "replaced", and the share of replaced tokens."""
+    real = batch["attention_mask"]
+    replaced, labels = (outputs["rtd_logits"] > 0) & real, outputs["rtd_labels"] & real
+    hits = (replaced & labels).sum()
+    return {
+        "precision": (hits, replaced.sum()),
+        "recall": (hits, labels.sum()),
+        "replaced": (labels.sum(), real.sum()),
+    }
+
+
+RTD = Objective(
+    name="rtd",
+    score=rtd_loss,
+    count=token_count,
+    details=rtd_details,
+    random_loss=lambda vocabulary: math.log(2),
+    head="discriminator",
+    reads="masked",
+)
+
+
+# Left-to-right language modelling ("LTR & No NSP", Devlin et al., 2019, Table 5).
+
+
+def lm_loss(outputs: Outputs, batch: TensorBatch) -> LossSum:
+    """Return the cross-entropy of every token except a sequence's first, in fp32.
+
+    Args:
+        outputs: `lm_logits`, float [B, L, V]; position t predicts token t + 1.
+        batch: as collated; masks are undone, and padding is ignored.
+    """
+    real = _targets(batch)
+    # The last position predicts nothing.
+    labels = pad(unmask(batch)[:, 1:].masked_fill(~real, IGNORE_INDEX), (0, 1), value=IGNORE_INDEX)
+    total, right = summed_cross_entropy(flat(outputs["lm_logits"]), labels.flatten())
+    return LossSum(name="lm", total=total, count=real.sum(), correct=right)
+
+
+def lm_count(batch: TensorBatch) -> int:
+    return int(_targets(batch).sum())
+
+
+def _targets(batch: TensorBatch) -> Tensor:
+    """Return which tokens are predicted, bool [B, L - 1]: all except the first of each sequence."""
+    real = batch["attention_mask"][:, 1:]
+    return real & ~batch["sequence_first"][:, 1:] if "sequence_first" in batch else real
+
+
+LM = Objective(
+    name="lm", score=lm_loss, count=lm_count, random_loss=math.log, head="lm", reads="causal"
+)
+
+
+# Teachers: the distribution at masked tokens, and hidden states.
+
+
+def divergence(outputs: Outputs, batch: TensorBatch) -> LossSum:
+    """Return the KL divergence of student from teacher at a temperature, times its square.
+
+    It is taken at the masked positions, where the student's head is computed anyway (transformers'
+    research_projects/distillation, `restrict_ce_to_mask`). `correct` counts equal top tokens.
+
+    Args:
+        outputs: `mlm_logits` and `teacher_logits`, float [M, V]; `temperature`, scalar.
+        batch: `masked_labels`, int64 [M]; entries of -100 are ignored.
+    """
+    student, teacher = outputs["mlm_logits"].float(), outputs["teacher_logits"].float()
+    temperature, real = outputs["temperature"], batch["masked_labels"] != IGNORE_INDEX
+    target = log_softmax(teacher / temperature, dim=-1)
+    kl = (target.exp() * (target - log_softmax(student / temperature, dim=-1))).sum(dim=-1)
+    agree = (student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)) & real
+    total = torch.where(real, kl, 0.0).sum() * temperature**2
+    return LossSum(name="distillation", total=total, count=real.sum(), correct=agree.sum())
+
+
+def misalignment(outputs: Outputs, batch: TensorBatch) -> LossSum:
+    """Return 1 - cosine between the last hidden states of student and teacher at every real token.
+
+    Args:
+        outputs: `hidden` and `teacher_hidden`, float [B, L, D].
+        batch: `attention_mask`, bool [B, L].
+    """
+    real = batch["attention_mask"]
+    cosine = cosine_similarity(outputs["hidden"].float(), outputs["teacher_hidden"].float(), dim=-1)
+    total = torch.where(real, 1.0 - cosine, 0.0).sum()
+    return LossSum(
+        name="cosine",
+        total=total,
+        count=real.sum(),
+        correct=((cosine.detach() > ALIGNED) & real).sum(),
+    )
+
+
+# Knowledge distillation: the teacher's distribution over masked tokens (Hinton et al., 2015; Sanh
+# et al., DistilBERT, 2019).
+DISTILLATION = Objective(
+    name="distillation",
+    score=divergence,
+    count=masked_count,
+    head="masked_lm",
+    needs_teacher=True,
+    reads_logits=True,
+    reads="masked",
+)
+
+# Cosine loss: align hidden states with the teacher's (Sanh et al., DistilBERT, 2019, 3: L_cos).
+COSINE = Objective(
+    name="cosine", score=misalignment, count=token_count, all_positions=True, needs_teacher=True
+)

@@ -1,0 +1,119 @@
+"""Lines of text files: UTF-8 text, TSV without quoting, CSV, JSON lines; JSON written by users."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.errors import DataError
+
+BOM = b"\xef\xbb\xbf"
+# escaped surrogate: half of a character beyond the first 65,536; UTF-8 contains none
+SURROGATE = "\\ud"
+Line = tuple[int, list[str]]  # line number from 1, and values
+
+
+def text_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Iterate over the numbered lines of a UTF-8 file, without their ends (LF or CRLF).
+
+    Only LF ends a line: U+2028 and vertical tabs are part of the text.
+
+    Raises:
+        DataError: the file is missing, or a line is not UTF-8 or has a NUL.
+    """
+    with storage.open_input(path) as handle:
+        for number, line in enumerate(handle, start=1):
+            yield number, _decode(line.removeprefix(BOM) if number == 1 else line, path, number)
+
+
+def _decode(line: bytes, path: str, number: int) -> str:
+    if b"\0" in line:
+        raise DataError(
+            f"{path}, line {number}: a NUL at byte {line.index(0) + 1}; the file is damaged or in "
+            f"UTF-16, convert it to UTF-8"
+        )
+    try:
+        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}, line {number}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8"
+        ) from error
+
+
+def tsv_lines(path: str, delimiter: str = "\t") -> Iterator[Line]:
+    """Iterate over split lines; quotation marks are text, as SST-2 and MRPC have unpaired ones."""
+    for number, line in text_lines(path):
+        yield number, line.split(delimiter)
+
+
+def csv_lines(path: str, delimiter: str = ",") -> Iterator[Line]:
+    """Iterate over CSV records (RFC 4180) with the number of their first line.
+
+    Raises:
+        DataError: a quotation mark is unclosed or misplaced; and as for `text_lines`.
+    """
+    number = 1
+    lines = (line + "\n" for _, line in text_lines(path))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        for values in reader:
+            yield number, values
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {number}: {error}; close the quotation mark, or write it twice"
+        ) from error
+
+
+def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Iterate over the objects of a JSON-lines file; empty lines are skipped.
+
+    Raises:
+        DataError: a line is no JSON object; and as for `text_lines`.
+    """
+    for number, line in text_lines(path):
+        if not line.strip():
+            continue
+        try:
+            values = load_json(line)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{path}, line {number}, column {error.colno}: not valid JSON ({error.msg}); "
+                f"correct the line"
+            ) from error
+        if not isinstance(values, dict):
+            raise DataError(
+                f"{path}, line {number}: {type(values).__name__} instead of an object; write one "
+                f"object per line"
+            )
+        yield number, values
+
+
+def load_json(text: str) -> Any:
+    r"""Parse JSON written by users.
+
+    Raises:
+        json.JSONDecodeError: the text is not valid JSON, is nested too deeply, has a number of
+            thousands of digits, or a lone surrogate (`\ud83d`), which no tokenizer accepts.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deeply", text, 0) from None
+    except ValueError as error:
+        raise json.JSONDecodeError(str(error).partition(";")[0], text, 0) from None
+    lowered = text.lower() if "\\u" in text else ""
+    if SURROGATE in lowered:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise json.JSONDecodeError(
+                f"{half} is half a character", text, max(0, lowered.find(half))
+            ) from None
+    return value

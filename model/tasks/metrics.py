@@ -1,0 +1,392 @@
+"""Metrics of tasks, from 0 to 1 (correlations from -1), and their bootstrap intervals.
+
+    intervals       any metric, over resampled examples
+    classification  scikit-learn: accuracy, F1, Matthews' correlation
+    regression      scipy: correlations, as GLUE for STS-B
+    tagging         seqeval: entities with exact extent and type, as in conlleval
+    SQuAD           `evaluate-v1.1.py`, `evaluate-v2.0.py`
+    ranking         nDCG and recall at a depth, with ties averaged
+
+A metric is 0 where it is undefined. scikit-learn, scipy and seqeval take a second to import, so
+only the functions that call them do.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cloze.core import random_keys
+
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
+LEVEL = 0.95
+
+
+def interval(
+    metric: Callable[[Ints], float],
+    examples: int,
+    seed: int,
+    resamples: int = 1000,
+    level: float = LEVEL,
+) -> list[float]:
+    """Return the lower and upper bound of a metric over resampled examples.
+
+    A resample depends only on its number and the seed, so the interval is reproducible everywhere.
+
+    Args:
+        metric: metric of the examples with these numbers, int64 [n], with repeats.
+        examples: number of examples; 0 gives [0, 0].
+    """
+    if not examples:
+        return [0.0, 0.0]
+    positions = np.arange(examples)
+    resampled = (
+        random_keys.randint_below(random_keys.fold_in(seed, number, positions), examples)
+        for number in range(resamples)
+    )
+    values = [metric(chosen.astype(np.int64)) for chosen in resampled]
+    tail = (1.0 - level) / 2.0
+    return [float(bound) for bound in np.quantile(values, [tail, 1.0 - tail])]
+
+
+# Classification.
+
+
+class ClassMetric(Protocol):
+    """Metric of labels and predictions, with optional counts: int64 [n], n at least 1."""
+
+    def __call__(self, labels: Ints, predictions: Ints, counts: Ints | None = None, /) -> float: ...
+
+
+def accuracy(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+    """Return the share of correct examples."""
+    from sklearn.metrics import accuracy_score
+
+    return float(accuracy_score(labels, predictions, sample_weight=counts))
+
+
+def f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+    """Return F1 of class 1, as GLUE for MRPC and QQP; 0 if it neither occurs nor is predicted."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels == 1, predictions == 1, sample_weight=counts, zero_division=0.0))
+
+
+def macro_f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+    """Return the mean F1 of the classes among labels or predictions."""
+    from sklearn.metrics import f1_score
+
+    return float(
+        f1_score(labels, predictions, average="macro", sample_weight=counts, zero_division=0.0)
+    )
+
+
+def matthews(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+    """Return Matthews' correlation (Gorodkin 2004), as GLUE for CoLA; 0 if undefined."""
+    from sklearn.metrics import matthews_corrcoef
+
+    if len(np.union1d(labels, predictions)) < 2:
+        return 0.0
+    return float(matthews_corrcoef(labels, predictions, sample_weight=counts))
+
+
+CLASSIFICATION: Mapping[str, ClassMetric] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "matthews": matthews,
+}
+
+
+def classification_scores(
+    names: Sequence[str], labels: Ints, predictions: Ints
+) -> dict[str, float]:
+    """Return the named metrics; 0 without examples."""
+    return {
+        name: CLASSIFICATION[name](labels, predictions) if len(labels) else 0.0 for name in names
+    }
+
+
+def confusion_matrix(labels: Ints, predictions: Ints, classes: int) -> Ints:
+    """Return counts [classes, classes]: rows are true labels, columns predicted ones."""
+    cells = np.bincount(labels * classes + predictions, minlength=classes * classes)
+    return cells.reshape(classes, classes)
+
+
+def classification_intervals(
+    names: Sequence[str], labels: Ints, predictions: Ints, seed: int, resamples: int = 1000
+) -> dict[str, list[float]]:
+    """Return the bootstrap interval of each metric.
+
+    Each metric is computed from a resample's confusion matrix, with the counts as weights. The
+    result is exact, at a cost that does not grow with the number of examples.
+    """
+    classes = int(max(labels.max(initial=0), predictions.max(initial=0))) + 1
+    cells = labels * classes + predictions
+
+    def resampled(metric: ClassMetric) -> Callable[[Ints], float]:
+        def compute(chosen: Ints) -> float:
+            counts = np.bincount(cells[chosen])
+            occurring = np.flatnonzero(counts)
+            return metric(occurring // classes, occurring % classes, counts[occurring])
+
+        return compute
+
+    return {
+        name: interval(resampled(CLASSIFICATION[name]), len(labels), seed, resamples)
+        for name in names
+    }
+
+
+# Regression.
+
+ROUNDING = 1e-12  # relative spread below which values count as constant
+
+
+def pearson(scores: Floats, predictions: Floats) -> float:
+    """Return Pearson's correlation; 0 if scores or predictions are constant."""
+    from scipy import stats
+
+    if _is_constant(scores) or _is_constant(predictions):
+        return 0.0
+    return float(stats.pearsonr(scores, predictions).statistic)
+
+
+def spearman(scores: Floats, predictions: Floats) -> float:
+    """Return Spearman's rank correlation, ties at mean rank; 0 for constant values."""
+    from scipy import stats
+
+    if _is_constant(scores) or _is_constant(predictions):
+        return 0.0
+    return float(stats.spearmanr(scores, predictions).statistic)
+
+
+def _is_constant(values: Floats) -> bool:
+    return len(values) < 2 or float(np.ptp(values)) <= ROUNDING * float(np.abs(values).max())
+
+
+REGRESSION: Mapping[str, Callable[[Floats, Floats], float]] = {
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def regression_scores(
+    names: Sequence[str], scores: Floats, predictions: Floats
+) -> dict[str, float]:
+    """Return the named metrics; 0 for fewer than two examples."""
+    return {name: REGRESSION[name](scores, predictions) for name in names}
+
+
+def regression_intervals(
+    names: Sequence[str], scores: Floats, predictions: Floats, seed: int, resamples: int = 1000
+) -> dict[str, list[float]]:
+    """Return the bootstrap interval of each metric."""
+
+    def resampled(metric: Callable[[Floats, Floats], float]) -> Callable[[Ints], float]:
+        return lambda chosen: metric(scores[chosen], predictions[chosen])
+
+    return {
+        name: interval(resampled(REGRESSION[name]), len(scores), seed, resamples) for name in names
+    }
+
+
+# Tagging.
+
+Tags = Sequence[Sequence[str]]  # tags of each sentence
+TAGGING = ("f1", "precision", "recall", "accuracy")
+
+
+def tagging_scores(gold: Tags, predicted: Tags) -> dict[str, float]:
+    """Return micro-averaged F1, precision and recall of entities, and the accuracy of tags."""
+    from seqeval.metrics import accuracy_score
+    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+
+    if not gold:
+        return dict.fromkeys(TAGGING, 0.0)
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        gold, predicted, average="micro", zero_division=0
+    )
+    values = (f1, precision, recall, accuracy_score(gold, predicted))
+    return {name: float(value) for name, value in zip(TAGGING, values, strict=True)}
+
+
+def tagging_scores_by_type(gold: Tags, predicted: Tags) -> dict[str, dict[str, float]]:
+    """Return F1, precision, recall and number of true entities of each type in either input."""
+    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+
+    from cloze.model.tasks.formats.columns import entities
+
+    if not gold:
+        return {}
+    types = sorted(
+        {kind for side in (gold, predicted) for tags in side for kind, _, _ in entities(tags)}
+    )
+    columns = precision_recall_fscore_support(gold, predicted, average=None, zero_division=0)
+    return {
+        kind: {
+            "f1": float(f1),
+            "precision": float(precision),
+            "recall": float(recall),
+            "entities": int(support),
+        }
+        for kind, precision, recall, f1, support in zip(types, *columns, strict=True)
+    }
+
+
+def tagging_f1_interval(gold: Tags, predicted: Tags, seed: int, resamples: int) -> list[float]:
+    """Return the bootstrap interval of F1, resampling sentences."""
+    from cloze.model.tasks.formats.columns import entities
+
+    pairs = [(set(entities(a)), set(entities(b))) for a, b in zip(gold, predicted, strict=True)]
+    counts: Ints = np.array([(len(a & b), len(a) + len(b)) for a, b in pairs], dtype=np.int64)
+
+    def f1(chosen: Ints) -> float:
+        right, either = counts[chosen].sum(axis=0)
+        return float(2.0 * right / either) if either else 0.0
+
+    return interval(f1, len(gold), seed, resamples)
+
+
+# SQuAD (Rajpurkar et al. 2016, 2018).
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Normalize a text: lower case, no ASCII punctuation, no articles, single blanks."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answer: str) -> float:
+    """Return 1 if the normalized texts are equal, else 0."""
+    return float(normalize_answer(prediction) == normalize_answer(answer))
+
+
+def answer_f1(prediction: str, answer: str, *, empty_matches: bool = True) -> float:
+    """Return F1 of the normalized words, as bags.
+
+    Args:
+        empty_matches: two texts without words match (2.0); in 1.1 they do not.
+    """
+    predicted, expected = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    if not predicted or not expected:
+        return float(empty_matches and predicted == expected)
+    common = (Counter(predicted) & Counter(expected)).total()
+    return 2.0 * common / (len(predicted) + len(expected))
+
+
+def question_scores(
+    predictions: Sequence[str], answers: Sequence[Sequence[str]], *, unanswerable: bool
+) -> tuple[Floats, Floats]:
+    """Return exact match and F1 of each question, for the reference answer with the best value.
+
+    Args:
+        predictions: predicted texts; empty for "no answer".
+        answers: reference answers of each question, at least one; with `unanswerable` none for
+            unanswerable questions.
+        unanswerable: use the rules of 2.0: answers without words are ignored, and if none is left
+            the empty text is right.
+
+    Returns:
+        float64 [n] each, from 0 to 1.
+    """
+    exacts, f1s = np.zeros(len(predictions)), np.zeros(len(predictions))
+    for i, (prediction, texts) in enumerate(zip(predictions, answers, strict=True)):
+        if unanswerable:
+            texts = [text for text in texts if normalize_answer(text)] or [""]
+        exacts[i] = max(exact_match(prediction, text) for text in texts)
+        f1s[i] = max(answer_f1(prediction, text, empty_matches=unanswerable) for text in texts)
+    return exacts, f1s
+
+
+def best_threshold(scores: Floats, odds: Floats, has_answer: Flags) -> tuple[float, float]:
+    """Return the best mean score over thresholds of the "no answer" odds, and that threshold.
+
+    Questions with odds above the threshold are left unanswered. Unlike `find_best_thresh` of
+    evaluate-v2.0.py, questions with equal odds stay together, and a threshold that answers none is
+    below all odds.
+
+    Args:
+        scores: float [n], scores of the best answers; 0 for unanswerable questions.
+        odds: float [n], odds of "no answer".
+        has_answer: bool [n], answerable questions.
+
+    Returns:
+        Mean score from 0 to 1, and threshold; the lowest on ties.
+    """
+    if not len(scores):
+        return 0.0, 0.0
+    order = np.argsort(odds, kind="stable")
+    gains = np.where(has_answer, scores, -1.0)[order]
+    totals = float((~has_answer).sum()) + np.concatenate([[0.0], np.cumsum(gains)])
+    ranked = odds[order]
+    equals_next = np.append(ranked[:-1] == ranked[1:], False)  # no threshold between the two
+    totals[1:][equals_next] = -np.inf
+    best = int(np.argmax(totals))
+    return float(totals[best] / len(scores)), float(ranked[best - 1] if best else ranked[0] - 1.0)
+
+
+# Ranking. A tie counts as the mean over all orders of the tied passages (McSherry and Najork 2008),
+# so equal scores gain nothing from file order. scikit-learn's `ndcg_score` does the same, but needs
+# dense tables of all queries and passages.
+
+BLOCK = 1 << 24  # scores in memory at once
+
+
+def query_blocks(queries: int, passages: int) -> Iterator[slice]:
+    """Iterate over blocks of queries whose scores fit in memory."""
+    size = max(1, BLOCK // max(passages, 1))
+    return (slice(begin, min(begin + size, queries)) for begin in range(0, queries, size))
+
+
+def relevant_ranks(scores: Vectors, relevant: Ints) -> tuple[Ints, Ints]:
+    """Return the rank of a relevant passage for each query.
+
+    Args:
+        scores: float32 [n, P].
+        relevant: int64 [n], passage numbers.
+
+    Returns:
+        Number of passages with higher scores, and with equal scores, itself included; int64 [n]
+        each.
+    """
+    own = scores[np.arange(len(scores)), relevant][:, None]
+    return (scores > own).sum(axis=1), (scores == own).sum(axis=1)
+
+
+def ndcg(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Floats:
+    """Return nDCG at `depth` of each query, gains 0 or 1 (Järvelin and Kekäläinen 2002).
+
+    Args:
+        above, tied: int64 [n], results of `relevant_ranks` for each pair of query and passage.
+        query: int64 [n], query number; each query has a pair.
+
+    Returns:
+        float64 [queries].
+    """
+    discounts = np.concatenate([[0.0], np.cumsum(1.0 / np.log2(np.arange(2, depth + 2)))])
+    gains = discounts[np.minimum(above + tied, depth)] - discounts[np.minimum(above, depth)]
+    ideal = discounts[np.minimum(np.bincount(query, minlength=queries), depth)]
+    return np.asarray(np.bincount(query, gains / tied, minlength=queries) / ideal)
+
+
+def recall(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Floats:
+    """Return the share of each query's relevant passages in the first `depth`: float64 [queries].
+
+    Arguments as for `ndcg`.
+    """
+    inside = np.clip((depth - above) / tied, 0.0, 1.0)
+    relevant = np.bincount(query, minlength=queries)
+    return np.asarray(np.bincount(query, inside, minlength=queries) / relevant)

@@ -1,1 +1,0 @@
-"""Metrics with the papers' names, one module per task kind, from libraries where possible."""

@@ -1,0 +1,84 @@
+"""Scalars on the device: asynchronous transfers, and the loss scale of fp16.
+
+Reading a scalar of a tensor makes the host wait for all work queued on the device. `AsyncScalar`
+starts a copy to pinned memory at once, and only the copy is waited for, later.
+
+The loss scale is dynamic, in powers of two; fp16's smallest number is 6e-8. The rule is that of
+Micikevicius et al., "Mixed Precision Training", 2018, section 3.2, with the constants of
+`torch.amp.GradScaler`: an overflowing step changes no weight and halves the scale; GROWTH_STEPS
+consecutive finite steps double it. All engines share it, so a checkpoint can be resumed with
+another engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+FIRST = 2.0**16
+LEAST = 1.0  # a non-finite gradient at this scale is no overflow but an error
+GROWTH_STEPS = 2000
+
+
+class AsyncScalar:
+    """A scalar on its way from the device to the host."""
+
+    def __init__(self, scalar: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        self._host = scalar.detach()
+        if scalar.device.type == "cuda":
+            self._host = torch.empty(scalar.shape, dtype=scalar.dtype, pin_memory=True)
+            self._host.copy_(scalar.detach(), non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    @property
+    def value(self) -> float:
+        """The number; waits until the copy is complete."""
+        if self._event is not None:
+            self._event.synchronize()
+        return float(self._host)
+
+
+def to_device_async(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Copy values to a new tensor on the device, without waiting."""
+    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(
+        device, non_blocking=True
+    )
+
+
+class LossScale:
+    """The loss scale, kept on the device so that the host never waits for it.
+
+    Attributes:
+        value: fp32 scalar, the scale of the next step; never changed in place.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.value = torch.tensor(FIRST, device=device)
+        self._good = torch.tensor(0.0, device=device)  # steps since the last change
+
+    def update(self, norm: Tensor) -> None:
+        """Update the scale after a step. Args: norm: scalar, norm of the step's gradient."""
+        finite = torch.isfinite(norm).to(self.value.device)
+        good = torch.where(finite, self._good + 1, 0.0)
+        grows = good >= GROWTH_STEPS
+        self.value = torch.where(
+            finite, self.value * torch.where(grows, 2.0, 1.0), (self.value / 2).clamp(min=LEAST)
+        )
+        self._good = torch.where(grows, 0.0, good)
+
+    def state(self) -> list[float]:
+        """Return the state for a checkpoint."""
+        return [float(self.value), float(self._good)]
+
+    def restore(self, state: Sequence[float]) -> None:
+        """Restore the result of `state`; empty (a training without scaling): no change."""
+        if state:
+            value, good = state
+            self.value, self._good = (
+                torch.full_like(self.value, value),
+                torch.full_like(self._good, good),
+            )

@@ -1,0 +1,218 @@
+"""The input of the training loop: hyperparameters, data, execution, checkpoints and logging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloze.model.families.config import ModelConfig
+from cloze.model.train.engines import EngineConfig
+from cloze.model.train.loop.duration import Duration, ScheduleProgress
+from cloze.model.train.loop.interfaces import (
+    START,
+    BatchSource,
+    Evaluator,
+    MixtureStatistics,
+    StartPosition,
+    TrainModule,
+)
+from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.monitor.throughput import MfuMeter
+from cloze.model.train.precision import Precision
+from cloze.pipeline.dataset.schema import DatasetInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMetadata:
+    """Contents of a checkpoint besides the weights; see `cloze.model.checkpoint.save_weights`."""
+
+    model: ModelConfig
+    heads: Mapping[str, Any]
+    tokenizer: str
+    task: Mapping[str, Any] | None = None
+    dataset: DatasetInfo | None = None
+
+
+def constant_rate(name: str) -> float:
+    """Return 1: the same learning rate for every parameter."""
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingHyperparameters:
+    """Hyperparameters of a training.
+
+    Attributes:
+        pace: duration of the training; the learning rate follows its progress.
+        learning_rate: peak learning rate.
+        rate: parameter name -> learning-rate multiplier (layer-wise decay, a head's own rate).
+        rates: parameter role (`optimizers.parameters.parameter_role`) -> learning-rate multiplier.
+            Default: 1.
+        optimizer: key of `cloze.model.train.optimizers.OPTIMIZERS`.
+        schedule: learning-rate schedule.
+        weight_decay: decoupled, for matrices only: not for biases and norms.
+        grad_clip: maximum gradient norm; 0: no clipping.
+        seed: seed of dropout.
+        precision: precision of the forward pass; the optimizer always keeps fp32.
+        grad_reduce_dtype: dtype in which gradients travel between ranks; bf16 requires precision
+            bf16.
+        max_skipped: maximum number of consecutive steps skipped for a non-finite gradient.
+        ema: decay of the weights' EMA; None: no EMA.
+    """
+
+    pace: Duration
+    learning_rate: float
+    schedule: Schedule
+    seed: int
+    precision: Precision
+    rate: Callable[[str], float] = constant_rate
+    rates: Mapping[str, float] = field(default_factory=dict)
+    grad_reduce_dtype: Precision = "fp32"
+    optimizer: str = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    grad_clip: float = 1.0
+    max_skipped: int = 10
+    ema: float | None = None
+
+    def learning_rates_at(self, moment: ScheduleProgress) -> dict[str, float]:
+        """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
+        rate = self.learning_rate_at(moment)
+        others = {
+            f"learning_rate_{place}": rate * share
+            for place, share in self.rates.items()
+            if share != 1
+        }
+        return {"learning_rate": rate, **others}
+
+    def learning_rate_at(self, moment: ScheduleProgress) -> float:
+        """Return the learning rate of the step at this schedule progress."""
+        return self.learning_rate * self.schedule.factor(
+            moment.done, moment.total, moment.step_size
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """The data of a training.
+
+    Attributes:
+        fingerprint: fingerprint of the data; a phase on the same data continues in its order.
+        begun: start position, also of the source.
+        mixture: statistics of a mixture; None: a single dataset.
+    """
+
+    source: BatchSource
+    fingerprint: str = ""
+    begun: StartPosition = START
+    mixture: MixtureStatistics | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSpec:
+    """How steps are executed.
+
+    Attributes:
+        engine: the chosen engine.
+        micro_batch: maximum number of samples per micro-batch.
+        accumulation: maximum number of micro-batches per step.
+        compiled: True if the module is compiled; recorded, and the same after a resume.
+    """
+
+    engine: EngineConfig
+    micro_batch: int
+    accumulation: int
+    compiled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestones:
+    """The steps whose checkpoints are always saved and never pruned.
+
+    Attributes:
+        steps: the steps.
+        every: additionally all multiples of this number.
+    """
+
+    steps: frozenset[int] = frozenset()
+    every: int | None = None
+
+    def __contains__(self, step: int) -> bool:
+        return step in self.steps or bool(self.every and step > 0 and step % self.every == 0)
+
+    def count_between(self, first: int, last: int) -> int:
+        """Count the milestones after step `first`, up to step `last`."""
+        alone = sum(
+            first < step <= last and not (self.every and step % self.every == 0)
+            for step in self.steps
+        )
+        return alone + (last // self.every - first // self.every if self.every else 0)
+
+
+NO_MILESTONES = Milestones()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """Content and retention of checkpoints.
+
+    Attributes:
+        metadata: contents besides the weights.
+        milestones: steps whose checkpoints are kept permanently.
+        keep_for_merge: checkpoints kept in addition: the last, and those at the last tenths before
+            it.
+        keep_best: True to save and keep the checkpoint of the best evaluated step.
+    """
+
+    metadata: CheckpointMetadata
+    milestones: Milestones = NO_MILESTONES
+    keep_for_merge: int = 1
+    keep_best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggingSpec:
+    """Log lines, warnings and messages.
+
+    Attributes:
+        interval: steps between log lines; None: at each hundredth of the schedule. The first, the
+            last and evaluated steps always get one.
+        expected_first_loss: loss of untrained weights in nats; None: unknown.
+        mfu_meter: None: MFU is not reported.
+        check_line: maps a log line to warnings.
+        notes, warnings, figures: reported at the start, in addition to the loop's own.
+    """
+
+    interval: int | None = 1
+    expected_first_loss: float | None = None
+    mfu_meter: MfuMeter | None = None
+    check_line: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+    warnings: Sequence[str] = field(default_factory=tuple)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec:
+    """The input of the training loop.
+
+    Attributes:
+        path: directory or object store of metrics.jsonl, skipped.jsonl and checkpoints/: the
+            artifact, or its scratch for a training whose result is not kept.
+        config: resolved config of the stage, as recorded in checkpoints.
+        evaluator: None: nothing is evaluated.
+        patience: stop after this many consecutive evaluations without a new best; None: never.
+    """
+
+    path: str
+    config: Mapping[str, Any]
+    recipe: TrainingHyperparameters
+    trained: TrainModule
+    data: DataSpec
+    execution: ExecutionSpec
+    checkpoints: CheckpointSpec
+    logging: LoggingSpec = field(default_factory=LoggingSpec)
+    evaluator: Evaluator | None = None
+    patience: int | None = None

@@ -1,0 +1,327 @@
+"""Fine-tuned checkpoints in memory, and the commands answer and tag; `classify.py` has the third.
+
+answer: a request has `question` and `passage`; the answers are ranked spans of the passage or "no
+answer".
+
+tag: named entities in plain text, with a word splitter similar to CoNLL's. Words are separated by
+spaces; punctuation at their ends is split off: `(Baghdad).` has four words. Punctuation inside
+stays (`AC-DC`, `3,000.5`, `1996-08-22`), and so does the final stop of `U.N.`. English `'s` and
+`n't` are words (`Chelsea's`), `@` and `#` before a name are not (`@paulwalk`). Each character of a
+script without spaces is a word (Chinese, Japanese).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from cloze.core.errors import UsageError
+from cloze.core.words import IDEOGRAPHS
+from cloze.model import checkpoint
+from cloze.model.tasks.formats.columns import TaggedWords, entities
+from cloze.model.tasks.formats.squad import SquadExamples
+from cloze.model.tasks.heads import trained_network
+from cloze.model.tasks.kinds.multitask import select_task
+from cloze.model.tasks.kinds.spans import QuestionPredictions, Spans
+from cloze.model.tasks.kinds.tagging import Tagging, Tags
+from cloze.model.tasks.predict import predict
+from cloze.model.tasks.source import TaskObjective
+from cloze.model.tasks.table import load_task
+from cloze.model.tasks.task import Examples, encoded
+from cloze.model.train.distributed import World
+from cloze.model.use.configs import AnswerConfig, TagConfig
+from cloze.model.use.verb import Request, Verb
+from cloze.pipeline import tokenizer
+
+
+class FinetunedModel:
+    """Fine-tuned checkpoint of any task, on the CPU in fp32.
+
+    Attributes:
+        task: task with the options of its training.
+        meaning: task metadata from the checkpoint.
+        truncated: number of examples truncated so far.
+
+    Raises:
+        UsageError: the checkpoint was not fine-tuned, or on several tasks and none is named.
+        DataError: the checkpoint is missing or damaged.
+    """
+
+    def __init__(self, path: str, task: str | None = None) -> None:
+        with checkpoint.resolve_pinned(path) as directory:
+            loaded = checkpoint.load(directory)
+            self.pieces = tokenizer.load(loaded.tokenizer)
+        if loaded.task is None:
+            raise UsageError(
+                f"{path} was pretrained, not fine-tuned (it names no task); name one that `cloze "
+                f"finetune` made"
+            )
+        self.path = path
+        self.meaning, state = select_task(loaded.task, loaded.state, task, path)
+        self.task = load_task(str(self.meaning["name"]), self.meaning.get("options"))
+        self._world = World(rank=0, size=1, device=torch.device("cpu"))
+        network = trained_network(self.task, loaded.model, state, self.meaning, loaded.path)
+        self.truncated = 0
+        self._objective = TaskObjective(self.task, network, "fp32", self._world.device)
+
+    def predictions(self, examples: Examples) -> Any:
+        """Return the task's predictions for examples, as its `decode` gives them."""
+        split = encoded(
+            self.task, examples, self.meaning, self.pieces, int(self.meaning["max_length"])
+        )
+        self.truncated += split.samples.truncated
+        answers = predict(self._objective, split.samples, self._world)
+        return self.task.decode(answers, split.examples, split.samples)
+
+
+# The command answer.
+
+Answer = dict[
+    str, Any
+]  # {"answer": str, "score": probability, "start": int, "end": int}, see `answer_batch`
+
+
+class QuestionAnsweringPipeline:
+    """Question-answering checkpoint in memory.
+
+    Raises:
+        UsageError: the checkpoint was not fine-tuned, or its task is no question answering.
+        DataError: the checkpoint is missing or damaged.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._tuned = FinetunedModel(path)
+        task = self._tuned.task
+        if not isinstance(task, Spans):
+            raise UsageError(
+                f"task {task.name} of {path} answers no questions; name a checkpoint of a task "
+                f"such as squad"
+            )
+        self._threshold = (
+            (task.span_options.null_threshold or 0.0) if task.span_options.unanswerable else None
+        )
+
+    @property
+    def truncated(self) -> int:
+        """Number of questions truncated to the maximum question length since loading."""
+        return self._tuned.truncated
+
+    def answer(self, question: str, passage: str, top_k: int = 5) -> list[Answer]:
+        """Return the best answers to one question, see `answer_batch`."""
+        return self.answer_batch([(question, passage)], top_k)[0]
+
+    def answer_batch(self, asked: Sequence[tuple[str, str]], top_k: int = 5) -> list[list[Answer]]:
+        """Return the best answers to each question, most probable first.
+
+        Args:
+            asked: pairs (question, passage); passages may have any length, equal ones are read
+                once.
+            top_k: number of answers, at least 1; "no answer" is appended if it is not among them.
+
+        Returns:
+            For each question dicts of "answer": the text; "score": its probability among the
+            answers that were kept; "start" and "end": its characters in the passage, end exclusive.
+            "No answer" is {"answer": "", "score": …, "start": None, "end": None}; only models
+            trained on unanswerable questions give it, or any model for a passage without words. It
+            is first exactly if its score passes the model's threshold.
+
+        Raises:
+            UsageError: a question is empty.
+        """
+        if not asked:
+            return []
+        for number, (question, _) in enumerate(asked, start=1):
+            if not question.strip():
+                raise UsageError(f"question {number} is empty; write one")
+        passages = list(dict.fromkeys(passage for _, passage in asked))
+        places = {passage: number for number, passage in enumerate(passages)}
+        examples = SquadExamples(
+            ids=[str(number) for number in range(len(asked))],
+            questions=[question for question, _ in asked],
+            passages=passages,
+            passage_of=[places[passage] for _, passage in asked],
+            answers=None,
+        )
+        return [self._told(found, top_k) for found in self._tuned.predictions(examples)]
+
+    def _told(self, found: QuestionPredictions, top_k: int) -> list[Answer]:
+        return [
+            {"answer": "", "score": score, "start": None, "end": None}
+            if span is None
+            else {"answer": span.text, "score": score, "start": span.begin, "end": span.end}
+            for place, (span, score) in enumerate(found.ranked(self._threshold))
+            if place < top_k or span is None
+        ]
+
+
+class AnswerPredictor(Verb[tuple[str, str]]):
+    """Predictor of answer: the best answer of each request, and all answers in `predictions`."""
+
+    def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
+        self._answerer, self._top_k = QuestionAnsweringPipeline(checkpoint), config.top_k
+
+    def read(self, request: Request) -> tuple[str, str]:
+        asked = request.text("question"), request.text("passage")
+        for name, text in zip(("question", "passage"), asked, strict=True):
+            if not text.strip():
+                raise request.error(f"has an empty {name!r}; write something")
+        return asked
+
+    def answer(self, group: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        return [
+            {**ranked[0], "predictions": ranked}
+            for ranked in self._answerer.answer_batch(group, self._top_k)
+        ]
+
+    def finish(self) -> dict[str, Any]:
+        return {"truncated": self._answerer.truncated}
+
+
+# The command tag.
+
+Span = tuple[int, int]  # (start, end) in characters, end exclusive
+
+BETWEEN = re.compile(r"\S+")
+ALONE = re.compile(f"[{IDEOGRAPHS}]")  # written without spaces
+CLITIC = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))$", re.IGNORECASE)
+SIGNS = "@#"
+
+
+def words_of(text: str) -> list[Span]:
+    """Return the words of a text, in order."""
+    return [
+        word for found in BETWEEN.finditer(text) for word in _cut(text, found.start(), found.end())
+    ]
+
+
+def between_spaces(text: str) -> list[Span]:
+    """Return the words of a text whose punctuation is already separated by spaces."""
+    return [found.span() for found in BETWEEN.finditer(text)]
+
+
+def _cut(text: str, start: int, end: int) -> Iterator[Span]:
+    """Iterate over the words of a stretch without spaces."""
+    here = start
+    for found in ALONE.finditer(text, start, end):
+        yield from _peeled(text, here, found.start())
+        yield found.span()
+        here = found.end()
+    yield from _peeled(text, here, end)
+
+
+def _peeled(text: str, start: int, end: int) -> Iterator[Span]:
+    """Iterate over the words of a stretch without spaces and ideographs, punctuation split off."""
+    after: list[Span] = []
+    while (
+        start < end
+        and _is_mark(text[start])
+        and not (text[start] in SIGNS and start + 1 < end and text[start + 1].isalnum())
+    ):
+        if CLITIC.fullmatch(text, start, end):
+            break
+        yield start, start + 1
+        start += 1
+    while start < end and _is_mark(text[end - 1]) and not _abbreviates(text[start:end]):
+        after.append((end - 1, end))
+        end -= 1
+    clitic = CLITIC.search(text, start, end)
+    if clitic and clitic.start() > start:
+        yield start, clitic.start()
+        start = clitic.start()
+    if start < end:
+        yield start, end
+    yield from reversed(after)
+
+
+def _abbreviates(word: str) -> bool:
+    """Return True if the final stop belongs to an abbreviation: the word has another stop."""
+    return word.endswith(".") and word[-2:-1].isalnum() and "." in word[:-1]
+
+
+def _is_mark(letter: str) -> bool:
+    return unicodedata.category(letter)[0] in "PS"
+
+
+# The pipeline and the command.
+
+Found = dict[str, Any]  # {"text", "type", "start", "end", "score"}
+
+
+class TokenClassificationPipeline:
+    """Checkpoint of a tagging task, in memory.
+
+    Raises:
+        UsageError: the checkpoint was not fine-tuned, or its task is no tagging.
+        DataError: the checkpoint is missing or damaged.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._tuned = FinetunedModel(path)
+        if not isinstance(self._tuned.task, Tagging):
+            raise UsageError(
+                f"task {self._tuned.task.name} of {path} tags no words; name a checkpoint of "
+                f"conll2003, wnut17 or tagging"
+            )
+
+    @property
+    def truncated(self) -> int:
+        """Number of texts with a truncated word since loading."""
+        return self._tuned.truncated
+
+    def tag(self, text: str, *, words: bool = False) -> list[Found]:
+        """Return the entities of a text, see `tag_batch`."""
+        return self.tag_batch([text], words=words)[0]
+
+    def tag_batch(self, texts: Sequence[str], *, words: bool = False) -> list[list[Found]]:
+        """Return the entities of each text, by position; long texts have overlapping windows.
+
+        Args:
+            words: words and punctuation are already separated by spaces.
+
+        Returns:
+            For each text, dicts of "text"; "type", such as PER; "start" and "end", characters, end
+            exclusive; "score", the mean probability of its words' tags.
+        """
+        spans = [(between_spaces if words else words_of)(text) for text in texts]
+        filled = [number for number, own in enumerate(spans) if own]
+        found: list[list[Found]] = [[] for _ in texts]
+        if filled:
+            sentences = [
+                [texts[number][start:end] for start, end in spans[number]] for number in filled
+            ]
+            predictions = self._tuned.predictions(TaggedWords(words=sentences, where="texts"))
+            for row, number in enumerate(filled):
+                found[number] = _entities(texts[number], spans[number], predictions, row)
+        return found
+
+
+class Tag(Verb[str]):
+    """Predictor of tag: the `entities` of each text."""
+
+    def __init__(self, checkpoint: str, config: TagConfig) -> None:
+        self._tagger, self._words = TokenClassificationPipeline(checkpoint), config.words
+
+    def read(self, request: Request) -> str:
+        return request.text("text")
+
+    def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"entities": found} for found in self._tagger.tag_batch(group, words=self._words)]
+
+    def finish(self) -> dict[str, Any]:
+        return {"truncated": self._tagger.truncated}
+
+
+def _entities(text: str, spans: Sequence[Span], predictions: Tags, row: int) -> list[Found]:
+    scores = predictions.scores[row]
+    found = []
+    for kind, first, last in entities(predictions.tags[row]):
+        start, end = spans[first][0], spans[last][1]
+        score = float(scores[first : last + 1].mean())
+        found.append(
+            {"text": text[start:end], "type": kind, "start": start, "end": end, "score": score}
+        )
+    return found

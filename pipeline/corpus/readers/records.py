@@ -1,0 +1,270 @@
+"""Documents from records with fields, and source `jsonl`.
+
+A JSON file has one object per line, or is one array of objects, which is held in memory. A line or
+element that is not an object with a text is counted and recorded; reading continues. The records of
+Parquet and Arrow files (pipeline/corpus/readers/table_files.py) are converted in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.base import (
+    HEAD_BYTES,
+    PACKED,
+    FileReader,
+    ReadCounters,
+    Slice,
+    is_for,
+)
+from cloze.pipeline.corpus.readers.lines import get_nested, paragraphs, read_lines
+from cloze.pipeline.corpus.readers.streams import (
+    ByteSource,
+    CorruptStreamError,
+    as_utf8,
+    open_source,
+    peek,
+)
+
+FIELDS = ("text", "id", "title", "url", "licence")
+_USUAL = {"licence": "license"}  # usual name in data sets
+_MOST_LISTED = 12  # fields of a record, in a message
+
+
+class RecordConverter:
+    """Converter of the records of one slice to documents.
+
+    Args:
+        file_slice: its `fields` name the columns.
+        options: options of the stage.
+        tally: counters of the slice.
+
+    Attributes:
+        names: column of each field.
+        mapped: fields whose column the user named.
+    """
+
+    def __init__(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> None:
+        columns = dict(file_slice.fields)
+        self.names = {field: columns.get(field, _USUAL.get(field, field)) for field in FIELDS}
+        self.mapped = frozenset(columns)
+        self._slice, self._tally, self._limit = file_slice, tally, options.maximum_document_bytes
+
+    def document(
+        self,
+        values: Mapping[str, Any],
+        number: int,
+        where: str,
+        offset: int,
+        available: Iterable[str] = (),
+    ) -> Document | None:
+        """Return the document of a record; None after recording why there is none.
+
+        Args:
+            values: values of FIELDS; None if missing.
+            number: number of the record in the file, from 1.
+            where: description for messages: `the line at byte 5`.
+            offset: byte in the decompressed file, or row.
+            available: names of the record's fields.
+        """
+        text, name = values["text"], values["id"]
+        if isinstance(text, bytes):
+            try:
+                text = text.decode("utf-8")
+            except UnicodeDecodeError as error:
+                self._tally.quarantine(
+                    "bad_utf8",
+                    f"{where} has a text that is not UTF-8 at its byte {error.start:,}",
+                    offset=offset,
+                )
+                return None
+        pieces = [text] if isinstance(text, str) else text
+        if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+            column = self.names["text"]
+            if text is None:
+                sentence = f"{where} has no text in its field {column!r}{_listed(available)}"
+            else:
+                kind = type(text).__name__
+                sentence = f"{where} has a {kind}, not a text, in its field {column!r}"
+            self._tally.quarantine("no_text", sentence, offset=offset)
+            return None
+        if name is None or isinstance(name, (dict, list)) or name == "":
+            if "id" in self.mapped:
+                self._tally.quarantine(
+                    "no_id", f"{where} has no id in its field {self.names['id']!r}", offset=offset
+                )
+                return None
+            name = f"#{number}"
+        elif isinstance(name, str) and name.startswith("#"):
+            name = f"#{name}"  # it might be taken for a number
+        size = sum(len(piece.encode("utf-8", "surrogatepass")) for piece in pieces)
+        self._tally.read(size)
+        if size > self._limit:
+            self._tally.drop("too_long")
+            return None
+        title, url, licence = (
+            values[field] if isinstance(values[field], str) else ""
+            for field in ("title", "url", "licence")
+        )
+        return Document(
+            id=f"{self._slice.kind}/{self._slice.name}/{name}",
+            source=self._slice.kind,
+            paragraphs=tuple(line for piece in pieces for line in paragraphs(piece)),
+            title=title,
+            url=url,
+            licence=licence,
+        )
+
+
+def _listed(available: Iterable[str]) -> str:
+    """Return a message part that lists the field names; empty without names."""
+    names = list(available)
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    shown = ", ".join(names[:_MOST_LISTED])
+    return f" (its fields: {shown}{more}; name the one with --column text=NAME)"
+
+
+# Source `jsonl`.
+
+MOST_ARRAY_BYTES = 256 << 20
+_ARRAY = re.compile(rb"\s*\[\s*\{")
+_CONTINUES = (b"{", b"[", b",", b":")  # end of a line whose JSON continues on the next
+_ONE_A_LINE = "write one object a line (jq -c . FILE, or jq -c '.[]' FILE for an array)"
+_CHUNK = 1 << 20
+
+
+class JsonlReader(FileReader):
+    """Reader of documents `jsonl/<relative file name>/<id or #line or #element>`."""
+
+    kind = "jsonl"
+    has_columns = True
+    patterns = tuple(
+        f"*{ending}{packed}" for ending in (".jsonl", ".ndjson", ".json") for packed in PACKED
+    )
+
+    def read(
+        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield the documents of one file."""
+        records = RecordConverter(file_slice, options, tally)
+        source = open_source(file_slice.path)
+        number = 0
+        try:
+            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+            if "text" not in records.mapped and not is_for(self.kind, head, tally):
+                return
+            if _ARRAY.match(head):
+                elements = _elements(unpacked, tally)
+                if elements is not None:
+                    for number, record in enumerate(elements, 1):
+                        where = f"element {number:,} of the array"
+                        document = _document(record, records, tally, number, where, number)
+                        if document is not None:
+                            yield document
+                    return
+                source.close()
+                source = open_source(file_slice.path)
+                unpacked = as_utf8(source)
+            for number, line in enumerate(
+                read_lines(unpacked, tally, options.maximum_document_bytes), 1
+            ):
+                where = f"the line at byte {line.offset:,}"
+                if line.data is None:
+                    tally.read(line.size)
+                    tally.drop("too_long")
+                    tally.quarantine(
+                        "long_line",
+                        f"{where} has {line.size:,} bytes and was left out",
+                        offset=line.offset,
+                    )
+                    continue
+                if not line.data or line.data.isspace():
+                    continue
+                try:
+                    record = orjson.loads(line.data)
+                except orjson.JSONDecodeError as error:
+                    if not tally.counters and line.data.rstrip().endswith(_CONTINUES):
+                        tally.record_damage(
+                            "json_over_lines",
+                            "the file is JSON over several lines, and not one object a line",
+                            offset=line.offset,
+                            remedy=_ONE_A_LINE,
+                        )
+                        return
+                    reason, fault = _fault(line.data, str(error))
+                    tally.quarantine(reason, f"{where} {fault}", offset=line.offset)
+                    continue
+                document = _document(record, records, tally, number, where, line.offset)
+                if document is not None:
+                    yield document
+        finally:
+            source.close()
+            if not number and not tally.unreadable:
+                tally.quarantine("empty_file", "the file holds no line")
+
+
+def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | None:
+    """Return the elements of a file that begins as an array of objects.
+
+    None if only the first line is an array, so that the file is read by line. Empty, after
+    recording the damage, if the file is damaged or too long.
+    """
+    data = bytearray()
+    try:
+        while len(data) <= MOST_ARRAY_BYTES and (piece := source.read(_CHUNK)):
+            data += piece
+    except CorruptStreamError as error:
+        tally.record_damage(error.reason, str(error), offset=error.offset)
+        return []
+    if len(data) > MOST_ARRAY_BYTES:
+        sentence = f"the file is one JSON array of more than {MOST_ARRAY_BYTES >> 20} MiB"
+        tally.record_damage("long_array", sentence, remedy=_ONE_A_LINE)
+        return []
+    try:
+        elements: list[Any] = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        first = bytes(data).lstrip().split(b"\n", 1)[0]
+        try:
+            orjson.loads(first)
+        except orjson.JSONDecodeError:
+            sentence = f"the file begins as a JSON array, but is not valid JSON ({error})"
+            tally.record_damage("bad_json", sentence, offset=error.pos)
+            return []
+        return None
+    return elements
+
+
+def _document(
+    record: Any, records: RecordConverter, tally: ReadCounters, number: int, where: str, offset: int
+) -> Document | None:
+    """Return the document of a line or element; None after recording why there is none."""
+    if isinstance(record, dict):
+        values = {field: get_nested(record, records.names[field]) for field in FIELDS}
+        return records.document(values, number, where, offset, record)
+    kind = f"a {type(record).__name__}"
+    if isinstance(record, list):
+        kind = "a list; write one object a line"
+    tally.quarantine("bad_json", f"{where} is no JSON object but {kind}", offset=offset)
+    return None
+
+
+def _fault(data: bytes, message: str) -> tuple[str, str]:
+    """Return (reason, message) for a line that does not parse."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return "bad_utf8", f"is not UTF-8 at its byte {error.start:,}"
+    if b"\0" in data:
+        return "bad_json", f"is no JSON: it holds a NUL at its byte {data.index(0):,}"
+    return "bad_json", f"is no JSON ({message})"
+
+
+reader = JsonlReader()

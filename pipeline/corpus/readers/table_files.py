@@ -1,0 +1,209 @@
+"""Sources `parquet` and `arrow`: tables with a text column, read by record batch.
+
+`arrow` reads Arrow IPC files and streams, and Feather of both versions. Large Parquet files are
+divided at row groups for several workers; each reads the groups that begin in its slice. Only the
+needed columns are read. pyarrow is imported when a file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Any
+
+from cloze.core import storage
+from cloze.core.errors import first_line
+from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.records import FIELDS, RecordConverter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Batches = Iterator[tuple[int, pa.RecordBatch]]  # (preceding rows in the file, batch)
+
+
+SLICE_BYTES = 128 << 20  # approximate, of a Parquet file
+_ROWS = 256  # decoded at once
+
+
+class ColumnMismatchError(Exception):
+    """The file lacks a column; the arguments are the message and the remedy."""
+
+
+class TableReader(FileReader):
+    """Reader of documents `<kind>/<relative file name>/<id or #row>`."""
+
+    has_columns = True
+
+    def read(
+        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
+    ) -> Iterator[Document]:
+        """Yield the documents of a file, or of the row groups in a slice of it."""
+        records = RecordConverter(file_slice, options, tally)
+        row = 0
+        try:
+            with storage.open_input(file_slice.path) as handle:
+                for row, batch in self._batches(handle, file_slice, records):
+                    columns = {field: _column(batch, records.names[field]) for field in FIELDS}
+                    for index in range(batch.num_rows):
+                        values = {
+                            field: None if column is None else column[index].as_py()
+                            for field, column in columns.items()
+                        }
+                        row += 1
+                        document = records.document(values, row, f"row {row:,}", row)
+                        if document is not None:
+                            yield document
+        except ColumnMismatchError as error:
+            tally.record_damage("no_text_field", error.args[0], remedy=error.args[1])
+        except _errors() as error:
+            message = first_line(error).rstrip(".")
+            tally.record_damage(
+                "damaged", f"the table cannot be read after row {row:,} ({message})", offset=row
+            )
+        else:
+            if not row and file_slice.span is None and not tally.unreadable:
+                tally.quarantine("empty_file", "the table has no rows")
+
+    def _batches(self, handle: IO[bytes], file_slice: Slice, records: RecordConverter) -> Batches:
+        raise NotImplementedError
+
+
+class ParquetReader(TableReader):
+    kind = "parquet"
+    patterns = ("*.parquet", "*.parq", "*.pq")
+
+    def cut(self, file_slice: Slice) -> list[Slice]:
+        """Divide the file at row groups into slices of about SLICE_BYTES.
+
+        Errors of opening the file are reported when it is read.
+        """
+        if file_slice.size <= SLICE_BYTES:
+            return [file_slice]
+        import pyarrow.parquet as pq
+
+        try:
+            with storage.open_input(file_slice.path) as handle:
+                starts = [begin for begin, _ in _row_groups(pq.ParquetFile(handle).metadata)]
+        except _errors():
+            return [file_slice]
+        borders = [0]
+        for start in starts:
+            if start - borders[-1] >= SLICE_BYTES:
+                borders.append(start)
+        if len(borders) == 1:
+            return [file_slice]
+        ends = [*borders[1:], file_slice.size]
+        return [
+            replace(file_slice, span=(begin, end), size=end - begin)
+            for begin, end in zip(borders, ends, strict=True)
+        ]
+
+    def _batches(self, handle: IO[bytes], file_slice: Slice, records: RecordConverter) -> Batches:
+        """Yield batches of the row groups that begin in the slice."""
+        import pyarrow.parquet as pq
+
+        file = pq.ParquetFile(handle, pre_buffer=False)
+        begin, end = file_slice.span or (0, file_slice.size + 1)
+        columns = _check_columns(file.schema_arrow, records)
+        passed = 0
+        for group, (start, rows) in enumerate(_row_groups(file.metadata)):
+            if begin <= start < end:
+                row = passed
+                for batch in file.iter_batches(
+                    _ROWS, row_groups=[group], columns=columns, use_threads=False
+                ):
+                    yield row, batch
+                    row += batch.num_rows
+            passed += rows
+
+
+class ArrowReader(TableReader):
+    kind = "arrow"
+    patterns = ("*.arrow", "*.feather", "*.ipc", "*.arrows")
+
+    def _batches(self, handle: IO[bytes], file_slice: Slice, records: RecordConverter) -> Batches:
+        """Yield the batches of an Arrow file or stream, or of a Feather file."""
+        passed = 0
+        for batch in _ipc(handle):
+            _check_columns(batch.schema, records)
+            for start in range(0, batch.num_rows, _ROWS):
+                yield passed + start, batch.slice(start, _ROWS)
+            passed += batch.num_rows
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Return the errors that a damaged table causes."""
+    import pyarrow as pa
+
+    return pa.ArrowException, OSError, ValueError, KeyError, NotImplementedError
+
+
+def _ipc(handle: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    magic = handle.read(6)
+    handle.seek(0)
+    if magic.startswith(b"FEA1"):
+        import pyarrow.feather as feather
+
+        yield from feather.read_table(handle, memory_map=False).to_batches()
+    elif magic.startswith(b"ARROW1"):
+        with pa.ipc.open_file(handle) as file:
+            for number in range(file.num_record_batches):
+                yield file.get_batch(number)
+    else:
+        with pa.ipc.open_stream(handle) as stream:
+            yield from stream
+
+
+def _row_groups(metadata: Any) -> Iterator[tuple[int, int]]:
+    """Yield (first byte, rows) of each row group."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        column = group.column(0)
+        begin = column.data_page_offset
+        if column.dictionary_page_offset is not None:
+            begin = min(begin, column.dictionary_page_offset)
+        yield begin, group.num_rows
+
+
+def _check_columns(schema: pa.Schema, records: RecordConverter) -> list[str]:
+    """Return the columns to read.
+
+    Raises:
+        ColumnMismatchError: the text column, or a column named by the user, is missing.
+    """
+    columns = []
+    for field in FIELDS:
+        name = records.names[field]
+        if name in schema.names or name.split(".")[0] in schema.names:
+            columns.append(name)
+        elif field == "text" or field in records.mapped:
+            raise ColumnMismatchError(
+                f"the table has no column {name!r} but {', '.join(schema.names)}",
+                f"name the column by --column {field}=COLUMN",
+            )
+    return list(dict.fromkeys(columns))
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    """Return a column, which may be a nested field; None if it is missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if name in batch.schema.names:
+        return batch.column(name)
+    first, *inner = name.split(".")
+    if first not in batch.schema.names or not inner:
+        return None
+    try:
+        return pc.struct_field(batch.column(first), inner)
+    except (pa.ArrowException, TypeError):
+        return None
+
+
+parquet = ParquetReader()
+arrow = ArrowReader()

@@ -1,1 +1,0 @@
-"""Readers of records with fields: JSON lines, Parquet, Arrow."""

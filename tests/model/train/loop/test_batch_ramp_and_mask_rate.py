@@ -1,0 +1,151 @@
+"""Batches that grow and masks that thin out: which samples a step has, that resuming is exact, and
+what is refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloze.core.config import parse_config
+from cloze.core.errors import UsageError
+from cloze.model.data.rows import MaskedRows, MaskRateSchedule
+from cloze.model.data.shards import ShardedRows
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.loop.schedules import BatchSizeSchedule
+from tests.model.datasets import lines, write_dataset
+from tests.model.train.ranks import STILL, config, digests, here
+
+WEIGHTS = "model.safetensors", "training/optimizer.safetensors"
+MASKS = {"rule": "token", "rate": 0.15}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_dataset(tmp_path_factory.mktemp("data") / "dataset", masks=MASKS)
+
+
+@given(st.integers(1, 40), st.integers(2, 20), st.integers(1, 300))
+def test_a_batch_grows_level_by_level(first: int, levels: int, steps: int) -> None:
+    batches = BatchSizeSchedule(first * levels, first, steps)
+    sizes = [batches.size(step) for step in range(steps + 3)]
+    assert sizes == sorted(sizes)
+    assert sizes[steps:] == [first * levels] * 3
+    assert all(size % first == 0 for size in sizes)
+
+    assert [batches.samples_before(step) for step in range(steps + 3)] == [
+        sum(sizes[:step]) for step in range(steps + 3)
+    ]
+    if steps >= levels:
+        assert set(sizes) == {first * (level + 1) for level in range(levels)}
+
+
+def test_a_batch_that_does_not_grow_is_the_same_throughout() -> None:
+    assert [BatchSizeSchedule(8).samples_before(step) for step in range(4)] == [0, 8, 16, 24]
+
+
+def test_masks_thin_out_in_a_straight_line(dataset: str) -> None:
+    thinning = MaskRateSchedule(last=0.5, first=100, steps=1000, seed=3)
+    assert [thinning.kept(step) for step in (0, 100, 600, 1100, 2000)] == [1.0, 1.0, 0.75, 0.5, 0.5]
+    shards = ShardedRows(dataset)
+    samples = np.arange(5000)
+    rows = shards.take(samples % 96, samples % 2)
+    for step in (0, 600, 1100):
+        thin = thinning.subsample(rows, samples, step)
+        assert len(thin.positions) / len(rows.positions) == pytest.approx(
+            thinning.kept(step), abs=0.01
+        )
+        assert int(thin.counts.sum()) == len(thin.positions) == len(thin.replacements)
+    everything = {tuple(item) for item in _masks(rows, samples)}
+    some, fewer = (
+        set(_masks(thinning.subsample(rows, samples, step), samples)) for step in (600, 1100)
+    )
+    assert (
+        fewer < some < everything
+    )  # what was left out once stays out: no token is told and then asked
+    alone = thinning.subsample(shards.take(np.array([7]), np.array([1])), np.array([7]), 600)
+    assert set(_masks(alone, np.array([7]))) == {
+        item for item in some if item[0] == 7
+    }  # whatever else is in the batch
+
+
+def _masks(rows: MaskedRows, samples: np.ndarray) -> list[tuple[int, int, int]]:
+    each = np.repeat(samples, rows.counts)
+    return list(
+        zip(each.tolist(), rows.positions.tolist(), rows.replacements.tolist(), strict=True)
+    )
+
+
+GROWING = {
+    "global_batch": 12,
+    "initial_batch": 4,
+    "batch_ramp_steps": 6,
+    "final_mask_rate": 0.05,
+    "steps": 9,
+}
+
+
+def test_a_run_that_was_stopped_is_the_same(dataset: str, tmp_path: Path) -> None:
+    whole = here(config(**GROWING), dataset, tmp_path / "whole")
+    here(config(**GROWING, log_every=1), dataset, tmp_path / "parts", stop_at=4)
+    parts = here(config(**GROWING, log_every=1), dataset, tmp_path / "parts")
+    assert [digests(parts.checkpoint)[name] for name in WEIGHTS] == [
+        digests(whole.checkpoint)[name] for name in WEIGHTS
+    ]
+    assert whole.outcome is not None
+    assert whole.outcome.rows == 2 * (4 + 8 + 12) + 3 * 12
+    assert whole.said("micro_batch").splitlines()[0] == "4 x 3 x 1"
+    tokens = [line["tokens"] for line in lines(tmp_path / "parts" / "metrics.jsonl")]
+    assert np.diff([0, *tokens])[[0, 8]] / [4, 12] == pytest.approx([24, 24], abs=5)
+
+
+def test_how_it_is_cut_changes_nothing(dataset: str, tmp_path: Path) -> None:
+    at_once = here(config(**GROWING, model=STILL), dataset, tmp_path / "once")
+    in_parts = here(config(**GROWING, model=STILL), dataset, tmp_path / "parts", micro_batch=2)
+    assert at_once.outcome is not None
+    assert in_parts.outcome is not None
+    assert in_parts.outcome.summary["loss"] == pytest.approx(
+        at_once.outcome.summary["loss"], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"initial_batch": 8}, "give batch_ramp_steps, too"),
+        ({"batch_ramp_steps": 8}, "give initial_batch, too"),
+        (
+            {"initial_batch": 24, "batch_ramp_steps": 8, "global_batch": 64},
+            r"global_batch \(64\) is no multiple of initial_batch \(24\)",
+        ),
+        ({"initial_batch": 64, "batch_ramp_steps": 8, "global_batch": 64}, "that is more"),
+        (
+            {"initial_batch": 8, "batch_ramp_steps": 80, "global_batch": 64, "steps": 9},
+            r"batch_ramp_steps \(80\) is more than steps \(9\)",
+        ),
+        (
+            {"final_mask_rate": 0.1, "max_time": "5m"},
+            "final_mask_rate goes by steps, and max_time says how long",
+        ),
+    ],
+)
+def test_what_cannot_grow_is_one_sentence(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        parse_config(PretrainConfig, values, "pretrain")
+
+
+def test_masks_that_cannot_be_thinned_are_refused(dataset: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"final_mask_rate \(0.2\) is not below the dataset's mask_rate \(0.15\)"
+    ):
+        here(config(final_mask_rate=0.2), dataset, tmp_path / "more")
+    words = write_dataset(tmp_path / "words", masks={"rule": "whole-word", "rate": 0.15})
+    with pytest.raises(
+        UsageError,
+        match="this one's is whole-word; leave it out, or make the dataset with masking token",
+    ):
+        here(config(final_mask_rate=0.1), words, tmp_path / "refused")

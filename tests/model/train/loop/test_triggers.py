@@ -1,0 +1,59 @@
+"""What is due at which step: patience is asked at every step, so it must not go through all steps
+again.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from cloze.core.stages.execution import Execution
+from cloze.model.train.loop.duration import ScheduleProgress, StepDuration
+from cloze.model.train.loop.interfaces import START
+from cloze.model.train.loop.train_spec import Milestones
+from cloze.model.train.loop.triggers import StepTriggers
+from cloze.model.train.resume.state import TrainerState
+
+
+class EveryTenth:
+    """A measure that counts how often it is asked."""
+
+    asked = 0
+
+    def due(self, step: int, moment: ScheduleProgress) -> bool:
+        self.asked += 1
+        return step % 10 == 0
+
+
+def due_of(measure: EveryTenth, patience: int, steps: int) -> StepTriggers:
+    training: Any = SimpleNamespace(
+        recipe=SimpleNamespace(pace=StepDuration(steps=steps, span=steps)),
+        checkpoints=SimpleNamespace(milestones=Milestones()),
+        evaluator=measure,
+        patience=patience,
+        data=SimpleNamespace(begun=START),
+    )
+    return StepTriggers(training, Execution())
+
+
+def test_patience_is_asked_in_constant_time() -> None:
+    measure, steps = EveryTenth(), 3000
+    due = due_of(measure, 1000, steps)
+    for step in range(7, steps):
+        assert not due.should_stop(TrainerState(step=step, best={"step": 7.0}))
+    assert measure.asked <= 2 * steps
+
+
+def test_training_ends_after_so_many_evaluations_without_a_better_one() -> None:
+    due = due_of(EveryTenth(), 3, 1000)
+    over = [
+        step
+        for step in range(20, 100)
+        if due.should_stop(TrainerState(step=step, best={"step": 20.0}))
+    ]
+    assert over[0] == 50
+    assert not due.should_stop(TrainerState(step=51, best={"step": 50.0}))  # a better one since
+    assert due.should_stop(TrainerState(step=80, best={"step": 50.0}))
+    again = due_of(EveryTenth(), 3, 1000)  # resumed
+    assert not again.should_stop(TrainerState(step=79, best={"step": 50.0}))
+    assert again.should_stop(TrainerState(step=80, best={"step": 50.0}))

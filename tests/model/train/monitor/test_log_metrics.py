@@ -1,0 +1,171 @@
+"""What a log line tells of speed, memory and the rare pieces, each beside what is
+counted by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cloze.model import hardware
+from cloze.model.data.batch import TokenCounts, collate, sizes
+from cloze.model.data.shards import ShardedRows
+from cloze.model.families.registry import model_config
+from cloze.model.objectives.losses import BANDS, losses_by_band
+from cloze.model.train.evaluate.heldout_set import bands_of, training_bands
+from cloze.model.train.monitor.metrics import strip_timing
+from cloze.model.train.monitor.throughput import MfuMeter, utilisation
+from cloze.model.train.plan.flops import flops_per_token
+from tests.model.datasets import SPECIAL, lines, write_dataset
+from tests.model.train.ranks import config, here
+
+CPU = torch.device("cpu")
+OF_EVERY_LINE = {
+    "tokens_per_second", "padded_tokens_per_second", "mfu", "data_wait", "memory_gb", "time_data",
+    "time_forward", "time_backward",
+    "time_communication", "time_optimizer", "time_save", "time_evaluation", "time_other",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_dataset(tmp_path_factory.mktemp("data") / "dataset", heldout=200)
+
+
+def test_a_line_tells_all_of_it(dataset: str, tmp_path: Path) -> None:
+    here(
+        config(steps=6, heldout_rows=200, evaluate_every=3),
+        dataset,
+        tmp_path / "run",
+        checkpoint_every=2,
+    )
+    for line in lines(tmp_path / "run" / "metrics.jsonl"):
+        assert line.keys() >= OF_EVERY_LINE
+        assert sum(float(line[name]) for name in line if name.startswith("time_")) == pytest.approx(
+            1.0, abs=1e-3
+        )
+        assert line["padded_tokens_per_second"] > line["tokens_per_second"]
+        assert 0 < line["mfu"] < 1
+        assert (line["time_evaluation"] > 0) == (line["step"] in (3, 6))
+        assert not strip_timing(line).keys() & OF_EVERY_LINE
+        if line["step"] in (3, 6):
+            assert all(f"heldout_loss_{band}" in line for band in BANDS)
+
+
+@pytest.mark.parametrize("layout", ["rows", "buckets", "packed"])
+def test_sizes_are_those_of_the_batch(dataset: str, layout: str) -> None:
+    taken = ShardedRows(dataset).take(np.arange(8), np.zeros(8, np.int64))
+    found = sizes(collate(taken, pad=0, longest=32, layout=layout))  # type: ignore[arg-type]
+    assert found.tokens == taken.lengths.sum()
+    assert found.attended == (taken.lengths**2).sum()
+    assert (found.positions == found.tokens) == (layout == "packed")
+    assert found.tokens <= found.positions <= 8 * 32
+    assert found + TokenCounts(1, 2, 3) == TokenCounts(
+        found.tokens + 1, found.positions + 2, found.attended + 3
+    )
+
+
+def test_sequences_of_a_packed_row_see_themselves_alone() -> None:
+    mask, first = torch.ones(2, 8, dtype=torch.bool), torch.zeros(2, 8, dtype=torch.bool)
+    mask[1, 5:] = False
+    first[0, [0, 3]] = first[1, 0] = True
+    found = sizes({"attention_mask": mask, "sequence_first": first, "input_ids": torch.zeros(2, 8)})
+    assert found == TokenCounts(13, 16, 9 + 25 + 25)
+
+
+@pytest.mark.parametrize(("name", "gigaflops"), [("bert-base", 0.545), ("bert-large", 1.879)])
+def test_the_arithmetic_is_that_of_the_published_figures(name: str, gigaflops: float) -> None:
+    """72 L h^2 + 12 L h s + 6 rate (h^2 + h V) at 128, V = 30,528, rate .15."""
+    assert flops_per_token(model_config(name, vocab_size=30_528), 128) / 1e9 == pytest.approx(
+        gigaflops, rel=0.01
+    )
+
+
+def test_a_window_is_all_that_a_token_sees() -> None:
+    model = model_config("modern-base", vocab_size=50_368)
+    whole = model.num_hidden_layers * 12 * model.hidden_size * 4096
+    saved = (
+        sum(model.window_of(layer) is not None for layer in range(22))
+        * 12
+        * model.hidden_size
+        * (4096 - 129)
+    )
+    short = flops_per_token(model, 100) - 22 * 12 * model.hidden_size * 100
+    assert flops_per_token(model, 4096) == pytest.approx(short + whole - saved)
+
+
+def test_utilisation_is_a_share_of_a_measured_peak_on_a_cpu() -> None:
+    found = utilisation(model_config("bert-tiny", vocab_size=1000), "fp32", CPU, ranks=2)
+    assert found.peak is not None
+    assert 1e9 < found.peak < 1e14
+    share = found.mfu(1000.0, 64.0)
+    assert share == pytest.approx(1000 * flops_per_token(found.model, 64) / found.peak)
+    assert MfuMeter(found.model, None, "").mfu(1000.0, 64.0) is None
+
+
+def test_a_gpu_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_config("bert-tiny", vocab_size=1000)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert utilisation(model, "bf16", torch.device("cuda"), 4).peak == 4 * 989e12
+    assert utilisation(model, "fp32", torch.device("cuda"), 1).peak == hardware.GPUS["h200"].fp32
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some Card 9")
+    unknown = utilisation(model, "bf16", torch.device("cuda"), 1)
+    assert unknown.peak is None
+    assert "Some Card 9 is not in the table" in unknown.source
+
+
+def test_bands_are_thirds_of_the_text() -> None:
+    counts = np.array([0, 30, 1, 9, 30, 20, 10, 0])
+    assert bands_of(counts).tolist() == [0, 2, 0, 0, 2, 1, 0, 0]
+    assert bands_of(np.zeros(4, np.int64)).tolist() == [0, 0, 0, 0]
+    zipf = (1e6 / np.arange(1, 30_001)).astype(np.int64)
+    found = bands_of(zipf).numpy()
+    assert [zipf[found == band].sum() / zipf.sum() for band in range(3)] == pytest.approx(
+        [1 / 3] * 3, abs=0.03
+    )
+
+
+def test_special_tokens_take_up_no_band(dataset: str) -> None:
+    found = training_bands(ShardedRows(dataset), SPECIAL, 70)
+    assert found[list(SPECIAL.ids)].tolist() == [0] * 5
+    assert found[64:].tolist() == [0] * 6, "pieces that never occur are rare"
+    assert set(found[5:64].tolist()) == {0, 1, 2}
+
+
+def test_losses_by_band_add_up() -> None:
+    torch.manual_seed(0)
+    logits, labels = torch.randn(50, 12), torch.randint(0, 12, (50,))
+    labels[::7] = -100
+    bands = torch.arange(12) % 3
+    found = losses_by_band(
+        torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="none"),
+        labels,
+        bands,
+    )
+    whole = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+    assert float(sum(total for total, _ in found.values())) == pytest.approx(float(whole), rel=1e-5)
+    assert sum(int(count) for _, count in found.values()) == int((labels >= 0).sum())
+    one = found["loss_middle"]
+    kept = (labels % 3 == 1) & (labels >= 0)
+    assert float(one[0]) == pytest.approx(
+        float(torch.nn.functional.cross_entropy(logits[kept], labels[kept], reduction="sum")),
+        rel=1e-5,
+    )
+
+
+def test_perplexity_of_the_bands_is_that_of_the_whole(dataset: str, tmp_path: Path) -> None:
+    """The mean of the three losses, weighted by how many predictions are in each, is the held-out
+    loss.
+    """
+    run = here(config(steps=2, heldout_rows=200), dataset, tmp_path / "run")
+    line = lines(tmp_path / "run" / "metrics.jsonl")[-1]
+    found = [float(line[f"heldout_loss_{band}"]) for band in BANDS]
+    assert min(found) <= float(line["heldout_loss"]) <= max(found)
+    assert math.isfinite(sum(found))
+    assert run.outcome is not None
+    assert run.outcome.summary["mfu"] > 0
+    assert run.outcome.summary["peak_flops"] > 1e9

@@ -1,0 +1,115 @@
+"""Training that goes on from another checkpoint: the same weights, a grown vocabulary, or one
+sentence why not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cloze.core.errors import UsageError
+from cloze.model import checkpoint
+from cloze.model.families.models import new_model
+from cloze.model.families.registry import model_config
+from cloze.model.train.resume.initialization import (
+    WORD,
+    begin_with_unigrams,
+    build_network,
+    initial_model,
+)
+from cloze.pipeline import tokenizer
+from tests.tiny_models import PIECES, dataset_info, tiny_config, write_checkpoint, write_tokenizer
+
+
+def wider(directory: Path, pieces: list[str]) -> str:
+    directory.mkdir(parents=True)
+    (directory / "vocab.txt").write_text(
+        "".join(f"{piece}\n" for piece in pieces), encoding="utf-8"
+    )
+    tokenizer.load(str(directory / "vocab.txt")).save(str(directory / "tokenizer"))
+    return str(directory / "tokenizer")
+
+
+def test_without_a_checkpoint_the_model_is_the_wanted_one_or_bert_base(tmp_path: Path) -> None:
+    pieces = write_tokenizer(tmp_path)
+    info = dataset_info(pieces)
+    assert initial_model(model_config("bert-tiny"), None, info, pieces).model.hidden_size == 128
+    beginning = initial_model(None, None, info, pieces)
+    assert (beginning.model.hidden_size, beginning.model.vocab_size, beginning.state) == (
+        768,
+        len(PIECES),
+        None,
+    )
+
+
+def test_weights_go_on_unchanged(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    pieces = write_tokenizer(tmp_path / "other")
+    beginning = initial_model(None, directory, dataset_info(pieces), pieces)
+    assert beginning.model == tiny_config()
+    network, lacking = build_network(beginning)
+    assert lacking == []
+    loaded = checkpoint.load(directory)
+    assert all(tensor.equal(loaded.state[name]) for name, tensor in network.state_dict().items())
+
+
+def test_a_grown_vocabulary_begins_as_the_mean_of_what_the_words_were(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    pieces = wider(tmp_path / "wide", [*PIECES, "catdog", "##walk"])
+    beginning = initial_model(None, directory, dataset_info(pieces), pieces)
+    assert beginning.model.vocab_size == len(PIECES) + 2
+    loaded = checkpoint.load(directory)
+    network, _ = build_network(beginning)
+    rows = network.state_dict()[WORD]
+    assert rows[: len(PIECES)].equal(loaded.state[WORD])
+    known = tokenizer.load(loaded.tokenizer)
+    ids = known.backend.encode("catdog", add_special_tokens=False).ids
+    torch.testing.assert_close(rows[len(PIECES)], loaded.state[WORD][ids].mean(dim=0))
+    assert rows[len(PIECES) + 1].equal(loaded.state[WORD][PIECES.index("walk")])
+    assert network.state_dict()["masked_lm.bias"].shape == (len(PIECES) + 2,)
+
+
+def test_another_vocabulary_is_refused_by_its_first_other_piece(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    pieces = wider(tmp_path / "other", [*PIECES[:7], "elephant", *PIECES[8:]])
+    with pytest.raises(
+        UsageError,
+        match=(
+            r"does not fit the embedding of .*: id 7 is 'cat' there and 'elephant' in the dataset"
+        ),
+    ):
+        initial_model(None, directory, dataset_info(pieces), pieces)
+    shorter = wider(tmp_path / "short", PIECES[:-2])
+    with pytest.raises(UsageError, match="and nothing in the dataset"):
+        initial_model(None, directory, dataset_info(shorter), shorter)
+
+
+def test_a_model_beside_a_checkpoint_must_be_the_same(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    pieces = write_tokenizer(tmp_path / "other")
+    info = dataset_info(pieces)
+    assert (
+        initial_model(tiny_config(hidden_dropout=0.1), directory, info, pieces).model.hidden_size
+        == 16
+    )
+    with pytest.raises(
+        UsageError,
+        match=r"hidden_size \(128\) is not that of the checkpoint .* \(16\); leave model out",
+    ):
+        initial_model(model_config("bert-tiny"), directory, info, pieces)
+    with pytest.raises(UsageError, match=r"family \(roberta\) is not that of the checkpoint"):
+        initial_model(model_config("roberta-tiny"), directory, info, pieces)
+
+
+def test_an_output_layer_without_a_bias_has_none_to_begin_with() -> None:
+    shape = model_config("gpt2-tiny", vocab_size=30)
+    with pytest.raises(
+        UsageError, match="output_bias unigram: the output layer of gpt2 has no bias"
+    ):
+        begin_with_unigrams(new_model(shape), shape, np.ones(30, np.int64))
+    shape = model_config("bert-tiny", vocab_size=30)
+    with pytest.raises(UsageError, match="no masked tokens to count"):
+        begin_with_unigrams(new_model(shape), shape, np.zeros(30, np.int64))
