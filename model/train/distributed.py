@@ -30,7 +30,7 @@ from cloze.core.stages.execution import Execution
 from cloze.model.train.monitor.throughput import TimeBreakdown
 from cloze.model.train.precision import resolve_device, set_tf32
 
-SETTLE_SECONDS = 0.1  # for gloo's threads to release the last message
+RELEASE_SECONDS = 0.1  # for gloo's threads to release the last message
 # A rank that is silent for longer counts as dead, and all ranks end.
 TIMEOUT = datetime.timedelta(minutes=10)
 # Maximum time between the first and the last shard of a checkpoint.
@@ -222,7 +222,7 @@ def _leave() -> None:
     active exception", in a quarter of short runs). DeepSpeed has groups of its own, so destroying
     the default group does not end all threads.
     """
-    time.sleep(SETTLE_SECONDS)
+    time.sleep(RELEASE_SECONDS)
     if distributed.is_initialized():
         distributed.destroy_process_group()
 

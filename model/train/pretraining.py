@@ -15,7 +15,7 @@ from cloze.model.train.loop.loop import TrainingResult, train
 from cloze.model.train.setup import PretrainSetup, prepare
 
 # In every summary, even without held-out rows.
-TOLD = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")
+HELDOUT_METRICS = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")
 
 
 def run(config: PretrainConfig, build: BuildContext) -> StageResult:
@@ -72,7 +72,7 @@ def _outcome(
         "objectives": list(setup.scoring.names),
         "loss": last.get("loss"),
         "first_loss": progress.first_loss,
-        **{name: last.get(name) for name in TOLD},
+        **{name: last.get(name) for name in HELDOUT_METRICS},
         **{name: value for name, value in last.items() if name.startswith("heldout_")},
         "heldout_rows": _scored(setup, progress.step),
         "best_heldout": progress.best,

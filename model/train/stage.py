@@ -25,11 +25,11 @@ def run(config: PretrainConfig, build: BuildContext) -> StageResult:
 
 def headline(summary: Mapping[str, Any]) -> str:
     """Return held-out loss and speed, with a warning if a few rows were read many times."""
-    told = f"{_learned(summary)}; {format_count(summary['tokens_per_second'])} tokens/s"
+    text = f"{_learned(summary)}; {format_count(summary['tokens_per_second'])} tokens/s"
     if summary.get("epochs", 0) <= MOST_EPOCHS:
-        return told
+        return text
     return (
-        f"{told}; warning: its {summary['rows']:,} rows were read {summary['epochs']:,.0f} times: "
+        f"{text}; warning: its {summary['rows']:,} rows were read {summary['epochs']:,.0f} times: "
         f"give the dataset more text"
     )
 

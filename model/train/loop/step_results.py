@@ -47,8 +47,8 @@ class StepResults:
         window: metrics since the last log line.
     """
 
-    def __init__(self, training: TrainSpec, world: World, telling: TrainingReporter) -> None:
-        self._training, self._world, self._telling = training, world, telling
+    def __init__(self, training: TrainSpec, world: World, reporter: TrainingReporter) -> None:
+        self._training, self._world, self._reporter = training, world, reporter
         self._unread: list[PendingStep] = []
         self.reset_window()
 
@@ -89,7 +89,7 @@ class StepResults:
         """Count a skipped step whose scaled gradient overflowed fp16, which is normal."""
         progress.skipped += 1
         progress.overflows += 1
-        self._telling.message(
+        self._reporter.message(
             f"step {step} was skipped: its gradient overflows fp16 at a loss scale of {scale:,.0f},"
             f" which is halved"
         )
@@ -98,8 +98,8 @@ class StepResults:
         """Count a skipped step, log its rows, and request a rollback after too many in a row."""
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        self._telling.skipped_steps.add({"step": step, **source.row_ids(step - 1)})
-        self._telling.message(
+        self._reporter.skipped_steps.add({"step": step, **source.row_ids(step - 1)})
+        self._reporter.message(
             f"step {step} was skipped: its gradient is not finite (rows in {SKIPPED})", "warning"
         )
         if progress.skipped_in_a_row >= self._training.recipe.max_skipped:

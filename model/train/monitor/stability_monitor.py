@@ -52,7 +52,7 @@ class StabilityMonitor:
         )
         self._guessing = functools.cache(guessing)
         self._losses: list[tuple[int, float, float]] = []  # step, loss, learning rate
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def check(self, line: Mapping[str, Any]) -> list[str]:
         """Return the warnings for this log line."""
@@ -71,8 +71,8 @@ class StabilityMonitor:
         return [*found, *self._flat()]
 
     def _once(self, name: str) -> bool:
-        new = name not in self._told
-        self._told.add(name)
+        new = name not in self._warned
+        self._warned.add(name)
         return new
 
     def _not_finite(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
@@ -98,23 +98,23 @@ class StabilityMonitor:
 
     def _stuck(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
         step = int(line["step"])
-        if step < STUCK_STEPS or "stuck" in self._told or "free" in self._told:
+        if step < STUCK_STEPS or "stuck" in self._warned or "free" in self._warned:
             return
         # `_above` warns about this case.
         if self._chance is not None and loss > self._chance + ABOVE_NATS:
             return
         guessing = self._guessing()
         if guessing is None or self._learns(loss):
-            self._told.add("free")
+            self._warned.add("free")
             return
-        self._told.add("stuck")
+        self._warned.add("stuck")
         advice = (
             "models with norms behind their blocks (bert, roberta) stay there for 2,000 to 4,000 "
             "steps, modern for some 200"
         )
         if self._pairs and self._batch < 128:
             advice += (
-                f"; beside a pair task a batch of {self._batch} is small, its gradient is mostly "
+                f"; with a pair task a batch of {self._batch} is small, its gradient is mostly "
                 f"noise: use 128 or more, or mlm alone"
             )
         yield (
@@ -144,7 +144,7 @@ class StabilityMonitor:
             )
 
     def _flat(self) -> Iterator[str]:
-        if len(self._losses) < 2 * FLAT_LINES or "flat" in self._told:
+        if len(self._losses) < 2 * FLAT_LINES or "flat" in self._warned:
             return
         if self._losses[-1][0] - self._losses[-FLAT_LINES][0] < FLAT_STEPS:
             return

@@ -180,9 +180,9 @@ def utilisation(
     if device.type == "cuda":
         peak, source = _gpu_peak(device, precision)
     elif precision == "fp16":  # matrix products in fp16 take minutes on most CPUs
-        peak, source = None, "no MFU is told: fp16 is for GPUs"
+        peak, source = None, "MFU is not reported: fp16 is for GPUs"
     else:
-        peak, source = _cpu_peak(precision, torch.get_num_threads()), _told_cpu(precision)
+        peak, source = _cpu_peak(precision, torch.get_num_threads()), _cpu_source(precision)
     return MfuMeter(model, None if peak is None else peak * ranks, source)
 
 
@@ -190,7 +190,7 @@ def _gpu_peak(device: torch.device, precision: Precision) -> tuple[float | None,
     name = torch.cuda.get_device_name(device)
     found = hardware.recognised(name)
     if found is None:
-        return None, f"no MFU is told: {name} is not in the table of GPUs (model/hardware.py)"
+        return None, f"MFU is not reported: {name} is not in the table of GPUs (model/hardware.py)"
     return (found.fp32 if precision == "fp32" else found.bf16), found.source
 
 
@@ -209,7 +209,7 @@ def _cpu_peak(precision: Precision, threads: int) -> float:
     return 2.0 * SIDE**3 / fastest
 
 
-def _told_cpu(precision: Precision) -> str:
+def _cpu_source(precision: Precision) -> str:
     return (
         f"a product of two {SIDE} x {SIDE} matrices in {precision} on {torch.get_num_threads()} "
         f"threads, measured at the start"

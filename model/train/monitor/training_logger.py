@@ -43,7 +43,7 @@ class TrainingReporter:
         )
         self.metrics = JsonlLog(storage.join(training.path, METRICS), world)
         self.skipped_steps = JsonlLog(storage.join(training.path, SKIPPED), world)
-        self._told = 0.0  # time of the last progress report
+        self._reported_at = 0.0  # time of the last progress report
 
     def resume(self, step: int, pending: bool) -> int:
         """Drop the lines after `step` and an unfinished one; return their number.
@@ -68,12 +68,12 @@ class TrainingReporter:
     def report_progress(self, figures: Mapping[str, Any]) -> None:
         """Report the progress, with additional metrics or messages."""
         if self._first:
-            self._told = time.monotonic()
+            self._reported_at = time.monotonic()
             self._report.progress(*self._where(), "steps", figures)
 
     def report_progress_throttled(self) -> None:
         """Report the progress unless it was reported within the last second."""
-        if time.monotonic() - self._told > REPORT_SECONDS:
+        if time.monotonic() - self._reported_at > REPORT_SECONDS:
             self.report_progress({})
 
     def message(self, note: str, kind: str = "note") -> None:

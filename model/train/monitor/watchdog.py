@@ -146,7 +146,7 @@ class ShutdownTimeEstimator:
         size = sum(int(getattr(value, "ds_numel", value.numel())) for value in model.parameters())
         self._report = report if world.is_rank_zero else None
         self._save = STATE_BYTES * size / DISK_SPEED
-        self._step = self._told = 0.0
+        self._step = self._reported = 0.0
         self._tell()
 
     def observe_save(self, seconds: float) -> None:
@@ -164,6 +164,6 @@ class ShutdownTimeEstimator:
         return BEGIN_SECONDS + self._save + STEPS * self._step
 
     def _tell(self) -> None:
-        if self._report is not None and self.seconds > 1.1 * self._told:
-            self._told = round(self.seconds, 1)
-            self._report.shutdown_time(self._told)
+        if self._report is not None and self.seconds > 1.1 * self._reported:
+            self._reported = round(self.seconds, 1)
+            self._report.shutdown_time(self._reported)

@@ -41,7 +41,7 @@ def plan(
     model: ModelConfig,
     length: int,
     world: World,
-    beside: ModelConfig | None = None,
+    teacher_model: ModelConfig | None = None,
     causal_share: float = 0.0,
     how: ComputeOptions = ON_GPU,
 ) -> BatchPlan:
@@ -51,7 +51,7 @@ def plan(
         global_batch: maximum number of samples per step.
         micro_batch: the requested micro-batch; None: estimate it.
         length: maximum number of tokens per sample.
-        beside: config of a teacher that runs on the same batches.
+        teacher_model: config of a teacher that runs on the same batches.
         causal_share: share of samples that a fill-mask model reads left to right.
         how: precision and copies of the weights, for a GPU.
 
@@ -69,7 +69,8 @@ def plan(
         )
     rank_batch = -(-global_batch // world.size)
     limit = min(
-        micro_batch or estimate_micro_batch(model, length, world.device, beside, causal_share, how),
+        micro_batch
+        or estimate_micro_batch(model, length, world.device, teacher_model, causal_share, how),
         rank_batch,
     )
     accumulation = -(-rank_batch // limit)
@@ -91,7 +92,7 @@ def estimate_micro_batch(
     model: ModelConfig,
     length: int,
     device: torch.device,
-    beside: ModelConfig | None = None,
+    teacher_model: ModelConfig | None = None,
     causal_share: float = 0.0,
     how: ComputeOptions = ON_GPU,
 ) -> int:
@@ -99,7 +100,7 @@ def estimate_micro_batch(
     if device.type == "cpu":
         return max(1, CPU_TOKENS // length)
     free, _ = torch.cuda.mem_get_info(device)
-    return max(1, fitting_rows(free, model, length, beside, causal_share, how=how))
+    return max(1, fitting_rows(free, model, length, teacher_model, causal_share, how=how))
 
 
 def device_memory(device: torch.device) -> int | None:

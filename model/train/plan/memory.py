@@ -236,7 +236,7 @@ def fitting_rows(
     free: float,
     model: ModelConfig,
     length: int,
-    beside: ModelConfig | None = None,
+    teacher_model: ModelConfig | None = None,
     causal_share: float = 0.0,
     *,
     ranks: int = 1,
@@ -246,7 +246,7 @@ def fitting_rows(
     """Estimate how many sequences of `length` tokens fit a GPU with `free` bytes at once.
 
     Args:
-        beside: config of a teacher that runs on the same batches.
+        teacher_model: config of a teacher that runs on the same batches.
         causal_share: see `activation_bytes`.
         ranks, zero: see `training_memory`.
 
@@ -255,10 +255,12 @@ def fitting_rows(
     """
     fixed = training_memory(model, length, 0, ranks=ranks, zero=zero, how=how)
     memory = free * MARGIN - fixed.training
-    teacher = None if beside is None else beside.model_copy(update={"num_hidden_layers": 1})
+    teacher = (
+        None if teacher_model is None else teacher_model.model_copy(update={"num_hidden_layers": 1})
+    )
     # A teacher keeps nothing for a backward pass; it takes weights, a layer and logits.
-    if beside is not None:
-        memory -= WEIGHT_BYTES * approximate_parameters(beside)
+    if teacher_model is not None:
+        memory -= WEIGHT_BYTES * approximate_parameters(teacher_model)
 
     def fits(rows: int) -> bool:
         taught = 0.0 if teacher is None else rows * activation_bytes(teacher, length, how)

@@ -131,7 +131,7 @@ def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path
     found = world.all_reduce_min(find(trial, rank_batch, world))
     if found < 1:
         raise ClozeError(
-            f"not one row of {trial.info.length} tokens fits the memory beside the model; use "
+            f"not one row of {trial.info.length} tokens fits the memory next to the model; use "
             f"--zero 3 on more GPUs,"
             " --activation-checkpointing, or shorter rows"
         )

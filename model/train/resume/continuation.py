@@ -41,7 +41,7 @@ def check_inputs(inputs: Mapping[str, str]) -> None:
         raise UsageError(
             f"continue ({inputs['continue']}) and checkpoint ({inputs['checkpoint']}) exclude each "
             f"other: continue goes on with"
-            " optimizer and step numbers, checkpoint begins anew from the weights; leave one out"
+            " optimizer and step numbers, checkpoint starts again from the weights; leave one out"
         )
 
 

@@ -47,7 +47,7 @@ def test_a_loss_that_is_stuck_at_the_frequencies_is_told_once_with_what_is_typic
     assert sentence.startswith(
         "after step 1500 the loss (6.60) is still about that of guessing by frequency (6.75)"
     )
-    assert "beside a pair task a batch of 32 is small" in sentence
+    assert "with a pair task a batch of 32 is small" in sentence
     (alone,) = said([9.0, *[6.6] * 40], pairs=False)
     assert "pair task" not in alone
     assert said([9.0, *[6.6] * 20]) == []  # it is early
@@ -145,6 +145,6 @@ def test_a_run_says_it_and_a_resumed_one_does_not_say_it_again(
         in first.said("warning")
     )
     assert "after step 4 the loss" in first.said("warning")
-    assert "beside a pair task a batch of 8 is small" in first.said("warning")
+    assert "with a pair task a batch of 8 is small" in first.said("warning")
     again = here(settings, dataset, tmp_path / "run")
     assert "the loss" not in again.said("warning")
