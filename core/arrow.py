@@ -25,7 +25,7 @@ from cloze.core.artifacts.lock import has_name
 from cloze.core.errors import ClozeError, DataError, first_line
 from cloze.core.random_keys import U64
 
-_WRITE_BUFFER = 1 << 20
+REBUILD = "run the stage that makes it again"
 
 
 @contextlib.contextmanager
@@ -44,13 +44,13 @@ def file_buffer(path: str) -> pa.Buffer:
         DataError: the file does not exist or cannot be read.
     """
     if not storage.exists(path):
-        raise DataError(f"{path} does not exist; run the stage that makes it again")
-    with arrow_errors_as_data_errors(path, "run the stage that makes it again"):
+        raise DataError(f"{path} does not exist; {REBUILD}")
+    with arrow_errors_as_data_errors(path, REBUILD):
         if not storage.is_local(path):
             with storage.open_input(path) as handle:
                 return pa.py_buffer(handle.read())
         if not os.path.getsize(storage.filesystem(path)[1]):
-            raise DataError(f"{path} is empty; run the stage that makes it again")
+            raise DataError(f"{path} is empty; {REBUILD}")
         with pa.memory_map(storage.filesystem(path)[1]) as mapped:
             return mapped.read_buffer()
 
@@ -58,14 +58,14 @@ def file_buffer(path: str) -> pa.Buffer:
 def open_arrow(path: str) -> pa.RecordBatchFileReader:
     """Open the Arrow IPC file at `path`; raise `DataError` if it is missing or damaged."""
     buffer = file_buffer(path)
-    with arrow_errors_as_data_errors(path, "run the stage that makes it again"):
+    with arrow_errors_as_data_errors(path, REBUILD):
         return pa.ipc.open_file(pa.BufferReader(buffer))
 
 
 def read_arrow(path: str) -> pa.Table:
     """Read the Arrow IPC file at `path`; raise `DataError` if it is missing or damaged."""
     reader = open_arrow(path)
-    with arrow_errors_as_data_errors(path, "run the stage that makes it again"):
+    with arrow_errors_as_data_errors(path, REBUILD):
         return reader.read_all()
 
 
@@ -127,24 +127,22 @@ def _copies(stamp: str) -> str:
     os.makedirs(base, mode=0o700, exist_ok=True)
     if os.stat(base).st_uid != os.getuid():
         raise ClozeError(f"{base} belongs to another user; set TMPDIR to a directory of your own")
-    own = os.path.join(base, hashlib.sha256(stamp.encode()).hexdigest()[:16])
+    directory = os.path.join(base, hashlib.sha256(stamp.encode()).hexdigest()[:16])
     while True:
-        os.makedirs(own, exist_ok=True)
-        users = open(os.path.join(own, "_users"), "a+b")  # noqa: SIM115
+        os.makedirs(directory, exist_ok=True)
+        users = open(os.path.join(directory, "_users"), "a+b")  # noqa: SIM115
         fcntl.flock(users, fcntl.LOCK_SH)
         if has_name(users, users.name):
             break
         users.close()
     _IN_USE.append(users)
-    atexit.register(_remove_unused, own, users)
+    atexit.register(_remove_unused, directory, users)
     for name in os.listdir(base):
-        if (other := os.path.join(base, name)) != own:
-            with (
-                contextlib.suppress(FileNotFoundError),
-                open(os.path.join(other, "_users"), "r+b") as theirs,
-            ):
-                _remove_unused(other, theirs)
-    return own
+        other = os.path.join(base, name)
+        if other != directory:
+            with contextlib.suppress(FileNotFoundError):
+                _remove_unused(other, open(os.path.join(other, "_users"), "r+b"))  # noqa: SIM115
+    return directory
 
 
 _IN_USE: list[IO[bytes]] = []  # open and locked until the process ends
@@ -175,7 +173,7 @@ def local_copy(path: str, stamp: str) -> str:
                 continue
             target.truncate(0)
             with storage.open_input(path) as source:
-                shutil.copyfileobj(source, target, _WRITE_BUFFER)
+                shutil.copyfileobj(source, target, storage.CHUNK_BYTES)
             target.flush()
             os.replace(target.name, copy)
     return copy
@@ -190,12 +188,12 @@ SCALE = 4000  # (4000 + √4096 / 2)² is below 2²⁴
 WIDEST = 4096
 
 
-def file_name(shard: str) -> str:
+def vectors_file_name(shard: str) -> str:
     """Return the name of the vectors file of a corpus shard."""
     return f"vectors-{shard.removeprefix('corpus-')}"
 
 
-def schema(width: int) -> pa.Schema:
+def vectors_schema(width: int) -> pa.Schema:
     """Return the schema: a document's key and vector per row."""
     fields = [
         pa.field("key", pa.uint64(), nullable=False),
@@ -212,35 +210,38 @@ def quantize(vectors: npt.NDArray[Any]) -> I16:
     values = vectors.astype(np.float64)
     squares = values * values
     length = np.sqrt(squares.sum(axis=1, keepdims=True))
-    found: I16 = np.rint(values / np.where(length == 0, 1.0, length) * SCALE).astype(np.int16)
-    return found
+    unit = values / np.where(length == 0, 1.0, length)
+    quantized: I16 = np.rint(unit * SCALE).astype(np.int16)
+    return quantized
 
 
 def cosines(left: F32, right: F32) -> F32:
     """Return fp32 [n, m] cosines of the rows of `left` and `right`."""
-    found: F32 = (left @ right.T) / (_lengths(left)[:, None] * _lengths(right))
-    return found
+    similarities: F32 = (left @ right.T) / (_lengths(left)[:, None] * _lengths(right))
+    return similarities
 
 
 def _lengths(vectors: F32) -> F32:
     """Return the length of each row, fp32 [n]; 1 for zero rows, as a divisor."""
-    found: F32 = np.sqrt((vectors * vectors).sum(axis=1))
-    return np.where(found == 0, np.float32(1), found)
+    lengths: F32 = np.sqrt((vectors * vectors).sum(axis=1))
+    return np.where(lengths == 0, np.float32(1), lengths)
 
 
-def batch(keys: U64, vectors: I16) -> pa.RecordBatch:
-    """Build a record batch of `schema`."""
+def vectors_batch(keys: U64, vectors: I16) -> pa.RecordBatch:
+    """Build a record batch of `vectors_schema`."""
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    return pa.RecordBatch.from_arrays([pa.array(keys), column], schema=schema(vectors.shape[1]))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(keys), column], schema=vectors_schema(vectors.shape[1])
+    )
 
 
-def read(path: str) -> tuple[U64, I16]:
+def read_vectors(path: str) -> tuple[U64, I16]:
     """Read keys, uint64 [n], and vectors, int16 [n, D]; raise `DataError` if the file has none."""
     table = read_arrow(path).combine_chunks()
     if table.column_names != ["key", "vector"] or not pa.types.is_fixed_size_list(
         table.schema.field("vector").type
     ):
-        raise DataError(f"{path} holds no vectors; make them with `cloze embed-corpus`")
+        raise DataError(f"{path} holds no vectors; create them with `cloze embed-corpus`")
     width = table.schema.field("vector").type.list_size
     if not table.num_rows:
         return np.zeros(0, np.uint64), np.zeros((0, width), np.int16)

@@ -39,7 +39,7 @@ def has_field_marker(model: type[BaseModel], name: str, mark: type) -> bool:
         base for base in model.__mro__ if issubclass(base, BaseModel) and name in base.model_fields
     )
     return any(
-        isinstance(found, mark) for base in bases for found in base.model_fields[name].metadata
+        isinstance(marker, mark) for base in bases for marker in base.model_fields[name].metadata
     )
 
 
@@ -50,7 +50,7 @@ def has_mark(annotation: Any, mark: type, _above: tuple[Any, ...] = ()) -> bool:
         return any(has_mark(field, mark, (*_above, annotation)) for field in nested)
     if get_origin(annotation) is Annotated:
         inner, *marks = get_args(annotation)
-        return any(isinstance(found, mark) for found in marks) or has_mark(inner, mark, _above)
+        return any(isinstance(each, mark) for each in marks) or has_mark(inner, mark, _above)
     return any(has_mark(argument, mark, _above) for argument in get_args(annotation))
 
 
@@ -75,12 +75,12 @@ def map_marked(annotation: Any, value: Any, mark: type, function: Callable[[str]
         }
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        if isinstance(value, str) and any(isinstance(found, mark) for found in arguments[1:]):
+        if isinstance(value, str) and any(isinstance(each, mark) for each in arguments[1:]):
             return function(value)
         return map_marked(arguments[0], value, mark, function)
     if origin in (Union, types.UnionType):
-        changed = (map_marked(argument, value, mark, function) for argument in arguments)
-        return next((found for found in changed if found != value), value)
+        mapped = (map_marked(argument, value, mark, function) for argument in arguments)
+        return next((changed for changed in mapped if changed != value), value)
     if not arguments or not isinstance(origin, type):
         return value
     if issubclass(origin, Mapping):
@@ -92,14 +92,11 @@ def map_marked(annotation: Any, value: Any, mark: type, function: Callable[[str]
     if isinstance(value, str):  # a single value of a field that also takes several
         return map_marked(arguments[0], value, mark, function)
     if isinstance(value, (list, tuple)):
-        each = (
-            arguments
-            if len(arguments) == len(value) and Ellipsis not in arguments
-            else arguments[:1] * len(value)
-        )
+        if Ellipsis in arguments or len(arguments) != len(value):
+            arguments = arguments[:1] * len(value)
         return [
             map_marked(argument, item, mark, function)
-            for argument, item in zip(each, value, strict=True)
+            for argument, item in zip(arguments, value, strict=True)
         ]
     return value
 
@@ -187,19 +184,19 @@ class StageConfig(BaseModel):
         with its whole content in order.
         """
         annotations = field_types(type(self))
-        found = {}
+        hashes = {}
         for name in self.path_fields():
             value = getattr(self, name)
             if value is None:
                 continue
             if isinstance(value, str):
-                found[name] = fingerprints.input_fingerprint(value)
+                hashes[name] = fingerprints.input_fingerprint(value)
                 continue
             content = map_marked(
                 annotations[name], _plain(value), InputPathMark, fingerprints.input_fingerprint
             )
-            found[name] = fingerprints.combine_hashes([("", canonical_json(content))])
-        return found
+            hashes[name] = fingerprints.combine_hashes([("", canonical_json(content))])
+        return hashes
 
     def check_inputs(self, keys: Collection[str]) -> None:
         """Reject inputs that do not match the config; called before a run and before the stage.
@@ -227,7 +224,7 @@ def _identity(config: BaseModel, without: tuple[str, ...] = ()) -> dict[str, Any
     Nested configs are compared with the defaults of their own class.
     """
     model = type(config)
-    found, paths = {}, marked_fields(model, InputPathMark)
+    fields, paths = {}, marked_fields(model, InputPathMark)
     for name in model.model_fields:
         if name in without or has_field_marker(model, name, NoFingerprintMark):
             continue
@@ -238,8 +235,8 @@ def _identity(config: BaseModel, without: tuple[str, ...] = ()) -> dict[str, Any
             or has_field_marker(model, name, UnionTagMark)
             or (value is not None and name in paths)
         ):
-            found[name] = _plain(value)
-    return found
+            fields[name] = _plain(value)
+    return fields
 
 
 def _plain(value: Any) -> Any:
@@ -280,44 +277,36 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
         return model.model_validate(dict(values))
     except ValidationError as error:
         fault = error.errors()[0]
-        place = ".".join(str(part) for part in (where, *fault["loc"]) if part != "")
+        field = ".".join(str(part) for part in (where, *fault["loc"]) if part != "")
         if fault["type"] == "extra_forbidden":
             known = _fields_at(model, fault["loc"][:-1])
             hint = did_you_mean(str(fault["loc"][-1]), known) if known else "remove it"
-            raise UsageError(f"unknown config key {place}; {hint}") from error
+            raise UsageError(f"unknown config key {field}; {hint}") from error
         if fault["type"] == "missing":
             raise UsageError(
-                f"{place} is missing; {_example(model, fault['loc'], place)}"
+                f"{field} is missing; {_example(model, fault['loc'], field)}"
             ) from error
         message = str(fault["msg"]).removeprefix("Value error, ")
         # a rule that names its fields itself
-        several = fault["type"] == "value_error" and isinstance(fault["input"], Mapping)
-        found = "" if several else f" (found {fault['input']!r})"
-        raise UsageError(f"{place}{found}: {message}") from error
+        is_about_fields = fault["type"] == "value_error" and isinstance(fault["input"], Mapping)
+        value = "" if is_about_fields else f" (found {fault['input']!r})"
+        raise UsageError(f"{field}{value}: {message}") from error
 
 
-def _example(model: type[BaseModel], location: tuple[int | str, ...], place: str) -> str:
+def _example(model: type[BaseModel], location: tuple[int | str, ...], name: str) -> str:
     """Return how to set a missing field, by the field's example if it has one."""
     field = model.model_fields.get(str(location[0])) if len(location) == 1 else None
-    return (
-        f"give it: --set {place}='{field.examples[0]}'"
-        if field is not None and field.examples
-        else "give it a value"
-    )
+    if field is not None and field.examples:
+        return f"give it: --set {name}='{field.examples[0]}'"
+    return "give it a value"
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:
     """Return the known keys of the model, or of the nested model at `location`."""
     for part in location:
-        annotation = (
-            model.model_fields[part].annotation
-            if isinstance(part, str) and part in model.model_fields
-            else None
-        )
-        nested = [
-            t for t in (annotation, *getattr(annotation, "__args__", ())) if isinstance(t, type)
-        ]
-        models = [t for t in nested if issubclass(t, BaseModel)]
+        field = model.model_fields.get(str(part))
+        annotation = None if field is None else field.annotation
+        models = [t for t in (annotation, *get_args(annotation)) if _is_model(t)]
         if not models and not isinstance(part, int):
             return set()
         model = models[0] if models else model

@@ -76,9 +76,9 @@ _MARK = re.compile(r'<cloze:fault ("(?:[^"\\\n]|\\.)*")>')
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
-    errno.EROFS: "choose a place that can be written to",
-    errno.EACCES: "choose a place that you may write to",
-    errno.EPERM: "choose a place that you may write to",
+    errno.EROFS: "choose a path that can be written to",
+    errno.EACCES: "choose a path that you may write to",
+    errno.EPERM: "choose a path that you may write to",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 
@@ -101,7 +101,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 @contextlib.contextmanager
@@ -110,14 +110,14 @@ def naming(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _OF_DISKS:
+        if error.errno in _DISK_ERRORS:
             error.filename = error.filename or path
         raise
 
 
 def describe_os_error(error: OSError, otherwise: str) -> str:
     """Return the error's file, or `otherwise`, with the system's message and the remedy."""
-    remedy = _REMEDIES.get(error.errno or 0, "mend it")
+    remedy = _REMEDIES.get(error.errno or 0, "check the path, its permissions and the disk")
     return f"{error.filename or otherwise}: {error.strerror or error}; {remedy}"
 
 
@@ -158,10 +158,8 @@ def error_event(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ClozeError):
         return {"error": str(error), "exit_code": error.exit_code}
     if isinstance(error, OSError):
-        return {
-            "error": describe_os_error(error, "input or output") + " and run again",
-            "exit_code": 1,
-        }
+        message = describe_os_error(error, "input or output") + " and run again"
+        return {"error": message, "exit_code": 1}
     if isinstance(error, ModuleNotFoundError):
         return {"error": describe_missing_package(error), "exit_code": 2}
     return {"error": f"{type(error).__name__}: {error}", "exit_code": 1, "unexpected": True}
@@ -173,5 +171,5 @@ def wrap_message(text: str) -> str:
 
 def extract_message(text: str) -> str | None:
     """Return the message between the markers somewhere in `text`; None if there is none."""
-    found = _MARK.search(text)
-    return None if found is None else str(json.loads(found[1]))
+    match = _MARK.search(text)
+    return None if match is None else str(json.loads(match[1]))

@@ -27,18 +27,14 @@ def format_count(value: float) -> str:
 
 def format_number(value: Any) -> str:
     """Return a float with four digits, anything else as text."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def labelled(name: str, value: Any) -> str:
     """Return a named metric in words and units: `memory_bytes`, 1017073664 -> `memory 1.02 GB`."""
     if name.endswith("_bytes"):
-        return (
-            f"{name.removesuffix('_bytes').replace('gpu', 'GPU').replace('_', ' ')} "
-            f"{format_bytes(value)}"
-        )
+        words = name.removesuffix("_bytes").replace("gpu", "GPU").replace("_", " ")
+        return f"{words} {format_bytes(value)}"
     return f"{name.replace('_', ' ')} {format_number(value)}"
 
 
@@ -65,34 +61,28 @@ def format_duration(seconds: float) -> str:
 
 def parse_count(text: str) -> int | None:
     """Parse 10M, 2.5M, 800k, 1G, 300e9 or 10_000; None for anything else."""
-    found = _COUNT.fullmatch(text.strip().replace("_", "").replace(",", ""))
-    if found is None:
+    match = _COUNT.fullmatch(text.strip().replace("_", "").replace(",", ""))
+    if match is None:
         return None
-    return round(
-        float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}[found[2].lower()]
-    )
+    factor = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}[match[2].lower()]
+    return round(float(match[1]) * factor)
 
 
 def parse_duration(text: str) -> float | None:
     """Parse 90s, 10m, 1h30m or 1.5h into seconds; None for anything else."""
-    found = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
-    if found is None or not any(found.groups()):
+    match = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
+    if match is None or not any(match.groups()):
         return None
-    return sum(
-        float(number or 0) * unit
-        for number, unit in zip(found.groups(), (3600, 60, 1), strict=True)
-    )
+    hours, minutes, seconds = (float(number or 0) for number in match.groups())
+    return hours * 3600 + minutes * 60 + seconds
 
 
 def format_bytes(count: float) -> str:
     """Format bytes: 1500 -> 1.5 kB, 2.4e9 -> 2.4 GB."""
     for limit, suffix in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= limit:
-            return (
-                f"{count / limit:.3g} {suffix}"
-                if count < 1000 * limit
-                else f"{count / limit:.0f} {suffix}"
-            )
+            digits = ".3g" if count < 1000 * limit else ".0f"
+            return f"{count / limit:{digits}} {suffix}"
     return f"{count:.0f} B"
 
 

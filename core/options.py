@@ -10,6 +10,7 @@ import ast
 import functools
 import importlib
 import inspect
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import new_class
@@ -22,9 +23,9 @@ from cloze.core.errors import UsageError, did_you_mean
 
 def import_object(reference: str) -> Any:
     """Import the object that `module:name` refers to, or the module if no name is given."""
-    module, _, name = reference.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
+    module_name, _, name = reference.partition(":")
+    module = importlib.import_module(module_name)
+    return getattr(module, name) if name else module
 
 
 def find_entry(table: Mapping[str, str], name: str, what: str) -> Any:
@@ -75,53 +76,58 @@ def merge_option_classes(name: str, classes: Iterable[type[BaseModel]], module: 
     Raises:
         TypeError: two classes declare an option of the same name.
     """
-    found = list(dict.fromkeys(classes))
+    distinct = list(dict.fromkeys(classes))
     owners: dict[str, type] = {}
-    for one in reversed(found):  # the order of their rows
-        for option in one.model_fields:
-            owner = next(
-                parent for parent in one.__mro__ if option in inspect.get_annotations(parent)
-            )
+    for model in reversed(distinct):  # the order of their rows
+        for option in model.model_fields:
+            owner = _declaring_classes(model, option)[0]
             if owners.setdefault(option, owner) is not owner:
                 raise TypeError(
                     f"{owner.__qualname__} and {owners[option].__qualname__} both declare {option};"
                     f" rename one"
                 )
-    lowest = [
-        one
-        for one in found
-        if not any(other is not one and issubclass(other, one) for other in found)
-    ]
-    made: type[Any] = new_class(
-        name, tuple(lowest), exec_body=lambda namespace: namespace.update(__module__=module)
+    bases = tuple(
+        model
+        for model in distinct
+        if not any(other is not model and issubclass(other, model) for other in distinct)
     )
-    return made
+    return new_class(name, bases, exec_body=lambda body: body.update(__module__=module))
+
+
+def _declaring_classes(model: type[BaseModel], field: str) -> list[type]:
+    """Return the classes that declare the field, the most derived first."""
+    return [base for base in model.__mro__ if field in inspect.get_annotations(base)]
 
 
 # Documentation of config fields: the string literal below a field, read from the source.
 
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return each field's documentation, inherited if a class only changes the default."""
-    found = {}
+    """Return each field's documentation, inherited if a class only changes the default.
+
+    Lines are as in the source.
+    """
+    docs = {}
     for name, field in model.model_fields.items():
-        declaring = (base for base in model.__mro__ if name in inspect.get_annotations(base))
         literals = (
-            _literals(base.__module__).get(base.__qualname__, {}).get(name) for base in declaring
+            _literals(base.__module__).get((base.__qualname__, name))
+            for base in _declaring_classes(model, name)
         )
         if text := field.description or next(filter(None, literals), None):
-            found[name] = text if "\n\n" in text else " ".join(text.split())
-    return found
+            docs[name] = text
+    return docs
 
 
 @functools.cache
-def _literals(module: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the literals below fields by qualified class name; empty if there is no source."""
+def _literals(module: str) -> Mapping[tuple[str, str], str]:
+    """Return the literals below fields by qualified class name and field; empty without source."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError):
         return {}
-    return {name: dict(_fields(found)) for name, found in _classes(tree, "")}
+    return {
+        (name, field): text for name, body in _classes(tree, "") for field, text in _fields(body)
+    }
 
 
 def _classes(tree: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
@@ -135,8 +141,8 @@ def _classes(tree: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
             yield from _classes(node, prefix)
 
 
-def _fields(found: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, below in zip(found.body, found.body[1:], strict=False):
+def _fields(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, below in itertools.pairwise(definition.body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             match below:
                 case ast.Expr(value=ast.Constant(value=str(text))):

@@ -74,7 +74,7 @@ def redact(value: Any, key: str = "") -> Any:
         return REDACTED
     for pattern, replacement in _PATTERNS:
         value = pattern.sub(replacement, value)
-    for secret in _of_the_environment():
+    for secret in _environment_secrets():
         value = value.replace(secret, REDACTED)
     return value
 
@@ -84,13 +84,11 @@ def holds_secret(content: Any) -> bool:
     return json.dumps(redact(content)) != json.dumps(content)
 
 
-def _of_the_environment() -> list[str]:
-    """Return the secrets in environment variables; paths such as $PWD are not secret."""
-    found = {
+def _environment_secrets() -> list[str]:
+    """Return the secrets in environment variables, longest first; paths such as $PWD are none."""
+    secrets = {
         value
         for name, value in os.environ.items()
-        if _NAME.search(name) and not value.startswith("/")
+        if _NAME.search(name) and len(value) >= ENVIRONMENT_CHARACTERS and not value.startswith("/")
     }
-    return sorted(
-        (value for value in found if len(value) >= ENVIRONMENT_CHARACTERS), key=len, reverse=True
-    )
+    return sorted(secrets, key=len, reverse=True)

@@ -135,7 +135,7 @@ DEFAULT_GRACE_SECONDS = 25.0
 # Slurm and Kubernetes get this by default: enough for BERT-large on a shared disk
 SCHEDULER_GRACE_SECONDS = 180.0
 
-OF_TRAINING = frozenset(  # fields of `Execution` that only a training reads
+TRAINING_FIELDS = frozenset(  # fields of `Execution` that only a training reads
     {
         "engine", "zero", "offload", "micro_batch", "activation_checkpointing", "compile",
         "profile_steps",
@@ -290,7 +290,7 @@ class Execution(BaseModel):
 
     @field_validator("micro_batch", mode="before")
     @classmethod
-    def _rows_or_auto(cls, value: object) -> object:
+    def _number_or_auto(cls, value: object) -> object:
         """Convert digits, and raise one error instead of one for each type of the union."""
         number = int(value) if isinstance(value, str) and value.isdecimal() else value
         if number is None or number == "auto" or (isinstance(number, int) and number >= 1):
@@ -298,25 +298,16 @@ class Execution(BaseModel):
         raise ValueError("give a number of 1 or more, or auto")
 
     @model_validator(mode="after")
-    def _fewer_are_no_more(self) -> Execution:
+    def _check_counts(self) -> Execution:
         if self.min_processes is not None and self.min_processes > self.processes:
             raise ValueError(
-                f"min_processes ({self.min_processes}) is more than processes ({self.processes}); "
-                f"use that or fewer"
+                f"min_processes ({self.min_processes}) must be at most processes ({self.processes})"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_gpu_per_process(self) -> Execution:
         if self.gpu_ids and len(self.gpu_ids) < self.processes:
             raise ValueError(
                 f"gpu_ids ({', '.join(self.gpu_ids)}) are fewer than processes ({self.processes}); "
                 f"give one per process"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _fewer_nodes_are_no_more(self) -> Execution:
         if self.min_nodes is not None and self.hostfile is None and self.min_nodes > self.nodes:
             raise ValueError(f"min_nodes ({self.min_nodes}) must be at most nodes ({self.nodes})")
         return self

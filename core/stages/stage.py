@@ -7,6 +7,7 @@ such as `dataset/wiki`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 from collections import Counter
@@ -43,40 +44,38 @@ def inputs_of_role(role: str, inputs: Mapping[str, str]) -> dict[str, str]:
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """Split `NAME=PLACE` into (name, place); a place alone has the name ''."""
-    found = _NAMED.fullmatch(text)
-    return (found[1], found[2]) if found else ("", text)
+    """Split `NAME=PATH` into (name, path); a path alone has the name ''."""
+    match = _NAMED.fullmatch(text)
+    return (match[1], match[2]) if match else ("", text)
 
 
 def assign_input_keys(
-    role: str, texts: Sequence[str], usual: Callable[[str], str]
+    role: str, texts: Sequence[str], default_name: Callable[[str], str]
 ) -> dict[str, str]:
-    """Return the user's texts, `PLACE` or `NAME=PLACE`, by input key; a single one needs no name.
+    """Return the user's inputs, `PATH` or `NAME=PATH`, by input key; a single one needs no name.
 
     Args:
-        usual: returns the default name of a place.
+        default_name: returns the default name of a path.
 
     Raises:
         UsageError: there are no texts, or two have the same name.
     """
     if not texts:
-        raise UsageError(f"{role} names nothing; name at least one")
-    found: dict[str, str] = {}
+        raise UsageError(f"{role} is empty; give at least one node or path")
+    paths: dict[str, str] = {}
     for text in texts:
-        name, place = split_name(text)
-        name = name or usual(place)
+        name, path = split_name(text)
+        name = name or default_name(path)
         key = role if len(texts) == 1 else f"{role}{BELOW}{name}"
-        if key in found:
-            same = (
-                "is named twice"
-                if found[key] == place
-                else f"would be two, {found[key]} and {place}"
-            )
+        if paths.get(key) == path:
+            raise UsageError(f"{role} {name!r} is given twice; give it once")
+        if key in paths:
             raise UsageError(
-                f"{role} {name!r} {same}; name each once, and where names meet as NAME=PATH"
+                f"{role} {name!r} is the name of two inputs, {paths[key]} and {path}; give them "
+                f"different names as NAME=PATH"
             )
-        found[key] = place
-    return found
+        paths[key] = path
+    return paths
 
 
 # Reports of a running stage: progress, metrics, checkpoints; and requests to stop.
@@ -122,50 +121,32 @@ NULL_REPORTER = Reporter()
 
 
 class SafeReporter(Reporter):
-    """Forwards reports; a reporter's error is logged once per kind and never stops the stage."""
+    """Forwards reports; a reporter's error is logged once per kind and never stops the stage.
+
+    Predictions must not be lost, and `stop_asked` answers a question: their errors are raised.
+    """
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
-        self._told: set[str] = set()
-
-    def build_started(self, build_id: str) -> None:
-        self._pass_on("build_started", build_id)
-
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
-        self._pass_on("progress", done, total, unit, figures)
-
-    def metrics(self, values: Mapping[str, Any]) -> None:
-        self._pass_on("metrics", values)
-
-    def checkpoint(self, step: int, path: str) -> None:
-        self._pass_on("checkpoint", step, path)
+        self._failed: set[str] = set()
+        for kind in vars(Reporter):
+            if not kind.startswith("_") and kind not in ("predictions", "stop_asked"):
+                setattr(self, kind, functools.partial(self._report, kind))
 
     def predictions(self, values: Sequence[Mapping[str, Any]]) -> None:
         self._reporter.predictions(values)
 
-    def processes(self, ids: Mapping[int, int]) -> None:
-        self._pass_on("processes", ids)
-
-    def shutdown_time(self, seconds: float) -> None:
-        self._pass_on("shutdown_time", seconds)
-
     def stop_asked(self) -> bool:
         return self._reporter.stop_asked()
 
-    def _pass_on(self, kind: str, *values: Any) -> None:
+    def _report(self, kind: str, *values: Any) -> None:
         try:
             getattr(self._reporter, kind)(*values)
         except Exception as error:
-            if kind not in self._told:
-                self._told.add(kind)
-                log.warning(
-                    "reporting (%s) failed, the stage goes on: %s: %s",
-                    kind,
-                    type(error).__name__,
-                    error,
-                )
+            if kind not in self._failed:
+                self._failed.add(kind)
+                message = "reporting (%s) failed, the stage goes on: %s: %s"
+                log.warning(message, kind, type(error).__name__, error)
 
 
 # The definition of a stage: `config + input artifacts -> output artifact`.
@@ -299,7 +280,6 @@ class Stage:
         self, config: StageConfig, parents: Mapping[str, str]
     ) -> tuple[str, dict[str, str]]:
         """Return the fingerprint, and those of all its input artifacts and named files."""
-        everything = {**parents, **config.external_fingerprints()}
-        return artifact.fingerprint(
-            self.name, self.version, config.fingerprint_fields(), everything
-        ), everything
+        inputs = {**parents, **config.external_fingerprints()}
+        fields = config.fingerprint_fields()
+        return artifact.fingerprint(self.name, self.version, fields, inputs), inputs

@@ -113,7 +113,7 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
     """
     if not job.reference.startswith(f"{package}."):
         raise UsageError(
-            f"stage ({job.reference}) lies outside the package {package}; run it by the worker of "
+            f"stage ({job.reference}) is outside the package {package}; run it by the worker of "
             f"its own package"
         )
     stage: Stage = import_object(job.reference)
@@ -138,12 +138,12 @@ def main(package: str) -> int:
     die_with_parent()
     events = PipeReporter()
     try:
-        outcome, counters = run(Job.read(sys.argv[1]), package, events)
+        result, counters = run(Job.read(sys.argv[1]), package, events)
     except Exception as error:
         event = errors.error_event(error)
         events.send(event)
         with contextlib.suppress(OSError):  # the disk of the log may be full
             traceback.print_exc()
         return int(event["exit_code"])
-    events.send({"outcome": asdict(outcome), "counters": dict(counters)})
+    events.send({"outcome": asdict(result), "counters": dict(counters)})
     return 0

@@ -225,7 +225,7 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
     own = names[world.rank :: world.size]
     for number, name in enumerate(own):
         build.report.progress(min(number * world.size, len(names)), len(names), "shards", {})
-        target = build.file(arrow.file_name(name))
+        target = build.file(arrow.vectors_file_name(name))
         table = read_arrow(storage.join(path, name))
         documents += table.num_rows
         if storage.exists(target):  # written by an interrupted attempt
@@ -237,7 +237,7 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
             for sentences in table["sentences"].take(pa.array(order)).to_pylist()
         ]
         found = arrow.quantize(_vectors(embedder, texts, config.windows))
-        batch = arrow.batch(keys[order], found)
+        batch = arrow.vectors_batch(keys[order], found)
         write_arrow(target, batch.schema, [batch])
     documents, truncated, pieces = world.all_reduce_sum(
         [documents, embedder.truncated, embedder.pieces]

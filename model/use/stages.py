@@ -12,7 +12,7 @@ from typing import Any
 
 from cloze.core.humanize import format_metrics, format_number
 from cloze.core.stages.execution import (
-    OF_TRAINING,
+    TRAINING_FIELDS,
     CostEstimate,
     CostModel,
     Execution,
@@ -231,7 +231,7 @@ VECTORS = Stage(
     worker="cloze.model",
     on_gpu=True,
     parallel=True,
-    unread=OF_TRAINING,
+    unread=TRAINING_FIELDS,
     headline=lambda summary: f"{summary['documents']:,} vectors of {summary['size']} numbers",
     cost_model=VECTORS_COSTS,
 )

@@ -1,23 +1,25 @@
-"""The protocol of runner backends, and the table of backends."""
+"""The base class of runner backends, and the table of backends."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Protocol
+from contextlib import ExitStack
+from typing import Any
 
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.options import import_object
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import LOGS, local_directory
 
+CONTINUE = "run again to continue: what is finished is kept"  # end of messages about lost work
+
 
 class WorkerLostError(ClozeError):
     """A worker or a part of the engine was lost during a pipeline; a retry may succeed."""
 
 
-class RunnerBackend(Protocol):
+class RunnerBackend(ABC):
     """Context manager that runs pipelines one after the other.
 
     Attributes:
@@ -25,18 +27,19 @@ class RunnerBackend(Protocol):
         retries: maximum number of new runs of the unfinished rest after `WorkerLostError`.
     """
 
-    workers: int
-    retries: int
+    workers = 1
+    retries = 0
 
-    def __enter__(self) -> RunnerBackend: ...
+    def __init__(self) -> None:
+        self._stack = ExitStack()  # closed at the end of the context
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None: ...
+    def __enter__(self) -> RunnerBackend:
+        return self
 
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._stack.__exit__(*error)
+
+    @abstractmethod
     def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
         """Run the pipeline that `construct` builds, to its end.
 
@@ -58,7 +61,7 @@ class RunnerBackend(Protocol):
 LOCAL = "local"
 # Runner name -> `module:CLASS`, called with the execution and the log directory. All other names
 # are Beam's own.
-ENGINES = {
+BACKENDS = {
     LOCAL: "cloze.pipeline.runners.beam_runner:LocalBackend",
     "flink": "cloze.pipeline.runners.flink:FlinkBackend",
     "flinkrunner": "cloze.pipeline.runners.flink:FlinkBackend",
@@ -74,20 +77,18 @@ def open_backend(build: BuildContext) -> RunnerBackend:
         UsageError: the runner is unknown, or something that it needs is missing.
     """
     if _SHARED not in build.shared:
-        build.shared[_SHARED] = build.cleanup.enter_context(_make(build))
-    engine: RunnerBackend = build.shared[_SHARED]
-    return engine
+        build.shared[_SHARED] = build.cleanup.enter_context(_create_backend(build))
+    backend: RunnerBackend = build.shared[_SHARED]
+    return backend
 
 
-def _make(build: BuildContext) -> AbstractContextManager[RunnerBackend]:
+def _create_backend(build: BuildContext) -> RunnerBackend:
     runner = build.execution.runner.lower()
     if runner != LOCAL and build.path.startswith("memory:"):  # private to this process
         raise UsageError(
-            f"{build.path} cannot be seen by the workers of runner {build.execution.runner}; use a "
-            f"path that all of them see"
+            f"{build.path} is not visible to the workers of runner {build.execution.runner}; use a "
+            f"path that all workers can read and write"
         )
-    engine = import_object(ENGINES.get(runner, ANY_OTHER))
-    made: AbstractContextManager[RunnerBackend] = engine(
-        build.execution, local_directory(build.path) / LOGS
-    )
-    return made
+    create = import_object(BACKENDS.get(runner, ANY_OTHER))
+    backend: RunnerBackend = create(build.execution, local_directory(build.path) / LOGS)
+    return backend

@@ -7,9 +7,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import apache_beam as beam
@@ -35,44 +33,30 @@ RUNNERS = (
 TEMPLATE = "--template_location"
 
 
-class BeamRunnerBackend:
+class BeamRunnerBackend(RunnerBackend):
     """Any other Beam runner, by name, such as Spark or Dataflow; see `RunnerBackend`."""
-
-    workers = 1
-    retries = 0
 
     def __init__(self, execution: Execution, logs: Path) -> None:
         del logs  # the runner has its own logs
+        super().__init__()
         known = {name.lower(): name for name in RUNNERS}
         known |= {name.lower().removesuffix("runner"): name for name in RUNNERS}
         name = known.get(execution.runner.lower())
         if name is None:
             raise UsageError(
-                f"runner ({execution.runner}) is not known; use local, flink, or one of "
+                f"runner ({execution.runner}) is unknown; use local, flink, or one of "
                 f"{', '.join(RUNNERS)}"
             )
-        asked = [flag.split("=")[0] for flag in execution.beam_options]
-        if TEMPLATE in asked:
+        options = [flag.split("=")[0] for flag in execution.beam_options]
+        if TEMPLATE in options:
             raise UsageError(
-                f"beam_options ({TEMPLATE}) makes a template of one pipeline; a stage is several, "
-                f"each planned by what the one before"
-                " has found; leave it out"
+                f"beam_options ({TEMPLATE}) makes a template of a single pipeline, but a stage "
+                f"runs several, each planned from the results of the previous one; remove it"
             )
         self._flags = [f"--runner={name}", *execution.beam_options]
-        if not {"--save_main_session", "--no_save_main_session"} & set(asked):
+        if not {"--save_main_session", "--no_save_main_session"} & set(options):
             # Dataflow would send it, but workers import code by name
             self._flags.append("--no_save_main_session")
-
-    def __enter__(self) -> RunnerBackend:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
 
     def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
         own_name = any(flag.startswith("--job_name") for flag in self._flags)
@@ -122,35 +106,21 @@ def run_monitored(pipeline: Any, check: Callable[[], None], name: str) -> BaseEx
 # Beam's own runner: one worker in this process, or several worker processes.
 
 
-class LocalBackend:
+class LocalBackend(RunnerBackend):
     """Beam's own runner; see `RunnerBackend`."""
-
-    retries = 0
 
     def __init__(self, execution: Execution, logs: Path) -> None:
         del logs  # workers write to the stage's log
+        super().__init__()
         self.workers = execution.workers
         self._options = execution.beam_options
-        self._stack = ExitStack()
         self._pool: WorkerPool | None = None  # started on first use
-
-    def __enter__(self) -> RunnerBackend:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        return self._stack.__exit__(kind, error, trace)
 
     def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
         count = min(self.workers, units)
         if count <= 1:
-            with beam.Pipeline(
-                runner=FnApiRunner(), options=PipelineOptions(list(self._options))
-            ) as pipeline:
+            options = PipelineOptions(list(self._options))
+            with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
                 construct(pipeline)
             return
         if self._pool is None:

@@ -39,10 +39,8 @@ PRELOADED = (
 )
 POLL_SECONDS = 0.05
 NOTE_BYTES = 256
-_note: mmap.mmap | None = (
-    # of this worker: its unit, and a byte for whether it got work; None without a fork server
-    None
-)
+# of this worker: its unit, and a byte for whether it got work; None without a fork server
+_note: mmap.mmap | None = None
 
 
 def record_current_unit(name: str) -> None:
@@ -51,7 +49,7 @@ def record_current_unit(name: str) -> None:
         _note[:NOTE_BYTES] = name.encode()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0")
 
 
-def _tell_begun() -> None:
+def _record_work() -> None:
     if _note is not None:
         _note[NOTE_BYTES] = 1
 
@@ -85,7 +83,7 @@ def serve_worker(control: str, worker_id: str) -> None:
         """Records that the engine gave it work: from then on the engine notices its death."""
 
         def _request_process_bundle(self, request: Any) -> None:
-            _tell_begun()
+            _record_work()
             super()._request_process_bundle(request)
 
     form = f"%(asctime)s worker {worker_id} %(levelname)s %(name)s: %(message)s"
@@ -161,7 +159,7 @@ class ForkServer:
                 sys.stderr.flush()
                 os._exit(code)  # gRPC threads that wait for a lost engine must not block the exit
         self._children[pid] = child
-        _say({"started": child.worker_id, "pid": pid})
+        _send({"started": child.worker_id, "pid": pid})
 
     def _reap(self) -> None:
         while self._children:
@@ -169,7 +167,7 @@ class ForkServer:
             if pid == 0:
                 return
             child = self._children.pop(pid)
-            _say(child.ended(os.waitstatus_to_exitcode(status)))
+            _send(child.ended(os.waitstatus_to_exitcode(status)))
             child.note.close()
 
 
@@ -184,7 +182,7 @@ def _become_worker(parent: int, child: ForkedWorker, control: str) -> None:
     serve_worker(control, child.worker_id)
 
 
-def _say(event: dict[str, Any]) -> None:
+def _send(event: dict[str, Any]) -> None:
     os.write(1, json.dumps(event).encode() + b"\n")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +20,7 @@ from cloze.core.artifacts.claim import Fence
 from cloze.core.errors import BY_EXIT_CODE, ClozeError, SupersededError
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import LOGS, local_directory
-from cloze.pipeline.runners.base import RunnerBackend, WorkerLostError, open_backend
+from cloze.pipeline.runners.base import CONTINUE, WorkerLostError, open_backend
 from cloze.pipeline.runners.beam_worker import record_current_unit
 
 IDLE = ""  # name of an empty unit
@@ -42,9 +44,9 @@ def balance_units(
         loads[lightest] += weights[number]
     longest = max(map(len, lists), default=0)
     return [
-        own[place] if place < len(own) else (IDLE, None)
-        for place in range(longest)
-        for own in lists
+        units_of_worker[index] if index < len(units_of_worker) else (IDLE, None)
+        for index in range(longest)
+        for units_of_worker in lists
     ]
 
 
@@ -67,12 +69,8 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
     def __init__(
         self, function: Callable[[Any], dict[str, Any]], results: str, directory: str, fence: Fence
     ) -> None:
-        self.function, self.results, self.directory, self.fence = (
-            function,
-            results,
-            directory,
-            fence,
-        )
+        self.function, self.results = function, results
+        self.directory, self.fence = directory, fence
 
     def setup(self) -> None:
         chdir_to(self.directory)
@@ -146,26 +144,25 @@ def fan_out(
     total = sum(weight.values())
     for name in _names(results, FAILED):  # of an attempt that ended before it reported them
         storage.remove(storage.join(results, name + FAILED))
-    attempt = 0
-    while todo := _not_done(results, units):
-        engine = open_backend(build)
-        elements = balance_units(todo, [weight[name] for name, _ in todo], engine.workers)
-        try:
-            with _Progress(build, results, weight, total, unit_name):
-                _run(
-                    engine,
-                    elements,
-                    _Unit(function, results, os.getcwd(), build.fence),
-                    len(todo),
-                    step,
-                )
-        except WorkerLostError as error:
-            attempt += 1
-            if attempt > engine.retries:
-                raise
-            _LOGGER.warning("try %d of %d to do what is left: %s", attempt, engine.retries, error)
-        else:
-            break
+
+    def run_rest() -> None:
+        done = _names(results, DONE, FAILED)
+        rest = [unit for unit in units if unit[0] not in done]
+        if not rest:
+            return
+        weights_of_rest = [weight[name] for name, _ in rest]
+        elements = balance_units(rest, weights_of_rest, open_backend(build).workers)
+        # Units travel as JSON: Beam's coder rejects file names that are no UTF-8.
+        packed = [(name, json.dumps(unit)) for name, unit in elements]
+        work = _Unit(function, results, os.getcwd(), build.fence)
+
+        def construct(pipeline: beam.Pipeline) -> None:
+            _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
+
+        with _reporting_progress(build, results, weight, total, unit_name):
+            run_pipeline(build, construct, len(rest), step)
+
+    retry_lost_workers(build, run_rest, step)
     build.report.progress(total, total, unit_name, {"step": step})
     failed = _names(results, FAILED)
     names = [name for name, _ in units]
@@ -182,61 +179,58 @@ def _names(results: str, *endings: str) -> set[str]:
     }
 
 
-def _not_done(results: str, units: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    done = _names(results, DONE, FAILED)
-    return [unit for unit in units if unit[0] not in done]
-
-
 def _failure(
     build: BuildContext, step: str, results: str, failed: list[str], count: int
 ) -> ClozeError:
     """Build the error of failed units, and remove their results so that a rerun retries them."""
     files = [name + FAILED for name in failed]
-    found = read_results(results, files)
+    failures = read_results(results, files)
     for file in files:
         storage.remove(storage.join(results, file))
-    kind = BY_EXIT_CODE.get(found[0]["exit_code"], ClozeError)
-    sentences = list(dict.fromkeys(str(content["error"]) for content in found))
-    if len(sentences) == 1:
-        return kind(sentences[0])
-    place = str(local_directory(build.path) / LOGS / f"failed-{step}.txt")
-    lines = (f"{name}: {content['error']}\n" for name, content in zip(failed, found, strict=True))
-    storage.write_bytes(place, "".join(lines).encode("utf-8", "backslashreplace"))
-    shown = "; ".join(
-        f"({number}) {sentence}" for number, sentence in enumerate(sentences[:SHOWN], 1)
-    )
-    rest = f"; the others are in {place}" if len(sentences) > SHOWN else ""
+    kind = BY_EXIT_CODE.get(failures[0]["exit_code"], ClozeError)
+    messages = list(dict.fromkeys(str(failure["error"]) for failure in failures))
+    if len(messages) == 1:
+        return kind(messages[0])
+    log = str(local_directory(build.path) / LOGS / f"failed-{step}.txt")
+    lines = [
+        f"{name}: {failure['error']}\n" for name, failure in zip(failed, failures, strict=True)
+    ]
+    storage.write_bytes(log, "".join(lines).encode("utf-8", "backslashreplace"))
+    shown = "; ".join(f"({number}) {text}" for number, text in enumerate(messages[:SHOWN], 1))
+    rest = f"; the others are in {log}" if len(messages) > SHOWN else ""
     return kind(f"{len(failed)} of {count} units of step {step} failed: {shown}{rest}")
 
 
-def _run(
-    engine: RunnerBackend, elements: list[tuple[str, Any]], work: _Unit, units: int, step: str
-) -> None:
-    def construct(pipeline: beam.Pipeline) -> None:
-        # Units travel as JSON: Beam's coder rejects file names that are no UTF-8.
-        packed = [(name, json.dumps(unit)) for name, unit in elements]
-        _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
-
-    run_pipeline(engine, construct, units, step)
+def retry_lost_workers(build: BuildContext, run: Callable[[], None], step: str) -> None:
+    """Call `run`, and again after the loss of a worker, as often as the backend allows."""
+    for attempt in itertools.count(1):
+        try:
+            run()
+            return
+        except WorkerLostError as error:
+            retries = open_backend(build).retries
+            if attempt > retries:
+                raise
+            _LOGGER.warning("retry %d of %d of step %s: %s", attempt, retries, step, error)
 
 
 def run_pipeline(
-    engine: RunnerBackend, construct: Callable[[beam.Pipeline], None], units: int, step: str
+    build: BuildContext, construct: Callable[[beam.Pipeline], None], units: int, step: str
 ) -> None:
-    """Run a pipeline on a backend; see `RunnerBackend.run`.
+    """Run a pipeline on the build's backend; see `RunnerBackend.run`.
 
     Raises:
         ClozeError: a unit failed; the message is the one in its exception's text.
     """
     try:
-        engine.run(construct, units, step)
+        open_backend(build).run(construct, units, step)
     except ClozeError:
         raise
     except Exception as error:
-        told = errors.extract_message(str(error))
-        if told is None:
+        message = errors.extract_message(str(error))
+        if message is None:
             raise
-        raise ClozeError(f"{told}; run again to continue: what is finished is kept") from error
+        raise ClozeError(f"{message}; {CONTINUE}") from error
 
 
 def read_results(results: str, files: list[str]) -> list[dict[str, Any]]:
@@ -248,32 +242,23 @@ def read_results(results: str, files: list[str]) -> list[dict[str, Any]]:
         ]
 
 
-class _Progress:
-    """Thread that reports the units whose result files exist, while the pipeline runs."""
+@contextlib.contextmanager
+def _reporting_progress(
+    build: BuildContext, results: str, weight: dict[str, float], total: float, unit_name: str
+) -> Iterator[None]:
+    """Report the units whose result files exist, by a thread, during the block."""
+    step, ended = results.rsplit("/", 1)[-1], threading.Event()
+    seconds = POLL_SECONDS if storage.is_local(results) else REMOTE_POLL_SECONDS
 
-    def __init__(
-        self,
-        build: BuildContext,
-        results: str,
-        weight: dict[str, float],
-        total: float,
-        unit_name: str,
-    ) -> None:
-        self._args = build, results, weight, total, unit_name
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        build, results, weight, total, unit_name = self._args
-        step = results.rsplit("/", 1)[-1]
-        seconds = POLL_SECONDS if storage.is_local(results) else REMOTE_POLL_SECONDS
-        while not self._ended.wait(seconds):
+    def report() -> None:
+        while not ended.wait(seconds):
             done = sum(weight.get(name, 0.0) for name in _names(results, DONE, FAILED))
             build.report.progress(done, total, unit_name, {"step": step})
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -26,7 +26,7 @@ from cloze.core import errors
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.processes import describe_exit, free_ports, wait_for_port
 from cloze.core.stages.execution import Execution
-from cloze.pipeline.runners.base import RunnerBackend, WorkerLostError
+from cloze.pipeline.runners.base import CONTINUE, RunnerBackend, WorkerLostError
 from cloze.pipeline.runners.beam_runner import run_monitored
 from cloze.pipeline.runners.pool import DEATH_NOTICE_SECONDS, WorkerPool, shared_secret
 
@@ -43,14 +43,14 @@ def find_java() -> str:
         UsageError: there is none.
     """
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    if found is None:
-        where = f"JAVA_HOME ({home}) holds no bin/java" if home else "no `java` is in PATH"
+    program = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    if program is None:
+        cause = f"JAVA_HOME ({home}) holds no bin/java" if home else "no `java` is in PATH"
         raise UsageError(
-            f"runner flink needs Java 11 or later, and {where}; install a Java runtime, or set "
+            f"runner flink needs Java 11 or later, and {cause}; install a Java runtime, or set "
             f"JAVA_HOME to one"
         )
-    return found
+    return program
 
 
 def flink_classpath(beam_options: Sequence[str] = ()) -> str:
@@ -59,15 +59,14 @@ def flink_classpath(beam_options: Sequence[str] = ()) -> str:
     Raises:
         UsageError: the path in the environment does not exist, or the download fails.
     """
-    named = os.environ.get(CLASSPATH)
-    if named:
-        return ":".join(_jars(entry) for entry in named.split(":") if entry)
+    if entries := os.environ.get(CLASSPATH):
+        return ":".join(_jars(entry) for entry in entries.split(":") if entry)
     from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
     from apache_beam.utils.subprocess_server import JavaJarServer
 
     options = PipelineOptions(list(beam_options)).view_as(FlinkRunnerOptions)
-    asked = any(option.startswith("--flink_version") for option in beam_options)
-    version = options.flink_version if asked else FLINK_VERSION
+    is_version_set = any(option.startswith("--flink_version") for option in beam_options)
+    version = options.flink_version if is_version_set else FLINK_VERSION
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_SECONDS)  # Beam's download sets no timeout
     try:
@@ -90,7 +89,7 @@ def _jars(entry: str) -> str:
     if path.is_dir():
         if not any(path.glob("*.jar")):
             raise UsageError(
-                f"{CLASSPATH} ({entry}) is a directory without jars; name the one that holds "
+                f"{CLASSPATH} ({entry}) is a directory without jars; set it to the directory of "
                 f"Beam's Flink runner"
             )
         return f"{path}/*"
@@ -114,52 +113,37 @@ REST_SECONDS = 10.0
 _LOGGER = logging.getLogger(__name__)
 
 
-class FlinkBackend:
+class FlinkBackend(RunnerBackend):
     """Beam's Flink runner; see `RunnerBackend`. The job server lives as long as the context."""
 
     retries = RETRIES
 
     def __init__(self, execution: Execution, logs: Path) -> None:
+        super().__init__()
         self.workers = execution.workers
         self._execution = execution
         self._log = logs / LOG
         self._token = f"cloze-{uuid.uuid4().hex[:8]}"  # prefix of our job names on a cluster
-        self._stack = ExitStack()
 
     def __enter__(self) -> RunnerBackend:
         program, classpath = find_java(), flink_classpath(self._execution.beam_options)
         master = self._execution.flink_master
-        with self._stack as stack:
-            if master is None:
+        with ExitStack() as stack:
+            rest = None if master is None else rest_url(master)
+            if rest is None:
                 self._pool: WorkerPool | None = stack.enter_context(WorkerPool())
-                self._rest, self._worker_flags = (
-                    None,
-                    self._worker_options(self._pool.address, self._pool.params, self.workers),
-                )
+                address, params, workers = self._pool.address, self._pool.params, self.workers
             else:
                 self._pool = None
-                self._rest = rest_url(master)
-                slots = slots_per_task_manager(self._rest, self.workers)
-                params = {"secret": shared_secret()}
-                self._worker_flags = self._worker_options(
-                    self._execution.worker_pool, params, slots
-                )
+                workers = slots_per_task_manager(rest, self.workers)
+                address, params = self._execution.worker_pool, {"secret": shared_secret()}
+            self._worker_flags = self._worker_options(address, params, workers)
             self._log.parent.mkdir(parents=True, exist_ok=True)
             self._server = stack.enter_context(
-                JobServer(
-                    program, classpath, self._rest or "[local]", self._log, self._rest, self._token
-                )
+                JobServer(program, classpath, self._log, rest, self._token)
             )
             self._stack = stack.pop_all()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        return self._stack.__exit__(kind, error, trace)
 
     @staticmethod
     def _worker_options(address: str, params: dict[str, str], each: int) -> list[str]:
@@ -205,12 +189,10 @@ class FlinkBackend:
             time.sleep(DEATH_NOTICE_SECONDS)  # Flink may notice a death before the pool does
             self._pool.raise_if_dead()
         self._server.raise_if_ended()
-        cause = (
-            str(error).rpartition("failed in state ")[2].splitlines() or [type(error).__name__]
-        )[0][:300]
+        state = str(error).rpartition("failed in state ")[2].splitlines()
+        cause = (state or [type(error).__name__])[0][:300]
         raise WorkerLostError(
-            f"the Flink job ended as {cause}; its output is in {self._log}; run again to continue: "
-            f"what is finished is kept"
+            f"the Flink job ended as {cause} (its output is in {self._log}); {CONTINUE}"
         )
 
 
@@ -218,14 +200,14 @@ class JobServer:
     """Beam's job server, a Java process under a supervisor; accepts jobs at localhost:`port`."""
 
     def __init__(
-        self, program: str, classpath: str, master: str, log: Path, rest: str | None, token: str
+        self, program: str, classpath: str, log: Path, rest: str | None, token: str
     ) -> None:
-        self._program, self._classpath, self._master, self._log = program, classpath, master, log
+        self._program, self._classpath, self._log = program, classpath, log
         self._rest, self._token = rest, token
 
     def __enter__(self) -> JobServer:
         for attempt in (1, 2):  # another process may take the chosen port before Java does
-            began = self._log.stat().st_size if self._log.exists() else 0
+            start = self._log.stat().st_size if self._log.exists() else 0
             self._start()
             seconds = float(os.environ.get(READY_SECONDS) or DEFAULT_READY_SECONDS)
             if wait_for_port(self.port, seconds, lambda: self._supervisor.poll() is None):
@@ -234,15 +216,14 @@ class JobServer:
             self.__exit__(None, None, None)
             if code is None:
                 raise ClozeError(
-                    f"Beam's Flink job server was not ready after {seconds:g} seconds; its output "
-                    f"is in {self._log}"
-                    f" ({READY_SECONDS} sets how long to wait)"
+                    f"Beam's Flink job server was not ready after {seconds:g} seconds (its output "
+                    f"is in {self._log}); set {READY_SECONDS} to wait longer"
                 )
             with self._log.open("rb") as stream:
-                stream.seek(began)
-                told = stream.read().decode(errors="replace")
-            if attempt == 2 or "BindException" not in told:
-                raise _ended(code, told, self._log)
+                stream.seek(start)
+                output = stream.read().decode(errors="replace")
+            if attempt == 2 or "BindException" not in output:
+                raise _ended(code, output, self._log)
         raise AssertionError("unreachable")
 
     def _start(self) -> None:
@@ -253,7 +234,7 @@ class JobServer:
             "").split(), "-cp", self._classpath, DRIVER,
             "--job-host", "localhost", "--job-port", str(self.port), "--artifact-port",
             str(artifact_port), "--expansion-port", "-1",
-            "--artifacts-dir", f"{directory}/artifacts", "--flink-master", self._master,
+            "--artifacts-dir", f"{directory}/artifacts", "--flink-master", self._rest or "[local]",
         ]  # fmt: skip
         spec = {
             "command": command, "log": str(self._log), "directory": directory, "rest": self._rest,
@@ -280,23 +261,21 @@ class JobServer:
         """Raise ClozeError if the job server has ended."""
         code = self._supervisor.poll()
         if code is not None:
-            raise _ended(
-                code, self._log.read_text(encoding="utf-8", errors="replace")[-4096:], self._log
-            )
+            output = self._log.read_text(encoding="utf-8", errors="replace")[-4096:]
+            raise _ended(code, output, self._log)
 
 
-def _ended(code: int, told: str, log: Path) -> ClozeError:
-    last = next(
-        (line.strip() for line in told.splitlines() if "Exception" in line or "Error" in line), ""
-    )
-    if "UnsupportedClassVersionError" in told:
+def _ended(code: int, output: str, log: Path) -> ClozeError:
+    faults = (line.strip() for line in output.splitlines() if re.search("Exception|Error", line))
+    last = next(faults, "")
+    if "UnsupportedClassVersionError" in output:
         return UsageError(
             f"Java is too old for Beam's Flink job server ({last}); set JAVA_HOME to Java 17 or 11"
         )
-    if "ClassNotFoundException" in told and DRIVER.rpartition(".")[2] in told:
+    if "ClassNotFoundException" in output and DRIVER.rpartition(".")[2] in output:
         return UsageError(
-            f"{CLASSPATH} holds no Beam Flink job server ({last}); name a jar or directory that "
-            f"does"
+            f"{CLASSPATH} holds no Beam Flink job server ({last}); set it to a jar or directory "
+            f"with one"
         )
     return ClozeError(
         f"Beam's Flink job server {describe_exit(code)}{f' ({last})' if last else ''}; its output "
@@ -310,19 +289,19 @@ def rest_url(master: str) -> str:
     Raises:
         UsageError: there is no port.
     """
-    found = re.fullmatch(r"(https?://)?([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d+)/?", master.strip())
-    if found is None:
+    match = re.fullmatch(r"(https?://)?([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d+)/?", master.strip())
+    if match is None:
         raise UsageError(
             f"flink_master ({master}) must look like HOST:PORT, such as localhost:8081"
         )
-    return f"{found[1] or 'http://'}{found[2]}:{found[3]}"
+    return f"{match[1] or 'http://'}{match[2]}:{match[3]}"
 
 
-def slots_per_task_manager(rest: str, wanted: int) -> int:
+def slots_per_task_manager(rest: str, workers: int) -> int:
     """Return the slots of one task manager: the number of Python workers that it needs.
 
     Raises:
-        UsageError: the cluster does not answer, has no task manager, or fewer slots than `wanted`.
+        UsageError: the cluster does not answer, or has too few slots for `workers`.
     """
     try:
         with urlopen(f"{rest}/overview", timeout=REST_SECONDS) as answer:
@@ -333,10 +312,9 @@ def slots_per_task_manager(rest: str, wanted: int) -> int:
             f"no Flink cluster answers at {rest} ({error}); check flink_master, or start the "
             f"cluster"
         ) from error
-    if not managers or slots < wanted:
+    if not managers or slots < workers:
         raise UsageError(
-            f"the Flink cluster at {rest} has {managers} task managers with {slots} slots, "
-            f"{wanted} workers are wanted;"
-            " start more task managers, or lower --workers"
+            f"the Flink cluster at {rest} has {managers} task managers with {slots} slots, fewer "
+            f"than the {workers} workers; start more task managers, or lower --workers"
         )
     return max(1, slots // managers)

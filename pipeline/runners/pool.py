@@ -34,16 +34,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
+from cloze.core import storage
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.errors import UsageError
 from cloze.core.processes import MemoryWatch, describe_exit, die_with_parent
-from cloze.pipeline.runners.base import WorkerLostError
+from cloze.pipeline.runners.base import CONTINUE, WorkerLostError
 from cloze.pipeline.runners.beam_worker import quiet_hang_ups
 
 STOP_SECONDS = 5.0  # between SIGTERM and SIGKILL
@@ -70,10 +70,9 @@ class PoolWorker:
 
     def death(self, code: int, unit: str) -> str:
         """Describe the worker, its end and its unit, as subject and verb of a sentence."""
-        at = f" while it did {unit}" if unit else ""
-        return (
-            f"worker {self.number} (process {self.pid}) {describe_exit(code, MEMORY.short())}{at}"
-        )
+        during = f" while it did {unit}" if unit else ""
+        end = describe_exit(code, MEMORY.short())
+        return f"worker {self.number} (process {self.pid}) {end}{during}"
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type: ignore[misc]
@@ -106,7 +105,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         if not port:
             raise UsageError(
                 f"the worker pool cannot listen at {self.address}; choose another address, or end "
-                f"who holds it"
+                f"the process that uses it"
             )
         self.address = f"{self.address.rpartition(':')[0]}:{port}"
         # In its own session: Ctrl-C is meant for this process, which then stops the workers;
@@ -122,12 +121,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         self._server.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._server.stop(0)
         with self._lock:
             workers = dict(self._workers)
@@ -148,23 +142,23 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         """Raise WorkerLostError if a worker has died since the last call."""
         if self.deaths:
             deaths, self.deaths = self.deaths, []
-            raise WorkerLostError(f"{deaths[0]}; run again to continue: what is finished is kept")
+            raise WorkerLostError(f"{deaths[0]}; {CONTINUE}")
 
     def StartWorker(self, request: Any, context: Any) -> Any:
         if not hmac.compare_digest(
             request.params["secret"].encode(), self.params["secret"].encode()
         ):
-            refusal = (
+            message = (
                 f"{context.peer()} does not know the secret of this pool; set {SECRET} to the same "
                 f"text for pools and submitters"
             )
-            _LOGGER.warning("%s", refusal)
-            return beam_fn_api_pb2.StartWorkerResponse(error=refusal)
+            _LOGGER.warning("%s", message)
+            return beam_fn_api_pb2.StartWorkerResponse(error=message)
         with self._lock:
             number, self._count = self._count, self._count + 1
             url = request.control_endpoint.url
             worker = self._workers[request.worker_id] = PoolWorker(number, url, context.peer())
-        self._ask({"start": request.worker_id, "control": url})
+        self._request({"start": request.worker_id, "control": url})
         if not worker.started.wait(START_SECONDS):
             return beam_fn_api_pb2.StartWorkerResponse(
                 error=f"no worker started within {START_SECONDS:g} seconds"
@@ -179,7 +173,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
             self._stop({request.worker_id: worker}, STOP_SECONDS)
         return beam_fn_api_pb2.StopWorkerResponse()
 
-    def _ask(self, request: dict[str, Any]) -> None:
+    def _request(self, request: dict[str, Any]) -> None:
         with suppress(OSError), self._lock:  # the listener reports its death
             assert self._fork_server.stdin is not None
             self._fork_server.stdin.write(json.dumps(request).encode() + b"\n")
@@ -222,7 +216,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             for name, worker in living.items():
                 if number is not None and not worker.ended.is_set():
-                    self._ask({"signal": name, "number": int(number)})
+                    self._request({"signal": name, "number": int(number)})
             deadline = time.monotonic() + (grace / 2 if number != signal.SIGKILL else STOP_SECONDS)
             for worker in living.values():
                 worker.ended.wait(max(0.0, deadline - time.monotonic()))
@@ -246,22 +240,20 @@ def shared_secret() -> str:
     Raises:
         UsageError: neither exists, and the file cannot be written.
     """
-    if given := os.environ.get(SECRET):
-        return given
+    if secret := os.environ.get(SECRET):
+        return secret
     path = cache_directory() / "pool-secret"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            drawn = path.with_name(f"{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
-            with os.fdopen(
-                os.open(drawn, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
-            ) as stream:
+            temporary = path.with_name(f"{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+            with open(temporary, "x", opener=storage.open_private) as stream:
                 stream.write(secrets.token_hex(16))
             try:
                 # one of several concurrent writers wins, and no reader sees a partial file
-                os.link(drawn, path)
+                os.link(temporary, path)
             finally:
-                drawn.unlink()
+                temporary.unlink()
         return path.read_text().strip()
     except OSError as error:
         raise UsageError(

@@ -27,9 +27,14 @@ from cloze.core.arrow import release_memory_to_os
 from cloze.core.artifacts.claim import Fence
 from cloze.core.errors import ClozeError
 from cloze.core.stages.stage import BuildContext
-from cloze.pipeline.runners.base import WorkerLostError, open_backend
 from cloze.pipeline.runners.beam_worker import record_current_unit
-from cloze.pipeline.runners.fan_out import WorkUnitError, chdir_to, read_results, run_pipeline
+from cloze.pipeline.runners.fan_out import (
+    WorkUnitError,
+    chdir_to,
+    read_results,
+    retry_lost_workers,
+    run_pipeline,
+)
 
 Message = tuple[int, bytes]  # receiver and content
 FINISHED = "finished.json"
@@ -45,20 +50,20 @@ class ShuffleJob(Protocol):
     def reduce_bucket(self, bucket: int, messages: Iterable[bytes]) -> Iterator[Message]:
         """Yield the replies of a bucket to blocks."""
 
-    def apply_replies(self, block: int, answers: Iterable[bytes]) -> dict[str, Any]:
+    def apply_replies(self, block: int, replies: Iterable[bytes]) -> dict[str, Any]:
         """Write the results of a block from its replies, if any; return small JSON."""
 
 
 def run_shuffle(
-    build: BuildContext, step: str, work: ShuffleJob, asking: int, settling: int | None = None
+    build: BuildContext, step: str, work: ShuffleJob, senders: int, receivers: int | None = None
 ) -> list[dict[str, Any]]:
     """Run a shuffle, and return the result of each block.
 
     Args:
         step: name of the step, of its scratch directory and of its progress.
         work: the three steps.
-        asking: number of blocks that send messages.
-        settling: number of blocks that receive replies. Default: `asking`.
+        senders: number of blocks that send messages.
+        receivers: number of blocks that receive replies. Default: `senders`.
 
     Raises:
         ClozeError: a step failed; the message names it.
@@ -66,33 +71,24 @@ def run_shuffle(
     results = storage.join(build.scratch, step)
     finished = storage.join(results, FINISHED)
     if storage.exists(finished):
-        found: list[dict[str, Any]] = json.loads(storage.read_text(finished))
-        return found
+        stored: list[dict[str, Any]] = json.loads(storage.read_text(finished))
+        return stored
     storage.make_dirs(results)
-    count = asking if settling is None else settling
-    attempt, fence = 0, build.fence
-    began = time.monotonic()
-    while True:
-        engine = open_backend(build)
-        try:
-            run_pipeline(
-                engine,
-                lambda pipeline: _construct(pipeline, work, asking, count, results, fence),
-                max(asking, count),
-                step,
-            )
-        except WorkerLostError as error:
-            attempt += 1
-            if attempt > engine.retries:
-                raise
-            _LOGGER.warning("try %d of %d to do %s again: %s", attempt, engine.retries, step, error)
-        else:
-            break
-    found = read_results(results, [_result(number) for number in range(count)])
-    storage.write_bytes(finished, json.dumps(found).encode())
-    _LOGGER.info("%s: %d blocks to %d in %.1f s", step, asking, count, time.monotonic() - began)
+    count = senders if receivers is None else receivers
+    started, fence = time.monotonic(), build.fence
+
+    def construct(pipeline: beam.Pipeline) -> None:
+        _construct(pipeline, work, senders, count, results, fence)
+
+    def run() -> None:
+        run_pipeline(build, construct, max(senders, count), step)
+
+    retry_lost_workers(build, run, step)
+    answers = read_results(results, [_result(number) for number in range(count)])
+    storage.write_bytes(finished, json.dumps(answers).encode())
+    _LOGGER.info("%s: %d blocks to %d in %.1f s", step, senders, count, time.monotonic() - started)
     build.report.progress(count, count, "blocks", {"step": step})
-    return found
+    return answers
 
 
 def _result(number: int) -> str:
@@ -102,31 +98,29 @@ def _result(number: int) -> str:
 def _construct(
     pipeline: beam.Pipeline,
     work: ShuffleJob,
-    asking: int,
-    settling: int,
+    senders: int,
+    receivers: int,
     results: str,
     fence: Fence,
 ) -> None:
     step, directory = results.rsplit("/", 1)[-1], os.getcwd()
-    asked = (
+    mapping = beam.ParDo(_Map(work, step, directory)).with_output_types(tuple[int, bytes])
+    reducing = beam.ParDo(_Reduce(work, step, directory)).with_output_types(tuple[int, bytes])
+    replies = (
         pipeline
-        | "blocks" >> beam.Create(list(range(asking)), reshuffle=True).with_output_types(int)
-        | "ask" >> beam.ParDo(_Ask(work, step, directory)).with_output_types(tuple[int, bytes])
-    )
-    answered = (
-        asked
+        | "blocks" >> beam.Create(list(range(senders)), reshuffle=True).with_output_types(int)
+        | "map" >> mapping
         | "to buckets" >> beam.GroupByKey()
-        | "match" >> beam.ParDo(_Match(work, step, directory)).with_output_types(tuple[int, bytes])
+        | "reduce" >> reducing
     )
     # Blocks without replies must run `apply_replies`, too.
-    everybody = pipeline | "everybody" >> beam.Create(
-        [(block, b"") for block in range(settling)]
-    ).with_output_types(tuple[int, bytes])
+    empty = [(block, b"") for block in range(receivers)]
+    all_blocks = pipeline | "all blocks" >> beam.Create(empty).with_output_types(tuple[int, bytes])
     _ = (
-        (answered, everybody)
+        (replies, all_blocks)
         | beam.Flatten()
         | "to blocks" >> beam.GroupByKey()
-        | "settle" >> beam.ParDo(_Settle(work, step, directory, results, fence))
+        | "apply" >> beam.ParDo(_Apply(work, step, directory, results, fence))
     )
 
 
@@ -141,11 +135,11 @@ class _Step(beam.DoFn):  # type: ignore[misc]
     def setup(self) -> None:
         chdir_to(self.directory)
 
-    def told(self, number: int, todo: Iterable[Any]) -> Iterator[Any]:
+    def report_errors(self, number: int, items: Iterable[Any]) -> Iterator[Any]:
         name = f"{self.step}, {self.what} {number}"
         record_current_unit(name)
         try:
-            yield from todo
+            yield from items
         except ClozeError as error:
             raise WorkUnitError(errors.wrap_message(str(error))) from error
         except Exception as error:
@@ -155,22 +149,22 @@ class _Step(beam.DoFn):  # type: ignore[misc]
             release_memory_to_os()
 
 
-class _Ask(_Step):
+class _Map(_Step):
     what = "block"
 
     def process(self, element: int) -> Iterator[Message]:
-        yield from self.told(element, self.work.map_block(element))
+        yield from self.report_errors(element, self.work.map_block(element))
 
 
-class _Match(_Step):
+class _Reduce(_Step):
     what = "bucket"
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Message]:
         bucket, messages = element
-        yield from self.told(bucket, self.work.reduce_bucket(bucket, messages))
+        yield from self.report_errors(bucket, self.work.reduce_bucket(bucket, messages))
 
 
-class _Settle(_Step):
+class _Apply(_Step):
     what = "block"
 
     def __init__(
@@ -180,12 +174,11 @@ class _Settle(_Step):
         self.results, self.fence = results, fence
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[None]:
-        yield from self.told(element[0], self._settled(*element))
+        yield from self.report_errors(element[0], self._apply(*element))
 
-    def _settled(self, block: int, answers: Iterable[bytes]) -> Iterator[None]:
+    def _apply(self, block: int, replies: Iterable[bytes]) -> Iterator[None]:
         with storage.changing_after(self.fence.check):
-            result = self.work.apply_replies(block, filter(None, answers))
-            storage.write_bytes(
-                storage.join(self.results, _result(block)), json.dumps(result).encode()
-            )
+            result = self.work.apply_replies(block, filter(None, replies))
+            file = storage.join(self.results, _result(block))
+            storage.write_bytes(file, json.dumps(result).encode())
         yield from ()

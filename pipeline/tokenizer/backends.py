@@ -53,18 +53,18 @@ def parse(data: bytes, name: str) -> SentencePieceModel:
                 piece = dict(_fields(value))
                 text, score = piece.get(1, b""), piece.get(2, 0.0)
                 if not isinstance(text, bytes) or not isinstance(score, float):
-                    raise ValueError("a piece that is none")
+                    raise ValueError("a malformed piece")
                 pieces.append((text.decode("utf-8"), score))
                 types.append(int(piece.get(3, NORMAL)))
             elif number == 2 and isinstance(value, bytes):
                 model_type = int(dict(_fields(value)).get(3, UNIGRAM))
             elif number == 3 and isinstance(value, bytes):
-                found = dict(_fields(value)).get(2, b"")
-                charsmap = found if isinstance(found, bytes) else b""
+                compiled = dict(_fields(value)).get(2, b"")
+                charsmap = compiled if isinstance(compiled, bytes) else b""
+        if not pieces:
+            raise ValueError("it has no pieces")
     except (ValueError, IndexError, struct.error) as error:
         raise DataError(f"{name} is no SentencePiece model ({error}); fetch it again") from error
-    if not pieces:
-        raise DataError(f"{name} is no SentencePiece model (it holds no pieces); fetch it again")
     return SentencePieceModel(
         pieces=tuple(pieces), types=tuple(types), model_type=model_type, charsmap=charsmap
     )
@@ -72,46 +72,46 @@ def parse(data: bytes, name: str) -> SentencePieceModel:
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
     """Yield number and value of each field of a message, in order."""
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
+    offset = 0
+    while offset < len(data):
+        key, offset = _varint(data, offset)
         number, kind = key >> 3, key & 7
         if kind == 0:
-            value, place = _varint(data, place)
+            value, offset = _varint(data, offset)
             yield number, value
         elif kind == 2:
-            length, place = _varint(data, place)
-            if place + length > len(data):
+            length, offset = _varint(data, offset)
+            if offset + length > len(data):
                 raise ValueError(f"a field of {length} bytes is cut off")
-            yield number, data[place : place + length]
-            place += length
+            yield number, data[offset : offset + length]
+            offset += length
         elif kind == 5:
-            yield number, struct.unpack_from("<f", data, place)[0]
-            place += 4
+            yield number, struct.unpack_from("<f", data, offset)[0]
+            offset += 4
         elif kind == 1:
-            yield number, struct.unpack_from("<d", data, place)[0]
-            place += 8
+            yield number, struct.unpack_from("<d", data, offset)[0]
+            offset += 8
         else:
             raise ValueError(f"a field of kind {kind}")
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the number at `offset`, and the offset after it."""
     value, shift = 0, 0
     while True:
-        byte = data[place]
+        byte = data[offset]
         value |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 0x80:
-            return value, place
+            return value, offset
         if shift > 63:
             raise ValueError("a number of more than ten bytes")
 
 
 # Backends of the families, equal to those of transformers' own classes.
 
-MAX_WORD_CHARACTERS = (
-    100  # longer words are [UNK]: google-research/bert, tokenization.py has 200, transformers 100
-)
+# longer words are [UNK]: google-research/bert, tokenization.py has 200, transformers 100
+MAX_WORD_CHARACTERS = 100
 
 
 def bert_backend(
@@ -175,15 +175,7 @@ def roberta_backend(
         add_prefix_space=add_prefix_space, use_regex=True
     )
     backend.decoder = decoders.ByteLevel()
-    # The mask includes the space before it, as the masked token would: transformers,
-    # RobertaTokenizer.
-    backend.add_special_tokens(
-        [
-            AddedToken(name, lstrip=role == "mask", normalized=False, special=True)
-            for role, name in names.items()
-            if name in vocab
-        ]
-    )
+    _add_special_tokens(backend, names)
     if names["cls"] in vocab and names["sep"] in vocab:
         backend.post_processor = processors.RobertaProcessing(
             (names["sep"], vocab[names["sep"]]),
@@ -222,15 +214,24 @@ def albert_backend(
         ]
     )
     backend.decoder = decoders.Metaspace(replacement=METASPACE, prepend_scheme="always")
+    _add_special_tokens(backend, names)
+    frame_as_bert(backend, names)
+    return backend
+
+
+def _add_special_tokens(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> None:
+    """Register the special tokens of the vocabulary.
+
+    The mask includes the space before it, as the masked token would (transformers,
+    RobertaTokenizer).
+    """
     backend.add_special_tokens(
         [
             AddedToken(name, lstrip=role == "mask", normalized=False, special=True)
             for role, name in names.items()
-            if name in vocab
+            if backend.token_to_id(name) is not None
         ]
     )
-    frame_as_bert(backend, names)
-    return backend
 
 
 def albert_normalizer(

@@ -10,7 +10,7 @@ import json
 import posixpath
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import tokenizers
@@ -70,33 +70,34 @@ def find(path: str) -> TokenizerFiles:
     """
     if not storage.exists(path):
         raise DataError(
-            f"{path} does not exist; name a vocab artifact, a vocab.txt, a tokenizer.json or a "
+            f"{path} does not exist; give a vocab artifact, a vocab.txt, a tokenizer.json or a "
             f"Hugging Face directory"
         )
     if not storage.is_dir(path):
         return _file(path)
     if claim.is_unfinished(path):
         raise DataError(f"{path} holds an unfinished artifact; run the stage that makes it again")
+    files = _find_in_directory(path)
     config = storage.join(path, CONFIG)
-    beside = config if storage.exists(config) else None
+    return replace(files, config=config) if storage.exists(config) else files
+
+
+def _find_in_directory(path: str) -> TokenizerFiles:
     for name in ("tokenizer.json", "vocab.txt"):
-        if storage.exists(storage.join(path, name)):
-            return TokenizerFiles(format=name, vocabulary=storage.join(path, name), config=beside)
-    for vocabulary, merges in BPE_NAMES[:2]:
-        if storage.exists(storage.join(path, vocabulary)):
-            found = _bpe_files(storage.join(path, vocabulary), storage.join(path, merges))
-            return TokenizerFiles(
-                format="bpe", vocabulary=found.vocabulary, merges=found.merges, config=beside
-            )
+        file = storage.join(path, name)
+        if storage.exists(file):
+            return TokenizerFiles(format=name, vocabulary=file)
+    for name, merges in BPE_NAMES[:2]:
+        file = storage.join(path, name)
+        if storage.exists(file):
+            return _bpe_files(file, storage.join(path, merges))
     for name in SENTENCEPIECE_NAMES:
-        if storage.exists(storage.join(path, name)):
-            return TokenizerFiles(
-                format="sentencepiece", vocabulary=storage.join(path, name), config=beside
-            )
+        file = storage.join(path, name)
+        if storage.exists(file):
+            return TokenizerFiles(format="sentencepiece", vocabulary=file)
     raise DataError(
-        f"{path} holds neither tokenizer.json nor vocab.txt, nor vocab.json with merges.txt, nor "
-        f"spiece.model;"
-        " name a directory that has one of them, or the file itself"
+        f"{path} has no tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model; "
+        f"give a directory that has one of them, or the file itself"
     )
 
 
@@ -124,25 +125,25 @@ def _file(path: str) -> TokenizerFiles:
     if path.endswith("tokenizer.json") or not _is_plain_vocabulary(path):
         return TokenizerFiles(format="tokenizer.json", vocabulary=path)
     directory, name = posixpath.split(path)
-    tried = []
+    candidates = []
     for vocabulary, merges in BPE_NAMES:
-        exact = not vocabulary.startswith(("-", "_"))
-        if name == vocabulary if exact else name.endswith(vocabulary):
-            tried.append(posixpath.join(directory, name[: len(name) - len(vocabulary)] + merges))
-    for merges in tried:
-        if storage.exists(merges):
-            return _bpe_files(path, merges)
-    wanted = (
-        posixpath.basename(tried[0]) if tried else "merges.txt (and name the vocabulary vocab.json)"
+        is_suffix = vocabulary.startswith(("-", "_"))
+        if name == vocabulary or (is_suffix and name.endswith(vocabulary)):
+            candidates.append(posixpath.join(directory, name.removesuffix(vocabulary) + merges))
+    for file in candidates:
+        if storage.exists(file):
+            return _bpe_files(path, file)
+    missing = "merges.txt (and name the vocabulary vocab.json)"
+    if candidates:
+        missing = posixpath.basename(candidates[0])
+    raise DataError(
+        f"{path} holds tokens without merges; put the tokenizer's {missing} into its directory"
     )
-    raise DataError(f"{path} holds pieces and no merges; put the tokenizer's {wanted} beside it")
 
 
 def _bpe_files(vocabulary: str, merges: str) -> TokenizerFiles:
     if not storage.exists(merges):
-        raise DataError(
-            f"{merges} does not exist; {vocabulary} needs it beside it: the merges of its pieces"
-        )
+        raise DataError(f"{merges} does not exist; copy it there: {vocabulary} needs its merges")
     return TokenizerFiles(format="bpe", vocabulary=vocabulary, merges=merges)
 
 
@@ -185,18 +186,13 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
     unless a token has an accent.
     """
     path = files.vocabulary
-    try:
-        lines = storage.read_text(path).split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not UTF-8 at byte {error.start}; a vocab.txt has one piece a line"
-        ) from error
+    lines = _read_text(path, "a vocab.txt has one token per line").split("\n")
     # Only line feeds end lines: some vocabularies hold other separators as tokens.
     vocab = {
         piece: number for number, line in enumerate(lines) if (piece := line.removesuffix("\r"))
     }
     if not vocab:
-        raise DataError(f"{path} is empty; a vocab.txt has one piece a line")
+        raise DataError(f"{path} is empty; a vocab.txt has one token per line")
     config = _config(files)
     if lowercase is None and config.get("do_lower_case") is not None:
         lowercase = bool(config["do_lower_case"])
@@ -216,16 +212,10 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
 
 def _tokenizer_json(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
     path = files.vocabulary
+    text = _read_text(path, "a tokenizer.json is JSON")
     try:
-        text = storage.read_text(path)
         backend = tokenizers.Tokenizer.from_str(text)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not UTF-8 at byte {error.start}; a tokenizer.json is JSON"
-        ) from error
     except Exception as error:  # the library raises bare Exceptions on parse errors
-        if isinstance(error, DataError):
-            raise
         raise DataError(
             f"{path} is no tokenizer.json that tokenizers {tokenizers.__version__} reads ({error});"
             f" save it again"
@@ -233,10 +223,10 @@ def _tokenizer_json(files: TokenizerFiles, lowercase: bool | None) -> tokenizers
     if lowercase is not None:
         normalizer = json.loads(text).get("normalizer") or {}
         if normalizer.get("type") != "BertNormalizer":
-            found = normalizer.get("type", "none")
+            kind = normalizer.get("type", "none")
             raise UsageError(
-                f"lowercase ({lowercase}) cannot be set for {path}, whose normalizer is {found}; "
-                f"leave it out"
+                f"lowercase ({lowercase}) cannot be set for {path}, whose normalizer is {kind}; "
+                f"remove it"
             )
         values = {key: value for key, value in normalizer.items() if key != "type"}
         backend.normalizer = normalizers.BertNormalizer(**{**values, "lowercase": lowercase})
@@ -247,22 +237,16 @@ def _bpe(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
     """Read a byte-level BPE; add RoBERTa's special tokens if it has none."""
     assert files.merges is not None
     vocab: dict[str, int] = _json(files.vocabulary)
-    try:
-        lines = storage.read_text(files.merges).split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{files.merges} is not UTF-8 at byte {error.start}; it holds two pieces a line"
-        ) from error
     merges = []
-    for number, line in enumerate(lines):
+    text = _read_text(files.merges, "it has two tokens per line")
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#version"):
             continue
         left, space, right = line.removesuffix("\r").partition(" ")
         if not space or not left or not right or left + right not in vocab:
             raise DataError(
-                f"{files.merges}, line {number + 1} ({line[:60]!r}) is no merge of two pieces of "
-                f"{files.vocabulary};"
-                " use the two files of one tokenizer"
+                f"{files.merges}, line {number} ({line[:60]!r}) is no merge of two tokens of "
+                f"{files.vocabulary}; use the two files of one tokenizer"
             )
         merges.append((left, right))
     if not any(name in vocab for names in SPECIAL_NAMES.values() for name in names):
@@ -297,21 +281,16 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
     if model.model_type != backends.UNIGRAM:
         kind = backends.MODEL_TYPES.get(model.model_type, str(model.model_type))
         raise DataError(
-            f"{path} is a SentencePiece model of type {kind}, and only unigram ones are read;"
-            " save the tokenizer as tokenizer.json (transformers' save_pretrained does) and name "
-            "that"
+            f"{path} is a SentencePiece model of type {kind}, and only unigram models are "
+            f"supported; save the tokenizer as tokenizer.json (by transformers' save_pretrained) "
+            f"and give that"
         )
     if backends.UNKNOWN not in model.types:
-        raise DataError(f"{path} has no piece for the unknown; use a model that has one")
-    pieces = [
-        (
-            piece,
-            score - NUMBER_COMMA
-            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
-            else score,
-        )
-        for piece, score in model.pieces
-    ]
+        raise DataError(f"{path} has no unknown token; use a model that has one")
+    pieces = []
+    for piece, score in model.pieces:
+        is_number_comma = len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+        pieces.append((piece, score - NUMBER_COMMA if is_number_comma else score))
     config = _config(files)
     if lowercase is None:
         lowercase = bool(config.get("do_lower_case", True))
@@ -333,9 +312,16 @@ def _json(path: str) -> dict[str, Any]:
     try:
         content: Any = json.loads(storage.read_text(path))
     except ValueError as error:
-        raise DataError(f"{path} is not JSON ({error}); mend or remove it") from error
+        raise DataError(f"{path} is not JSON ({error}); correct or remove it") from error
     if not isinstance(content, dict):
-        raise DataError(
-            f"{path} holds a {type(content).__name__}, not an object; mend or remove it"
-        )
+        kind = type(content).__name__
+        raise DataError(f"{path} holds a {kind}, not an object; correct or remove it")
     return content
+
+
+def _read_text(path: str, expected: str) -> str:
+    """Read a UTF-8 file; `expected` describes its content, for the message."""
+    try:
+        return storage.read_text(path)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 at byte {error.start}; {expected}") from error

@@ -49,9 +49,8 @@ def shared_tokenizer(path: str, fingerprint: str) -> Tokenizer:
 
 BATCH = 4096  # texts per call of the backend: encodings need some 100 bytes per token
 GROUP = 256  # words that share an encoding
-WORTH_A_MEMORY = (
-    64  # fewer texts are encoded directly, because a cache look-up would cost more than it saves
-)
+# fewer texts are encoded directly, because a cache look-up would cost more than it saves
+MIN_CACHED_TEXTS = 64
 
 U32 = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
@@ -181,7 +180,7 @@ class Tokenizer:
         Returns:
             ids uint32 [T] and offsets int64 [n + 1]: text i has ids[offsets[i]:offsets[i + 1]].
         """
-        if self._memory is None or len(texts) < WORTH_A_MEMORY:
+        if self._memory is None or len(texts) < MIN_CACHED_TEXTS:
             return self.encode_uncached(texts, after_space)
         return self._memory.encode(texts, after_space)
 

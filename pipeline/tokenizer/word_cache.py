@@ -147,8 +147,8 @@ class WordCache:
         # segments have no spaces: a leading one marks the start of a text
         if self._cuts.with_space:
             opening = texts_at[:-1] if after_space is None else texts_at[:-1][~after_space]
-            for place in opening.tolist():
-                words[place] = " " + words[place]
+            for index in opening.tolist():
+                words[index] = " " + words[index]
         with self._lock:
             numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
             self._learn()
@@ -205,13 +205,8 @@ class WordCache:
         pieces = np.concatenate([self._pieces, pieces])
         front, back = np.concatenate([self._front, front]), np.concatenate([self._back, back])
         self._characters += sum(map(len, new))
-        self._starts, self._lengths, self._pieces, self._front, self._back = (
-            starts,
-            lengths,
-            pieces,
-            front,
-            back,
-        )
+        self._starts, self._lengths, self._pieces = starts, lengths, pieces
+        self._front, self._back = front, back
         new.clear()
 
     def _edges(self, words: Sequence[str]) -> tuple[Flags, Flags]:
@@ -221,18 +216,10 @@ class WordCache:
         """
         test = str.isspace if self._cuts.but == "blanks" else _may_join
         empty = self._cuts.but == "blanks"
-        stretches = [word.removeprefix(" ") for word in words]
-        front = np.fromiter(
-            (test(stretch[0]) if stretch else empty for stretch in stretches),
-            np.bool_,
-            len(stretches),
-        )
-        back = np.fromiter(
-            (test(stretch[-1]) if stretch else empty for stretch in stretches),
-            np.bool_,
-            len(stretches),
-        )
-        return front, back
+        segments = [word.removeprefix(" ") for word in words]
+        front = [test(segment[0]) if segment else empty for segment in segments]
+        back = [test(segment[-1]) if segment else empty for segment in segments]
+        return np.array(front, np.bool_), np.array(back, np.bool_)
 
 
 def _may_join(character: str) -> bool:

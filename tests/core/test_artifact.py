@@ -164,7 +164,7 @@ def test_the_verb_reads_one_artifact_or_all_below(
     }
     (tmp_path / "two" / "a.arrow").write_bytes(b"rowz")
     assert main(["verify", str(tmp_path), "--json"]) == 3
-    told = capfd.readouterr()
-    assert f"{tmp_path / 'two'}: a.arrow has sha256" in told.err
-    [error] = json.loads(told.out)["artifacts"][1]["errors"]
-    assert told.err.strip() == f"{tmp_path / 'two'}: {error}"
+    output = capfd.readouterr()
+    assert f"{tmp_path / 'two'}: a.arrow has sha256" in output.err
+    [error] = json.loads(output.out)["artifacts"][1]["errors"]
+    assert output.err.strip() == f"{tmp_path / 'two'}: {error}"

@@ -81,14 +81,14 @@ def test_who_comes_while_it_is_removed_is_told(
     gets it.
     """
     directory = made(tmp_path / "run", 5)
-    told: list[str] = []
+    messages: list[str] = []
 
     def read() -> None:
         try:
             with checkpoints.pinned(str(directory)):
-                told.append("held")
+                messages.append("held")
         except DataError as error:
-            told.append(str(error))
+            messages.append(str(error))
 
     reader = threading.Thread(target=read)
     rename, waits = Path.rename, threading.Event()
@@ -108,8 +108,8 @@ def test_who_comes_while_it_is_removed_is_told(
     monkeypatch.setattr(Path, "rename", slowly)
     assert checkpoints.remove(str(directory))
     reader.join(10)
-    assert len(told) == 1
-    assert "its training has removed it" in told[0]
+    assert len(messages) == 1
+    assert "its training has removed it" in messages[0]
 
 
 def test_a_kill_while_removing_leaves_no_half(

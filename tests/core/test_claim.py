@@ -43,13 +43,13 @@ def run(config: Config, build: BuildContext) -> StageResult:
 STAGE = Stage(name="toy", version=1, config=Config, run=run)
 
 
-def _start(out: str, size: int, barrier: Any, told: Any) -> None:
+def _start(out: str, size: int, barrier: Any, queue: Any) -> None:
     barrier.wait()
     try:
         result = execute(STAGE, Config(size=size), {}, out)
-        told.put((size, "cached" if result.cached else "made"))
+        queue.put((size, "cached" if result.cached else "made"))
     except UsageError as error:
-        told.put(
+        queue.put(
             (
                 size,
                 "refused"
@@ -58,7 +58,7 @@ def _start(out: str, size: int, barrier: Any, told: Any) -> None:
             )
         )
     except BaseException as error:
-        told.put((size, f"{type(error).__name__}: {error}"))
+        queue.put((size, f"{type(error).__name__}: {error}"))
 
 
 def test_of_simultaneous_starts_one_builds_and_the_others_are_refused_or_find_it_made(
@@ -66,11 +66,13 @@ def test_of_simultaneous_starts_one_builds_and_the_others_are_refused_or_find_it
 ) -> None:
     for number in range(15):
         out, sizes = str(tmp_path / f"out-{number}"), (3, 3, 4, 4)
-        barrier, told = FORK.Barrier(len(sizes)), FORK.Queue()
-        processes = [FORK.Process(target=_start, args=(out, size, barrier, told)) for size in sizes]
+        barrier, queue = FORK.Barrier(len(sizes)), FORK.Queue()
+        processes = [
+            FORK.Process(target=_start, args=(out, size, barrier, queue)) for size in sizes
+        ]
         for process in processes:
             process.start()
-        answers = [told.get(timeout=60) for _ in processes]
+        answers = [queue.get(timeout=60) for _ in processes]
         for process in processes:
             process.join()
         made = [size for size, how in answers if how == "made"]

@@ -1,6 +1,4 @@
-"""Configs: what names the result and what does not, which fields are paths, and what a mistake is
-told as.
-"""
+"""Configs: which fields name the result, which are paths, and the messages about mistakes."""
 
 from __future__ import annotations
 
@@ -176,7 +174,7 @@ def test_a_class_that_changes_a_default_alone_keeps_the_description() -> None:
         over two lines."""
 
     assert field_docs(Larger) == {**field_docs(Config), "more": "What stands at the field itself."}
-    assert field_docs(Words)["size"] == "Other words, over two lines."
+    assert field_docs(Words)["size"] == "Other words,\nover two lines."
 
 
 def test_config_errors_name_field_value_and_remedy() -> None:

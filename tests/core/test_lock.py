@@ -1,4 +1,4 @@
-"""The lock of a directory on a disk: one holder at a time, whoever comes and goes, and nothing left
+"""The lock of a directory on a disk: one holder at a time, however many come and go, and nothing left
 behind.
 """
 
@@ -19,7 +19,7 @@ from cloze.core.errors import UsageError
 FORK = multiprocessing.get_context("fork")
 
 
-def _come_and_go(out: Path, seconds: float, told: multiprocessing.Queue) -> None:
+def _come_and_go(out: Path, seconds: float, queue: multiprocessing.Queue) -> None:
     """Take the lock and let go of it, again and again; nobody else may be inside meanwhile.
 
     Of a slow machine: between opening the lock file and locking it others come and go.
@@ -37,19 +37,19 @@ def _come_and_go(out: Path, seconds: float, told: multiprocessing.Queue) -> None
         except UsageError:
             continue
         except FileExistsError:
-            told.put("two at once")
+            queue.put("two at once")
             return
-    told.put(times)
+    queue.put(times)
 
 
 def test_never_two_holders_although_the_lock_file_comes_and_goes(tmp_path: Path) -> None:
-    told = FORK.Queue()
+    queue = FORK.Queue()
     processes = [
-        FORK.Process(target=_come_and_go, args=(tmp_path / "out", 1.5, told)) for _ in range(4)
+        FORK.Process(target=_come_and_go, args=(tmp_path / "out", 1.5, queue)) for _ in range(4)
     ]
     for process in processes:
         process.start()
-    answers = [told.get(timeout=60) for _ in processes]
+    answers = [queue.get(timeout=60) for _ in processes]
     for process in processes:
         process.join()
     assert "two at once" not in answers

@@ -19,8 +19,10 @@ CPU_GROUP = Path("/sys/fs/cgroup/cpu/cloze-test")
 def asked(join: Path | None = None) -> tuple[int, ...]:
     """What a process of its own says, as a member of the control group `join`."""
     enter = (lambda: (join / "cgroup.procs").write_text(str(os.getpid()))) if join else None
-    told = subprocess.run(ASK, capture_output=True, text=True, check=True, preexec_fn=enter).stdout
-    return tuple(int(number) for number in told.strip("()\n").split(",") if number)
+    output = subprocess.run(
+        ASK, capture_output=True, text=True, check=True, preexec_fn=enter
+    ).stdout
+    return tuple(int(number) for number in output.strip("()\n").split(",") if number)
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def test_a_pinned_process_has_the_cores_it_is_pinned_to() -> None:
 
 
 @pytest.mark.skipif(
-    len(os.sched_getaffinity(0)) < 2, reason="a quota below one core cannot be told from one core"
+    len(os.sched_getaffinity(0)) < 2, reason="a quota below one core equals one core"
 )
 def test_a_quota_of_a_real_control_group_counts(group: Path) -> None:
     (group / "cpu.cfs_quota_us").write_text("150000")

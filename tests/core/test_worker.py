@@ -32,7 +32,7 @@ def job(reference: str, path: Path) -> Job:
 def test_a_stage_of_another_package_is_refused_before_it_is_imported(
     reference: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=r"lies outside the package cloze.pipeline"):
+    with pytest.raises(UsageError, match=r"is outside the package cloze.pipeline"):
         run(job(reference, tmp_path), "cloze.pipeline", PipeReporter())
 
 

@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "--out",
         str(place / "AB"),
     )
-    settings = ["--tokenizer", vocab, "--length", "64", "--copies", "2"]
+    settings = ["--tokenizer", vocab, "--length", "64", "--mask-copies", "2"]
     _make("dataset", "--corpus", str(place / "A"), *settings, "--out", str(place / "data-A"))
     _make("dataset", "--corpus", str(place / "AB"), *settings, "--out", str(place / "data-AB"))
     _make(

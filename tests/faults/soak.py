@@ -275,7 +275,7 @@ class DataStages:
                 done / "vocab",
                 "--length",
                 64,
-                "--copies",
+                "--mask-copies",
                 2,
                 "--out",
                 out / "dataset",

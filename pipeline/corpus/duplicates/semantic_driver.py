@@ -75,7 +75,7 @@ def batch_of(schema: pa.Schema, *columns: npt.NDArray[Any]) -> pa.RecordBatch:
 
 def vectors_of(path: str, mean: Sequence[int] | None) -> tuple[npt.NDArray[np.uint64], I16]:
     """Return the keys and vectors of a file, centred if `mean` is given."""
-    keys, vectors = arrow.read(path)
+    keys, vectors = arrow.read_vectors(path)
     return keys, vectors if mean is None else centred(vectors, np.array(mean, np.int16))
 
 
@@ -101,7 +101,7 @@ class AssignShard:
                 f"{unit['vectors']} is not of the documents of {unit['corpus']}; make it again "
                 f"with `cloze embed-corpus`"
             )
-        clusters = assign(vectors, arrow.read(self.centres)[1])
+        clusters = assign(vectors, arrow.read_vectors(self.centres)[1])
         write_arrow(unit["out"], ASSIGNED, [batch_of(ASSIGNED, keys, text_bytes(table), clusters)])
         return {}
 
@@ -151,7 +151,7 @@ class FindSimilar:
         held: I16 | None = None
         for number in np.unique(shard).tolist():
             chosen = np.flatnonzero(shard == number)
-            vectors = arrow.read(self.vectors[number])[1][row[chosen]]
+            vectors = arrow.read_vectors(self.vectors[number])[1][row[chosen]]
             held = np.zeros((len(shard), vectors.shape[1]), np.int16) if held is None else held
             held[chosen] = (
                 vectors if self.mean is None else centred(vectors, np.array(self.mean, np.int16))
@@ -220,7 +220,11 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     centres = fit(sample if mean is None else centred(sample, mean), wanted, config.rounds)
     centres_file = scratch(build.scratch, "centres.arrow")
     numbers = np.arange(len(centres), dtype=np.uint64)
-    write_arrow(centres_file, arrow.schema(centres.shape[1]), [arrow.batch(numbers, centres)])
+    write_arrow(
+        centres_file,
+        arrow.vectors_schema(centres.shape[1]),
+        [arrow.vectors_batch(numbers, centres)],
+    )
 
     weights = [float(size) for size in corpus.sizes]
     assigned = [
@@ -315,7 +319,7 @@ def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
             f"{path} holds no vectors of the corpus in {corpus.path}; make them: cloze "
             f"embed-corpus --corpus {corpus.path} --checkpoint …"
         )
-    return [storage.join(path, arrow.file_name(name)) for name in corpus.names]
+    return [storage.join(path, arrow.vectors_file_name(name)) for name in corpus.names]
 
 
 def _sample(files: Sequence[str], config: SemDedupConfig) -> tuple[I16, int]:
@@ -327,7 +331,7 @@ def _sample(files: Sequence[str], config: SemDedupConfig) -> tuple[I16, int]:
     limit = np.partition(np.concatenate(ranks), wanted - 1)[wanted - 1] if wanted else np.uint64(0)
     chosen = [np.flatnonzero(one <= limit) for one in ranks]
     taken = np.concatenate(
-        [arrow.read(file)[1][rows] for file, rows in zip(files, chosen, strict=True)]
+        [arrow.read_vectors(file)[1][rows] for file, rows in zip(files, chosen, strict=True)]
     )
     order = np.argsort(
         np.concatenate([one[rows] for one, rows in zip(ranks, chosen, strict=True)]), kind="stable"

@@ -104,12 +104,12 @@ def test_a_training_mixes_several_datasets_by_label_name_or_path() -> None:
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
-        ({"pretrain": {"dataset": ["dataset", "dataset"]}}, "dataset 'dataset' is named twice"),
+        ({"pretrain": {"dataset": ["dataset", "dataset"]}}, "dataset 'dataset' is given twice"),
         (
             {"pretrain": {"dataset": ["a/dataset", "dataset"]}},
-            "dataset 'dataset' would be two, a/dataset and dataset",
+            "dataset 'dataset' is the name of two inputs, a/dataset and dataset",
         ),
-        ({"pretrain": {"dataset": []}}, "dataset names nothing"),
+        ({"pretrain": {"dataset": []}}, "dataset is empty"),
         ({"pretrain": {"dataset": ["dataset", "datset"]}}, "'datset'. is no node of this run"),
         (
             {"pretrain": {}, "finetune": {"checkpoint": ["pretrain", "pretrain"]}},

@@ -60,7 +60,7 @@ def test_a_vector_is_that_of_the_text(made: tuple[str, str, BuildResult]) -> Non
     embedder = EmbeddingPipeline(checkpoint, normalize=True)
     seen = 0
     for path in sorted(Path(result.artifact).glob("vectors-*.arrow")):
-        keys, vectors = arrow.read(str(path))
+        keys, vectors = arrow.read_vectors(str(path))
         assert (
             keys.tolist()
             == read_arrow(f"{corpus}/{path.name.replace('vectors', 'corpus')}")["key"].to_pylist()

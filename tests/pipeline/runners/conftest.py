@@ -29,11 +29,11 @@ CLUSTER = REPOSITORY / "infra" / "flink" / "cluster.sh"
 
 @pytest.fixture(scope="session")
 def flink_classpath() -> str:
-    """Beam's Flink runner: what the environment names, else what lies beside the checkout."""
+    """Beam's Flink runner: what the environment names, else what lies next to the checkout."""
     if shutil.which("java") is None:
         pytest.skip("Java is not here: this test runs Flink")
-    beside = sorted(ENGINES.glob("beam-runner-flink-*"))
-    found = os.environ.get(CLASSPATH) or (str(beside[-1]) if beside else None)
+    jars = sorted(ENGINES.glob("beam-runner-flink-*"))
+    found = os.environ.get(CLASSPATH) or (str(jars[-1]) if jars else None)
     if found is None:
         pytest.skip(
             f"Beam's Flink runner is not here: set {CLASSPATH} to its jar, or to a directory of "
@@ -87,7 +87,7 @@ def flink_jar(flink_classpath: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster of task managers, two or more, with a worker pool beside each."""
+    """A cluster of task managers, two or more, with a worker pool next to each."""
 
     directory: Path
     master: str

@@ -12,7 +12,7 @@ STAGES = ("corpus", "vocab", "dataset")
 
 
 def stage(name: str, out: str, options: list[str], library: str, samples: Path) -> Done:
-    """Run one stage with its inputs beside it."""
+    """Run one stage with its inputs next to it."""
     wikipedia = samples / "wikipedia" / "samplewiki-pages-articles.xml.bz2"
     verbs = {
         "corpus": [
@@ -30,7 +30,7 @@ def stage(name: str, out: str, options: list[str], library: str, samples: Path) 
             storage.join(out, "vocab"),
             "--length",
             "64",
-            "--copies",
+            "--mask-copies",
             "2",
         ],
     }

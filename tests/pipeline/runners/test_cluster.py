@@ -1,4 +1,4 @@
-"""A cluster of one job manager and two task managers, with a worker pool beside each: same bytes,
+"""A cluster of one job manager and two task managers, with a worker pool next to each: same bytes,
 though a worker is killed.
 
 It takes three minutes, so `make soak` runs it; `make test` has Flink inside a process
@@ -39,7 +39,7 @@ def workers(cluster: Cluster) -> list[psutil.Process]:
 
 
 def workers_beside(cluster: Cluster, number: int) -> list[psutil.Process]:
-    """Those of the pool beside one task manager."""
+    """Those of the pool next to one task manager."""
     pool = psutil.Process(cluster.process(f"pool-{number}"))
     return [worker for fork_server in pool.children() for worker in fork_server.children()]
 
@@ -146,7 +146,7 @@ def test_both_task_managers_work_and_a_stopped_stage_cancels_its_job(
         notes = tmp_path / "notes"
         assert within(100, lambda: len(list(notes.glob("began-*"))) >= 2)
         nurseries = {psutil.Process(int(note.read_text())).ppid() for note in notes.glob("began-*")}
-        assert len(nurseries) == 2  # a worker beside each task manager
+        assert len(nurseries) == 2  # a worker next to each task manager
         assert len(running(cluster)) == 1
         stage.send_signal(signal.SIGKILL)
         stage.wait(timeout=10)

@@ -21,19 +21,20 @@ def test_everybody_hears_of_all_that_is_alike(tmp_path: Path) -> None:
     with begun.cleanup:
         found = run_shuffle(begun, "count", Remainders(str(tmp_path)), 7, 8)
         assert found == [
-            {"block": block, "told": [3 if block % 3 == 0 else 2]} for block in range(7)
-        ] + [{"block": 7, "told": []}]
+            {"block": block, "replies": [3 if block % 3 == 0 else 2]} for block in range(7)
+        ] + [{"block": 7, "replies": []}]
         assert (
-            run_shuffle(begun, "count", Remainders(str(tmp_path), fails="settle"), 7, 8) == found
+            run_shuffle(begun, "count", Remainders(str(tmp_path), fails="apply"), 7, 8) == found
         )  # it is finished
 
 
-@pytest.mark.parametrize("step", ["ask", "match", "settle"])
+@pytest.mark.parametrize("step", ["map", "reduce", "apply"])
 def test_what_fails_is_told_and_can_be_done_again(step: str, tmp_path: Path) -> None:
     begun = build(tmp_path / "out", runner="FnApiRunner")
     with begun.cleanup:
         with pytest.raises(
-            ClozeError, match=r"count, (block|bucket) 1 did not fit in memory.*; run again to continue"
+            ClozeError,
+            match=r"count, (block|bucket) 1 did not fit in memory.*; run again to continue",
         ):
             run_shuffle(begun, "count", Remainders(str(tmp_path), fails=step), 3)
         assert len(run_shuffle(begun, "count", Remainders(str(tmp_path)), 3)) == 3
@@ -45,5 +46,5 @@ def test_a_killed_worker_costs_one_try(tmp_path: Path) -> None:
     begun = build(tmp_path / "out", workers=2, runner="flink")
     with begun.cleanup:
         found = run_shuffle(begun, "count", Remainders(str(tmp_path), fails="kill"), 7, 8)
-        assert [result["told"] for result in found] == [[3], [2], [2], [3], [2], [2], [3], []]
+        assert [result["replies"] for result in found] == [[3], [2], [2], [3], [2], [2], [3], []]
         assert (tmp_path / "killed").exists()

@@ -68,18 +68,18 @@ def test_all_failed_units_are_told_at_once_and_one_mend_suffices(tmp_path: Path)
     todo = [*units(tmp_path, 2), *all_bad]
     with pytest.raises(DataError) as caught:
         fan_out(build(tmp_path), "double", todo, double, unit_name="units")
-    told = str(caught.value)
-    assert told.startswith(
+    message = str(caught.value)
+    assert message.startswith(
         "5 of 7 units of step double failed: (1) number -1 is below zero; give a larger one; (2) "
         "number -2 "
     )
-    assert "number -4" not in told
-    listed = Path(told.rpartition("the others are in ")[2]).read_text().splitlines()
+    assert "number -4" not in message
+    listed = Path(message.rpartition("the others are in ")[2]).read_text().splitlines()
     assert [line.partition(":")[0] for line in listed] == [name for name, _ in all_bad]
-    mended = [(name, {"number": 9, "trace": str(tmp_path / name)}) for name, _ in all_bad]
+    corrected = [(name, {"number": 9, "trace": str(tmp_path / name)}) for name, _ in all_bad]
     assert (
         fan_out(
-            build(tmp_path), "double", [*units(tmp_path, 2), *mended], double, unit_name="units"
+            build(tmp_path), "double", [*units(tmp_path, 2), *corrected], double, unit_name="units"
         )[2:]
         == [{"twice": 18}] * 5
     )
@@ -120,7 +120,7 @@ def test_a_unit_of_a_superseded_attempt_writes_nothing(tmp_path: Path, workers: 
     with (
         pytest.raises(
             ClozeError,
-            match=r"out is being built by another attempt .*; this one writes nothing more",
+            match=r"out is being built by another attempt .*; this attempt writes nothing more",
         ),
         begun.cleanup,
     ):

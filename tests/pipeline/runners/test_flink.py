@@ -31,12 +31,12 @@ def corpus(samples: Path, out: Path, **environment: str) -> tuple[int, str]:
 
 
 def test_no_java(samples: Path, tmp_path: Path) -> None:
-    code, told = corpus(samples, tmp_path / "out", JAVA_HOME=str(tmp_path))
+    code, output = corpus(samples, tmp_path / "out", JAVA_HOME=str(tmp_path))
     assert code == 2
     assert (
         f"runner flink needs Java 11 or later, and JAVA_HOME ({tmp_path}) holds no bin/java; "
         f"install a Java runtime"
-    ) in told
+    ) in output
 
 
 def test_no_runner(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,11 +49,11 @@ def test_no_runner(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("/none/x.jar", "does not exist"),
         (str(tmp_path / "empty"), "is a directory without jars"),
     ):
-        code, told = corpus(
+        code, output = corpus(
             samples, tmp_path / "out", JAVA_HOME=str(tmp_path), CLOZE_FLINK_CLASSPATH=value
         )
         assert code == 2
-        assert f"CLOZE_FLINK_CLASSPATH ({value}) {sentence}" in told
+        assert f"CLOZE_FLINK_CLASSPATH ({value}) {sentence}" in output
     monkeypatch.delenv(flink.CLASSPATH, raising=False)
     with pytest.raises(
         UsageError,
@@ -70,9 +70,9 @@ def test_a_job_server_that_ends_at_once(
 ) -> None:
     del flink_classpath  # Java is here
     (tmp_path / "a.jar").write_bytes(b"PK\x05\x06" + bytes(18))
-    code, told = corpus(samples, tmp_path / "out", CLOZE_FLINK_CLASSPATH=str(tmp_path / "a.jar"))
+    code, output = corpus(samples, tmp_path / "out", CLOZE_FLINK_CLASSPATH=str(tmp_path / "a.jar"))
     assert code == 2
-    assert "CLOZE_FLINK_CLASSPATH holds no Beam Flink job server" in told
+    assert "CLOZE_FLINK_CLASSPATH holds no Beam Flink job server" in output
 
 
 @pytest.mark.usefixtures("flink")
@@ -160,5 +160,5 @@ def test_a_job_that_fails_without_a_word_is_submitted_again(
 ) -> None:
     engine = FlinkBackend(Execution(runner="flink"), tmp_path)
     engine._pool, engine._server = None, Served()  # type: ignore[assignment]
-    with pytest.raises(WorkerLostError, match=f"the Flink job ended as {cause}; its output is in"):
+    with pytest.raises(WorkerLostError, match=f"the Flink job ended as {cause} .its output is in"):
         engine._raise(RuntimeError(text))

@@ -26,7 +26,7 @@ from tests.pipeline.runners.units import build, long_build, misbehave, numbered,
 
 
 def kill_worker_of(directory: Path, unit: int) -> threading.Thread:
-    """Kills whoever works on the unit, as soon as somebody does."""
+    """Kills the process that works on the unit, as soon as one does."""
 
     def kill() -> None:
         note = directory / f"began-{unit}"
@@ -65,7 +65,7 @@ def test_a_killed_worker_is_named_and_the_next_run_goes_on(tmp_path: Path) -> No
 
 
 def test_a_worker_that_hangs_up_leaves_no_traceback(tmp_path: Path) -> None:
-    """Beam's threads in the stage's process hear of it; its end is told in one sentence."""
+    """Beam's threads in the stage's process hear of it; its end is reported in one sentence."""
     program = f"""
 from pathlib import Path
 from tests.pipeline.runners.test_local import kill_worker_of
@@ -113,7 +113,7 @@ def test_a_signal_to_the_whole_group_leaves_nothing(number: signal.Signals, tmp_
         descendants = psutil.Process(stage.pid).children(recursive=True)
         assert len(descendants) == 3  # the fork server and its workers
         os.killpg(stage.pid, number)
-        _, told = stage.communicate(timeout=20)
+        _, output = stage.communicate(timeout=20)
         assert stage.returncode == -number
         assert within(
             5,
@@ -129,7 +129,7 @@ def test_a_signal_to_the_whole_group_leaves_nothing(number: signal.Signals, tmp_
         stage.kill()
     assert not re.search(
         r"was killed|worker \S+ (ERROR|failed)|KeyboardInterrupt.*KeyboardInterrupt",
-        told,
+        output,
         re.DOTALL,
     )
     left = [path.name for path in (tmp_path / "tmp").iterdir()]
@@ -165,7 +165,7 @@ def test_workers_serve_all_steps_of_a_build(tmp_path: Path) -> None:
         (
             "closed",
             ClozeError,
-            r"/data/part-1.arrow: Read-only file system; choose a place that can be written to",
+            r"/data/part-1.arrow: Read-only file system; choose a path that can be written to",
         ),
         ("bug", ClozeError, r"unit-1 failed: KeyError: .*over two lines"),
         ("data", DataError, r"/data/in.txt is no text; leave it out$"),
@@ -210,8 +210,8 @@ def test_a_runner_s_own_validation_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
         match=(
-            r"beam_options \(--template_location\) makes a template of one pipeline; a stage is "
-            r"several"
+            r"beam_options \(--template_location\) makes a template of a single pipeline, but a stage "
+            r"runs several"
         ),
     ):
         open_backend(
@@ -220,10 +220,10 @@ def test_a_runner_s_own_validation_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_runner_that_nobody_knows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"runner \(FlinkyRunner\) is not known; use local, flink"):
+    with pytest.raises(UsageError, match=r"runner \(FlinkyRunner\) is unknown; use local, flink"):
         open_backend(build(tmp_path, runner="FlinkyRunner"))
     with pytest.raises(
-        UsageError, match=r"memory://art cannot be seen by the workers of runner flink"
+        UsageError, match=r"memory://art is not visible to the workers of runner flink"
     ):
         fan_out(
             replace(build(tmp_path, runner="flink"), path="memory://art"),

@@ -89,11 +89,11 @@ class Remainders:
             raise MemoryError("Unable to allocate 9.31 TiB")
 
     def map_block(self, block: int) -> Iterator[tuple[int, bytes]]:
-        self._fail("ask", block)
+        self._fail("map", block)
         yield block % 3, bytes([block])
 
     def reduce_bucket(self, bucket: int, messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-        self._fail("match", bucket)
+        self._fail("reduce", bucket)
         note = Path(self.directory) / "killed"
         if self.fails == "kill" and not note.exists():
             note.touch()
@@ -103,5 +103,5 @@ class Remainders:
             yield block, bytes([len(blocks)])
 
     def apply_replies(self, block: int, answers: Iterable[bytes]) -> dict[str, Any]:
-        self._fail("settle", block)
-        return {"block": block, "told": [answer[0] for answer in answers]}
+        self._fail("apply", block)
+        return {"block": block, "replies": [answer[0] for answer in answers]}

@@ -156,18 +156,18 @@ def broken(directory: Path, roberta: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("alone", "holds pieces and no merges; put the tokenizer's merges.txt beside it"),
+        ("alone", "holds tokens without merges; put the tokenizer's merges.txt into"),
         ("directory alone", "merges.txt does not exist"),
         ("odd name", "name the vocabulary vocab.json"),
-        ("foreign merges", r"line 2 \('zz qq'\) is no merge of two pieces"),
+        ("foreign merges", r"line 2 \('zz qq'\) is no merge of two tokens"),
         ("torn merges", "line 1 .* is no merge"),
         ("merges bytes", "is not UTF-8"),
         ("no mask", r"no \[MASK\] token \(nor <mask>\)"),
-        ("model bpe", "of type bpe, and only unigram ones are read"),
+        ("model bpe", "of type bpe, and only unigram models are supported"),
         ("model without mask", r"no \[MASK\] token"),
         ("model cut", "is no SentencePiece model"),
         ("model text", "is no SentencePiece model"),
-        ("model empty", "holds no pieces"),
+        ("model empty", "has no pieces"),
     ],
 )
 def test_bad_files_are_told_by_name(roberta, tmp_path, kind, says):

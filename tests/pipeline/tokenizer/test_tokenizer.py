@@ -272,7 +272,7 @@ def broken(tmp_path: Path, kind: str) -> Path:
     ("kind", "says"),
     [
         ("missing", "does not exist"),
-        ("directory", "neither tokenizer.json nor vocab.txt"),
+        ("directory", "has no tokenizer.json, vocab.txt"),
         ("unfinished", "unfinished"),
         ("empty", "is empty"),
         ("blank", "is empty"),

@@ -51,7 +51,7 @@ def test_golden(vocab, corpus, tmp_path):
 
 
 def test_three_processes_give_the_same_bytes(vocab, corpus, tmp_path):
-    """Hugging Face's trainers alone do not: their hash maps are seeded anew in every process."""
+    """Hugging Face's trainers alone do not: their hash maps are seeded per process."""
     here = [
         make(corpus, tmp_path / kind, **{**CONFIG, "kind": kind, "size": size})
         for kind, size in SIZES.items()

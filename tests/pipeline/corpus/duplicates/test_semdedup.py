@@ -144,8 +144,10 @@ def _vectors(directory: Path, corpus: str, groups: int = 30, spread: float = 0.0
         noise = np.array(
             [np.random.default_rng(int(key)).normal(size=WIDTH) for key in keys.tolist()]
         ).reshape(-1, WIDTH)
-        batch = arrow.batch(keys, quantize(near.reshape(-1, WIDTH) / SCALE + spread * noise))
-        write_arrow(f"{directory}/{arrow.file_name(entry.path)}", batch.schema, [batch])
+        batch = arrow.vectors_batch(
+            keys, quantize(near.reshape(-1, WIDTH) / SCALE + spread * noise)
+        )
+        write_arrow(f"{directory}/{arrow.vectors_file_name(entry.path)}", batch.schema, [batch])
     parents = {"corpus": own.fingerprint}
     artifact.write_manifest(
         str(directory),
@@ -191,7 +193,7 @@ def _expected(corpus: str, vectors: str, threshold: float) -> set[int]:
 
 
 def _read(vectors: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [arrow.read(str(path)) for path in sorted(Path(vectors).glob("vectors-*.arrow"))]
+    return [arrow.read_vectors(str(path)) for path in sorted(Path(vectors).glob("vectors-*.arrow"))]
 
 
 def test_documents_near_a_longer_one_go_and_are_counted(tmp_path: Path) -> None:
@@ -251,8 +253,8 @@ def test_without_their_mean_vectors_are_as_those_that_had_none(tmp_path: Path) -
     corpus = _corpus(tmp_path / "corpus")
     vectors = _vectors(tmp_path / "vectors", corpus)
     for path in Path(vectors).glob("vectors-*.arrow"):
-        keys, own = arrow.read(str(path))
-        batch = arrow.batch(keys.copy(), quantize(own + 40000 * np.eye(1, WIDTH)))
+        keys, own = arrow.read_vectors(str(path))
+        batch = arrow.vectors_batch(keys.copy(), quantize(own + 40000 * np.eye(1, WIDTH)))
         write_arrow(str(path), batch.schema, [batch])
     plain = _made(tmp_path / "plain", corpus, vectors, similarity=0.9, center=False)
     assert plain.manifest.summary["documents"] == 1
