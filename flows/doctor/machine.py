@@ -106,6 +106,11 @@ PACKAGES = (
     "sqlalchemy",
 )
 OPTIONAL = {"transformers": "needed only to check exports"}
+EXTRAS = {  # a host may have some extras and not others
+    "data": ("apache-beam",),
+    "train": ("torch", "deepspeed"),
+    "flows": ("prefect", "mlflow", "fastapi", "starlette", "sqlalchemy"),
+}
 # Package versions that install but do not work: version, partner, symptom.
 BROKEN = (
     (Requirement("fastapi>=0.155"), "prefect", "Prefect's server does not start"),
@@ -133,12 +138,17 @@ def python() -> Iterator[Finding]:
 
 def packages() -> Iterator[Finding]:
     """Check the required packages, known conflicts, and differences from the tested versions."""
+    optional = dict(OPTIONAL)
+    absent = [extra for extra, names in EXTRAS.items() if not any(map(_is_installed, names))]
+    if len(absent) < len(EXTRAS):
+        for extra in absent:
+            optional |= dict.fromkeys(EXTRAS[extra], f"belongs to the extra {extra}")
     for name in PACKAGES:
         try:
             yield _package(name, metadata.version(name))
         except metadata.PackageNotFoundError:
-            if name in OPTIONAL:
-                yield Finding(check=name, found=f"not installed ({OPTIONAL[name]})")
+            if name in optional:
+                yield Finding(check=name, found=f"not installed ({optional[name]})")
             else:
                 yield Finding(
                     check=name,
@@ -151,6 +161,14 @@ def packages() -> Iterator[Finding]:
     ]
     if untested:
         yield Finding(check="versions", found=f"not the tested ones: {', '.join(untested)}")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _package(name: str, version: str) -> Finding:

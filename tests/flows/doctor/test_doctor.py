@@ -139,6 +139,24 @@ def test_versions_that_install_and_do_not_work_are_told(
     )
 
 
+@pytest.mark.parametrize(
+    ("missing", "failed"),
+    [(("torch", "deepspeed"), set()), (("torch",), {"torch"}), (("apache-beam",), set())],
+)
+def test_a_host_may_lack_whole_extras(
+    monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], failed: set[str]
+) -> None:
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name in missing:
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert {finding.check for finding in machine.packages() if not finding.ok} == failed
+
+
 def test_no_compiler_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (found,) = machine.compiler()
