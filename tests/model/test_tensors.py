@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cloze.core.errors import DataError
 from cloze.model.tensors import LazyTensors, TensorSlice, part_name, write_tensors
-from cloze.model.train.engines.gradients import assign_owners, slices
+from cloze.model.train.engines.gradients import assign_owners, own_slices
 
 STATE = {
     "table": torch.arange(35.0).view(7, 5),
@@ -25,7 +25,7 @@ STATE = {
 def write(directory: Path, parts: int, state: dict[str, Tensor] = STATE) -> None:
     """As so many ranks would, each its share of the numbers."""
     for rank in range(parts):
-        mine = list(slices(state.items(), rank, parts))
+        mine = list(own_slices(state.items(), rank, parts))
         shapes = {piece.name: piece.shape for piece in mine if not piece.whole}
         tensors = {
             piece.key: piece.values.view(piece.shape) if piece.whole else piece.values
@@ -98,7 +98,8 @@ def test_shares_are_even_and_nothing_is_left_out() -> None:
     assert max(loads) - min(loads) < 150
     total = sum(tensor.numel() for tensor in STATE.values())
     counts = [
-        sum(piece.values.numel() for piece in slices(STATE.items(), rank, 4)) for rank in range(4)
+        sum(piece.values.numel() for piece in own_slices(STATE.items(), rank, 4))
+        for rank in range(4)
     ]
     assert sum(counts) == total
     assert max(counts) - min(counts) <= 1
