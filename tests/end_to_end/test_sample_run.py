@@ -143,7 +143,7 @@ def test_the_second_run_does_no_work(first: Done, place: Path) -> None:
     [
         ("corpus.heldout_fraction=0.2", STAGES),
         ("vocab.size=1900", STAGES[1:]),
-        ("dataset.copies=3", STAGES[2:]),
+        ("dataset.mask_copies=3", STAGES[2:]),
         ("pretrain.steps=41", STAGES[3:]),
         ("finetune.epochs=2", STAGES[4:]),
         ("report.top_k=2", STAGES[6:]),

@@ -22,7 +22,7 @@ STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "rep
 SMALL = [
     "--set=pretrain.steps=30",
     "--set=finetune.baselines=false",
-    "--set=dataset.copies=2",
+    "--set=dataset.mask_copies=2",
     "--set=run.zero=0",
 ]
 

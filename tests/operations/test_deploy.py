@@ -99,7 +99,7 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(
             operations.call("/deployments/name/data/data")["parameter_openapi_schema"]["properties"]
         )
         assert (
-            {"vocab_size", "length", "copies", "workers", "retries"}
+            {"vocab_size", "length", "mask_copies", "workers", "retries"}
             < fields
             < set(form) - {"until", "epochs"}
         )

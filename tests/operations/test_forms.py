@@ -119,7 +119,7 @@ def _full_run(form: Form) -> None:
     form.choose("Preset", "sample")
     form.fill(steps=7, learning_rate=0.0005, retries=0)
     form.choose("Stages", "dataset")  # the first of these lists is start_from
-    form.override('{"dataset.copies": 4}')
+    form.override('{"dataset.mask_copies": 4}')
 
 
 def _pretraining(form: Form) -> None:
@@ -140,7 +140,7 @@ CASES = {
             "learning_rate": 0.0005,
             "retries": 0,
             "start_from": ["dataset"],
-            "overrides": {"dataset.copies": 4},
+            "overrides": {"dataset.mask_copies": 4},
         },
         ("steps", "0", "greater than or equal to 1"),
     ),
@@ -242,11 +242,11 @@ def test_a_run_started_by_the_form_makes_what_was_filled_in(
     form = Form(browser, operations, "data")
     browser.get_by_role("tab", name="YAML file").click()
     browser.get_by_role("tabpanel", name="YAML file").locator("textarea").fill(str(config))
-    form.fill(vocab_size=800, copies=1, workers=1)
+    form.fill(vocab_size=800, mask_copies=1, workers=1)
     run = form.submit()
     _pause(operations, False)
     state = operations.end(run["id"])
     assert (state["type"], state["message"]) == ("COMPLETED", "3 nodes built")
     made = operations.runs / "books"
     assert artifact.read_manifest(str(made / "vocab")).config["size"] == 800
-    assert artifact.read_manifest(str(made / "dataset")).config["copies"] == 1
+    assert artifact.read_manifest(str(made / "dataset")).config["mask_copies"] == 1

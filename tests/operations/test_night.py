@@ -110,7 +110,7 @@ def test_a_better_a_worse_and_no_new_checkpoint(
     first = hold(place)
     assert first.champion is not None
     assert (first.champion.run, first.champion.step) == ("bad", 10)
-    assert any("MLflow" in note for note in first.notes)
+    assert any("MLflow" in note for note in first.warnings)
 
     train(place, "good")
     better = hold(place)

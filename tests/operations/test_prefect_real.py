@@ -19,7 +19,7 @@ from tests.model.datasets import lines, write_dataset
 from tests.operations.servers import Operations, prefect, until
 
 SMALL = {
-    "dataset.copies": 2,
+    "dataset.mask_copies": 2,
     "pretrain.steps": 6,
     "run.processes": 1,
     "run.workers": 1,
@@ -34,7 +34,7 @@ def test_a_full_run_and_its_parts(operations: Operations) -> None:
     computes on the CPU.
     """
     prefect(operations, "deploy", "--all", "--prefect-file", str(PREFECT_YAML))
-    data = operations.trigger("data/data", config="sample", copies=2, workers=1)
+    data = operations.trigger("data/data", config="sample", mask_copies=2, workers=1)
     assert operations.end(data)["type"] == "COMPLETED"
     assert set(operations.tasks(data)) == {"corpus", "vocab", "dataset"}
     whole = operations.trigger("full-run/full-run", config="sample", overrides=SMALL)
