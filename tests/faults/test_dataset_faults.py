@@ -24,7 +24,7 @@ from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
 
 ROW_UNITS = 6
-SETTINGS = {"copies": 30}
+SETTINGS = {"mask_copies": 30}
 
 
 @pytest.fixture(scope="module")
