@@ -234,7 +234,7 @@ BAD = {
     "JSON over several lines": Bad("jsonl", _file("a.json", json.dumps({"text": PROSE},
     indent=1).encode()), 3, "JSON over several lines"),
     "a log for records": Bad("jsonl", _file("a.jsonl", b"INFO the server has started\n" * 100_000),
-    3, "1,000 could not be read"),
+    3, "1,000 pages and lines could not be read"),
     "a picture for a text": Bad("text", _file("a.txt",
     b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))), 3, "NUL"),
     "a PDF for a book": Bad("books", _file("a.txt", b"%PDF-1.7\n" + PROSE.encode()), 3,

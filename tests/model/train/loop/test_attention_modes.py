@@ -383,7 +383,7 @@ def test_no_hugging_face_class_names_tokens_at_the_position_before(tmp_path: Pat
     ):
         heads = {"masked_lm": {"objectives": list(objectives)}}
         if refused:
-            with pytest.raises(DataError, match="names tokens at the position before them"):
+            with pytest.raises(DataError, match="predicts each token at the position before it"):
                 hub_of("bert").to_config(tiny_config(), heads, None)
         else:
             assert hub_of("bert").to_config(tiny_config(), heads, None)["architectures"] == [
