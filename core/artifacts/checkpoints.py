@@ -3,7 +3,7 @@
 Of all launches of one build, only the newest may change the artifact's checkpoints and log entries.
 The lock of the directory (`lock.py`) keeps a second coordinator out while the first one lives.
 Ranks may outlive their coordinator: in a detached batch job, or on a host that was given up and
-wakes up later. Therefore the file `_logs/fence` of the artifact holds a token, `LAUNCH.ATTEMPT`:
+wakes up later. Therefore the file `_logs/fence` of the artifact has a token, `LAUNCH.ATTEMPT`:
 
     LAUNCH     a random id, drawn by the process that starts ranks, under the directory's lock
     ATTEMPT    counts the starts of ranks in the launch: a restart or a requeued job raises it
@@ -244,10 +244,10 @@ def remove(path: str) -> bool:
     """
     if not storage.is_local(path):
         return _remove_remotely(path)
-    place = Path(storage.filesystem(path)[1])
+    directory = Path(storage.filesystem(path)[1])
     try:
         # NFS grants exclusive locks only on files open for writing
-        handle = (place / COMPLETE).open("r+b")
+        handle = (directory / COMPLETE).open("r+b")
     except FileNotFoundError:
         return False
     with handle:
@@ -255,10 +255,10 @@ def remove(path: str) -> bool:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        gone = place.with_name(f"{REMOVED}{place.name}")
-        shutil.rmtree(gone, ignore_errors=True)
-        place.rename(gone)
-        shutil.rmtree(gone)
+        removed = directory.with_name(f"{REMOVED}{directory.name}")
+        shutil.rmtree(removed, ignore_errors=True)
+        directory.rename(removed)
+        shutil.rmtree(removed)
     return True
 
 
@@ -292,15 +292,15 @@ def delete_quarantined(path: str) -> None:
 def _held_remotely(path: str) -> Iterator[None]:
     """Implement `pinned` for an object store."""
     steps, _, prefix = _marks(path).rpartition("/")
-    mark = Lease(steps, prefix, RENEW_SECONDS)
-    mark.put()
-    mark.keep()
+    lease = Lease(steps, prefix, RENEW_SECONDS)
+    lease.put()
+    lease.keep()
     try:
         if not is_checkpoint(path):
             raise _gone(path)
         yield
     finally:
-        mark.end()
+        lease.end()
 
 
 def _remove_remotely(path: str) -> bool:
@@ -326,16 +326,20 @@ def _marks(path: str) -> str:
 def _is_read(path: str) -> bool:
     """Return whether a reader's lease is alive, and remove dead ones."""
     steps, _, prefix = _marks(path).rpartition("/")
-    marks = others(steps, prefix)
-    if not marks:
+    leases = others(steps, prefix)
+    if not leases:
         return False
     probe = Lease(steps, f"{HELD}now-", RENEW_SECONDS)
     now = probe.put()
     probe.end()
-    dead = [mark for mark, facts in marks.items() if is_dead(mark, facts, now, HELD_SECONDS)]
-    for mark in dead:
-        storage.remove(mark)
-    return len(dead) < len(marks)
+    dead = [
+        lease_path
+        for lease_path, facts in leases.items()
+        if is_dead(lease_path, facts, now, HELD_SECONDS)
+    ]
+    for lease_path in dead:
+        storage.remove(lease_path)
+    return len(dead) < len(leases)
 
 
 def _gone(path: str) -> DataError:

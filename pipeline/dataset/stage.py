@@ -2,7 +2,7 @@
 
 Beam first cuts every corpus shard into rows (`rows.py`). Then it distributes the rows over shards
 by a hash, equal to within one row, and draws their masks (`shards.py`). With the input `append`, a
-finished dataset, existing shards are linked, and new shards hold the new documents.
+finished dataset, existing shards are linked, and new shards contain the new documents.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
             build.counters.update(result[split]["counters"])
     rows = {split: sum(result[split]["rows"] for result in row_counts) for split in SPLITS}
     if not rows[TRAIN]:
-        qualifier = f" that {base.path} lacks" if base else ""
+        suffix = f" that {base.path} lacks" if base else ""
         raise DataError(
-            f"{corpus.path} gives no rows{qualifier} for the split {TRAIN}; give `cloze corpus` more "
+            f"{corpus.path} gives no rows{suffix} for the split {TRAIN}; give `cloze corpus` more "
             f"text"
         )
     document_count = sum(result["documents"] for result in row_counts)

@@ -59,8 +59,8 @@ class BeamRunnerBackend(RunnerBackend):
             self._flags.append("--no_save_main_session")
 
     def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
-        own_name = any(flag.startswith("--job_name") for flag in self._flags)
-        flags = self._flags if own_name else [*self._flags, f"--job_name=cloze-{name}"]
+        has_job_name = any(flag.startswith("--job_name") for flag in self._flags)
+        flags = self._flags if has_job_name else [*self._flags, f"--job_name=cloze-{name}"]
         try:
             pipeline = beam.Pipeline(options=PipelineOptions(flags))
         except (ValueError, ImportError) as error:  # the runner's own validation

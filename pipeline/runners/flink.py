@@ -267,19 +267,19 @@ class JobServer:
 
 def _ended(code: int, output: str, log: Path) -> ClozeError:
     faults = (line.strip() for line in output.splitlines() if re.search("Exception|Error", line))
-    last = next(faults, "")
+    fault = next(faults, "")
     if "UnsupportedClassVersionError" in output:
         return UsageError(
-            f"Java is too old for Beam's Flink job server ({last}); set JAVA_HOME to Java 17 or 11"
+            f"Java is too old for Beam's Flink job server ({fault}); set JAVA_HOME to Java 17 or 11"
         )
     if "ClassNotFoundException" in output and DRIVER.rpartition(".")[2] in output:
         return UsageError(
-            f"{CLASSPATH} holds no Beam Flink job server ({last}); set it to a jar or directory "
+            f"{CLASSPATH} holds no Beam Flink job server ({fault}); set it to a jar or directory "
             f"with one"
         )
     return ClozeError(
-        f"Beam's Flink job server {describe_exit(code)}{f' ({last})' if last else ''}; its output "
-        f"is in {log}"
+        f"Beam's Flink job server {describe_exit(code)}{f' ({fault})' if fault else ''}; its "
+        f"output is in {log}"
     )
 
 
@@ -304,8 +304,8 @@ def slots_per_task_manager(rest: str, workers: int) -> int:
         UsageError: the cluster does not answer, or has too few slots for `workers`.
     """
     try:
-        with urlopen(f"{rest}/overview", timeout=REST_SECONDS) as answer:
-            overview = json.load(answer)
+        with urlopen(f"{rest}/overview", timeout=REST_SECONDS) as response:
+            overview = json.load(response)
         managers, slots = int(overview["taskmanagers"]), int(overview["slots-total"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(

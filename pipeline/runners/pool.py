@@ -182,8 +182,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
     def _listen(self) -> None:
         """Handle the fork server's events until it ends."""
         assert self._fork_server.stdout is not None
-        for line in self._fork_server.stdout:
-            event = json.loads(line)
+        for message in self._fork_server.stdout:
+            event = json.loads(message)
             if "started" in event:
                 worker = self._workers[event["started"]]
                 worker.pid = event["pid"]

@@ -84,11 +84,11 @@ def run_shuffle(
         run_pipeline(build, construct, max(senders, count), step)
 
     retry_lost_workers(build, run, step)
-    answers = read_results(results, [_result(number) for number in range(count)])
-    storage.write_bytes(finished, json.dumps(answers).encode())
+    block_results = read_results(results, [_result(number) for number in range(count)])
+    storage.write_bytes(finished, json.dumps(block_results).encode())
     _LOGGER.info("%s: %d blocks to %d in %.1f s", step, senders, count, time.monotonic() - started)
     build.report.progress(count, count, "blocks", {"step": step})
-    return answers
+    return block_results
 
 
 def _result(number: int) -> str:

@@ -7,7 +7,7 @@ tokens saves
 
 tokens when it becomes one token. BPE greedily shortens the text in the same way (Gage 1994; Gallé
 2019, "Investigating the Effectiveness of BPE: The Power of Shorter Sequences"). Here only whole
-words count, because vocabularies of a domain are wanted for its terms (Beltagy et al. 2019,
+words count, because a domain needs a vocabulary for its terms (Beltagy et al. 2019,
 SciBERT; Chalkidis et al. 2020, Legal-BERT; Tai et al. 2020, exBERT, adds such a vocabulary to
 BERT's). A word with unknown tokens counts as split into its characters.
 """

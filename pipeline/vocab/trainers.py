@@ -102,8 +102,8 @@ def alphabet(
         covered = list(accumulate(counts[character] for character in ordered))
         covering = bisect_left(covered, COVERAGE * counts.total()) + 1
         limit = max(MIN_ALPHABET, min(covering, size // 3))
-    kept = ordered[:limit]
-    return sorted(kept), sorted(inner.intersection(kept))
+    characters = ordered[:limit]
+    return sorted(characters), sorted(inner.intersection(characters))
 
 
 def _check_size(size: int, smallest: int, fixed: str, remedy: str = "") -> None:
@@ -270,10 +270,10 @@ def train_unigram(
 
     special = [(token, 0.0) for token in ALBERT]
     words = count_words(albert_backend(special, 1, lowercase, strip_accents), texts())
-    kept, _ = alphabet(words, options.limit_alphabet, size, METASPACE)
-    if not kept:
+    characters, _ = alphabet(words, options.limit_alphabet, size, METASPACE)
+    if not characters:
         raise DataError("the sample has no text to learn tokens from; give `cloze corpus` more")
-    single = {*kept, METASPACE}
+    single = {*characters, METASPACE}
     smallest = len(ALBERT) + len(single)
     _check_size(size, smallest, f"{len(single)} single characters", SMALLER_ALPHABET)
     learned = _run_sentencepiece(_training_words(words, single), size - len(ALBERT))
@@ -287,7 +287,11 @@ def _training_words(words: Counter[str], kept: set[str]) -> list[tuple[str, int]
     """
     segments: Counter[str] = Counter(dict.fromkeys(kept, 1))
     for word, count in words.items():
-        covered = word if kept.issuperset(word) else "".join(c if c in kept else " " for c in word)
+        covered = (
+            word
+            if kept.issuperset(word)
+            else "".join(character if character in kept else " " for character in word)
+        )
         for segment in covered.split():
             if len(segment) <= LONGEST:
                 segments[segment] += count

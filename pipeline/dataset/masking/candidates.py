@@ -92,7 +92,7 @@ class MaskConfig(_RuleOptions, MaskFields):
     def target_count(
         self, lengths: npt.ArrayLike, text: npt.ArrayLike, u: npt.ArrayLike = 0.5
     ) -> I64:
-        """Return the target number of masks per row, before the maximum: int64 of the broadcast shape.
+        """Return the target masks per row, before the maximum: int64 of the broadcast shape.
 
         Args:
             lengths: tokens of the rows, special tokens included.
