@@ -222,7 +222,7 @@ def printable_name(name: str) -> str:
 
 def is_pattern(path: str) -> bool:
     """Return whether `path` has wildcards: `*`, `?` or `[`."""
-    return any(sign in path for sign in "*?[")
+    return any(character in path for character in "*?[")
 
 
 @_with_client_errors

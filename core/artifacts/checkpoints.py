@@ -9,7 +9,7 @@ wakes up later. Therefore the file `_logs/fence` of the artifact has a token, `L
     ATTEMPT    counts the starts of ranks in the launch: a restart or a requeued job raises it
 
 Coordinators pass the token to their ranks. A rank compares it with the file before it publishes a
-checkpoint file, removes a checkpoint or appends a log entry, and stops if the two differ. On a disk
+checkpoint file, removes a checkpoint or appends a log entry. It stops if the two differ. On a disk
 it does so under a shared kernel lock on the file. A new token is written under an exclusive lock,
 so no change of an older launch follows the new token. A store has no such locks, so an object of an
 older launch may still appear right after the comparison. Such an object is complete, and belongs to
@@ -138,11 +138,13 @@ def _locked(path: str, operation: int) -> Iterator[int | None]:
         return
     name = storage.join(path, FENCE)
     inner = storage.filesystem(name)[1] if "://" in name else name
-    exclusive = operation == fcntl.LOCK_EX
-    if exclusive:
+    is_exclusive = operation == fcntl.LOCK_EX
+    if is_exclusive:
         os.makedirs(os.path.dirname(inner), exist_ok=True)
     try:
-        handle = os.open(inner, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if exclusive else 0), 0o666)
+        handle = os.open(
+            inner, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if is_exclusive else 0), 0o666
+        )
     except FileNotFoundError:  # the directory was given to another build
         yield None
         return

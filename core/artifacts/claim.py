@@ -158,7 +158,7 @@ def claim_directory(stage: str, out: str, fingerprint: str, *, force: bool) -> C
 
 
 def note_temporary(out: str, names: tuple[str, ...]) -> None:
-    """Record, before the manifest is written, what must be removed after it."""
+    """Record the names to remove after the manifest; call it before the manifest is written."""
     claim = read(out)
     if claim is not None and claim.temporary != names:
         _write(out, replace(claim, temporary=names))

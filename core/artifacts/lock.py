@@ -224,7 +224,7 @@ def _take_lease(out: str) -> Lease:
     """Return the lease of this process, once no other builder of `out` is alive."""
     directory = storage.join(out, LOCK)
     lease = Lease(directory, "", RENEW_SECONDS, is_holder=False, over=[])
-    counts: dict[str, int] = {}
+    initial_counts: dict[str, int] = {}
     try:
         while True:
             living, dead = _rivals(directory, lease, lease.put())
@@ -241,7 +241,7 @@ def _take_lease(out: str) -> Lease:
                 # this process was suspended after its check
                 lease.facts |= {"is_holder": False, "over": []}
             for path, facts in living.items():
-                if facts.get("is_holder") and counts.setdefault(
+                if facts.get("is_holder") and initial_counts.setdefault(
                     path, facts.get("count", 0)
                 ) != facts.get("count", 0):
                     raise _is_locked(out, str(facts.get("holder", "")))

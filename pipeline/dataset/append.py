@@ -86,8 +86,8 @@ def write_documents(path: str, directory: str, parts: int, total: int) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for number in range(ranges):
             pieces = [
-                keys[begins[number] : begins[number + 1]]
-                for keys, begins in zip(sources, borders, strict=True)
+                keys[bounds[number] : bounds[number + 1]]
+                for keys, bounds in zip(sources, borders, strict=True)
             ]
             yield _batch(np.concatenate([np.zeros(0, np.uint64), *pieces]))
 
@@ -104,9 +104,9 @@ def known(keys: U64, files: Sequence[str], stamp: str) -> npt.NDArray[np.bool_]:
     ordered = keys[order]
     for file in files:
         batches = _key_batches(file, stamp)
-        begins = bucket_borders(ordered, len(batches), 0, len(batches))
+        bounds = bucket_borders(ordered, len(batches), 0, len(batches))
         for number, (low, high) in enumerate(
-            zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True)
+            zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
         ):
             stored = batches[number]
             if low < high and len(stored):
@@ -233,6 +233,9 @@ def add_counts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         name: old["pair_labels"][name] + count for name, count in new["pair_labels"].items()
     }
     total["length_histogram"] = [
-        a + b for a, b in zip(old["length_histogram"], new["length_histogram"], strict=True)
+        old_count + new_count
+        for old_count, new_count in zip(
+            old["length_histogram"], new["length_histogram"], strict=True
+        )
     ]
     return total

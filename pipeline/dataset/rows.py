@@ -138,13 +138,13 @@ def assemble(
     range_lengths = np.stack([follows_cls.astype(np.int64), lengths, ones], axis=1)
     ends = offsets_of(range_lengths.sum(axis=1))  # ends of the ranges, over all rows
     offsets = ends[starts.offsets]
-    second = starts.lengths > 1
+    has_second = starts.lengths > 1
     return RowBlock(
         rank=rank[order],
         input_ids=source[ranges(range_starts.reshape(-1), range_lengths.reshape(-1))],
         offsets=offsets,
         segment_start=(
-            np.where(second & segments.paired, ends[starts.offsets[:-1] + 1], offsets[1:])
+            np.where(has_second & segments.paired, ends[starts.offsets[:-1] + 1], offsets[1:])
             - offsets[:-1]
         ).astype(np.int32),
         pair_label=segments.pair_label[order],

@@ -144,9 +144,9 @@ def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[Any]:
     Raises:
         UsageError: `wanted` is too small for the vocabulary.
     """
-    fits: np.dtype[Any] = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+    smallest: np.dtype[Any] = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
     if wanted == "auto":
-        return fits
+        return smallest
     dtype: np.dtype[Any] = np.dtype(wanted)
     if vocab_size > np.iinfo(dtype).max + 1:
         raise UsageError(

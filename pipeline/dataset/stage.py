@@ -84,7 +84,7 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         (f"part-{number:05d}", {"number": number, "path": corpus.file(name)})
         for number, name in enumerate(corpus.names)
     ]
-    row_counts = fan_out(
+    results = fan_out(
         build,
         "rows",
         units,
@@ -92,17 +92,17 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         unit_name="bytes",
         weights=[float(size) for size in corpus.sizes],
     )
-    for result in row_counts:
+    for result in results:
         for split in SPLITS:
             build.counters.update(result[split]["counters"])
-    rows = {split: sum(result[split]["rows"] for result in row_counts) for split in SPLITS}
+    rows = {split: sum(result[split]["rows"] for result in results) for split in SPLITS}
     if not rows[TRAIN]:
         suffix = f" that {base.path} lacks" if base else ""
         raise DataError(
             f"{corpus.path} gives no rows{suffix} for the split {TRAIN}; give `cloze corpus` more "
             f"text"
         )
-    document_count = sum(result["documents"] for result in row_counts)
+    document_count = sum(result["documents"] for result in results)
     generation = base.generation if base else 0
     append.write_documents(
         build.file(f"{append.prefix(append.DOCUMENTS, generation)}.arrow"),
@@ -159,7 +159,7 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         build,
         rows=rows,
         documents=document_count,
-        known=sum(result["known"] for result in row_counts),
+        known=sum(result["known"] for result in results),
         written=written[:train_shards],
         base=base,
     )

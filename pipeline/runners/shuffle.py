@@ -114,8 +114,10 @@ def _construct(
         | "reduce" >> reducing
     )
     # Blocks without replies must run `apply_replies`, too.
-    empty = [(block, b"") for block in range(receivers)]
-    all_blocks = pipeline | "all blocks" >> beam.Create(empty).with_output_types(tuple[int, bytes])
+    empty_replies = [(block, b"") for block in range(receivers)]
+    all_blocks = pipeline | "all blocks" >> beam.Create(empty_replies).with_output_types(
+        tuple[int, bytes]
+    )
     _ = (
         (replies, all_blocks)
         | beam.Flatten()

@@ -121,7 +121,7 @@ def _is_bert(
 
 def _is_roberta(description: Mapping[str, Any]) -> bool:
     model, splitter = description["model"], description.get("pre_tokenizer") or {}
-    ends = description.get("post_processor") or {}
+    post_processor = description.get("post_processor") or {}
     is_plain = not any(
         model.get(key)
         for key in (
@@ -138,9 +138,9 @@ def _is_roberta(description: Mapping[str, Any]) -> bool:
         and description.get("normalizer") is None
         and splitter.get("type") == "ByteLevel"
         and bool(splitter.get("use_regex", True))
-        and ends.get("type") == "RobertaProcessing"
-        and bool(ends["trim_offsets"])
-        and ends["add_prefix_space"] == splitter["add_prefix_space"]
+        and post_processor.get("type") == "RobertaProcessing"
+        and bool(post_processor["trim_offsets"])
+        and post_processor["add_prefix_space"] == splitter["add_prefix_space"]
     )
 
 

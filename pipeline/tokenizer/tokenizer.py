@@ -151,8 +151,8 @@ class Tokenizer:
     @cached_property
     def _memory(self) -> WordCache | None:
         """The word cache, for tokenizers that never join text across a space; else None."""
-        cuts = word_split_rule(self._description)
-        return WordCache(self._encode_words, self.encode_uncached, cuts) if cuts else None
+        rule = word_split_rule(self._description)
+        return WordCache(self._encode_words, self.encode_uncached, rule) if rule else None
 
     def _encode_words(self, words: Sequence[str]) -> tuple[U32, I64]:
         """Encode many short texts, 256 per encoding, at half the cost of `encode_uncached`."""

@@ -52,7 +52,7 @@ def word_split_rule(description: Mapping[str, Any]) -> WordSplitRule | None:
 
     BertPreTokenizer, and WhitespaceSplit before Metaspace (ALBERT), split at every space and drop
     it. Their normalizers are local, except SentencePiece's own (Precompiled). It maps grapheme
-    clusters, such as a space with the accent after it, so texts whose segments begin or end with
+    clusters, such as a space with the accent after it. So texts whose segments begin or end with
     such characters are encoded whole.
 
     GPT-2's pre-tokenizer splits before a space unless the space is in a run of white space. No
@@ -146,8 +146,8 @@ class WordCache:
         )
         # segments have no spaces: a leading one marks the start of a text
         if self._cuts.with_space:
-            opening = texts_at[:-1] if after_space is None else texts_at[:-1][~after_space]
-            for index in opening.tolist():
+            text_starts = texts_at[:-1] if after_space is None else texts_at[:-1][~after_space]
+            for index in text_starts.tolist():
                 words[index] = " " + words[index]
         with self._lock:
             numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
@@ -214,11 +214,11 @@ class WordCache:
 
         An empty word counts as white space.
         """
-        test = str.isspace if self._cuts.but == "blanks" else _may_join
-        empty = self._cuts.but == "blanks"
+        matches = str.isspace if self._cuts.but == "blanks" else _may_join
+        is_empty_match = self._cuts.but == "blanks"
         segments = [word.removeprefix(" ") for word in words]
-        front = [test(segment[0]) if segment else empty for segment in segments]
-        back = [test(segment[-1]) if segment else empty for segment in segments]
+        front = [matches(segment[0]) if segment else is_empty_match for segment in segments]
+        back = [matches(segment[-1]) if segment else is_empty_match for segment in segments]
         return np.array(front, np.bool_), np.array(back, np.bool_)
 
 

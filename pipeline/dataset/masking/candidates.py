@@ -281,8 +281,8 @@ class MaskCandidates:
         """Return which candidates start a word: bool [C].
 
         A `##x` right after a special token starts a word, too: a segment truncated at the front
-        begins inside a word, and this rest must not count as part of the last word of the previous
-        segment (a bug in google-research/bert's whole-word masking).
+        begins inside a word. This rest is not part of the previous segment's last word (a bug in
+        google-research/bert's whole-word masking).
 
         Args:
             opens_run: result of `opens_run()`, if already computed.

@@ -9,7 +9,7 @@
     none            for left-to-right models, which predict every token from those before it
 
 Spans never touch: a word that is not chosen, or a special token, separates them. So a span is a
-maximal run of consecutive positions in a mask, its boundary tokens are its neighbours, and the span
+maximal run of consecutive positions in a mask, and its boundary tokens are its neighbours. The span
 boundary objective needs only the positions. SpanBERT's masking.py merges spans that touch, which is
 equivalent but blurs their lengths.
 

@@ -177,14 +177,14 @@ class Segments:
         foreign: I64 | None = None,
     ) -> Segments:
         """Build rows from segments A and B, int64 [R, 2]; a row with an empty B gets no label."""
-        present = lengths > 0
+        is_present = lengths > 0
         return cls(
             document=document,
             offset=offset,
-            starts=starts[present],
-            lengths=lengths[present],
-            range_offsets=offsets_of(present.sum(axis=1)),
-            pair_label=np.where(present[:, 1], pair_label, NO_LABEL).astype(np.int8),
+            starts=starts[is_present],
+            lengths=lengths[is_present],
+            range_offsets=offsets_of(is_present.sum(axis=1)),
+            pair_label=np.where(is_present[:, 1], pair_label, NO_LABEL).astype(np.int8),
             truncated=truncated,
             random_next_tokens=np.zeros(len(starts), np.int64) if foreign is None else foreign,
             paired=True,
@@ -232,14 +232,14 @@ def target_lengths(documents: TokenizedDocuments, config: PairingConfig, room: i
     `room`, or with `short_seq_prob` a number from 2 to `room`, drawn once per document
     (google-research/bert, create_pretraining_data.py, create_instances_from_document).
     """
-    short = (
+    is_short = (
         random_keys.uniform(random_keys.fold_in(config.seed, documents.keys, DOCUMENT_SHORT))
         < config.short_seq_prob
     )
     drawn = 2 + random_keys.randint_below(
         random_keys.fold_in(config.seed, documents.keys, DOCUMENT_TARGET), room - 1
     )
-    return np.where(short, drawn.astype(np.int64), room)
+    return np.where(is_short, drawn.astype(np.int64), room)
 
 
 def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocuments:
@@ -256,7 +256,7 @@ def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocument
     piece = ranges(np.zeros(len(pieces)), pieces)
     borders = offsets_of(pieces)
     first = documents.document_offsets[documents.sentence_document]
-    moved = (
+    shifted_index = (
         documents.sentence_index
         + (borders[:-1] - np.arange(len(pieces)))
         - (borders[first] - first)
@@ -266,7 +266,7 @@ def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocument
         sentence_offsets=np.append(
             np.repeat(documents.sentence_offsets[:-1], pieces) + piece * room, len(documents.tokens)
         ),
-        sentence_index=(np.repeat(moved, pieces) + piece).astype(np.int32),
+        sentence_index=(np.repeat(shifted_index, pieces) + piece).astype(np.int32),
         document_offsets=borders[documents.document_offsets],
     )
 
@@ -357,21 +357,21 @@ def row_starts(documents: TokenizedDocuments, targets: I64, joint: int | None) -
     """
     document_starts = documents.document_offsets.tolist()
     sentence_document = documents.sentence_document
-    document_numbers, goals, total = (
+    document_numbers, target_list, total = (
         sentence_document.tolist(),
         targets.tolist(),
         len(sentence_document),
     )
-    between = joint or 0
+    separators = joint or 0
     # Cost of a row up to a sentence's end: tokens, and the separators between documents.
-    end_costs = (documents.sentence_offsets[1:] + between * sentence_document).tolist()
-    start_costs = (documents.sentence_offsets[:-1] + between * sentence_document).tolist()
+    end_costs = (documents.sentence_offsets[1:] + separators * sentence_document).tolist()
+    start_costs = (documents.sentence_offsets[:-1] + separators * sentence_document).tolist()
     firsts, first = [], 0
     while first < total:
         firsts.append(first)
         number = document_numbers[first]
         last = total if joint is not None else document_starts[number + 1]
-        first = bisect_right(end_costs, start_costs[first] + goals[number], first + 1, last)
+        first = bisect_right(end_costs, start_costs[first] + target_list[number], first + 1, last)
     return np.array(firsts, np.int64)
 
 
