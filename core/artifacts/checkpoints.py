@@ -2,8 +2,8 @@
 
 Of all launches of one build, only the newest may change the artifact's checkpoints and log entries.
 The lock of the directory (`lock.py`) keeps a second coordinator out while the first one lives.
-Ranks may outlive their coordinator: in a detached batch job, or on a host that was given up and
-wakes up later. Therefore the file `_logs/fence` of the artifact has a token, `LAUNCH.ATTEMPT`:
+Ranks may outlive their coordinator: in a detached batch job, or on a host that counted as lost and
+resumes later. Therefore the file `_logs/fence` of the artifact has a token, `LAUNCH.ATTEMPT`:
 
     LAUNCH     a random id, drawn by the process that starts ranks, under the directory's lock
     ATTEMPT    counts the starts of ranks in the launch: a restart or a requeued job raises it
@@ -265,7 +265,7 @@ def remove(path: str) -> bool:
 
 
 def remove_leftovers(path: str) -> None:
-    """Remove what kills left of unfinished saves and of `remove` below the training at `path`.
+    """Remove the remains of killed saves and removals below the training at `path`.
 
     No process may be saving there.
     """

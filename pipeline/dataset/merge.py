@@ -19,7 +19,7 @@ from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset.rows import RowBlock, from_part, part_path
 
-BUCKET_TOKENS = 1 << 21  # size of a bucket: what a writer holds in memory at once
+BUCKET_TOKENS = 1 << 21  # size of a bucket, which a writer reads into memory at once
 MOST_BUCKET_TOKENS = 1 << 26
 # minimum rows per bucket and file, so that seeking costs less than reading rows
 PART_ROWS = 32

@@ -210,19 +210,23 @@ def place_units(
             else _long_units(state, units, remaining, tries, length)
         )
         state.left[mask] = remaining
-        placed = sizes > 0
-        placed_index = np.flatnonzero(placed)
+        is_placed = sizes > 0
+        placed_index = np.flatnonzero(is_placed)
         state.note(
             np.tile(mask, CHUNK)[placed_index],
             tries.inside.reshape(-1)[placed_index],
             sizes.reshape(-1)[placed_index],
         )
-        idle = np.where(placed.any(axis=0), 0, idle + 1)
-        is_idle = idle >= PATIENCE
+        idle = np.where(is_placed.any(axis=0), 0, idle + 1)
+        is_exhausted = idle >= PATIENCE
         # Shorter units help only if the rest of the budget allows a longer one.
-        stuck = is_idle & ((length == 1) | (remaining <= length)) if units.persistent else is_idle
-        length = np.where(is_idle, (length + 1) // 2, length)
-        idle = np.where(is_idle, 0, idle)
+        stuck = (
+            is_exhausted & ((length == 1) | (remaining <= length))
+            if units.persistent
+            else is_exhausted
+        )
+        length = np.where(is_exhausted, (length + 1) // 2, length)
+        idle = np.where(is_exhausted, 0, idle)
         active = np.flatnonzero((remaining > 0) & ~stuck)
         mask, length, idle = mask[active], length[active], idle[active]
         step += CHUNK
@@ -335,19 +339,19 @@ def _fill_up(state: PlacementState, units: UnitSpec) -> None:
         slot = words.slot_offsets[mask // state.copies][:, None] + np.arange(free.shape[1])
         slot = np.minimum(slot, len(words.first) - 2)
         tokens = words.first[slot + 1] - words.first[slot]
-        fit = free & (tokens <= state.left[mask][:, None])
-        fit_counts = fit.sum(axis=1)
+        is_fitting = free & (tokens <= state.left[mask][:, None])
+        fit_counts = is_fitting.sum(axis=1)
         nonempty = np.flatnonzero(fit_counts)
-        mask, fit, tokens, fit_counts = (
+        mask, is_fitting, tokens, fit_counts = (
             mask[nonempty],
-            fit[nonempty],
+            is_fitting[nonempty],
             tokens[nonempty],
             fit_counts[nonempty],
         )
         pick = random.randint_below(
             random.splitmix64(state.keys[mask] ^ random.splitmix64(USE_REST + step)), fit_counts
         ).astype(np.int64)
-        inside = np.argmax(np.cumsum(fit, axis=1) > pick[:, None], axis=1)
+        inside = np.argmax(np.cumsum(is_fitting, axis=1) > pick[:, None], axis=1)
         state.note(mask, inside, np.ones(len(mask), np.int64))
         for distance in range(-gap, gap + 1):
             bits[mask, (inside + distance) >> 6] |= ONE << ((inside + distance) & 63).astype(
