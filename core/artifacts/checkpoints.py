@@ -10,7 +10,7 @@ resumes later. Therefore the file `_logs/fence` of the artifact has a token, `LA
 
 Coordinators pass the token to their ranks. A rank compares it with the file before it publishes a
 checkpoint file, removes a checkpoint or appends a log entry. It stops if the two differ. On a disk
-it does so under a shared kernel lock on the file. A new token is written under an exclusive lock,
+it keeps a shared kernel lock on the file meanwhile. A new token is written under an exclusive lock,
 so no change of an older launch follows the new token. A store has no such locks, so an object of an
 older launch may still appear right after the comparison. Such an object is complete, and belongs to
 a valid state of the same training.

@@ -12,8 +12,8 @@ to standard output:
 Forking a worker takes a few milliseconds, importing Beam more than a second, and an engine requests
 new workers for every pipeline. The fork server never starts a thread, so forking is safe. When the
 pool ends, the fork server's input closes and it kills its children; when the fork server is killed,
-the kernel kills them. It writes nothing to disk, so no files remain: a worker records
-its unit in memory shared with the fork server.
+the kernel kills them. It writes nothing to disk, so no files remain: a worker records its unit in
+memory shared with the fork server.
 """
 
 from __future__ import annotations
