@@ -50,7 +50,7 @@ def has_mark(annotation: Any, mark: type, _above: tuple[Any, ...] = ()) -> bool:
         return any(has_mark(field, mark, (*_above, annotation)) for field in nested)
     if get_origin(annotation) is Annotated:
         inner, *marks = get_args(annotation)
-        return any(isinstance(each, mark) for each in marks) or has_mark(inner, mark, _above)
+        return any(isinstance(marker, mark) for marker in marks) or has_mark(inner, mark, _above)
     return any(has_mark(argument, mark, _above) for argument in get_args(annotation))
 
 
@@ -75,7 +75,7 @@ def map_marked(annotation: Any, value: Any, mark: type, function: Callable[[str]
         }
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        if isinstance(value, str) and any(isinstance(each, mark) for each in arguments[1:]):
+        if isinstance(value, str) and any(isinstance(marker, mark) for marker in arguments[1:]):
             return function(value)
         return map_marked(arguments[0], value, mark, function)
     if origin in (Union, types.UnionType):
@@ -180,7 +180,7 @@ class StageConfig(BaseModel):
     def external_fingerprints(self) -> dict[str, str]:
         """Return the fingerprint of each input that the config names by path, by field.
 
-        A field that holds several paths, such as `tuple[InputPath, ...]` or a nested config, counts
+        A field with several paths, such as `tuple[InputPath, ...]` or a nested config, counts
         with its whole content in order.
         """
         annotations = field_types(type(self))
@@ -277,7 +277,7 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
         return model.model_validate(dict(values))
     except ValidationError as error:
         fault = error.errors()[0]
-        field = ".".join(str(part) for part in (where, *fault["loc"]) if part != "")
+        field = ".".join(str(component) for component in (where, *fault["loc"]) if component != "")
         if fault["type"] == "extra_forbidden":
             known = _fields_at(model, fault["loc"][:-1])
             hint = did_you_mean(str(fault["loc"][-1]), known) if known else "remove it"
@@ -303,11 +303,13 @@ def _example(model: type[BaseModel], location: tuple[int | str, ...], name: str)
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:
     """Return the known keys of the model, or of the nested model at `location`."""
-    for part in location:
-        field = model.model_fields.get(str(part))
+    for key in location:
+        field = model.model_fields.get(str(key))
         annotation = None if field is None else field.annotation
-        models = [t for t in (annotation, *get_args(annotation)) if _is_model(t)]
-        if not models and not isinstance(part, int):
+        models = [
+            candidate for candidate in (annotation, *get_args(annotation)) if _is_model(candidate)
+        ]
+        if not models and not isinstance(key, int):
             return set()
         model = models[0] if models else model
     return set(model.model_fields)

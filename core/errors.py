@@ -41,7 +41,7 @@ class UsageError(ClozeError):
 
 
 class DataError(ClozeError):
-    """An input is missing, damaged, or not of the kind that its name says."""
+    """An input is missing, damaged, or not of the expected kind."""
 
     exit_code = 3
 
@@ -64,9 +64,9 @@ BY_EXIT_CODE: dict[int, type[ClozeError]] = {
 def did_you_mean(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
     """Return the end of an error message: the nearest choice, else `otherwise` or all choices."""
     options = sorted(choices)
-    near = difflib.get_close_matches(word, options, n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    matches = difflib.get_close_matches(word, options, n=1)
+    if matches:
+        return f"did you mean {matches[0]!r}?"
     return otherwise or "choose from " + ", ".join(options)
 
 

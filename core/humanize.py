@@ -33,8 +33,8 @@ def format_number(value: Any) -> str:
 def labelled(name: str, value: Any) -> str:
     """Return a named metric in words and units: `memory_bytes`, 1017073664 -> `memory 1.02 GB`."""
     if name.endswith("_bytes"):
-        words = name.removesuffix("_bytes").replace("gpu", "GPU").replace("_", " ")
-        return f"{words} {format_bytes(value)}"
+        label = name.removesuffix("_bytes").replace("gpu", "GPU").replace("_", " ")
+        return f"{label} {format_bytes(value)}"
     return f"{name.replace('_', ' ')} {format_number(value)}"
 
 

@@ -179,8 +179,8 @@ def _quotas() -> Iterator[float]:
         if controllers and "cpu" not in controllers.split(","):
             continue
         root = GROUPS / "cpu" if controllers else GROUPS
-        inside = root / group.lstrip("/")
-        for directory in (inside, *inside.parents):
+        group_path = root / group.lstrip("/")
+        for directory in (group_path, *group_path.parents):
             if not directory.is_relative_to(root):
                 break
             try:  # in microseconds
@@ -273,14 +273,14 @@ class HeartbeatWriter:
     @contextlib.contextmanager
     def phase(self, phase: RankPhase) -> Iterator[None]:
         """Set the phase for the block, then restore the previous one; `ASIDE` has no time limit."""
-        before, is_unlimited = self._phase, phase is RankPhase.ASIDE
+        previous, is_unlimited = self._phase, phase is RankPhase.ASIDE
         self._unlimited += is_unlimited
         self.set_phase(phase)
         try:
             yield
         finally:
             self._unlimited -= is_unlimited
-            self.set_phase(before)
+            self.set_phase(previous)
 
     def begin_step(self, number: int, limit: float) -> None:
         """Start step `number` (from 1); each phase may take `limit` seconds (0: no limit)."""

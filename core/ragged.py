@@ -57,5 +57,5 @@ class Ragged:
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """Return the lists of one or more parts, concatenated."""
-        lengths = np.concatenate([part.lengths for part in parts])
-        return cls(np.concatenate([part.values for part in parts]), offsets_of(lengths))
+        lengths = np.concatenate([ragged.lengths for ragged in parts])
+        return cls(np.concatenate([ragged.values for ragged in parts]), offsets_of(lengths))

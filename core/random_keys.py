@@ -48,8 +48,8 @@ def splitmix64(value: npt.ArrayLike) -> U64:
 def fold_in(*parts: npt.ArrayLike) -> U64:
     """Combine parts (seed, document, copy, …) into one key, in order; shapes broadcast."""
     key = np.asarray(0, dtype=np.uint64)
-    for part in parts:
-        key = splitmix64(key ^ splitmix64(part))
+    for value in parts:
+        key = splitmix64(key ^ splitmix64(value))
     return key
 
 

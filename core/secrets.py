@@ -61,12 +61,12 @@ def redact(value: Any, key: str = "") -> Any:
     if isinstance(value, Mapping):
         return {name: redact(item, str(name)) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        before = ["", *value]
+        previous_items = ["", *value]
         return [
             REDACTED
-            if isinstance(last, str) and _OPTION.match(last) and isinstance(item, str)
+            if isinstance(previous, str) and _OPTION.match(previous) and isinstance(item, str)
             else redact(item, key)
-            for last, item in zip(before, value, strict=False)
+            for previous, item in zip(previous_items, value, strict=False)
         ]
     if not isinstance(value, str) or not value:
         return value
@@ -80,7 +80,7 @@ def redact(value: Any, key: str = "") -> Any:
 
 
 def holds_secret(content: Any) -> bool:
-    """Return whether JSON content holds anything to redact."""
+    """Return whether JSON content contains anything to redact."""
     return json.dumps(redact(content)) != json.dumps(content)
 
 

@@ -222,7 +222,7 @@ def printable_name(name: str) -> str:
 
 def is_pattern(path: str) -> bool:
     """Return whether `path` has wildcards: `*`, `?` or `[`."""
-    return any(sign in path for sign in "*?[")
+    return any(character in path for character in "*?[")
 
 
 @_with_client_errors
@@ -233,11 +233,13 @@ def glob(pattern: str) -> tuple[str, list[str]]:
         The directory before the first wildcard ("" for the current one), and sorted paths relative
         to it.
     """
-    parts = pattern.split("/")
-    fixed = next(number for number, part in enumerate(parts) if is_pattern(part))
-    base = "/".join(parts[:fixed]) or ("/" if pattern.startswith("/") else "")
+    components = pattern.split("/")
+    fixed_count = next(
+        number for number, component in enumerate(components) if is_pattern(component)
+    )
+    base = "/".join(components[:fixed_count]) or ("/" if pattern.startswith("/") else "")
     fs, inner = filesystem(pattern)
-    prefix = "/".join(inner.split("/")[: len(inner.split("/")) - (len(parts) - fixed)])
+    prefix = "/".join(inner.split("/")[: len(inner.split("/")) - (len(components) - fixed_count)])
     return base, sorted(str(match)[len(prefix) :].strip("/") for match in fs.glob(inner))
 
 
@@ -388,7 +390,7 @@ def stat(path: str) -> dict[str, Any]:
 
 @_with_client_errors
 def mtime(path: str) -> float:
-    """Return the file's Unix time of change by its store's clock; 0 if the file is gone."""
+    """Return the file's Unix time of change by its store's clock; 0 if it does not exist."""
     fs, inner = filesystem(path)
     try:
         return float(fs.modified(inner).timestamp())

@@ -66,13 +66,13 @@ _BLOCKS = {
 
 def _ranges(codes: Iterable[int]) -> str:
     """Return ascending code points as the content of a regex character class."""
-    found: list[list[int]] = []
+    intervals: list[list[int]] = []
     for code in codes:
-        if found and found[-1][1] == code - 1:
-            found[-1][1] = code
+        if intervals and intervals[-1][1] == code - 1:
+            intervals[-1][1] = code
         else:
-            found.append([code, code])
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in found)
+            intervals.append([code, code])
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in intervals)
 
 
 def is_mark(character: str) -> bool:
@@ -166,8 +166,8 @@ def letters_a_word() -> npt.NDArray[np.uint8]:
     """
     import numpy as np
 
-    found = np.ones(0x110000, np.uint8)
+    letters = np.ones(0x110000, np.uint8)
     for first, last in _BLOCKS["ideographs"]:
-        found[first : last + 1] = LETTERS_A_WORD["ideographs"]
-    found[_CLUSTER_CODES] = LETTERS_A_WORD["clusters"]
-    return found
+        letters[first : last + 1] = LETTERS_A_WORD["ideographs"]
+    letters[_CLUSTER_CODES] = LETTERS_A_WORD["clusters"]
+    return letters

@@ -1,7 +1,7 @@
 """Artifacts: directories that are finished if and only if their `manifest.json` exists.
 
 The manifest is written last (temporary file, fsync, rename). It lists every file with size and
-sha256, for verification, and holds the fingerprint, so that a rerun can reuse the artifact. Names
+sha256, for verification. It contains the fingerprint, so that a rerun can reuse the artifact. Names
 that begin with `_` belong to the builder (scratch, lock, claim, logs) and are never part of the
 artifact.
 """
@@ -169,7 +169,7 @@ def data_files(path: str, temporary: Iterable[str] = ()) -> list[str]:
         name
         for name in storage.list_files(path)
         if name.split("/", 1)[0] not in excluded
-        and not any(part.startswith("_") for part in name.split("/"))
+        and not any(component.startswith("_") for component in name.split("/"))
     ]
 
 

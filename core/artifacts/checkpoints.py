@@ -2,15 +2,15 @@
 
 Of all launches of one build, only the newest may change the artifact's checkpoints and log entries.
 The lock of the directory (`lock.py`) keeps a second coordinator out while the first one lives.
-Ranks may outlive their coordinator: in a detached batch job, or on a host that was given up and
-wakes up later. Therefore the file `_logs/fence` of the artifact holds a token, `LAUNCH.ATTEMPT`:
+Ranks may outlive their coordinator: in a detached batch job, or on a host that counted as lost and
+resumes later. Therefore the file `_logs/fence` of the artifact has a token, `LAUNCH.ATTEMPT`:
 
     LAUNCH     a random id, drawn by the process that starts ranks, under the directory's lock
     ATTEMPT    counts the starts of ranks in the launch: a restart or a requeued job raises it
 
 Coordinators pass the token to their ranks. A rank compares it with the file before it publishes a
-checkpoint file, removes a checkpoint or appends a log entry, and stops if the two differ. On a disk
-it does so under a shared kernel lock on the file. A new token is written under an exclusive lock,
+checkpoint file, removes a checkpoint or appends a log entry. It stops if the two differ. On a disk
+it keeps a shared kernel lock on the file meanwhile. A new token is written under an exclusive lock,
 so no change of an older launch follows the new token. A store has no such locks, so an object of an
 older launch may still appear right after the comparison. Such an object is complete, and belongs to
 a valid state of the same training.
@@ -138,11 +138,13 @@ def _locked(path: str, operation: int) -> Iterator[int | None]:
         return
     name = storage.join(path, FENCE)
     inner = storage.filesystem(name)[1] if "://" in name else name
-    exclusive = operation == fcntl.LOCK_EX
-    if exclusive:
+    is_exclusive = operation == fcntl.LOCK_EX
+    if is_exclusive:
         os.makedirs(os.path.dirname(inner), exist_ok=True)
     try:
-        handle = os.open(inner, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if exclusive else 0), 0o666)
+        handle = os.open(
+            inner, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if is_exclusive else 0), 0o666
+        )
     except FileNotFoundError:  # the directory was given to another build
         yield None
         return
@@ -244,10 +246,10 @@ def remove(path: str) -> bool:
     """
     if not storage.is_local(path):
         return _remove_remotely(path)
-    place = Path(storage.filesystem(path)[1])
+    directory = Path(storage.filesystem(path)[1])
     try:
         # NFS grants exclusive locks only on files open for writing
-        handle = (place / COMPLETE).open("r+b")
+        handle = (directory / COMPLETE).open("r+b")
     except FileNotFoundError:
         return False
     with handle:
@@ -255,15 +257,15 @@ def remove(path: str) -> bool:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        gone = place.with_name(f"{REMOVED}{place.name}")
-        shutil.rmtree(gone, ignore_errors=True)
-        place.rename(gone)
-        shutil.rmtree(gone)
+        removed = directory.with_name(f"{REMOVED}{directory.name}")
+        shutil.rmtree(removed, ignore_errors=True)
+        directory.rename(removed)
+        shutil.rmtree(removed)
     return True
 
 
 def remove_leftovers(path: str) -> None:
-    """Remove what kills left of unfinished saves and of `remove` below the training at `path`.
+    """Remove the remains of killed saves and removals below the training at `path`.
 
     No process may be saving there.
     """
@@ -292,15 +294,15 @@ def delete_quarantined(path: str) -> None:
 def _held_remotely(path: str) -> Iterator[None]:
     """Implement `pinned` for an object store."""
     steps, _, prefix = _marks(path).rpartition("/")
-    mark = Lease(steps, prefix, RENEW_SECONDS)
-    mark.put()
-    mark.keep()
+    lease = Lease(steps, prefix, RENEW_SECONDS)
+    lease.put()
+    lease.keep()
     try:
         if not is_checkpoint(path):
             raise _gone(path)
         yield
     finally:
-        mark.end()
+        lease.end()
 
 
 def _remove_remotely(path: str) -> bool:
@@ -326,16 +328,20 @@ def _marks(path: str) -> str:
 def _is_read(path: str) -> bool:
     """Return whether a reader's lease is alive, and remove dead ones."""
     steps, _, prefix = _marks(path).rpartition("/")
-    marks = others(steps, prefix)
-    if not marks:
+    leases = others(steps, prefix)
+    if not leases:
         return False
     probe = Lease(steps, f"{HELD}now-", RENEW_SECONDS)
     now = probe.put()
     probe.end()
-    dead = [mark for mark, facts in marks.items() if is_dead(mark, facts, now, HELD_SECONDS)]
-    for mark in dead:
-        storage.remove(mark)
-    return len(dead) < len(marks)
+    dead = [
+        lease_path
+        for lease_path, facts in leases.items()
+        if is_dead(lease_path, facts, now, HELD_SECONDS)
+    ]
+    for lease_path in dead:
+        storage.remove(lease_path)
+    return len(dead) < len(leases)
 
 
 def _gone(path: str) -> DataError:

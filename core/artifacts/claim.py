@@ -1,7 +1,7 @@
-"""Claims on build directories: `_building.json` names the artifact that a directory will hold.
+"""Claims on build directories: `_building.json` names the future artifact of a directory.
 
 A claim is written when a build begins and removed after the manifest is written. A non-empty
-directory with neither is foreign. A directory with a claim but no manifest holds an unfinished
+directory with neither is foreign. A directory with a claim but no manifest has an unfinished
 build: the same artifact continues it, another artifact starts from scratch.
 """
 
@@ -60,14 +60,14 @@ def read(out: str) -> Claim | None:
     content = artifact.read_claim(out)
     if content is None:
         return None
-    texts = {
+    fields = {
         name: str(content.get(name) or "") for name in ("stage", "fingerprint", "build", "token")
     }
-    return Claim(**texts, temporary=tuple(map(str, content.get(artifact.TEMPORARY) or ())))
+    return Claim(**fields, temporary=tuple(map(str, content.get(artifact.TEMPORARY) or ())))
 
 
 def is_unfinished(out: str) -> bool:
-    """Return whether `out` holds an unfinished build."""
+    """Return whether `out` contains an unfinished build."""
     return storage.exists(storage.join(out, BUILDING)) and not artifact.is_artifact(out)
 
 
@@ -75,10 +75,10 @@ def check_not_foreign(out: str) -> None:
     """Reject a foreign directory before anything, a lock included, is written to it.
 
     Other builders may be active there, so only files that none of them can have left count: a
-    builder's directory always holds the lock, the claim or the manifest.
+    builder's directory always has the lock, the claim or the manifest.
 
     Raises:
-        UsageError: `out` is a file, or holds something else.
+        UsageError: `out` is a file, or contains something else.
     """
     if storage.exists(out) and not storage.is_dir(out):
         raise UsageError(f"{out} is a file; name a directory that does not exist yet")
@@ -93,7 +93,7 @@ def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | No
     """Check that `stage` may build in `out`, which this process has locked; change nothing.
 
     Returns:
-        The claim of the unfinished build; a claim without a fingerprint stands for a finished
+        The claim of the unfinished build; a claim without a fingerprint means a finished
         artifact.
 
     Raises:
@@ -158,7 +158,7 @@ def claim_directory(stage: str, out: str, fingerprint: str, *, force: bool) -> C
 
 
 def note_temporary(out: str, names: tuple[str, ...]) -> None:
-    """Record, before the manifest is written, what must be removed after it."""
+    """Record the names to remove after the manifest; call it before the manifest is written."""
     claim = read(out)
     if claim is not None and claim.temporary != names:
         _write(out, replace(claim, temporary=names))

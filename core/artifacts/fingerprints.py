@@ -129,7 +129,7 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
     only while rows are written.
     """
     hashes: dict[str, str] = {}
-    seen, known_before = _SEEN.get() or ({}, {})
+    seen, known = _SEEN.get() or ({}, {})
     with _open_cache() as cache, _Writer(cache) as writer:
         for path in paths:
             if not storage.is_local(path):
@@ -144,9 +144,9 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
                     f"{path} cannot be read ({error.strerror}); check the path"
                 ) from error
             stamp = stat.st_size, stat.st_mtime_ns
-            before = known_before.get(path)
-            if before is not None and before.stamp == stamp:
-                hashes[path] = before.fingerprint
+            previous = known.get(path)
+            if previous is not None and previous.stamp == stamp:
+                hashes[path] = previous.fingerprint
             else:
                 row = cache.execute(
                     "SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (absolute,)
@@ -231,16 +231,16 @@ def artifact_fingerprint(path: str) -> str:
 
 def part_fingerprint(path: str) -> str:
     """Return the fingerprint of a part of an artifact, without reading the part; else ''."""
-    directory, part = storage.absolute(path).rstrip("/"), ""
+    directory, subpath = storage.absolute(path).rstrip("/"), ""
     for _ in range(DEEPEST_PART):
         directory, _, name = directory.rpartition("/")
         is_root = not directory.rstrip("/") or directory.endswith(":/")
         if not name or is_root or name.startswith("_"):
             return ""
-        part = f"/{name}{part}"
+        subpath = f"/{name}{subpath}"
         owner = artifact_fingerprint(directory)
         if owner:
-            return owner + part
+            return owner + subpath
     return ""
 
 
@@ -266,9 +266,9 @@ def memoize(what: str, make: Callable[[], str]) -> str:
 def _input_fingerprint(path: str) -> str:
     if artifact.is_artifact(path):
         return artifact.read_manifest(path).fingerprint
-    part = part_fingerprint(path)
-    if part:
-        return part
+    fingerprint = part_fingerprint(path)
+    if fingerprint:
+        return fingerprint
     if not storage.exists(path):
         raise DataError(f"{path} does not exist; check the path")
     if not storage.is_dir(path):
@@ -276,7 +276,7 @@ def _input_fingerprint(path: str) -> str:
     names = [
         name
         for name in storage.list_files(path)
-        if not any(p.startswith("_") for p in name.split("/"))
+        if not any(component.startswith("_") for component in name.split("/"))
     ]
     if not names:
         raise DataError(f"{path} is an empty directory; point to one that holds data")

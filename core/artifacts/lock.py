@@ -212,46 +212,47 @@ def is_held(out: str) -> bool:
 
 @contextlib.contextmanager
 def _remote(out: str) -> Iterator[Callable[[], None]]:
-    own = _take_lease(out)
-    own.keep()
+    lease = _take_lease(out)
+    lease.keep()
     try:
-        yield lambda: _check(out, own)
+        yield lambda: _check(out, lease)
     finally:
-        own.end()
+        lease.end()
 
 
 def _take_lease(out: str) -> Lease:
     """Return the lease of this process, once no other builder of `out` is alive."""
     directory = storage.join(out, LOCK)
-    own = Lease(directory, "", RENEW_SECONDS, is_holder=False, over=[])
-    counts: dict[str, int] = {}
+    lease = Lease(directory, "", RENEW_SECONDS, is_holder=False, over=[])
+    initial_counts: dict[str, int] = {}
     try:
         while True:
-            living, dead = _rivals(directory, own, own.put())
+            living, dead = _rivals(directory, lease, lease.put())
             if not living:
                 tokens = {_token(path) for path in dead}.union(
                     *(facts.get("over", ()) for facts in dead.values())
                 )
-                own.facts |= {"is_holder": True, "over": sorted(tokens)}
-                living, _ = _rivals(directory, own, own.put())
+                lease.facts |= {"is_holder": True, "over": sorted(tokens)}
+                living, _ = _rivals(directory, lease, lease.put())
                 if not any(facts.get("is_holder") for facts in living.values()):
                     for path in dead:
                         storage.remove(path)
-                    return own
+                    return lease
                 # this process was suspended after its check
-                own.facts |= {"is_holder": False, "over": []}
+                lease.facts |= {"is_holder": False, "over": []}
             for path, facts in living.items():
-                if facts.get("is_holder") and counts.setdefault(
+                if facts.get("is_holder") and initial_counts.setdefault(
                     path, facts.get("count", 0)
                 ) != facts.get("count", 0):
                     raise _is_locked(out, str(facts.get("holder", "")))
             if any(
-                facts.get("is_holder") or _token(path) < own.token for path, facts in living.items()
+                facts.get("is_holder") or _token(path) < lease.token
+                for path, facts in living.items()
             ):
-                storage.remove(own.path)  # of several that start together, one stays
+                storage.remove(lease.path)  # of several that start together, one stays
             time.sleep(POLL_SECONDS)
     except BaseException:
-        own.end()
+        lease.end()
         raise
 
 
@@ -276,9 +277,9 @@ def _check(out: str, own: Lease) -> None:
         if facts.get("is_holder") and _token(path) not in own.facts["over"]
     ]
     if holders or own.is_lost or read(own.path) is None:
-        by = holders[0] if holders else "another builder"
+        owner = holders[0] if holders else "another builder"
         raise ClozeError(
-            f"{out} was taken over by {by} while this process could not reach it; run again"
+            f"{out} was taken over by {owner} while this process could not reach it; run again"
         )
 
 

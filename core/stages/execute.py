@@ -71,7 +71,7 @@ def execute(
     """Build the artifact of `stage` at `out`, unless it is cached.
 
     Raises:
-        UsageError: `out` holds something else, or another process is building there.
+        UsageError: `out` contains something else, or another process is building there.
         DataError: an input is missing or damaged.
     """
     started = time.perf_counter()
@@ -160,12 +160,14 @@ def _check_inputs_unchanged(
         except DataError:  # a whole input was removed: it existed as long as it was needed
             return
     if not is_same:
-        own = os.path.join(os.path.abspath(_real_path(out)), "")
-        outside = {
-            path: file for path, file in now.items() if not os.path.realpath(path).startswith(own)
+        own_prefix = os.path.join(os.path.abspath(_real_path(out)), "")
+        external = {
+            path: file
+            for path, file in now.items()
+            if not os.path.realpath(path).startswith(own_prefix)
         }
-        change = fingerprints.difference(seen, outside)
-        if change is None and len(outside) < len(now):  # `out` is inside the directory of an input
+        change = fingerprints.difference(seen, external)
+        if change is None and len(external) < len(now):  # `out` is inside the directory of an input
             return
         claim.spoil(out, stage.name)
         change = change or "an input changed while it was read"

@@ -250,7 +250,7 @@ class Stage:
         parallel: the stage runs as several processes, one per rank.
         unread: fields of `Execution` that a parallel stage does not read.
         on_gpu: the stage computes on a GPU if there is one.
-        outputs: keys of the summary that hold paths relative to the artifact.
+        outputs: keys of the summary whose values are paths relative to the artifact.
         headline: returns a short line for the terminal from the summary.
         cost_model: estimates duration, disk and memory; None: no estimate.
         comparison_metrics: keys of numbers in the summary, or nested in it, for comparing runs.

@@ -1,6 +1,6 @@
-"""Appending to a dataset: filter out documents that it holds, and reuse its files.
+"""Appending to a dataset: filter out documents that it contains, and reuse its files.
 
-`documents.arrow` lists a dataset's documents: one column `key`, ascending. Each record batch holds
+`documents.arrow` lists a dataset's documents: one column `key`, ascending. Each record batch covers
 one equal range of the key space.
 """
 
@@ -51,13 +51,13 @@ class BuildNewRows:
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         table = read_shard(unit["path"])
         keys = table["key"].to_numpy()
-        left_out = known(keys, self.known, self.stamp)
+        is_known = known(keys, self.known, self.stamp)
         write_arrow(
-            keys_path(self.make_part.directory, unit["number"]), SCHEMA, [_batch(keys[~left_out])]
+            keys_path(self.make_part.directory, unit["number"]), SCHEMA, [_batch(keys[~is_known])]
         )
-        new = table.filter(pa.array(~left_out)) if left_out.any() else table
-        made = self.make_part(unit["number"], new)
-        return {**made, "documents": int((~left_out).sum()), "known": int(left_out.sum())}
+        new_documents = table.filter(pa.array(~is_known)) if is_known.any() else table
+        counts = self.make_part(unit["number"], new_documents)
+        return {**counts, "documents": int((~is_known).sum()), "known": int(is_known.sum())}
 
 
 def keys_path(directory: str, number: int) -> str:
@@ -86,8 +86,8 @@ def write_documents(path: str, directory: str, parts: int, total: int) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for number in range(ranges):
             pieces = [
-                keys[begins[number] : begins[number + 1]]
-                for keys, begins in zip(sources, borders, strict=True)
+                keys[bounds[number] : bounds[number + 1]]
+                for keys, bounds in zip(sources, borders, strict=True)
             ]
             yield _batch(np.concatenate([np.zeros(0, np.uint64), *pieces]))
 
@@ -97,23 +97,23 @@ def write_documents(path: str, directory: str, parts: int, total: int) -> None:
 def known(keys: U64, files: Sequence[str], stamp: str) -> npt.NDArray[np.bool_]:
     """Return which keys are in one of the files: bool [D].
 
-    Record batches of the files hold equal ranges of the key space.
+    Record batches of the files cover equal ranges of the key space.
     """
-    found = np.zeros(len(keys), np.bool_)
+    is_known = np.zeros(len(keys), np.bool_)
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     for file in files:
         batches = _key_batches(file, stamp)
-        begins = bucket_borders(ordered, len(batches), 0, len(batches))
+        bounds = bucket_borders(ordered, len(batches), 0, len(batches))
         for number, (low, high) in enumerate(
-            zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True)
+            zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
         ):
-            there = batches[number]
-            if low < high and len(there):
-                wanted = ordered[low:high]
-                at = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
-                found[order[low:high]] |= there[at] == wanted
-    return found
+            stored = batches[number]
+            if low < high and len(stored):
+                requested = ordered[low:high]
+                positions = np.minimum(np.searchsorted(stored, requested), len(stored) - 1)
+                is_known[order[low:high]] |= stored[positions] == requested
+    return is_known
 
 
 @functools.lru_cache(maxsize=64)
@@ -221,9 +221,9 @@ def prefix(split: str, generation: int) -> str:
 
 
 def _generation(name: str) -> int:
-    parts = name.split("-")
-    found = parts[1].removesuffix(".arrow") if len(parts) > 1 else ""
-    return int(found[1:]) if found[:1] == "a" and found[1:].isdigit() else 0
+    fields = name.split("-")
+    suffix = fields[1].removesuffix(".arrow") if len(fields) > 1 else ""
+    return int(suffix[1:]) if suffix[:1] == "a" and suffix[1:].isdigit() else 0
 
 
 def add_counts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -233,6 +233,9 @@ def add_counts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         name: old["pair_labels"][name] + count for name, count in new["pair_labels"].items()
     }
     total["length_histogram"] = [
-        a + b for a, b in zip(old["length_histogram"], new["length_histogram"], strict=True)
+        old_count + new_count
+        for old_count, new_count in zip(
+            old["length_histogram"], new["length_histogram"], strict=True
+        )
     ]
     return total

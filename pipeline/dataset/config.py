@@ -77,10 +77,10 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         """Fill unset fields from the recipe; an invalid value is reported by its own field."""
         if not isinstance(values, dict):
             return values
-        given = {name: value for name, value in values.items() if value is not None}
-        name = given.get("recipe", "bert")
+        explicit = {name: value for name, value in values.items() if value is not None}
+        name = explicit.get("recipe", "bert")
         recipe = RECIPES.get(name) if isinstance(name, str) else None
-        filled = {**(recipe() if recipe else {}), **given}
+        filled = {**(recipe() if recipe else {}), **explicit}
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             rate, length = float(filled.get("mask_rate", 0.15)), int(filled.get("length", 128))
             filled.setdefault(
@@ -103,26 +103,28 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
 
     def warnings(self) -> list[str]:
         """Return messages about allowed but probably unintended settings, with remedies."""
-        found = []
-        masks, highest = self.masking != "none", RULES[self.masking].highest_rate
-        fair = default_cap(self.mask_rounding, self.mask_rate, self.length)
-        wanted = round(self.mask_rate * self.length)
-        if masks and self.max_predictions < wanted:
-            found.append(
+        messages = []
+        has_masks, highest = self.masking != "none", RULES[self.masking].highest_rate
+        suggested = default_cap(self.mask_rounding, self.mask_rate, self.length)
+        target = round(self.mask_rate * self.length)
+        if has_masks and self.max_predictions < target:
+            messages.append(
                 f"max_predictions ({self.max_predictions}) cuts mask_rate: rows of {self.length} "
                 f"tokens have"
                 f" {self.max_predictions / self.length:.1%} masked, not {self.mask_rate:.1%}; "
-                f"leave it out, or set it to {fair}"
+                f"leave it out, or set it to {suggested}"
             )
         if self.mask_rate > highest:
-            found.append(
+            messages.append(
                 f"mask_rate ({self.mask_rate:g}) is more than masking {self.masking} can choose in "
                 f"every row;"
                 f" use {highest:g} or less"
             )
-        if not masks and self.mask_copies > 1:
-            found.append(f"mask_copies ({self.mask_copies}) has no effect with masking none; use 1")
-        return found
+        if not has_masks and self.mask_copies > 1:
+            messages.append(
+                f"mask_copies ({self.mask_copies}) has no effect with masking none; use 1"
+            )
+        return messages
 
     def pair_config(self) -> PairingConfig:
         """Return the config of the pairing."""
@@ -134,9 +136,9 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         """Return the config of masking."""
         from cloze.pipeline.dataset.masking.candidates import MaskConfig
 
-        named = {"rule": "masking", "rate": "mask_rate"}
+        field_names = {"rule": "masking", "rate": "mask_rate"}
         return MaskConfig(
-            **{name: getattr(self, named.get(name, name)) for name in MaskConfig.model_fields}
+            **{name: getattr(self, field_names.get(name, name)) for name in MaskConfig.model_fields}
         )
 
 

@@ -19,7 +19,7 @@ from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset.rows import RowBlock, from_part, part_path
 
-BUCKET_TOKENS = 1 << 21  # size of a bucket: what a writer holds in memory at once
+BUCKET_TOKENS = 1 << 21  # size of a bucket, which a writer reads into memory at once
 MOST_BUCKET_TOKENS = 1 << 26
 # minimum rows per bucket and file, so that seeking costs less than reading rows
 PART_ROWS = 32
@@ -83,21 +83,21 @@ def bucket_borders(
 
     `starts`: result of `bucket_starts`, for repeated calls.
     """
-    inside = bucket_starts(buckets, first, end) if starts is None else starts
+    least_keys = bucket_starts(buckets, first, end) if starts is None else starts
     borders = np.full(end - first + 1, len(sorted_ranks), np.int64)
-    borders[: len(inside)] = np.searchsorted(sorted_ranks, inside)
+    borders[: len(least_keys)] = np.searchsorted(sorted_ranks, least_keys)
     return borders
 
 
 def shard_rows(bin_rows: Sequence[int], shards: int) -> I64:
-    """Return how many rows of each bin each shard gets: int64 [bins, shards].
+    """Return the number of rows of each bin in each shard: int64 [bins, shards].
 
     Rows go to the shards in turn, bin after bin. So shards have equal sizes to within one row, in
     total and in each bin.
     """
     ends = offsets_of(np.asarray(bin_rows, np.int64))[:, None]
-    given: I64 = (ends + shards - 1 - np.arange(shards)) // shards
-    return np.diff(given, axis=0)
+    cumulative: I64 = (ends + shards - 1 - np.arange(shards)) // shards
+    return np.diff(cumulative, axis=0)
 
 
 def plan_ranges(bucket_rows: I64, sizes: I64) -> list[ShuffleRange]:
@@ -108,16 +108,16 @@ def plan_ranges(bucket_rows: I64, sizes: I64) -> list[ShuffleRange]:
         sizes: int64 [shards], with the same sum.
     """
     starts, bounds, buckets = offsets_of(bucket_rows), offsets_of(sizes), len(bucket_rows)
-    found = []
+    ranges = []
     for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if low == high:
-            found.append(ShuffleRange(buckets=buckets, first=0, end=0, skip=0, rows=0))
+            ranges.append(ShuffleRange(buckets=buckets, first=0, end=0, skip=0, rows=0))
             continue
         first, end = (
             int(np.searchsorted(starts[1:], low, side="right")),
             int(np.searchsorted(starts, high, side="left")),
         )
-        found.append(
+        ranges.append(
             ShuffleRange(
                 buckets=buckets,
                 first=first,
@@ -126,7 +126,7 @@ def plan_ranges(bucket_rows: I64, sizes: I64) -> list[ShuffleRange]:
                 rows=high - low,
             )
         )
-    return found
+    return ranges
 
 
 # Second step of the stage: merge one key range of all intermediate files.
@@ -165,9 +165,9 @@ class RowFile:
 
     def borders(self, buckets: int, first: int, end: int, starts: U64 | None = None) -> I64:
         """Return where the buckets first … end begin in the rows: int64 [end - first + 1]."""
-        found = bucket_borders(self.ranks, buckets, first, end, starts)
+        borders = bucket_borders(self.ranks, buckets, first, end, starts)
         drop_page_cache(self.buffer)
-        return found
+        return borders
 
 
 @functools.lru_cache(maxsize=2)
@@ -187,34 +187,36 @@ def count_buckets(parts: tuple[RowFile, ...], borders: tuple[int, ...], buckets:
     """Count the rows of each length bin in each bucket, over all files: int64 [bins, buckets]."""
     counts = np.zeros((len(borders), buckets), np.int64)
     starts = bucket_starts(buckets, 0, buckets)
-    for part in parts:
-        if part.batch is None:
+    for row_file in parts:
+        if row_file.batch is None:
             continue
-        sizes = np.diff(part.borders(buckets, 0, buckets, starts))
+        sizes = np.diff(row_file.borders(buckets, 0, buckets, starts))
         if len(borders) == 1:
             counts[0] += sizes
         else:
             bucket = np.repeat(np.arange(buckets), sizes)
-            cell = bin_of(part.lengths, borders) * buckets + bucket
+            cell = bin_of(row_file.lengths, borders) * buckets + bucket
             counts += np.bincount(cell, minlength=counts.size).reshape(counts.shape)
-        drop_page_cache(part.buffer)
+        drop_page_cache(row_file.buffer)
     return counts
 
 
 def count_tokens(parts: tuple[RowFile, ...], vocab_size: int) -> I64:
     """Count the occurrences of each token in the rows of all files: int64 [V]."""
     counts = np.zeros(vocab_size, np.int64)
-    for part in parts:
-        if part.batch is not None:
-            counts += np.bincount(part.batch["input_ids"].values.to_numpy(), minlength=vocab_size)
-            drop_page_cache(part.buffer)
+    for row_file in parts:
+        if row_file.batch is not None:
+            counts += np.bincount(
+                row_file.batch["input_ids"].values.to_numpy(), minlength=vocab_size
+            )
+            drop_page_cache(row_file.buffer)
     return counts
 
 
 def bin_of(lengths: I64, borders: tuple[int, ...]) -> I64:
     """Return the length bin of rows of these lengths."""
-    found: I64 = np.searchsorted(borders, lengths)
-    return found
+    bins: I64 = np.searchsorted(borders, lengths)
+    return bins
 
 
 def merge_range(
@@ -230,11 +232,11 @@ def merge_range(
     """
     rest: RowBlock | None = None
     for block, order in _buckets(parts, wanted, bin_range):
-        at = 0
-        while at < len(order):
+        start = 0
+        while start < len(order):
             room = batch_rows - (0 if rest is None else len(rest))
-            piece = block.take(order[at : at + room])
-            at += len(piece)
+            piece = block.take(order[start : start + room])
+            start += len(piece)
             rest = piece if rest is None else RowBlock.concatenate([rest, piece])
             if len(rest) == batch_rows:
                 yield rest
@@ -247,35 +249,37 @@ def _buckets(
     parts: tuple[RowFile, ...], wanted: ShuffleRange, bin_range: tuple[int, int]
 ) -> Iterator[tuple[RowBlock, I64]]:
     """Yield each bucket's rows, unordered, and the indices of the range's rows in key order."""
-    skip, left = wanted.skip, wanted.rows
+    skip, remaining = wanted.skip, wanted.rows
     starts = bucket_starts(wanted.buckets, wanted.first, wanted.end)
     borders = (
-        [part.borders(wanted.buckets, wanted.first, wanted.end, starts) for part in parts]
-        if left
+        [row_file.borders(wanted.buckets, wanted.first, wanted.end, starts) for row_file in parts]
+        if remaining
         else []
     )
-    for bucket in range(wanted.end - wanted.first if left else 0):
-        groups: list[pa.Table] = []
-        for at in range(0, len(parts), TOGETHER):
-            groups += _copied(parts[at : at + TOGETHER], borders[at : at + TOGETHER], bucket)
-        if not groups:
+    for bucket in range(wanted.end - wanted.first if remaining else 0):
+        tables: list[pa.Table] = []
+        for start in range(0, len(parts), TOGETHER):
+            tables += _copied(
+                parts[start : start + TOGETHER], borders[start : start + TOGETHER], bucket
+            )
+        if not tables:
             continue
-        block = from_part(pa.concat_tables(groups).combine_chunks().to_batches()[0])
+        block = from_part(pa.concat_tables(tables).combine_chunks().to_batches()[0])
         order = np.argsort(block.rank, kind="stable")
-        inside = (block.lengths > bin_range[0]) & (block.lengths <= bin_range[1])
-        order = order[inside[order]][skip : skip + left]
-        skip, left = 0, left - len(order)
+        in_bin = (block.lengths > bin_range[0]) & (block.lengths <= bin_range[1])
+        order = order[in_bin[order]][skip : skip + remaining]
+        skip, remaining = 0, remaining - len(order)
         yield block, order
 
 
 def _copied(parts: Sequence[RowFile], borders: Sequence[I64], bucket: int) -> list[pa.Table]:
     """Copy a bucket's rows from a few files into memory; the system maps more than is read."""
-    pieces = []
-    for part, starts in zip(parts, borders, strict=True):
+    batches = []
+    for row_file, starts in zip(parts, borders, strict=True):
         low, high = int(starts[bucket]), int(starts[bucket + 1])
-        if part.batch is not None and low < high:
-            pieces.append(part.batch.slice(low, high - low))
-    found = [pa.Table.from_batches(pieces).combine_chunks()] if pieces else []
-    for part in parts:
-        drop_page_cache(part.buffer)
-    return found
+        if row_file.batch is not None and low < high:
+            batches.append(row_file.batch.slice(low, high - low))
+    tables = [pa.Table.from_batches(batches).combine_chunks()] if batches else []
+    for row_file in parts:
+        drop_page_cache(row_file.buffer)
+    return tables

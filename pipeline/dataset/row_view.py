@@ -77,7 +77,7 @@ def read_row(path: str, row: int, *, split: str = "train", copy: int = 0) -> Row
 
     Args:
         path: a dataset artifact, a directory of shards, or one shard.
-        row: index in the split, over all shards in name order; in a single shard, index there.
+        row: index in the split, over all shards in name order; in a single shard, index in it.
         split: train or heldout; ignored for a single shard.
         copy: index of the mask copy.
 
@@ -89,22 +89,26 @@ def read_row(path: str, row: int, *, split: str = "train", copy: int = 0) -> Row
         raise UsageError(f"split ({split}) is unknown; {did_you_mean(split, SPLITS)}")
     files, split = _files(path, split)
     directory = posixpath.dirname(files[0])
-    left, found = row, None
+    remaining, selected = row, None
     for file in files:
         reader = open_arrow(file)
         info = DatasetInfo.from_schema(reader.schema, file)
         for number, size in enumerate(_sizes(reader, file)):
-            if found is None and 0 <= left < size:
+            if selected is None and 0 <= remaining < size:
                 with arrow_errors_as_data_errors(file, "make the dataset again"):
-                    found = file, info, reader.get_batch(number).slice(left, 1).to_pylist()[0]
-            left -= size
-    total = row - left
-    if found is None:
+                    selected = (
+                        file,
+                        info,
+                        reader.get_batch(number).slice(remaining, 1).to_pylist()[0],
+                    )
+            remaining -= size
+    total = row - remaining
+    if selected is None:
         raise UsageError(
             f"row ({row}) is not one of the {total:,} rows of the split {split}; use 0 to "
             f"{total - 1}"
         )
-    file, info, content = found
+    file, info, content = selected
     if not 0 <= copy < info.copies:
         raise UsageError(
             f"copy ({copy}) is not one of the {info.copies} mask copies; use 0 to {info.copies - 1}"
@@ -155,20 +159,27 @@ def _view(
     ids, label, start = content["input_ids"], content["pair_label"], content["segment_start"]
     mask = content["masks"][copy]
     special = tuple(
-        at
-        for at, token in enumerate(ids)
+        position
+        for position, token in enumerate(ids)
         if token in (info.special.cls, info.special.sep, info.special.pad)
     )
     predictions = [
         Prediction(
-            position=at,
-            original=names.piece(ids[at]),
+            position=position,
+            original=names.piece(ids[position]),
             shown=names.piece(shown),
-            kind=MASKED if shown == info.special.mask else KEPT if shown == ids[at] else RANDOM,
+            kind=MASKED
+            if shown == info.special.mask
+            else KEPT
+            if shown == ids[position]
+            else RANDOM,
         )
-        for at, shown in zip(mask["positions"], mask["input_ids"], strict=True)
+        for position, shown in zip(mask["positions"], mask["input_ids"], strict=True)
     ]
-    texts = tuple(names.text(token, at == 0 or at - 1 in special) for at, token in enumerate(ids))
+    texts = tuple(
+        names.text(token, position == 0 or position - 1 in special)
+        for position, token in enumerate(ids)
+    )
     boundaries = content.get("boundaries")
     return RowView(
         file=file,
@@ -187,15 +198,16 @@ def _view(
         segment_start=start,
         lengths={
             "row": len(ids),
-            "A": start - sum(at < start for at in special),
-            "B": len(ids) - start - sum(at >= start for at in special),
+            "A": start - sum(position < start for position in special),
+            "B": len(ids) - start - sum(position >= start for position in special),
         },
         boundaries=None if boundaries is None else tuple(boundaries),
         special=special,
         pieces=tuple(map(names.piece, ids)),
         texts=texts,
         text="".join(
-            text if at not in special else f" {text.strip()} " for at, text in enumerate(texts)
+            text if position not in special else f" {text.strip()} "
+            for position, text in enumerate(texts)
         ).strip(),
         predictions=tuple(predictions),
     )
@@ -213,12 +225,12 @@ class _Names:
     def of(cls, directory: str) -> _Names:
         from cloze.pipeline.tokenizer import load
 
-        place = storage.join(directory, TOKENIZER)
-        return cls(load(place).backend if storage.is_dir(place) else None)
+        path = storage.join(directory, TOKENIZER)
+        return cls(load(path).backend if storage.is_dir(path) else None)
 
     def piece(self, token: int) -> str:
-        found = None if self._backend is None else self._backend.id_to_token(token)
-        return f"<{token}>" if found is None else str(found)
+        piece = None if self._backend is None else self._backend.id_to_token(token)
+        return f"<{token}>" if piece is None else str(piece)
 
     def text(self, token: int, opens: bool) -> str:
         """Return the text that a token adds, without the leading space if it `opens` a segment."""

@@ -42,7 +42,7 @@ FLAT = ("rank", "segment_start", "pair_label", "document", "offset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """Unmasked rows, as a dataset shard holds them.
+    """Unmasked rows, as a dataset shard stores them.
 
     Attributes:
         rank: uint64 [R], ascending shuffle keys; they order the rows of the whole dataset.
@@ -126,25 +126,25 @@ def assemble(
     order = np.argsort(rank, kind="stable")
     starts = Ragged(segments.starts, segments.range_offsets).take(order)
     lengths = Ragged(segments.lengths, segments.range_offsets).take(order).values
-    begins = np.zeros(len(lengths), np.bool_)  # ranges that follow a [CLS]
-    begins[starts.offsets[:-1]] = True
-    begins |= segments.packed
+    follows_cls = np.zeros(len(lengths), np.bool_)  # ranges that follow a [CLS]
+    follows_cls[starts.offsets[:-1]] = True
+    follows_cls |= segments.packed
     # Every range becomes three ranges of one array: [CLS] or nothing, text, [SEP].
-    size, one = len(documents.tokens), np.ones(len(lengths), np.int64)
+    size, ones = len(documents.tokens), np.ones(len(lengths), np.int64)
     source = np.concatenate(
         [documents.tokens, np.array([special.cls, special.sep], documents.tokens.dtype)]
     )
-    range_starts = np.stack([size * one, starts.values, (size + 1) * one], axis=1)
-    range_lengths = np.stack([begins.astype(np.int64), lengths, one], axis=1)
+    range_starts = np.stack([size * ones, starts.values, (size + 1) * ones], axis=1)
+    range_lengths = np.stack([follows_cls.astype(np.int64), lengths, ones], axis=1)
     ends = offsets_of(range_lengths.sum(axis=1))  # ends of the ranges, over all rows
     offsets = ends[starts.offsets]
-    second = starts.lengths > 1
+    has_second = starts.lengths > 1
     return RowBlock(
         rank=rank[order],
         input_ids=source[ranges(range_starts.reshape(-1), range_lengths.reshape(-1))],
         offsets=offsets,
         segment_start=(
-            np.where(second & segments.paired, ends[starts.offsets[:-1] + 1], offsets[1:])
+            np.where(has_second & segments.paired, ends[starts.offsets[:-1] + 1], offsets[1:])
             - offsets[:-1]
         ).astype(np.int32),
         pair_label=segments.pair_label[order],
@@ -194,12 +194,18 @@ class BuildRows:
             Number of rows and counters of the text for each split.
         """
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
-        entry = PAIRINGS[self.pairing]
+        pairing = PAIRINGS[self.pairing]
         result: dict[str, Any] = {}
         for split in SPLITS:
-            found = texts(table, in_split(table, split))
-            documents = tokenize(found.keys, found.sentences, found.counts, tokenizer, self.ids)
-            segments: Segments = import_object(entry.function)(documents, self.pairs)
+            split_documents = texts(table, in_split(table, split))
+            documents = tokenize(
+                split_documents.keys,
+                split_documents.sentences,
+                split_documents.counts,
+                tokenizer,
+                self.ids,
+            )
+            segments: Segments = import_object(pairing.function)(documents, self.pairs)
             block = assemble(documents, segments, self.pairs.seed, tokenizer.special)
             counters = _counters(documents, segments)
             if self.masks is not None:
@@ -207,7 +213,7 @@ class BuildRows:
                     block, self.masks, TokenProperties.of(tokenizer), self.pairs.seed
                 )
             path = part_path(self.directory, split, number)
-            write_arrow(path, _part_schema(self.ids, entry.packed), [_to_part(block)])
+            write_arrow(path, _part_schema(self.ids, pairing.packed), [_to_part(block)])
             result[split] = {"rows": len(block), "counters": counters}
         return result
 
@@ -259,7 +265,7 @@ def _ragged(lists: pa.ListArray) -> Ragged:
 
 
 def _counters(documents: TokenizedDocuments, segments: Segments) -> dict[str, int]:
-    """Count the part's tokens: read = in_rows + truncated; rows also hold random_next."""
+    """Count the part's tokens: read = in_rows + truncated; rows also contain random_next."""
     return {
         "read/documents": len(documents),
         "read/sentences": len(documents.sentence_index),
@@ -278,10 +284,10 @@ def _capped(block: RowBlock, masks: MaskConfig, table: TokenProperties, seed: in
     """Count the rows whose masks `max_predictions` limits in at least one copy."""
     if masks.rule == "none":
         return 0
-    wanted = masks.target_count(
+    targets = masks.target_count(
         block.lengths, text_lengths(block.with_keys(seed), table), np.nextafter(1, 0)
     )
-    return int((wanted > masks.max_predictions).sum())
+    return int((targets > masks.max_predictions).sum())
 
 
 def id_lists(block: RowBlock, list_type: pa.DataType) -> pa.ListArray:

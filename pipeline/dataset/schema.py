@@ -34,7 +34,7 @@ class DatasetInfo:
         pair_task: meaning of the pair labels: nsp, sop, or None without labels.
         seed: seed of all random numbers; together with a row's `source` it gives the row's key.
         tokenizer: fingerprint of the tokenizer.
-        packed: a row holds several sequences that must not attend to each other; the column
+        packed: a row has several sequences that must not attend to each other; the column
             `boundaries` has their starts.
         masks: how the stored masks were drawn (`MaskConfig.as_dict`), so that dynamic masks can be
             drawn in the same way; None if unknown.
@@ -79,7 +79,7 @@ class ShardLayout:
     """The layout of a shard's rows in record batches, so that a reader can find any row directly.
 
     Rows are in length bins, the shortest first, and in shuffle order within a bin. A record batch
-    holds rows of one bin only, and a fixed number of them except for the bin's last batch. Without
+    has rows of one bin only, and a fixed number of them except for the bin's last batch. Without
     bins there is one. Stored as JSON under `cloze.layout` in the schema's metadata, which other
     programs ignore.
 
@@ -108,7 +108,7 @@ class ShardLayout:
             return None
         try:
             values = json.loads(content)
-            found = cls(
+            layout = cls(
                 bin_boundaries=tuple(map(int, values["borders"])),
                 rows=tuple(map(int, values["rows"])),
                 batch_rows=int(values["batch_rows"]),
@@ -119,14 +119,14 @@ class ShardLayout:
                 f"{name} is damaged (its layout cannot be read); make the dataset again"
             ) from error
         if (
-            len(found.rows) != len(found.bin_boundaries)
-            or found.batch_rows < 1
-            or min(found.rows, default=0) < 0
+            len(layout.rows) != len(layout.bin_boundaries)
+            or layout.batch_rows < 1
+            or min(layout.rows, default=0) < 0
         ):
             raise DataError(
                 f"{name} is damaged (its layout contradicts itself); make the dataset again"
             )
-        return found
+        return layout
 
     def batches(self) -> tuple[I64, I64]:
         """Return rows and bin of each record batch: int64 [batches] twice."""
@@ -144,9 +144,9 @@ def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[Any]:
     Raises:
         UsageError: `wanted` is too small for the vocabulary.
     """
-    fits: np.dtype[Any] = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+    smallest: np.dtype[Any] = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
     if wanted == "auto":
-        return fits
+        return smallest
     dtype: np.dtype[Any] = np.dtype(wanted)
     if vocab_size > np.iinfo(dtype).max + 1:
         raise UsageError(

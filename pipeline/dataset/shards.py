@@ -72,23 +72,27 @@ class WriteDatasetShard:
         table = TokenProperties.of(
             tokenizer, None if self.unigrams is None else read_unigrams(self.unigrams)
         )
-        ranges = [ShuffleRange(**found) for found in unit["ranges"]]
+        ranges = [ShuffleRange(**shuffle_range) for shuffle_range in unit["ranges"]]
         rows_a_batch = batch_rows(self.info.length, self.info.copies)
         layout = schema.ShardLayout(
             bin_boundaries=self.borders,
-            rows=tuple(found.rows for found in ranges),
+            rows=tuple(shuffle_range.rows for shuffle_range in ranges),
             batch_rows=rows_a_batch,
             compression=self.compression,
         )
-        plain = schema.dataset_schema(self.info, np.dtype(self.ids))
-        arrow_schema = plain.with_metadata({**plain.metadata, **layout.to_metadata()})
+        base_schema = schema.dataset_schema(self.info, np.dtype(self.ids))
+        arrow_schema = base_schema.with_metadata({**base_schema.metadata, **layout.to_metadata()})
         pa.default_memory_pool().release_unused()  # of the first step, if run here
-        parts = open_intermediate_files(self.directory, unit["split"], self.parts, self.stamp)
+        row_files = open_intermediate_files(self.directory, unit["split"], self.parts, self.stamp)
         counts = ShardCounts.empty(self.info.length)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for wanted, *bin_range in zip(ranges, (0, *self.borders), self.borders, strict=False):
-                for block in merge_range(parts, wanted, rows_a_batch, (bin_range[0], bin_range[1])):
+            for key_range, *bin_range in zip(
+                ranges, (0, *self.borders), self.borders, strict=False
+            ):
+                for block in merge_range(
+                    row_files, key_range, rows_a_batch, (bin_range[0], bin_range[1])
+                ):
                     masks = sample_masks(
                         block.with_keys(self.info.seed), self.masks, table, range(self.info.copies)
                     )
@@ -104,8 +108,8 @@ def batch_rows(length: int, copies: int) -> int:
 
     A power of two.
     """
-    fits = max(1, BATCH_TOKENS // (length * copies))
-    return int(min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
+    rows = max(1, BATCH_TOKENS // (length * copies))
+    return int(min(MOST_ROWS, 1 << (rows.bit_length() - 1)))
 
 
 def plan(make: WriteDatasetShard, split: str, rows: int, shards: int) -> list[list[ShuffleRange]]:
@@ -156,11 +160,13 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
         source,
     ]
     if block.boundaries is not None:
-        lists, begins = (
+        list_type, boundary_offsets = (
             arrow_schema.field("boundaries").type,
             list_offsets(block.boundaries.offsets),
         )
         columns.append(
-            pa.ListArray.from_arrays(begins, pa.array(block.boundaries.values), type=lists)
+            pa.ListArray.from_arrays(
+                boundary_offsets, pa.array(block.boundaries.values), type=list_type
+            )
         )
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema)

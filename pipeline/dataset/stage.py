@@ -2,7 +2,7 @@
 
 Beam first cuts every corpus shard into rows (`rows.py`). Then it distributes the rows over shards
 by a hash, equal to within one row, and draws their masks (`shards.py`). With the input `append`, a
-finished dataset, existing shards are linked, and new shards hold the new documents.
+finished dataset, existing shards are linked, and new shards contain the new documents.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         base.check(info)
         base.link_files(build.path)
     masks = config.mask_config()
-    parts, directory = len(corpus.names), storage.join(build.scratch, "parts")
+    part_count, directory = len(corpus.names), storage.join(build.scratch, "parts")
     make_part = BuildRows(
         directory=directory,
         tokenizer=build.file("tokenizer"),
@@ -75,7 +75,7 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         pairs=config.pair_config(),
         masks=masks,
     )
-    make = append.BuildNewRows(
+    build_rows = append.BuildNewRows(
         make_part=make_part,
         known=base.documents if base else (),
         stamp=base.manifest.fingerprint if base else "",
@@ -84,31 +84,31 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         (f"part-{number:05d}", {"number": number, "path": corpus.file(name)})
         for number, name in enumerate(corpus.names)
     ]
-    made = fan_out(
+    results = fan_out(
         build,
         "rows",
         units,
-        make,
+        build_rows,
         unit_name="bytes",
         weights=[float(size) for size in corpus.sizes],
     )
-    for result in made:
+    for result in results:
         for split in SPLITS:
             build.counters.update(result[split]["counters"])
-    rows = {split: sum(result[split]["rows"] for result in made) for split in SPLITS}
+    rows = {split: sum(result[split]["rows"] for result in results) for split in SPLITS}
     if not rows[TRAIN]:
-        lacks = f" that {base.path} lacks" if base else ""
+        suffix = f" that {base.path} lacks" if base else ""
         raise DataError(
-            f"{corpus.path} gives no rows{lacks} for the split {TRAIN}; give `cloze corpus` more "
+            f"{corpus.path} gives no rows{suffix} for the split {TRAIN}; give `cloze corpus` more "
             f"text"
         )
-    documents_made = sum(result["documents"] for result in made)
+    document_count = sum(result["documents"] for result in results)
     generation = base.generation if base else 0
     append.write_documents(
         build.file(f"{append.prefix(append.DOCUMENTS, generation)}.arrow"),
         directory,
-        parts,
-        documents_made,
+        part_count,
+        document_count,
     )
 
     counts = build.file(UNIGRAMS) if masks.random_from == "corpus" else None
@@ -116,13 +116,13 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         write_unigrams(
             counts,
             count_tokens(
-                open_intermediate_files(directory, TRAIN, parts, build.fingerprint),
+                open_intermediate_files(directory, TRAIN, part_count, build.fingerprint),
                 tokenizer.vocab_size,
             ),
         )
     make_shard = WriteDatasetShard(
         directory=directory,
-        parts=parts,
+        parts=part_count,
         stamp=build.fingerprint,
         info=info,
         ids=ids,
@@ -143,7 +143,7 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
                 "ranges": [asdict(shuffle_range) for shuffle_range in ranges],
             }
             shards.append((name.removesuffix(".arrow"), unit))
-    weights = [float(sum(part["rows"] for part in unit["ranges"])) for _, unit in shards]
+    weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in shards]
     check_disk_space(
         build.path,
         directory,
@@ -158,8 +158,8 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
         info,
         build,
         rows=rows,
-        documents=documents_made,
-        known=sum(result["known"] for result in made),
+        documents=document_count,
+        known=sum(result["known"] for result in results),
         written=written[:train_shards],
         base=base,
     )

@@ -94,7 +94,7 @@ def summarize(
         build: has the counters of the new shards; those of `base` are added.
         rows: number of new rows by split.
         documents: number of documents read, of both splits.
-        known: number of the corpus's documents that `base` held already.
+        known: number of the corpus's documents that were already in `base`.
         written: counts of the training split's new shards.
         base: dataset that was appended to, or None.
     """
@@ -148,29 +148,35 @@ def token_shares(counters: Mapping[str, int]) -> dict[str, Any]:
     The reasons add up to the tokens read; `tokens_used_again` come in addition.
     """
     read = counters.get(f"{TOKENS}read", 0)
-    found = {
+    counts = {
         name.removeprefix(TOKENS): count
         for name, count in counters.items()
         if name.startswith(TOKENS)
     }
-    found.pop("read", None)
-    again = found.pop(AGAIN, 0)
+    counts.pop("read", None)
+    reused = counts.pop(AGAIN, 0)
     shares = {
         name: {"tokens": count, "share": round(count / read, 6) if read else 0.0}
-        for name, count in sorted(found.items())
+        for name, count in sorted(counts.items())
     }
     in_rows = shares.get("in_rows", {}).get("share", 0.0)
-    return {"tokens_in_rows_share": in_rows, "tokens_by_reason": shares, "tokens_used_again": again}
+    return {
+        "tokens_in_rows_share": in_rows,
+        "tokens_by_reason": shares,
+        "tokens_used_again": reused,
+    }
 
 
 def warnings(config: ExampleConfig, counters: Mapping[str, int], rows: int) -> list[str]:
     """Return warnings about probably unintended settings and their results."""
-    found = config.warnings()
+    messages = config.warnings()
     capped = counters.get(CAPPED, 0)
-    if capped > CAPPED_SHARE * rows and not any("max_predictions" in warning for warning in found):
-        found.append(
+    if capped > CAPPED_SHARE * rows and not any(
+        "max_predictions" in warning for warning in messages
+    ):
+        messages.append(
             f"max_predictions ({config.max_predictions}) cuts the masks of {capped:,} of {rows:,} "
             f"rows below mask_rate"
             f" ({config.mask_rate:g}); leave it out, or set a larger one"
         )
-    return found
+    return messages

@@ -39,28 +39,28 @@ class BeamRunnerBackend(RunnerBackend):
     def __init__(self, execution: Execution, logs: Path) -> None:
         del logs  # the runner has its own logs
         super().__init__()
-        known = {name.lower(): name for name in RUNNERS}
-        known |= {name.lower().removesuffix("runner"): name for name in RUNNERS}
-        name = known.get(execution.runner.lower())
+        names = {name.lower(): name for name in RUNNERS}
+        names |= {name.lower().removesuffix("runner"): name for name in RUNNERS}
+        name = names.get(execution.runner.lower())
         if name is None:
             raise UsageError(
                 f"runner ({execution.runner}) is unknown; use local, flink, or one of "
                 f"{', '.join(RUNNERS)}"
             )
-        options = [flag.split("=")[0] for flag in execution.beam_options]
-        if TEMPLATE in options:
+        option_names = [flag.split("=")[0] for flag in execution.beam_options]
+        if TEMPLATE in option_names:
             raise UsageError(
                 f"beam_options ({TEMPLATE}) makes a template of a single pipeline, but a stage "
                 f"runs several, each planned from the results of the previous one; remove it"
             )
         self._flags = [f"--runner={name}", *execution.beam_options]
-        if not {"--save_main_session", "--no_save_main_session"} & set(options):
+        if not {"--save_main_session", "--no_save_main_session"} & set(option_names):
             # Dataflow would send it, but workers import code by name
             self._flags.append("--no_save_main_session")
 
     def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
-        own_name = any(flag.startswith("--job_name") for flag in self._flags)
-        flags = self._flags if own_name else [*self._flags, f"--job_name=cloze-{name}"]
+        has_job_name = any(flag.startswith("--job_name") for flag in self._flags)
+        flags = self._flags if has_job_name else [*self._flags, f"--job_name=cloze-{name}"]
         try:
             pipeline = beam.Pipeline(options=PipelineOptions(flags))
         except (ValueError, ImportError) as error:  # the runner's own validation

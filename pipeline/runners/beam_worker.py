@@ -12,8 +12,8 @@ to standard output:
 Forking a worker takes a few milliseconds, importing Beam more than a second, and an engine requests
 new workers for every pipeline. The fork server never starts a thread, so forking is safe. When the
 pool ends, the fork server's input closes and it kills its children; when the fork server is killed,
-the kernel kills them. It writes nothing to disk, so nothing can be left behind: a worker records
-its unit in memory shared with the fork server.
+the kernel kills them. It writes nothing to disk, so no files remain: a worker records its unit in
+memory shared with the fork server.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def quiet_hang_ups() -> None:
     import grpc
 
     logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
-    report = threading.excepthook
-    if getattr(report, "__name__", "") == "without_hang_ups":  # already installed
+    previous_hook = threading.excepthook
+    if getattr(previous_hook, "__name__", "") == "without_hang_ups":  # already installed
         return
 
     def without_hang_ups(args: threading.ExceptHookArgs) -> None:
         if not isinstance(args.exc_value, grpc.RpcError):
-            report(args)
+            previous_hook(args)
 
     threading.excepthook = without_hang_ups
 
@@ -86,8 +86,8 @@ def serve_worker(control: str, worker_id: str) -> None:
             _record_work()
             super()._request_process_bundle(request)
 
-    form = f"%(asctime)s worker {worker_id} %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=form, force=True)
+    log_format = f"%(asctime)s worker {worker_id} %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=log_format, force=True)
     quiet_hang_ups()
     with contextlib.suppress(grpc.RpcError):  # the engine has ended, or has no more work
         Harness(control, worker_id=worker_id).run()
@@ -133,9 +133,9 @@ class ForkServer:
         if not select.select([0], [], [], POLL_SECONDS)[0]:
             return True
         chunk = os.read(0, 1 << 16)
-        *lines, self._pending = (self._pending + chunk).split(b"\n")
-        for line in lines:
-            request = json.loads(line)
+        *messages, self._pending = (self._pending + chunk).split(b"\n")
+        for message in messages:
+            request = json.loads(message)
             if "start" in request:
                 self._start(request)
             else:

@@ -33,20 +33,20 @@ def balance_units(
 
     Beam's local runner and Flink assign element i to worker i modulo their number, whatever its
     weight. So the units are distributed first, the heaviest first and each to the worker with the
-    least work (Graham's longest processing time rule). Idle elements fill up the shorter lists. For
-    engines that assign elements dynamically (one worker here), the heaviest units come first.
+    least work (Graham's longest processing time rule). Idle elements fill up the shorter queues.
+    For engines that assign elements dynamically (one worker here), the heaviest units come first.
     """
-    lists: list[list[tuple[str, Any]]] = [[] for _ in range(max(1, min(workers, len(units))))]
-    loads = [0.0] * len(lists)
+    queues: list[list[tuple[str, Any]]] = [[] for _ in range(max(1, min(workers, len(units))))]
+    loads = [0.0] * len(queues)
     for number in sorted(range(len(units)), key=lambda n: (-weights[n], n)):
         lightest = loads.index(min(loads))
-        lists[lightest].append(units[number])
+        queues[lightest].append(units[number])
         loads[lightest] += weights[number]
-    longest = max(map(len, lists), default=0)
+    longest = max(map(len, queues), default=0)
     return [
-        units_of_worker[index] if index < len(units_of_worker) else (IDLE, None)
+        queue[index] if index < len(queue) else (IDLE, None)
         for index in range(longest)
-        for units_of_worker in lists
+        for queue in queues
     ]
 
 
@@ -147,12 +147,12 @@ def fan_out(
 
     def run_rest() -> None:
         done = _names(results, DONE, FAILED)
-        rest = [unit for unit in units if unit[0] not in done]
-        if not rest:
+        unfinished = [unit for unit in units if unit[0] not in done]
+        if not unfinished:
             return
-        weights_of_rest = [weight[name] for name, _ in rest]
-        elements = balance_units(rest, weights_of_rest, open_backend(build).workers)
-        # Units travel as JSON: Beam's coder rejects file names that are no UTF-8.
+        unfinished_weights = [weight[name] for name, _ in unfinished]
+        elements = balance_units(unfinished, unfinished_weights, open_backend(build).workers)
+        # Units are passed as JSON: Beam's coder rejects file names that are no UTF-8.
         packed = [(name, json.dumps(unit)) for name, unit in elements]
         work = _Unit(function, results, os.getcwd(), build.fence)
 
@@ -160,7 +160,7 @@ def fan_out(
             _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
 
         with _reporting_progress(build, results, weight, total, unit_name):
-            run_pipeline(build, construct, len(rest), step)
+            run_pipeline(build, construct, len(unfinished), step)
 
     retry_lost_workers(build, run_rest, step)
     build.report.progress(total, total, unit_name, {"step": step})
@@ -187,18 +187,18 @@ def _failure(
     failures = read_results(results, files)
     for file in files:
         storage.remove(storage.join(results, file))
-    kind = BY_EXIT_CODE.get(failures[0]["exit_code"], ClozeError)
+    error_class = BY_EXIT_CODE.get(failures[0]["exit_code"], ClozeError)
     messages = list(dict.fromkeys(str(failure["error"]) for failure in failures))
     if len(messages) == 1:
-        return kind(messages[0])
+        return error_class(messages[0])
     log = str(local_directory(build.path) / LOGS / f"failed-{step}.txt")
-    lines = [
+    entries = [
         f"{name}: {failure['error']}\n" for name, failure in zip(failed, failures, strict=True)
     ]
-    storage.write_bytes(log, "".join(lines).encode("utf-8", "backslashreplace"))
+    storage.write_bytes(log, "".join(entries).encode("utf-8", "backslashreplace"))
     shown = "; ".join(f"({number}) {text}" for number, text in enumerate(messages[:SHOWN], 1))
-    rest = f"; the others are in {log}" if len(messages) > SHOWN else ""
-    return kind(f"{len(failed)} of {count} units of step {step} failed: {shown}{rest}")
+    remainder = f"; the others are in {log}" if len(messages) > SHOWN else ""
+    return error_class(f"{len(failed)} of {count} units of step {step} failed: {shown}{remainder}")
 
 
 def retry_lost_workers(build: BuildContext, run: Callable[[], None], step: str) -> None:

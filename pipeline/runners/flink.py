@@ -67,7 +67,7 @@ def flink_classpath(beam_options: Sequence[str] = ()) -> str:
     options = PipelineOptions(list(beam_options)).view_as(FlinkRunnerOptions)
     is_version_set = any(option.startswith("--flink_version") for option in beam_options)
     version = options.flink_version if is_version_set else FLINK_VERSION
-    before = socket.getdefaulttimeout()
+    previous_timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_SECONDS)  # Beam's download sets no timeout
     try:
         url = options.flink_job_server_jar or JavaJarServer.path_to_beam_jar(
@@ -81,7 +81,7 @@ def flink_classpath(beam_options: Sequence[str] = ()) -> str:
             f"or to a directory of jars"
         ) from error
     finally:
-        socket.setdefaulttimeout(before)
+        socket.setdefaulttimeout(previous_timeout)
 
 
 def _jars(entry: str) -> str:
@@ -129,18 +129,18 @@ class FlinkBackend(RunnerBackend):
         program, classpath = find_java(), flink_classpath(self._execution.beam_options)
         master = self._execution.flink_master
         with ExitStack() as stack:
-            rest = None if master is None else rest_url(master)
-            if rest is None:
+            cluster_url = None if master is None else rest_url(master)
+            if cluster_url is None:
                 self._pool: WorkerPool | None = stack.enter_context(WorkerPool())
                 address, params, workers = self._pool.address, self._pool.params, self.workers
             else:
                 self._pool = None
-                workers = slots_per_task_manager(rest, self.workers)
+                workers = slots_per_task_manager(cluster_url, self.workers)
                 address, params = self._execution.worker_pool, {"secret": shared_secret()}
             self._worker_flags = self._worker_options(address, params, workers)
             self._log.parent.mkdir(parents=True, exist_ok=True)
             self._server = stack.enter_context(
-                JobServer(program, classpath, self._log, rest, self._token)
+                JobServer(program, classpath, self._log, cluster_url, self._token)
             )
             self._stack = stack.pop_all()
         return self
@@ -189,8 +189,8 @@ class FlinkBackend(RunnerBackend):
             time.sleep(DEATH_NOTICE_SECONDS)  # Flink may notice a death before the pool does
             self._pool.raise_if_dead()
         self._server.raise_if_ended()
-        state = str(error).rpartition("failed in state ")[2].splitlines()
-        cause = (state or [type(error).__name__])[0][:300]
+        state_lines = str(error).rpartition("failed in state ")[2].splitlines()
+        cause = (state_lines or [type(error).__name__])[0][:300]
         raise WorkerLostError(
             f"the Flink job ended as {cause} (its output is in {self._log}); {CONTINUE}"
         )
@@ -267,19 +267,19 @@ class JobServer:
 
 def _ended(code: int, output: str, log: Path) -> ClozeError:
     faults = (line.strip() for line in output.splitlines() if re.search("Exception|Error", line))
-    last = next(faults, "")
+    fault = next(faults, "")
     if "UnsupportedClassVersionError" in output:
         return UsageError(
-            f"Java is too old for Beam's Flink job server ({last}); set JAVA_HOME to Java 17 or 11"
+            f"Java is too old for Beam's Flink job server ({fault}); set JAVA_HOME to Java 17 or 11"
         )
     if "ClassNotFoundException" in output and DRIVER.rpartition(".")[2] in output:
         return UsageError(
-            f"{CLASSPATH} holds no Beam Flink job server ({last}); set it to a jar or directory "
+            f"{CLASSPATH} holds no Beam Flink job server ({fault}); set it to a jar or directory "
             f"with one"
         )
     return ClozeError(
-        f"Beam's Flink job server {describe_exit(code)}{f' ({last})' if last else ''}; its output "
-        f"is in {log}"
+        f"Beam's Flink job server {describe_exit(code)}{f' ({fault})' if fault else ''}; its "
+        f"output is in {log}"
     )
 
 
@@ -304,8 +304,8 @@ def slots_per_task_manager(rest: str, workers: int) -> int:
         UsageError: the cluster does not answer, or has too few slots for `workers`.
     """
     try:
-        with urlopen(f"{rest}/overview", timeout=REST_SECONDS) as answer:
-            overview = json.load(answer)
+        with urlopen(f"{rest}/overview", timeout=REST_SECONDS) as response:
+            overview = json.load(response)
         managers, slots = int(overview["taskmanagers"]), int(overview["slots-total"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(

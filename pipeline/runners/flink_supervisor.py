@@ -1,8 +1,8 @@
 """Supervisor of a job server: `python -m cloze.pipeline.runners.flink_supervisor SPEC`.
 
 The supervisor runs between the stage and the Java process, in its own session, and reads from a
-pipe that the stage holds open. When the pipe closes, because the stage closes it or dies (kill -9
-included), the supervisor cancels the stage's jobs on a Flink cluster, kills the job server and
+pipe that the stage keeps open. The pipe closes when the stage closes it or dies (kill -9
+included). Then the supervisor cancels the stage's jobs on a Flink cluster, kills the job server and
 removes its temporary files. If the supervisor itself dies, the kernel kills the job server.
 
 SPEC is JSON: `command`, `log` (a file), `directory` (temporary), and for a cluster `rest` (URL) and
@@ -63,8 +63,8 @@ def cancel_jobs(rest: str, prefix: str) -> list[str]:
     """
     cancelled = []
     with suppress(OSError, ValueError, KeyError):
-        with urlopen(f"{rest}/jobs/overview", timeout=REST_SECONDS) as answer:
-            jobs = json.load(answer)["jobs"]
+        with urlopen(f"{rest}/jobs/overview", timeout=REST_SECONDS) as response:
+            jobs = json.load(response)["jobs"]
         for job in jobs:
             if job["name"].startswith(prefix) and job["state"] not in OVER:
                 request = Request(f"{rest}/jobs/{job['jid']}?mode=cancel", method="PATCH")

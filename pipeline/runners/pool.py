@@ -5,9 +5,9 @@ to each Flink task manager:
 
     python -m cloze.pipeline.runners.pool --address HOST:PORT
 
-Beam's own `worker_pool_main` starts the first `python` in PATH, does not notice a dead worker, and
-writes the workers' output to a pipe that nobody reads (a worker blocks forever after 64 KiB). This
-pool has none of these faults.
+Beam's own `worker_pool_main` starts the first `python` in PATH, and does not notice a dead worker.
+It writes the workers' output to a pipe that nobody reads (a worker blocks forever after 64 KiB).
+This pool has none of these faults.
 
 A worker runs any code that its caller sends, as the user of the pool. So the pool starts workers
 only for callers that send its secret, as a parameter of the EXTERNAL environment. A stage's pool
@@ -182,8 +182,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
     def _listen(self) -> None:
         """Handle the fork server's events until it ends."""
         assert self._fork_server.stdout is not None
-        for line in self._fork_server.stdout:
-            event = json.loads(line)
+        for message in self._fork_server.stdout:
+            event = json.loads(message)
             if "started" in event:
                 worker = self._workers[event["started"]]
                 worker.pid = event["pid"]

@@ -84,11 +84,11 @@ def run_shuffle(
         run_pipeline(build, construct, max(senders, count), step)
 
     retry_lost_workers(build, run, step)
-    answers = read_results(results, [_result(number) for number in range(count)])
-    storage.write_bytes(finished, json.dumps(answers).encode())
+    block_results = read_results(results, [_result(number) for number in range(count)])
+    storage.write_bytes(finished, json.dumps(block_results).encode())
     _LOGGER.info("%s: %d blocks to %d in %.1f s", step, senders, count, time.monotonic() - started)
     build.report.progress(count, count, "blocks", {"step": step})
-    return answers
+    return block_results
 
 
 def _result(number: int) -> str:
@@ -114,8 +114,10 @@ def _construct(
         | "reduce" >> reducing
     )
     # Blocks without replies must run `apply_replies`, too.
-    empty = [(block, b"") for block in range(receivers)]
-    all_blocks = pipeline | "all blocks" >> beam.Create(empty).with_output_types(tuple[int, bytes])
+    empty_replies = [(block, b"") for block in range(receivers)]
+    all_blocks = pipeline | "all blocks" >> beam.Create(empty_replies).with_output_types(
+        tuple[int, bytes]
+    )
     _ = (
         (replies, all_blocks)
         | beam.Flatten()

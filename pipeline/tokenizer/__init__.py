@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def load(path: str, lowercase: bool | None = None) -> Tokenizer:
     """Load the tokenizer at `path`: a vocab artifact, a Hugging Face directory, or a file.
 
-    A directory holds `tokenizer.json`, `vocab.txt`, `vocab.json` with `merges.txt`, `encoder.json`
+    A directory has `tokenizer.json`, `vocab.txt`, `vocab.json` with `merges.txt`, `encoder.json`
     with `vocab.bpe`, or `spiece.model`; the first of them is used. A file is any of these, or a
     vocabulary with another name; the merges of a BPE are next to it (`x_encoder.json` and
     `x_vocab.bpe`, `x-vocab.json` and `x-merges.txt`). A byte-level BPE without special tokens

@@ -278,8 +278,8 @@ class PairFrame:
 def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairFrame:
     """Return the pair frame of the post-processor of `backend`.
 
-    A post-processor that does not write `[CLS] A [SEP]` and `[CLS] A … B [SEP]` is replaced by
-    BERT's, so that the saved tokenizer frames texts as in the model's training.
+    BERT's post-processor replaces one that does not write `[CLS] A [SEP]` and `[CLS] A … B [SEP]`.
+    So the saved tokenizer frames texts as in the model's training.
 
     Args:
         names: special tokens by role.
@@ -288,12 +288,12 @@ def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairF
     cls, sep, mask = (vocab[names[role]] for role in ("cls", "sep", "mask"))
     text = backend.encode(names["mask"], add_special_tokens=False)
     pair = backend.post_process(text, text)
-    around = [number for number in pair.ids if number != mask]
-    single = backend.post_process(text).ids == [cls, mask, sep]
-    if not single or pair.ids != [cls, mask, *around[1:-1], mask, sep]:
+    special_ids = [token_id for token_id in pair.ids if token_id != mask]
+    is_single_framed = backend.post_process(text).ids == [cls, mask, sep]
+    if not is_single_framed or pair.ids != [cls, mask, *special_ids[1:-1], mask, sep]:
         frame_as_bert(backend, names)
         return PairFrame((sep,), True)
-    return PairFrame(tuple(around[1:-1]), pair.type_ids[-2] == 1)
+    return PairFrame(tuple(special_ids[1:-1]), pair.type_ids[-2] == 1)
 
 
 def frame_as_bert(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> None:

@@ -187,7 +187,7 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
     """
     path = files.vocabulary
     lines = _read_text(path, "a vocab.txt has one token per line").split("\n")
-    # Only line feeds end lines: some vocabularies hold other separators as tokens.
+    # Only line feeds end lines: some vocabularies have other separators as tokens.
     vocab = {
         piece: number for number, line in enumerate(lines) if (piece := line.removesuffix("\r"))
     }
@@ -202,12 +202,12 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
             for piece in vocab
             if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))
         )
-    strip = config.get("strip_accents")
-    if strip is None and any(
+    strip_accents = config.get("strip_accents")
+    if strip_accents is None and any(
         is_mark(letter) for piece in vocab for letter in unicodedata.normalize("NFD", piece)
     ):
-        strip = False
-    return bert_backend(vocab, lowercase, strip)
+        strip_accents = False
+    return bert_backend(vocab, lowercase, strip_accents)
 
 
 def _tokenizer_json(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:

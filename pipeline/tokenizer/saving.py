@@ -67,7 +67,7 @@ def save(
         )
     _write_json(
         storage.join(directory, "special_tokens_map.json"),
-        {k: v for k, v in config.items() if k in (*names, *ENDS)},
+        {key: value for key, value in config.items() if key in (*names, *ENDS)},
     )
     _write_json(storage.join(directory, "tokenizer_config.json"), config)
     storage.write_bytes(
@@ -121,8 +121,8 @@ def _is_bert(
 
 def _is_roberta(description: Mapping[str, Any]) -> bool:
     model, splitter = description["model"], description.get("pre_tokenizer") or {}
-    ends = description.get("post_processor") or {}
-    plain = not any(
+    post_processor = description.get("post_processor") or {}
+    is_plain = not any(
         model.get(key)
         for key in (
             "dropout",
@@ -134,13 +134,13 @@ def _is_roberta(description: Mapping[str, Any]) -> bool:
         )
     )
     return (
-        plain
+        is_plain
         and description.get("normalizer") is None
         and splitter.get("type") == "ByteLevel"
         and bool(splitter.get("use_regex", True))
-        and ends.get("type") == "RobertaProcessing"
-        and bool(ends["trim_offsets"])
-        and ends["add_prefix_space"] == splitter["add_prefix_space"]
+        and post_processor.get("type") == "RobertaProcessing"
+        and bool(post_processor["trim_offsets"])
+        and post_processor["add_prefix_space"] == splitter["add_prefix_space"]
     )
 
 
@@ -149,8 +149,8 @@ def _albert_switches(description: Mapping[str, Any]) -> dict[str, bool] | None:
     splitters = list(flatten_sequence(description.get("pre_tokenizer")))
     if [step["type"] for step in splitters] != ["WhitespaceSplit", "Metaspace"]:
         return None
-    space = splitters[1]
-    if (space["replacement"], space["prepend_scheme"], space.get("split", True)) != (
+    metaspace = splitters[1]
+    if (metaspace["replacement"], metaspace["prepend_scheme"], metaspace.get("split", True)) != (
         METASPACE,
         "always",
         True,
@@ -162,15 +162,21 @@ def _albert_switches(description: Mapping[str, Any]) -> dict[str, bool] | None:
     quotes = [(step["pattern"], step["content"]) for step in steps[:2] if step["type"] == "Replace"]
     if quotes != [({"String": "``"}, '"'), ({"String": "''"}, '"')]:
         return None
-    rest = [step["type"] for step in steps[2:]]
-    if rest and rest[-1] == "Replace" and steps[-1]["pattern"] == {"Regex": " {2,}"}:
-        rest.pop()  # many spaces to one: splitting at white space has the same effect
-    if rest and rest[-1] == "Precompiled":
-        rest.pop()
-    strip, lower = rest[:2] == ["NFKD", "StripAccents"], rest[-1:] == ["Lowercase"]
-    if rest != [*(["NFKD", "StripAccents"] if strip else []), *(["Lowercase"] if lower else [])]:
+    remaining = [step["type"] for step in steps[2:]]
+    if remaining and remaining[-1] == "Replace" and steps[-1]["pattern"] == {"Regex": " {2,}"}:
+        remaining.pop()  # many spaces to one: splitting at white space has the same effect
+    if remaining and remaining[-1] == "Precompiled":
+        remaining.pop()
+    strips_accents, lowercases = (
+        remaining[:2] == ["NFKD", "StripAccents"],
+        remaining[-1:] == ["Lowercase"],
+    )
+    if remaining != [
+        *(["NFKD", "StripAccents"] if strips_accents else []),
+        *(["Lowercase"] if lowercases else []),
+    ]:
         return None
-    return {"do_lower_case": lower, "keep_accents": not strip}
+    return {"do_lower_case": lowercases, "keep_accents": not strips_accents}
 
 
 def _write_json(path: str, value: Any) -> None:

@@ -65,18 +65,18 @@ def word_starts(
     a vocabulary marks no word starts (other models), every token is a word.
     """
     prefix = description["model"].get("continuing_subword_prefix")
-    byte_level = any(
+    is_byte_level = any(
         step["type"] == "ByteLevel" for step in flatten_sequence(description.get("pre_tokenizer"))
     )
     starts = np.zeros(size, np.bool_)
     for piece, number in vocab.items():
         if prefix:
-            opens = not piece.startswith(prefix)
-        elif byte_level:
-            opens = decode_byte_piece(piece)[:1].isspace()
+            is_start = not piece.startswith(prefix)
+        elif is_byte_level:
+            is_start = decode_byte_piece(piece)[:1].isspace()
         else:
-            opens = piece.startswith(METASPACE)
-        starts[number] = opens and piece not in special
+            is_start = piece.startswith(METASPACE)
+        starts[number] = is_start and piece not in special
     if not starts.any():
         starts[:] = True
     starts[[vocab[token] for token in special if token in vocab]] = True

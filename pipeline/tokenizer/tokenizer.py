@@ -86,7 +86,7 @@ class Tokenizer:
             raise DataError(
                 f"{name} holds an empty vocabulary; point to a tokenizer that has pieces"
             )
-        found = {}
+        role_tokens = {}
         for role, names in SPECIAL_NAMES.items():
             present = [token for token in names if token in vocab]
             if not present:
@@ -94,18 +94,20 @@ class Tokenizer:
                     f"{name} has no {names[0]} token (nor {names[1]}); use a tokenizer made for "
                     f"masked language models"
                 )
-            found[role] = present[0]
+            role_tokens[role] = present[0]
         added = {token.content for token in backend.get_added_tokens_decoder().values()}
-        backend.add_special_tokens([token for token in found.values() if token not in added])
+        backend.add_special_tokens([token for token in role_tokens.values() if token not in added])
         backend.no_truncation()
         backend.no_padding()
         size = max(vocab.values()) + 1
         return cls(
             backend=backend,
             vocab_size=size,
-            special=SpecialTokens(**{role: vocab[token] for role, token in found.items()}),
-            pair_frame=pair_frame(backend, found),
-            word_start=word_starts(json.loads(backend.to_str()), vocab, size, set(found.values())),
+            special=SpecialTokens(**{role: vocab[token] for role, token in role_tokens.items()}),
+            pair_frame=pair_frame(backend, role_tokens),
+            word_start=word_starts(
+                json.loads(backend.to_str()), vocab, size, set(role_tokens.values())
+            ),
         )
 
     @cached_property
@@ -128,10 +130,10 @@ class Tokenizer:
     def strips_accents(self) -> bool:
         """Return whether the normalizer strips accents, and so the vowel signs of other scripts."""
         steps = list(flatten_sequence(self._description.get("normalizer")))
-        bert = [step for step in steps if step["type"] == "BertNormalizer"]
+        bert_steps = [step for step in steps if step["type"] == "BertNormalizer"]
         return any(step["type"] == "StripAccents" for step in steps) or any(
             step["lowercase"] if step["strip_accents"] is None else step["strip_accents"]
-            for step in bert
+            for step in bert_steps
         )
 
     @cached_property
@@ -149,8 +151,8 @@ class Tokenizer:
     @cached_property
     def _memory(self) -> WordCache | None:
         """The word cache, for tokenizers that never join text across a space; else None."""
-        cuts = word_split_rule(self._description)
-        return WordCache(self._encode_words, self.encode_uncached, cuts) if cuts else None
+        rule = word_split_rule(self._description)
+        return WordCache(self._encode_words, self.encode_uncached, rule) if rule else None
 
     def _encode_words(self, words: Sequence[str]) -> tuple[U32, I64]:
         """Encode many short texts, 256 per encoding, at half the cost of `encode_uncached`."""
@@ -190,8 +192,8 @@ class Tokenizer:
         """Implement `encode_flat` without the cache; results must be equal."""
         if after_space is not None:
             texts = [
-                f" {text}" if behind else text
-                for text, behind in zip(texts, after_space.tolist(), strict=True)
+                f" {text}" if follows_space else text
+                for text, follows_space in zip(texts, after_space.tolist(), strict=True)
             ]
         pieces, lengths = [np.zeros(0, np.uint32)], np.zeros(len(texts), np.int64)
         for start in range(0, len(texts), BATCH):
@@ -214,18 +216,20 @@ class Tokenizer:
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], I64]]:
         """Return the tokens of every text, not special ones, and their spans, int64 [tokens, 2].
 
-        A span holds start and end in characters; a token's spaces (`Ġthe`) are excluded.
+        A span is the start and end in characters; a token's spaces (`Ġthe`) are excluded.
         `text[start:end]` is the original text, before normalization.
         """
-        found = []
+        encoded = []
         for start in range(0, len(texts), BATCH):
-            part = list(texts[start : start + BATCH])
+            batch = list(texts[start : start + BATCH])
             for text, encoding in zip(
-                part, self._text_backend.encode_batch(part, add_special_tokens=False), strict=True
+                batch, self._text_backend.encode_batch(batch, add_special_tokens=False), strict=True
             ):
                 trimmed = [_trimmed(text, begin, end) for begin, end in encoding.offsets]
-                found.append((list(encoding.ids), np.array(trimmed, dtype=np.int64).reshape(-1, 2)))
-        return found
+                encoded.append(
+                    (list(encoding.ids), np.array(trimmed, dtype=np.int64).reshape(-1, 2))
+                )
+        return encoded
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids` without special tokens."""

@@ -3,7 +3,7 @@
 If a tokenizer never joins text across a space, the tokens of a text are those of its segments
 between spaces, concatenated. Words repeat (Zipf), so the cache answers all but a few per cent of
 the segments by a dictionary look-up and a gather in numpy. `word_split_rule` decides for which
-tokenizers this holds, and why.
+tokenizers this is true, and why.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def word_split_rule(description: Mapping[str, Any]) -> WordSplitRule | None:
 
     BertPreTokenizer, and WhitespaceSplit before Metaspace (ALBERT), split at every space and drop
     it. Their normalizers are local, except SentencePiece's own (Precompiled). It maps grapheme
-    clusters, such as a space with the accent after it, so texts whose segments begin or end with
+    clusters, such as a space with the accent after it. So texts whose segments begin or end with
     such characters are encoded whole.
 
     GPT-2's pre-tokenizer splits before a space unless the space is in a run of white space. No
@@ -146,22 +146,22 @@ class WordCache:
         )
         # segments have no spaces: a leading one marks the start of a text
         if self._cuts.with_space:
-            opening = texts_at[:-1] if after_space is None else texts_at[:-1][~after_space]
-            for index in opening.tolist():
+            text_starts = texts_at[:-1] if after_space is None else texts_at[:-1][~after_space]
+            for index in text_starts.tolist():
                 words[index] = " " + words[index]
         with self._lock:
             numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
             self._learn()
             lengths, starts = self._lengths[numbers], self._starts[numbers]
-            whole = self._not_cut(numbers, texts_at)
-            if len(whole):
-                inside = ranges(texts_at[whole], np.diff(texts_at)[whole])
-                lengths[inside] = 0
+            uncut = self._not_cut(numbers, texts_at)
+            if len(uncut):
+                uncut_segments = ranges(texts_at[uncut], np.diff(texts_at)[uncut])
+                lengths[uncut_segments] = 0
             ids, offsets = self._pieces[ranges(starts, lengths)], offsets_of(lengths)[texts_at]
             if len(self._numbers) > self._max_words or self._characters > self._max_characters:
                 self._forget()
         return (
-            self._insert(ids, offsets, texts, after_space, whole) if len(whole) else (ids, offsets)
+            self._insert(ids, offsets, texts, after_space, uncut) if len(uncut) else (ids, offsets)
         )
 
     def _not_cut(self, numbers: I64, texts_at: I64) -> I64:
@@ -169,36 +169,36 @@ class WordCache:
         if self._cuts.but == "none":
             return np.zeros(0, np.int64)
         if self._cuts.but == "marks":
-            found = np.flatnonzero(self._front[numbers] | self._back[numbers])
+            segments = np.flatnonzero(self._front[numbers] | self._back[numbers])
         else:
             adjoin = self._back[numbers[:-1]] & self._front[numbers[1:]]
             adjoin[texts_at[1:-1] - 1] = False  # from one text to the next
-            found = np.flatnonzero(adjoin)
-        return np.unique(np.searchsorted(texts_at, found, "right") - 1)
+            segments = np.flatnonzero(adjoin)
+        return np.unique(np.searchsorted(texts_at, segments, "right") - 1)
 
     def _insert(
         self, ids: U32, offsets: I64, texts: Sequence[str], after_space: Flags | None, whole: I64
     ) -> tuple[U32, I64]:
         """Insert the tokens of the texts that are encoded whole."""
-        behind = np.zeros(len(texts), np.bool_) if after_space is None else after_space
-        more, more_offsets = self._whole(
-            [" " * bool(behind[number]) + texts[number] for number in whole.tolist()]
+        follows_space = np.zeros(len(texts), np.bool_) if after_space is None else after_space
+        new_ids, new_offsets = self._whole(
+            [" " * bool(follows_space[number]) + texts[number] for number in whole.tolist()]
         )
         starts, lengths = offsets[:-1].copy(), np.diff(offsets)
-        starts[whole], lengths[whole] = len(ids) + more_offsets[:-1], np.diff(more_offsets)
-        return np.concatenate([ids, more])[ranges(starts, lengths)], offsets_of(lengths)
+        starts[whole], lengths[whole] = len(ids) + new_offsets[:-1], np.diff(new_offsets)
+        return np.concatenate([ids, new_ids])[ranges(starts, lengths)], offsets_of(lengths)
 
     def _learn(self) -> None:
         """Encode the new words; after an error they stay new, and the cache is consistent."""
         new = self._numbers.new
         if not new:
             return
-        shown = (
+        segments = (
             [word[1:] if word.startswith(" ") else " " + word for word in new]
             if self._cuts.with_space
             else new
         )
-        pieces, offsets = self._encode(shown)
+        pieces, offsets = self._encode(segments)
         front, back = self._edges(new)
         starts = np.concatenate([self._starts, offsets[:-1] + len(self._pieces)])
         lengths = np.concatenate([self._lengths, np.diff(offsets)])
@@ -214,11 +214,11 @@ class WordCache:
 
         An empty word counts as white space.
         """
-        test = str.isspace if self._cuts.but == "blanks" else _may_join
-        empty = self._cuts.but == "blanks"
+        matches = str.isspace if self._cuts.but == "blanks" else _may_join
+        is_empty_match = self._cuts.but == "blanks"
         segments = [word.removeprefix(" ") for word in words]
-        front = [test(segment[0]) if segment else empty for segment in segments]
-        back = [test(segment[-1]) if segment else empty for segment in segments]
+        front = [matches(segment[0]) if segment else is_empty_match for segment in segments]
+        back = [matches(segment[-1]) if segment else is_empty_match for segment in segments]
         return np.array(front, np.bool_), np.array(back, np.bool_)
 
 

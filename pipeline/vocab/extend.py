@@ -7,7 +7,7 @@ tokens saves
 
 tokens when it becomes one token. BPE greedily shortens the text in the same way (Gage 1994; Gallé
 2019, "Investigating the Effectiveness of BPE: The Power of Shorter Sequences"). Here only whole
-words count, because vocabularies of a domain are wanted for its terms (Beltagy et al. 2019,
+words count, because a domain needs a vocabulary for its terms (Beltagy et al. 2019,
 SciBERT; Chalkidis et al. 2020, Legal-BERT; Tai et al. 2020, exBERT, adds such a vocabulary to
 BERT's). A word with unknown tokens counts as split into its characters.
 """
@@ -145,13 +145,13 @@ def extend(
     new = [word for word in words if word.pieces > 1]
     description = json.loads(tokenizer.backend.to_str())
     model = description["model"]
-    byte_level = (description.get("pre_tokenizer") or {}).get("type") == "ByteLevel"
+    is_byte_level = (description.get("pre_tokenizer") or {}).get("type") == "ByteLevel"
     if tokenizer.kind == "wordpiece":
         number = itertools.count(tokenizer.vocab_size)
         model["vocab"] |= {
             word.text: next(number) for word in new if word.text not in model["vocab"]
         }
-    elif tokenizer.kind == "bpe" and byte_level:
+    elif tokenizer.kind == "bpe" and is_byte_level:
         model["merges"] = [list(pair) for pair in _merges(tokenizer, model, new)]
     elif tokenizer.kind == "unigram":
         if len(model["vocab"]) != tokenizer.vocab_size:
@@ -215,12 +215,14 @@ def _add_scores(
     scores = np.array([score for _, score in vocab], np.float64)
     scores[tokenizer.special.unk] = scores.min() - UNKNOWN_COST
     ids, offsets = encode_after_space(tokenizer, [word.text for word in words])
-    present = {piece for piece, _ in vocab}
+    existing = {piece for piece, _ in vocab}
     for word, (first, end) in zip(words, itertools.pairwise(offsets.tolist()), strict=True):
-        if METASPACE + word.text not in present:
-            replaced = float(scores[ids[first:end]].sum()) + MARGIN
+        if METASPACE + word.text not in existing:
+            replaced_score = float(scores[ids[first:end]].sum()) + MARGIN
             share = math.log(word.count / total) if word.count else -math.inf
-            vocab.append([METASPACE + word.text, round(min(max(replaced, share), -MARGIN), 4)])
+            vocab.append(
+                [METASPACE + word.text, round(min(max(replaced_score, share), -MARGIN), 4)]
+            )
 
 
 def _is_unsplit(tokenizer: Tokenizer, word: str) -> bool:

@@ -147,7 +147,7 @@ class SampleBoundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The documents inside a boundary, and the files that hold them and perhaps others."""
+    """The documents inside a boundary, and the files that contain them and perhaps others."""
 
     boundary: SampleBoundary
     files: tuple[str, ...]

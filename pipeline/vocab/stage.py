@@ -133,7 +133,7 @@ def _extend(
     counts: Counter[str] = Counter()
     if sample is not None:
         counts = extend.count_candidates(base, sample.texts_with_progress(build.report)())
-    listed: list[str] = []
+    listed_words: list[str] = []
     if config.words_file:
         try:
             lines = storage.read_text(config.words_file).splitlines()
@@ -142,9 +142,11 @@ def _extend(
                 f"{config.words_file} is not UTF-8 at byte {error.start}; give a UTF-8 file with "
                 f"one word per line"
             ) from error
-        listed = extend.parse_words(base, lines, config.words_file)
-    words = extend.count_words(base, counts, listed)
-    others = Counter({word: count for word, count in counts.items() if word not in set(listed)})
+        listed_words = extend.parse_words(base, lines, config.words_file)
+    words = extend.count_words(base, counts, listed_words)
+    others = Counter(
+        {word: count for word, count in counts.items() if word not in set(listed_words)}
+    )
     words += extend.choose(base, others, config.add, config.min_frequency)
     extended, added = extend.extend(base, words, counts.total(), config.extend_path)
     build.counters["words/one_piece_before"] += sum(word.pieces <= 1 for word in words)
@@ -158,10 +160,10 @@ def _write_words(build: BuildContext, words: list[Word], tokenizer: Tokenizer) -
     from cloze.pipeline.vocab.extend import encode_after_space
 
     ids, _ = encode_after_space(tokenizer, [word.text for word in words])
-    lines = ["word\tid\tcount\tpieces\tscore"]
+    rows = ["word\tid\tcount\tpieces\tscore"]
     for word, number in zip(words, ids.tolist(), strict=True):
-        lines.append(f"{word.text}\t{number}\t{word.count}\t{word.pieces}\t{word.score}")
-    storage.write_bytes(build.file(WORDS), "".join(f"{line}\n" for line in lines).encode())
+        rows.append(f"{word.text}\t{number}\t{word.count}\t{word.pieces}\t{word.score}")
+    storage.write_bytes(build.file(WORDS), "".join(f"{row}\n" for row in rows).encode())
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -102,8 +102,8 @@ def alphabet(
         covered = list(accumulate(counts[character] for character in ordered))
         covering = bisect_left(covered, COVERAGE * counts.total()) + 1
         limit = max(MIN_ALPHABET, min(covering, size // 3))
-    kept = ordered[:limit]
-    return sorted(kept), sorted(inner.intersection(kept))
+    characters = ordered[:limit]
+    return sorted(characters), sorted(inner.intersection(characters))
 
 
 def _check_size(size: int, smallest: int, fixed: str, remedy: str = "") -> None:
@@ -150,13 +150,13 @@ def train_wordpiece(
     backend = bert_backend(special, lowercase, strip_accents)
     words = count_words(backend, texts())
     first, inner = alphabet(words, options.limit_alphabet, size)
-    single = [*first, *(PREFIX + character for character in inner)]
-    smallest = len(BERT) + len(single)
-    _check_size(size, smallest, f"{len(single)} single characters", SMALLER_ALPHABET)
+    single_characters = [*first, *(PREFIX + character for character in inner)]
+    smallest = len(BERT) + len(single_characters)
+    _check_size(size, smallest, f"{len(single_characters)} single characters", SMALLER_ALPHABET)
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=options.min_frequency,
-        special_tokens=[*BERT, *single],  # registered first, in this order
+        special_tokens=[*BERT, *single_characters],  # registered first, in this order
         limit_alphabet=len(first),
         initial_alphabet=first,
         continuing_subword_prefix=PREFIX,
@@ -270,13 +270,13 @@ def train_unigram(
 
     special = [(token, 0.0) for token in ALBERT]
     words = count_words(albert_backend(special, 1, lowercase, strip_accents), texts())
-    kept, _ = alphabet(words, options.limit_alphabet, size, METASPACE)
-    if not kept:
+    characters, _ = alphabet(words, options.limit_alphabet, size, METASPACE)
+    if not characters:
         raise DataError("the sample has no text to learn tokens from; give `cloze corpus` more")
-    single = {*kept, METASPACE}
-    smallest = len(ALBERT) + len(single)
-    _check_size(size, smallest, f"{len(single)} single characters", SMALLER_ALPHABET)
-    learned = _run_sentencepiece(_training_words(words, single), size - len(ALBERT))
+    single_characters = {*characters, METASPACE}
+    smallest = len(ALBERT) + len(single_characters)
+    _check_size(size, smallest, f"{len(single_characters)} single characters", SMALLER_ALPHABET)
+    learned = _run_sentencepiece(_training_words(words, single_characters), size - len(ALBERT))
     return albert_backend([*special, *learned], 1, lowercase, strip_accents)
 
 
@@ -287,7 +287,11 @@ def _training_words(words: Counter[str], kept: set[str]) -> list[tuple[str, int]
     """
     segments: Counter[str] = Counter(dict.fromkeys(kept, 1))
     for word, count in words.items():
-        covered = word if kept.issuperset(word) else "".join(c if c in kept else " " for c in word)
+        covered = (
+            word
+            if kept.issuperset(word)
+            else "".join(character if character in kept else " " for character in word)
+        )
         for segment in covered.split():
             if len(segment) <= LONGEST:
                 segments[segment] += count
@@ -331,7 +335,9 @@ def _run_sentencepiece(words: list[tuple[str, int]], size: int) -> list[tuple[st
         for number in range(1, trained.get_piece_size())
     }
     lowest = min(scores.values(), default=-math.log(max(2, len(words))))
-    missing = sorted({character for word, _ in words for character in word} - scores.keys())
-    tokens = list(scores.items())[: max(0, size - len(missing))]
-    tokens += [(character, lowest) for character in missing]
+    missing_characters = sorted(
+        {character for word, _ in words for character in word} - scores.keys()
+    )
+    tokens = list(scores.items())[: max(0, size - len(missing_characters))]
+    tokens += [(character, lowest) for character in missing_characters]
     return [(token, round(score, SCORE_DIGITS)) for token, score in tokens]

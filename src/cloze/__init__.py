@@ -102,8 +102,8 @@ class Checkpoint:
         """Return continuations of a text by a left-to-right model, as `cloze generate` does.
 
         Examples:
-            >>> (found,) = load("W/gpt2").generate("the cat", tokens=5)
-            >>> found["text"] == "the cat" + found["continuation"]
+            >>> (result,) = load("W/gpt2").generate("the cat", tokens=5)
+            >>> result["text"] == "the cat" + result["continuation"]
             True
             >>> len(load("W/gpt2").generate("the cat", tokens=5, samples=3, top_p=0.9))
             3
@@ -129,7 +129,7 @@ class Checkpoint:
         from cloze.model.use.configs import GenerateConfig
         from cloze.model.use.generate import continuation_json, sampling_params
 
-        asked = {
+        options = {
             "tokens": tokens,
             "samples": samples,
             "temperature": temperature,
@@ -137,11 +137,11 @@ class Checkpoint:
             "top_p": top_p,
             "seed": seed,
         }
-        config = parse_config(GenerateConfig, {**asked, "requests": [{"text": text}]}, "generate")
-        (found,) = self._generator.generate(
+        config = parse_config(GenerateConfig, {**options, "requests": [{"text": text}]}, "generate")
+        (continuations,) = self._generator.generate(
             [text], tokens=tokens, samples=samples, choice=sampling_params(config)
         )
-        return [continuation_json(one) for one in found]
+        return [continuation_json(continuation) for continuation in continuations]
 
     def answer(self, question: str, passage: str, top_k: int = 5) -> list[dict[str, Any]]:
         """Return answers to a question, best first: spans of a passage of any length.
@@ -170,10 +170,10 @@ class Checkpoint:
         """Return the labels of a text or of a pair of texts, best first.
 
         Examples:
-            >>> found = load("W/sst2").classify("the dog ran in the park.")
-            >>> sorted(label["label"] for label in found)
+            >>> labels = load("W/sst2").classify("the dog ran in the park.")
+            >>> sorted(label["label"] for label in labels)
             ['negative', 'positive']
-            >>> round(sum(label["score"] for label in found), 5)
+            >>> round(sum(label["score"] for label in labels), 5)
             1.0
 
         Args:
@@ -241,10 +241,11 @@ class Checkpoint:
         A left-to-right model reads the text once.
 
         Examples:
-            >>> found = load("W/pretrain").score("the cat sat on the mat.")
-            >>> found["pieces"]
+            >>> result = load("W/pretrain").score("the cat sat on the mat.")
+            >>> result["pieces"]
             ['the', 'cat', 'sat', 'on', 'the', 'mat', '.']
-            >>> found["score"] < 0 and abs(found["score"] - sum(found["log_probabilities"])) < 1e-6
+            >>> difference = result["score"] - sum(result["log_probabilities"])
+            >>> result["score"] < 0 and abs(difference) < 1e-6
             True
 
         Returns:
@@ -254,11 +255,11 @@ class Checkpoint:
             UsageError: the checkpoint does not predict tokens.
             DataError: the text is empty, or longer than the model's context.
         """
-        (found,) = self._scorer.scored([text])
+        (scored,) = self._scorer.scored([text])
         return {
-            "score": found.score(),
-            "pieces": list(found.pieces),
-            "log_probabilities": found.log_probabilities.tolist(),
+            "score": scored.score(),
+            "pieces": list(scored.pieces),
+            "log_probabilities": scored.log_probabilities.tolist(),
         }
 
     @functools.cached_property

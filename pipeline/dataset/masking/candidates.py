@@ -56,8 +56,8 @@ class MaskConfig(_RuleOptions, MaskFields):
     def as_dict(self) -> dict[str, Any]:
         """Return the values that a shard's schema stores; `from_dict` reads them."""
         options = RULES[self.rule].options
-        own = set(import_object(options).model_fields) if options else set()
-        stored = {"rule", "rate", *MaskFields.model_fields, *ALWAYS_STORED, *own}
+        rule_options = set(import_object(options).model_fields) if options else set()
+        stored = {"rule", "rate", *MaskFields.model_fields, *ALWAYS_STORED, *rule_options}
         values = {name: value for name, value in self.model_dump().items() if name in stored}
         values[STORED_ROUNDING] = values.pop("mask_rounding")
         return values
@@ -82,17 +82,17 @@ class MaskConfig(_RuleOptions, MaskFields):
             return cls(**values)
         except ValidationError as error:
             fault = error.errors()[0]
-            field, found = ".".join(map(str, fault["loc"])), fault["input"]
+            field, value = ".".join(map(str, fault["loc"])), fault["input"]
             message = str(fault["msg"]).removeprefix("Value error, ")
             raise DataError(
-                f"the dataset's masks cannot be drawn again: {field} (found {found!r}): {message}; "
+                f"the dataset's masks cannot be drawn again: {field} (found {value!r}): {message}; "
                 f"make the dataset again"
             ) from error
 
     def target_count(
         self, lengths: npt.ArrayLike, text: npt.ArrayLike, u: npt.ArrayLike = 0.5
     ) -> I64:
-        """Return the wanted masks per row, before the maximum: int64 of the broadcast shape.
+        """Return the target masks per row, before the maximum: int64 of the broadcast shape.
 
         Args:
             lengths: tokens of the rows, special tokens included.
@@ -131,8 +131,8 @@ def write_unigrams(path: str, counts: I64) -> None:
 
 def read_unigrams(path: str) -> I64:
     """Read the counts: int64 [V]."""
-    found: I64 = read_arrow(path)["count"].to_numpy()
-    return found
+    counts: I64 = read_arrow(path)["count"].to_numpy()
+    return counts
 
 
 # Rows, candidates and selections.
@@ -179,9 +179,9 @@ class TokenProperties:
     @cached_property
     def ordinary(self) -> Bools:
         """The ids that are not special: bool [V]."""
-        found = np.ones(self.size, np.bool_)
-        found[list(self.special.ids)] = False
-        return found
+        is_ordinary = np.ones(self.size, np.bool_)
+        is_ordinary[list(self.special.ids)] = False
+        return is_ordinary
 
     @cached_property
     def pieces(self) -> I64:
@@ -281,8 +281,8 @@ class MaskCandidates:
         """Return which candidates start a word: bool [C].
 
         A `##x` right after a special token starts a word, too: a segment truncated at the front
-        begins inside a word, and this rest must not count as part of the last word of the previous
-        segment (a bug in google-research/bert's whole-word masking).
+        begins inside a word. This rest is not part of the previous segment's last word (a bug in
+        google-research/bert's whole-word masking).
 
         Args:
             opens_run: result of `opens_run()`, if already computed.

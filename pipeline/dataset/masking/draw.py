@@ -131,8 +131,8 @@ def _budget(candidates: MaskCandidates, keys: U64) -> I64:
         if config.mask_rounding == "probabilistic"
         else np.zeros((1, 1))
     )
-    wanted = config.predictions(np.diff(rows.offsets)[:, None], text, u)
-    return np.minimum(np.broadcast_to(wanted, keys.shape), candidates.counts[:, None])
+    targets = config.predictions(np.diff(rows.offsets)[:, None], text, u)
+    return np.minimum(np.broadcast_to(targets, keys.shape), candidates.counts[:, None])
 
 
 def _replace(

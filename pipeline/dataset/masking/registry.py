@@ -100,8 +100,8 @@ def known(what: str, name: str, names: Collection[str]) -> str:
 def default_cap(rounding: str, rate: float, length: int) -> int:
     """Return the default maximum of predictions per row; it grows with the length.
 
-    bert: round(rate · length) + 1, which is BERT's 20 at 128 (google-research/bert README) and 78
-    at 512, where a maximum of 20 would mask under 4 %. round: int((rate + .005) · length), which is
+    bert: round(rate · length) + 1, which is BERT's 20 at 128 (google-research/bert README). At 512
+    it is 78; a maximum of 20 would mask under 4 %. round: int((rate + .005) · length), which is
     19 at 128 (google-research/electra, configure_pretraining.py). RoBERTa (probabilistic) and
     SpanBERT (ceil) have no maximum: the length.
     """

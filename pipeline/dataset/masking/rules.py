@@ -1,6 +1,6 @@
 """The masking rules: the choice of the tokens to predict in a row.
 
-    token           BERT: every token set of the wanted size is equally likely (Devlin et al. 2019,
+    token           BERT: every token set of the target size is equally likely (Devlin et al. 2019,
                     section 3.1)
     whole-word      BERT's whole-word masking: all tokens of a word together
     n-gram          ALBERT: 1 to `max_ngram` words together
@@ -9,7 +9,7 @@
     none            for left-to-right models, which predict every token from those before it
 
 Spans never touch: a word that is not chosen, or a special token, separates them. So a span is a
-maximal run of consecutive positions in a mask, its boundary tokens are its neighbours, and the span
+maximal run of consecutive positions in a mask, and its boundary tokens are its neighbours. The span
 boundary objective needs only the positions. SpanBERT's masking.py merges spans that touch, which is
 equivalent but blurs their lengths.
 
@@ -38,7 +38,7 @@ def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
     """Choose a uniform subset of each row's candidates, of the budget's size, for each (row, copy).
 
     Uses Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", 1987) on all rows and
-    copies at once. It draws one random number per wanted token; ranking all tokens needs seven
+    copies at once. It draws one random number per chosen token; ranking all tokens needs seven
     times as many, and a sort.
     """
     import numpy as np
@@ -48,29 +48,29 @@ def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
 
     rows, copies = keys.shape
     width = max(1, int(candidates.counts.max(initial=1)))
-    wanted = budget.reshape(-1)
+    budgets = budget.reshape(-1)
     # masks with more steps first, so that each step works on a prefix
-    order = np.argsort(-wanted, kind="stable")
+    order = np.argsort(-budgets, kind="stable")
     ranked_keys = keys.reshape(-1)[order]
     ranked_counts = np.repeat(candidates.counts, copies)[order]
     # Floyd's j in the first step; plus one in each further step
-    ranked_first = ranked_counts - wanted[order]
+    ranked_first = ranked_counts - budgets[order]
     cells = order * width
     chosen = np.zeros(rows * copies * width, np.bool_)
-    steps = int(wanted.max(initial=0))
+    steps = int(budgets.max(initial=0))
     by_step = random.splitmix64(np.arange(steps))
     # masks whose budget exceeds the step
-    active = np.searchsorted(-wanted[order], -np.arange(steps), side="left")
-    for step, live in enumerate(active.tolist()):
-        last = ranked_first[:live] + step
+    active = np.searchsorted(-budgets[order], -np.arange(steps), side="left")
+    for step, active_count in enumerate(active.tolist()):
+        last = ranked_first[:active_count] + step
         drawn = random.randint_below(
-            random.splitmix64(ranked_keys[:live] ^ by_step[step]), last + 1
+            random.splitmix64(ranked_keys[:active_count] ^ by_step[step]), last + 1
         ).astype(np.int64)
-        here = cells[:live]
-        taken = chosen[here + drawn]
-        chosen[here + np.where(taken, last, drawn)] = True
+        mask_cells = cells[:active_count]
+        is_chosen = chosen[mask_cells + drawn]
+        chosen[mask_cells + np.where(is_chosen, last, drawn)] = True
     shift = np.repeat(candidates.offsets[:-1], copies) - np.arange(rows * copies) * width
-    return MaskSelection(index=np.flatnonzero(chosen) + np.repeat(shift, wanted), counts=wanted)
+    return MaskSelection(index=np.flatnonzero(chosen) + np.repeat(shift, budgets), counts=budgets)
 
 
 class NgramOptions(Options):

@@ -32,7 +32,7 @@ class WordSlots:
         of_candidate: int64 [C + 1], slot of each candidate; S + 1 at the end, as if another row
             followed.
         run_left: int64 [W], words from each word to the end of its run, inclusive.
-        free: uint64 [R, width], one bit per slot of a row, set if the slot holds a word. The last
+        free: uint64 [R, width], one bit per slot of a row, set if the slot has a word. The last
             number of a row is empty.
     """
 
@@ -48,11 +48,11 @@ class WordSlots:
     def of(cls, candidates: MaskCandidates) -> WordSlots:
         opens_run = candidates.opens_run()
         opens = candidates.opens_word(opens_run)
-        through = np.zeros(len(opens) + 1, np.int64)  # slots up to each candidate
-        np.cumsum(opens.view(np.int8) + opens_run.view(np.int8), out=through[1:])
+        slot_counts = np.zeros(len(opens) + 1, np.int64)  # slots up to each candidate
+        np.cumsum(opens.view(np.int8) + opens_run.view(np.int8), out=slot_counts[1:])
         starts, run_starts = np.flatnonzero(opens), np.flatnonzero(opens_run)
-        slots, run_slots = int(through[-1]), through[run_starts + 1] - 1
-        slot = through[starts + 1] - 1
+        slots, run_slots = int(slot_counts[-1]), slot_counts[run_starts + 1] - 1
+        slot = slot_counts[starts + 1] - 1
         first = np.empty(slots + 1, np.int64)
         first[slot] = starts
         first[run_slots - 1] = run_starts
@@ -60,12 +60,12 @@ class WordSlots:
         run_ends = np.append(run_slots[1:] - 1, slots)[: len(run_slots)]
         offsets, slot_offsets = (
             np.searchsorted(starts, candidates.offsets),
-            through[candidates.offsets],
+            slot_counts[candidates.offsets],
         )
-        words = np.diff(np.append(np.searchsorted(starts, run_starts), len(starts)))
+        run_words = np.diff(np.append(np.searchsorted(starts, run_starts), len(starts)))
         rows, width = len(offsets) - 1, int(np.diff(slot_offsets).max(initial=1)) // 64 + 2
-        member = np.zeros(rows * width * 64, np.bool_)
-        member[
+        is_word = np.zeros(rows * width * 64, np.bool_)
+        is_word[
             slot + np.repeat(np.arange(rows) * (width * 64) - slot_offsets[:-1], np.diff(offsets))
         ] = True
         return cls(
@@ -73,9 +73,9 @@ class WordSlots:
             offsets=offsets,
             slot_offsets=slot_offsets,
             first=first,
-            of_candidate=np.append(through[1:] - 1, slots + 1),
-            run_left=np.repeat(run_ends, words) - slot,
-            free=np.packbits(member, bitorder="little")
+            of_candidate=np.append(slot_counts[1:] - 1, slots + 1),
+            run_left=np.repeat(run_ends, run_words) - slot,
+            free=np.packbits(is_word, bitorder="little")
             .view("<u8")
             .astype(np.uint64, copy=False)
             .reshape(rows, width),
@@ -93,7 +93,7 @@ ONE, LAST = np.uint64(1), np.uint64(63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSpec:
-    """The rules by which units are made.
+    """The rules by which units are drawn.
 
     Attributes:
         weights: float64 [n], relative probabilities of 1, 2, … n words.
@@ -120,10 +120,10 @@ class UnitSpec:
 
     def lengths(self, keys: U64) -> npt.NDArray[np.int64]:
         """Return a number of words for each key: int64."""
-        found = np.ones(keys.shape, np.int64)
+        lengths = np.ones(keys.shape, np.int64)
         for threshold in np.cumsum(self.weights / self.weights.sum())[:-1].tolist():
-            found += keys >= np.uint64(int(threshold * 2.0**64))
-        return found
+            lengths += keys >= np.uint64(int(threshold * 2.0**64))
+        return lengths
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,7 +185,7 @@ def place_units(
         candidates: candidates of R rows.
         budget: int64 [R, K], maximum tokens of each mask.
         keys: uint64 [R, K].
-        units: how units are made.
+        units: rules by which units are drawn.
     """
     words, copies = WordSlots.of(candidates), keys.shape[1]
     closed = np.repeat(~words.free, copies, axis=0).reshape(-1)
@@ -202,27 +202,33 @@ def place_units(
     idle, step = np.zeros(len(mask), np.int64), 0
     while len(mask):
         tries = _draw(state, candidates, units, mask, step)
-        left = state.left[mask]
+        remaining = state.left[mask]
         single = len(units.weights) == 1 and not units.apart
         sizes = (
-            _single_words(state, left, tries)
+            _single_words(state, remaining, tries)
             if single
-            else _long_units(state, units, left, tries, length)
+            else _long_units(state, units, remaining, tries, length)
         )
-        state.left[mask] = left
-        found = sizes > 0
-        which = np.flatnonzero(found)
+        state.left[mask] = remaining
+        is_placed = sizes > 0
+        placed_index = np.flatnonzero(is_placed)
         state.note(
-            np.tile(mask, CHUNK)[which], tries.inside.reshape(-1)[which], sizes.reshape(-1)[which]
+            np.tile(mask, CHUNK)[placed_index],
+            tries.inside.reshape(-1)[placed_index],
+            sizes.reshape(-1)[placed_index],
         )
-        idle = np.where(found.any(axis=0), 0, idle + 1)
-        worn = idle >= PATIENCE
+        idle = np.where(is_placed.any(axis=0), 0, idle + 1)
+        is_exhausted = idle >= PATIENCE
         # Shorter units help only if the rest of the budget allows a longer one.
-        stuck = worn & ((length == 1) | (left <= length)) if units.persistent else worn
-        length = np.where(worn, (length + 1) // 2, length)
-        idle = np.where(worn, 0, idle)
-        keep = np.flatnonzero((left > 0) & ~stuck)
-        mask, length, idle = mask[keep], length[keep], idle[keep]
+        stuck = (
+            is_exhausted & ((length == 1) | (remaining <= length))
+            if units.persistent
+            else is_exhausted
+        )
+        length = np.where(is_exhausted, (length + 1) // 2, length)
+        idle = np.where(is_exhausted, 0, idle)
+        active = np.flatnonzero((remaining > 0) & ~stuck)
+        mask, length, idle = mask[active], length[active], idle[active]
         step += CHUNK
     _fill_up(state, units)
     return _selection(state, candidates, budget.reshape(-1) - state.left, as_one=units.as_one)
@@ -271,12 +277,12 @@ def _single_words(state: PlacementState, left: I64, tries: PlacementCandidates) 
     """
     closed, sizes = state.closed, np.zeros(tries.slot.shape, np.bool_)
     tokens = state.words.first.take(tries.slot + 1) - tries.begin
-    for at in range(CHUNK):
-        bits = closed.take(tries.cell[at])
-        found = (((bits >> tries.shift[at]) & ONE) == 0) & (tokens[at] <= left)
-        closed[tries.cell[at]] = bits | (found.astype(np.uint64) << tries.shift[at])
-        left -= tokens[at] * found
-        sizes[at] = found
+    for attempt in range(CHUNK):
+        bits = closed.take(tries.cell[attempt])
+        is_placed = (((bits >> tries.shift[attempt]) & ONE) == 0) & (tokens[attempt] <= left)
+        closed[tries.cell[attempt]] = bits | (is_placed.astype(np.uint64) << tries.shift[attempt])
+        left -= tokens[attempt] * is_placed
+        sizes[attempt] = is_placed
     return sizes
 
 
@@ -295,24 +301,29 @@ def _long_units(
         np.uint64(units.apart),
         np.uint64(2 * units.apart),
     )
-    for at in range(CHUNK):
-        slot, begin, cell, shift = tries.slot[at], tries.begin[at], tries.cell[at], tries.shift[at]
+    for attempt in range(CHUNK):
+        slot, begin, cell, shift = (
+            tries.slot[attempt],
+            tries.begin[attempt],
+            tries.cell[attempt],
+            tries.shift[attempt],
+        )
         # words within the rest of the budget
-        fits = of_candidate.take(np.minimum(begin + left, farthest)) - slot
-        wanted = np.minimum(length if units.persistent else tries.fresh[at], fits)
+        longest = of_candidate.take(np.minimum(begin + left, farthest)) - slot
+        requested = np.minimum(length if units.persistent else tries.fresh[attempt], longest)
         low, high = closed.take(cell), closed.take(cell + 1)
-        window = ((low >> shift) | ((high << ONE) << back[at])) >> gap
+        window = ((low >> shift) | ((high << ONE) << back[attempt])) >> gap
         # clear bits below the lowest set bit
         free = np.bitwise_count(~window & (window - ONE)).view(np.int8)
-        found = (wanted > 0) & (free >= wanted)
-        size = wanted * found
-        run = ((ONE << (size.astype(np.uint64) + margin)) - ONE) * found
+        is_placed = (requested > 0) & (free >= requested)
+        size = requested * is_placed
+        run = ((ONE << (size.astype(np.uint64) + margin)) - ONE) * is_placed
         closed[cell] = low | (run << shift)
-        closed[cell + 1] = high | ((run >> ONE) >> back[at])
+        closed[cell + 1] = high | ((run >> ONE) >> back[attempt])
         left -= first.take(slot + size) - begin
         if units.persistent:
-            np.copyto(length, tries.fresh[at], where=found)
-        sizes[at] = size
+            np.copyto(length, tries.fresh[attempt], where=is_placed)
+        sizes[attempt] = size
     return sizes
 
 
@@ -328,17 +339,24 @@ def _fill_up(state: PlacementState, units: UnitSpec) -> None:
         slot = words.slot_offsets[mask // state.copies][:, None] + np.arange(free.shape[1])
         slot = np.minimum(slot, len(words.first) - 2)
         tokens = words.first[slot + 1] - words.first[slot]
-        fit = free & (tokens <= state.left[mask][:, None])
-        many = fit.sum(axis=1)
-        some = np.flatnonzero(many)
-        mask, fit, tokens, many = mask[some], fit[some], tokens[some], many[some]
-        wanted = random.randint_below(
-            random.splitmix64(state.keys[mask] ^ random.splitmix64(USE_REST + step)), many
+        is_fitting = free & (tokens <= state.left[mask][:, None])
+        fit_counts = is_fitting.sum(axis=1)
+        nonempty = np.flatnonzero(fit_counts)
+        mask, is_fitting, tokens, fit_counts = (
+            mask[nonempty],
+            is_fitting[nonempty],
+            tokens[nonempty],
+            fit_counts[nonempty],
+        )
+        pick = random.randint_below(
+            random.splitmix64(state.keys[mask] ^ random.splitmix64(USE_REST + step)), fit_counts
         ).astype(np.int64)
-        inside = np.argmax(np.cumsum(fit, axis=1) > wanted[:, None], axis=1)
+        inside = np.argmax(np.cumsum(is_fitting, axis=1) > pick[:, None], axis=1)
         state.note(mask, inside, np.ones(len(mask), np.int64))
-        for near in range(-gap, gap + 1):
-            bits[mask, (inside + near) >> 6] |= ONE << ((inside + near) & 63).astype(np.uint64)
+        for distance in range(-gap, gap + 1):
+            bits[mask, (inside + distance) >> 6] |= ONE << ((inside + distance) & 63).astype(
+                np.uint64
+            )
         state.left[mask] -= tokens[np.arange(len(mask)), inside]
         mask, step = mask[state.left[mask] > 0], step + 1
 

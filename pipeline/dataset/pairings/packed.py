@@ -77,20 +77,20 @@ def best_fit(sizes: I64, room: int) -> I64:
     import numpy as np
 
     bins = np.zeros(len(sizes), np.int64)
-    waiting: list[list[int]] = [[] for _ in range(room + 1)]  # bins by the room left in them
-    some, count = 0, 0  # `some`: a bit for each list that is not empty
-    plain = sizes.tolist()
+    open_bins: list[list[int]] = [[] for _ in range(room + 1)]  # bins by their free room
+    nonempty, count = 0, 0  # `nonempty`: a bit for each list that is not empty
+    item_sizes = sizes.tolist()
     for item in np.argsort(-sizes, kind="stable").tolist():
-        size = plain[item]
-        fitting = some >> size
+        size = item_sizes[item]
+        fitting = nonempty >> size
         if fitting:
-            left = size + (fitting & -fitting).bit_length() - 1
-            found = waiting[left].pop()
-            if not waiting[left]:
-                some ^= 1 << left
+            free = size + (fitting & -fitting).bit_length() - 1
+            bin_index = open_bins[free].pop()
+            if not open_bins[free]:
+                nonempty ^= 1 << free
         else:
-            left, found, count = room, count, count + 1
-        bins[item] = found
-        waiting[left - size].append(found)
-        some |= 1 << (left - size)
+            free, bin_index, count = room, count, count + 1
+        bins[item] = bin_index
+        open_bins[free - size].append(bin_index)
+        nonempty |= 1 << (free - size)
     return bins

@@ -16,7 +16,7 @@ class Pairing(NamedTuple):
     function: str  # `module:function`
     task: str | None = None  # the task of the pair labels: nsp, sop, or None without labels
     options: str | None = None  # `module:class`
-    packed: bool = False  # rows hold several sequences, with boundaries
+    packed: bool = False  # rows have several sequences, with boundaries
     labels: tuple[str, str] = ("next", "random")  # names of the pair labels 0 and 1
 
 

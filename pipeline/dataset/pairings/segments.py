@@ -69,23 +69,23 @@ def tokenize(
         dtype: dtype of ids, from `schema.id_dtype`.
     """
     counts = np.asarray(sentence_counts, np.int64)
-    document = np.repeat(np.arange(len(counts)), counts)
+    document_index = np.repeat(np.arange(len(counts)), counts)
     index = np.arange(len(sentences)) - np.repeat(offsets_of(counts)[:-1], counts)
     # All but a document's first sentence follow a space, which a byte-level BPE includes in their
     # first word.
-    behind = (index > 0) & np.fromiter(map(bool, sentences), np.bool_, len(sentences))
-    ids, offsets = tokenizer.encode_flat(sentences, behind)
+    follows_space = (index > 0) & np.fromiter(map(bool, sentences), np.bool_, len(sentences))
+    ids, offsets = tokenizer.encode_flat(sentences, follows_space)
     lengths = np.diff(offsets)
-    full = lengths > 0
-    kept = np.bincount(document[full], minlength=len(counts))
+    is_nonempty = lengths > 0
+    nonempty_counts = np.bincount(document_index[is_nonempty], minlength=len(counts))
     return TokenizedDocuments(
-        keys=np.asarray(keys, np.uint64)[kept > 0],
+        keys=np.asarray(keys, np.uint64)[nonempty_counts > 0],
         tokens=ids.astype(dtype, copy=False),
-        sentence_offsets=offsets_of(lengths[full]),
-        sentence_index=index[full].astype(np.int32),
-        document_offsets=offsets_of(kept[kept > 0]),
-        empty_sentences=int(len(full) - full.sum()),
-        empty_documents=int((kept == 0).sum()),
+        sentence_offsets=offsets_of(lengths[is_nonempty]),
+        sentence_index=index[is_nonempty].astype(np.int32),
+        document_offsets=offsets_of(nonempty_counts[nonempty_counts > 0]),
+        empty_sentences=int(len(is_nonempty) - is_nonempty.sum()),
+        empty_documents=int((nonempty_counts == 0).sum()),
     )
 
 
@@ -177,14 +177,14 @@ class Segments:
         foreign: I64 | None = None,
     ) -> Segments:
         """Build rows from segments A and B, int64 [R, 2]; a row with an empty B gets no label."""
-        there = lengths > 0
+        is_present = lengths > 0
         return cls(
             document=document,
             offset=offset,
-            starts=starts[there],
-            lengths=lengths[there],
-            range_offsets=offsets_of(there.sum(axis=1)),
-            pair_label=np.where(there[:, 1], pair_label, NO_LABEL).astype(np.int8),
+            starts=starts[is_present],
+            lengths=lengths[is_present],
+            range_offsets=offsets_of(is_present.sum(axis=1)),
+            pair_label=np.where(is_present[:, 1], pair_label, NO_LABEL).astype(np.int8),
             truncated=truncated,
             random_next_tokens=np.zeros(len(starts), np.int64) if foreign is None else foreign,
             paired=True,
@@ -204,10 +204,13 @@ class Segments:
         ends = np.append(firsts[1:], len(documents.sentence_index))[
             np.searchsorted(firsts, rows.values)
         ]
-        starts, heads = documents.sentence_offsets[rows.values], rows.values[rows.offsets[:-1]]
+        starts, first_sentences = (
+            documents.sentence_offsets[rows.values],
+            rows.values[rows.offsets[:-1]],
+        )
         return cls(
-            document=documents.sentence_document[heads],
-            offset=documents.sentence_index[heads],
+            document=documents.sentence_document[first_sentences],
+            offset=documents.sentence_index[first_sentences],
             starts=starts,
             lengths=documents.sentence_offsets[ends] - starts,
             range_offsets=rows.offsets,
@@ -229,14 +232,14 @@ def target_lengths(documents: TokenizedDocuments, config: PairingConfig, room: i
     `room`, or with `short_seq_prob` a number from 2 to `room`, drawn once per document
     (google-research/bert, create_pretraining_data.py, create_instances_from_document).
     """
-    short = (
+    is_short = (
         random_keys.uniform(random_keys.fold_in(config.seed, documents.keys, DOCUMENT_SHORT))
         < config.short_seq_prob
     )
     drawn = 2 + random_keys.randint_below(
         random_keys.fold_in(config.seed, documents.keys, DOCUMENT_TARGET), room - 1
     )
-    return np.where(short, drawn.astype(np.int64), room)
+    return np.where(is_short, drawn.astype(np.int64), room)
 
 
 def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocuments:
@@ -253,7 +256,7 @@ def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocument
     piece = ranges(np.zeros(len(pieces)), pieces)
     borders = offsets_of(pieces)
     first = documents.document_offsets[documents.sentence_document]
-    moved = (
+    shifted_index = (
         documents.sentence_index
         + (borders[:-1] - np.arange(len(pieces)))
         - (borders[first] - first)
@@ -263,7 +266,7 @@ def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocument
         sentence_offsets=np.append(
             np.repeat(documents.sentence_offsets[:-1], pieces) + piece * room, len(documents.tokens)
         ),
-        sentence_index=(np.repeat(moved, pieces) + piece).astype(np.int32),
+        sentence_index=(np.repeat(shifted_index, pieces) + piece).astype(np.int32),
         document_offsets=borders[documents.document_offsets],
     )
 
@@ -305,14 +308,14 @@ def truncate_pairs(starts: I64, lengths: I64, max_tokens: int, row: U64) -> tupl
 def _heads(row: U64, use: int, tosses: I64) -> I64:
     """Return the number of heads in `tosses` tosses: int64 [R]."""
     heads = np.zeros(len(tosses), np.int64)
-    todo = np.flatnonzero(tosses)
+    pending = np.flatnonzero(tosses)
     word = 0
-    while len(todo):
-        left = np.minimum(tosses[todo] - 64 * word, 64).astype(np.uint64)
-        bits = random_keys.fold_in(row[todo], use, word) >> (np.uint64(64) - left)
-        heads[todo] += np.bitwise_count(bits).astype(np.int64)
+    while len(pending):
+        bit_count = np.minimum(tosses[pending] - 64 * word, 64).astype(np.uint64)
+        bits = random_keys.fold_in(row[pending], use, word) >> (np.uint64(64) - bit_count)
+        heads[pending] += np.bitwise_count(bits).astype(np.int64)
         word += 1
-        todo = todo[tosses[todo] > 64 * word]
+        pending = pending[tosses[pending] > 64 * word]
     return heads
 
 
@@ -352,19 +355,23 @@ def row_starts(documents: TokenizedDocuments, targets: I64, joint: int | None) -
         joint: number of special tokens between two documents in a row; None: rows end with their
             document.
     """
-    at = documents.document_offsets.tolist()
-    owner = documents.sentence_document
-    home, goals, total = owner.tolist(), targets.tolist(), len(owner)
-    between = joint or 0
+    document_starts = documents.document_offsets.tolist()
+    sentence_document = documents.sentence_document
+    document_numbers, target_list, total = (
+        sentence_document.tolist(),
+        targets.tolist(),
+        len(sentence_document),
+    )
+    separators = joint or 0
     # Cost of a row up to a sentence's end: tokens, and the separators between documents.
-    spent = (documents.sentence_offsets[1:] + between * owner).tolist()
-    begun = (documents.sentence_offsets[:-1] + between * owner).tolist()
+    end_costs = (documents.sentence_offsets[1:] + separators * sentence_document).tolist()
+    start_costs = (documents.sentence_offsets[:-1] + separators * sentence_document).tolist()
     firsts, first = [], 0
     while first < total:
         firsts.append(first)
-        own = home[first]
-        last = total if joint is not None else at[own + 1]
-        first = bisect_right(spent, begun[first] + goals[own], first + 1, last)
+        number = document_numbers[first]
+        last = total if joint is not None else document_starts[number + 1]
+        first = bisect_right(end_costs, start_costs[first] + target_list[number], first + 1, last)
     return np.array(firsts, np.int64)
 
 

@@ -53,16 +53,16 @@ def next_sentence(documents: TokenizedDocuments, config: PairingConfig) -> Segme
     starts = np.stack([borders[a_first], borders[b_first]], axis=1)
     lengths = np.stack([borders[a_last], borders[b_last]], axis=1) - starts
     cut_starts, cut_lengths = truncate_pairs(starts, lengths, config.max_tokens, row_key[a_first])
-    random = label == RANDOM
-    own = np.stack([np.ones_like(random), ~random], axis=1)
+    is_random = label == RANDOM
+    is_own = np.stack([np.ones_like(is_random), ~is_random], axis=1)
     return Segments.of_pairs(
         document=documents.sentence_document[a_first],
         offset=documents.sentence_index[a_first],
         starts=cut_starts,
         lengths=cut_lengths,
         pair_label=label.astype(np.int8),
-        truncated=((lengths - cut_lengths) * own).sum(axis=1),
-        foreign=np.where(random, cut_lengths[:, 1], 0),
+        truncated=((lengths - cut_lengths) * is_own).sum(axis=1),
+        foreign=np.where(is_random, cut_lengths[:, 1], 0),
     )
 
 
@@ -99,28 +99,28 @@ def _chunks(
     )
 
     assert isinstance(config, NspOptions)
-    middle, coin, which, where = (
+    middle_draw, coin_draw, document_draw, start_draw = (
         uniform(fold_in(row_key, use)).tolist()
         for use in (USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START)
     )
     borders = documents.sentence_offsets.tolist()
-    documents_at = documents.document_offsets.tolist()
+    document_starts = documents.document_offsets.tolist()
     targets = target_lengths(documents, config, config.max_tokens).tolist()
-    others = len(documents) - 1
+    other_count = len(documents) - 1
     rows = []
     for number, target in enumerate(targets):
-        first, end = documents_at[number], documents_at[number + 1]
+        first, end = document_starts[number], document_starts[number + 1]
         while first < end:
             chunk_end = bisect_left(borders, borders[first] + target, first + 1, end)
             followers = chunk_end - first - 1
-            a_end = first + 1 + int(middle[first] * followers)
-            if others and (not followers or coin[first] < config.random_next_prob):
-                other = int(which[first] * others)
+            a_end = first + 1 + int(middle_draw[first] * followers)
+            if other_count and (not followers or coin_draw[first] < config.random_next_prob):
+                other = int(document_draw[first] * other_count)
                 other += other >= number
-                other_first, other_end = documents_at[other], documents_at[other + 1]
-                b_first = other_first + int(where[first] * (other_end - other_first))
-                wanted = borders[b_first] + target - (borders[a_end] - borders[first])
-                b_end = bisect_left(borders, wanted, b_first + 1, other_end)
+                other_first, other_end = document_starts[other], document_starts[other + 1]
+                b_first = other_first + int(start_draw[first] * (other_end - other_first))
+                target_end = borders[b_first] + target - (borders[a_end] - borders[first])
+                b_end = bisect_left(borders, target_end, b_first + 1, other_end)
                 rows.append((first, a_end, b_first, b_end, RANDOM))
                 first = a_end  # the text after A returns to the next row
             else:
@@ -162,11 +162,11 @@ def sentence_order(documents: TokenizedDocuments, config: PairingConfig) -> Segm
     key = row_key[first]
     followers = end - first - 1
     middle = first + 1 + (uniform(fold_in(key, USE_MIDDLE)) * followers).astype(np.int64)
-    swapped = (uniform(fold_in(key, USE_COIN)) < config.swap_prob) & (followers > 0)
+    is_swapped = (uniform(fold_in(key, USE_COIN)) < config.swap_prob) & (followers > 0)
     borders = documents.sentence_offsets
     starts = np.stack([borders[first], borders[middle]], axis=1)
     lengths = np.stack([borders[middle], borders[end]], axis=1) - starts
-    order = np.where(swapped[:, None], [[1, 0]], [[0, 1]])
+    order = np.where(is_swapped[:, None], [[1, 0]], [[0, 1]])
     starts, lengths = (
         np.take_along_axis(starts, order, axis=1),
         np.take_along_axis(lengths, order, axis=1),
@@ -177,7 +177,7 @@ def sentence_order(documents: TokenizedDocuments, config: PairingConfig) -> Segm
         offset=documents.sentence_index[first],
         starts=cut_starts,
         lengths=cut_lengths,
-        pair_label=np.where(swapped, SWAPPED, IN_ORDER).astype(np.int8),
+        pair_label=np.where(is_swapped, SWAPPED, IN_ORDER).astype(np.int8),
         truncated=(lengths - cut_lengths).sum(axis=1),
     )
 
@@ -186,10 +186,13 @@ def _pair_chunks(documents: TokenizedDocuments, targets: I64) -> tuple[I64, I64]
     """Return sentence ranges that reach the target length of their document."""
     import numpy as np
 
-    borders, at = documents.sentence_offsets.tolist(), documents.document_offsets.tolist()
+    borders, document_starts = (
+        documents.sentence_offsets.tolist(),
+        documents.document_offsets.tolist(),
+    )
     firsts = []
     for number, target in enumerate(targets.tolist()):
-        first, end = at[number], at[number + 1]
+        first, end = document_starts[number], document_starts[number + 1]
         while first < end:
             firsts.append(first)
             first = bisect_left(borders, borders[first] + target, first + 1, end)
@@ -222,16 +225,16 @@ def electra(documents: TokenizedDocuments, config: PairingConfig) -> Segments:
     borders = documents.sentence_offsets
     starts = np.stack([borders[first], borders[middle]], axis=1)
     lengths = np.stack([borders[middle], borders[end]], axis=1) - starts
-    one = np.minimum(lengths[:, 0], config.length - 2)
-    two = np.minimum(lengths[:, 1], np.maximum(config.length - 3 - one, 0))
-    kept = np.stack([one, two], axis=1)
+    first_lengths = np.minimum(lengths[:, 0], config.length - 2)
+    second_lengths = np.minimum(lengths[:, 1], np.maximum(config.length - 3 - first_lengths, 0))
+    cut_lengths = np.stack([first_lengths, second_lengths], axis=1)
     return Segments.of_pairs(
         document=documents.sentence_document[first],
         offset=documents.sentence_index[first],
         starts=starts,
-        lengths=kept,
+        lengths=cut_lengths,
         pair_label=np.full(len(first), NO_LABEL, np.int8),
-        truncated=(lengths - kept).sum(axis=1),
+        truncated=(lengths - cut_lengths).sum(axis=1),
     )
 
 
@@ -245,27 +248,30 @@ def _electra_chunks(
     from cloze.pipeline.dataset.pairings.segments import USE_COIN, USE_SHORT, USE_SINGLE, USE_TARGET
 
     assert isinstance(config, ElectraOptions)
-    short, drawn, single, coin = (
+    short, drawn, single, coin_draw = (
         uniform(fold_in(row_key, use)) for use in (USE_SHORT, USE_TARGET, USE_SINGLE, USE_COIN)
     )
     span = config.length - SHORTEST + 1
-    aims = np.where(
+    row_targets = np.where(
         short < config.short_seq_prob,
         SHORTEST + np.floor(drawn * span).astype(np.int64),
         config.length,
     )
-    halves = np.where(single < config.single_segment_prob, WHOLE, (aims - 3) // 2).tolist()
-    goals, over = aims.tolist(), (coin < 0.5).tolist()
-    borders, at = documents.sentence_offsets.tolist(), documents.document_offsets.tolist()
+    halves = np.where(single < config.single_segment_prob, WHOLE, (row_targets - 3) // 2).tolist()
+    target_list, rounds_up = row_targets.tolist(), (coin_draw < 0.5).tolist()
+    borders, document_starts = (
+        documents.sentence_offsets.tolist(),
+        documents.document_offsets.tolist(),
+    )
     rows = []
     for number in range(len(documents)):
-        first, last = at[number], at[number + 1]
+        first, last = document_starts[number], document_starts[number + 1]
         while first < last:
-            end = bisect_left(borders, borders[first] + goals[first], first + 1, last)
+            end = bisect_left(borders, borders[first] + target_list[first], first + 1, last)
             half = borders[first] + halves[first]
             # the last border below the half
             middle = max(first + 1, bisect_left(borders, half, first + 1, end + 1) - 1)
-            if middle < end and borders[middle] < half and over[first]:
+            if middle < end and borders[middle] < half and rounds_up[first]:
                 middle += 1
             rows.append((first, min(middle, end), end))
             first = end
