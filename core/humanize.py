@@ -18,10 +18,10 @@ _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d
 
 def format_count(value: float) -> str:
     """Format 1234567 as 1.23M."""
-    for limit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+    units = ((999.5e9, 1e12, "T"), (999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k"))
+    for limit, unit, suffix in units:
         if abs(value) >= limit:
-            scaled = value / (1e3 if suffix == "k" else limit)
-            return f"{scaled:.3g}{suffix}"
+            return f"{value / unit:.3g}{suffix}"
     return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -47,7 +47,7 @@ def format_metrics(values: Mapping[str, Any]) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format seconds: 0.4 -> 0.4 s, 75 -> 1 min 15 s, 7300 -> 2 h 01 min, 864000 -> 10 days."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
@@ -80,7 +80,7 @@ def parse_duration(text: str) -> float | None:
 def format_bytes(count: float) -> str:
     """Format bytes: 1500 -> 1.5 kB, 2.4e9 -> 2.4 GB."""
     for limit, suffix in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= limit:
+        if float(f"{count:.3g}") >= limit:
             digits = ".3g" if count < 1000 * limit else ".0f"
             return f"{count / limit:{digits}} {suffix}"
     return f"{count:.0f} B"

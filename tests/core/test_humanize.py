@@ -21,6 +21,7 @@ from cloze.core.humanize import (
         (123.4, "123"),
         (9999, "9999"),
         (12_345, "12.3k"),
+        (999_999, "1M"),
         (1_234_567, "1.23M"),
         (2e9, "2G"),
     ],
@@ -30,7 +31,8 @@ def test_si(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0.4 s"), (75, "1 min 15 s"), (7300, "2 h 01 min")]
+    ("seconds", "text"),
+    [(0.4, "0.4 s"), (59.97, "1 min 00 s"), (75, "1 min 15 s"), (7300, "2 h 01 min")],
 )
 def test_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -178,8 +178,8 @@ def test_transformers_own_head_is_read(tmp_path: Path) -> None:
     ("changes", "fault"),
     [
         ({"relative_attention": False}, "relative_attention is false"),
-        ({"embedding_size": 8}, r"embedding_size \(8\) is not 16"),
-        ({"attention_head_size": 8}, r"attention_head_size \(8\) is not 4"),
+        ({"embedding_size": 8}, r"embedding_size \(8\) (is not|must be) 16"),
+        ({"attention_head_size": 8}, r"attention_head_size \(8\) must be 4"),
         ({"pos_att_type": ["p2p"]}, "pos_att_type"),
         ({"conv_groups": 2}, "conv_groups 2"),
     ],

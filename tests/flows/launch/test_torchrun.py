@@ -149,7 +149,10 @@ def test_restarts_over_one_store_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "what"),
-    [(("--force",), "--force does not work under torchrun"), (("--processes", "2"), r"processes \(2\) conflicts")],
+    [
+        (("--force",), "--force does not work under torchrun"),
+        (("--processes", "2"), r"processes \(2\) conflicts"),
+    ],
 )
 def test_a_rank_refuses_before_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], what: str

@@ -52,7 +52,7 @@ def test_glue_leaves_out_what_is_not_at_hand(tmp_path: Path, load: Load) -> None
 
 
 def test_glue_can_go_on_from_mnli(load: Load) -> None:
-    nodes = load("glue", "finetune@from-mnli.when=there").nodes
+    nodes = load("glue", "finetune@from-mnli.when=available").nodes
     more = {
         name: inputs(node) for name, node in nodes.items() if name.startswith("finetune@from-mnli")
     }
