@@ -96,8 +96,8 @@ class PairSamples:
     @property
     def lengths(self) -> Ints:
         lengths = self.texts.lengths
-        both: Ints = lengths[self.pairs[:, 0]] + lengths[self.queries + self.pairs[:, 1]]
-        return both
+        totals: Ints = lengths[self.pairs[:, 0]] + lengths[self.queries + self.pairs[:, 1]]
+        return totals
 
     @property
     def truncated(self) -> int:
@@ -122,25 +122,25 @@ class PairSamples:
             backward: bool [Q, Q], true if query j (row) is compared with the passage of query i;
                 symmetric loss only.
         """
-        number = -(-len(chosen) // self.group)
-        bounds = [shard_range(0, len(chosen), place, number) for place in range(number)]
-        touched = [(first, last) for first, last in bounds if first < end and last > begin]
-        low, high = touched[0][0], touched[-1][1]
+        group_count = -(-len(chosen) // self.group)
+        bounds = [shard_range(0, len(chosen), index, group_count) for index in range(group_count)]
+        spans = [(first, last) for first, last in bounds if first < end and last > begin]
+        low, high = spans[0][0], spans[-1][1]
         queries = range(low, high) if self.symmetric else range(begin, end)
-        group = np.repeat(np.arange(len(touched)), [last - first for first, last in touched])
+        group = np.repeat(np.arange(len(spans)), [last - first for first, last in spans])
         pairs = self.pairs[chosen[low:high]]
-        passages, column = np.unique(pairs[:, 1], return_inverse=True)
-        member = np.zeros((len(touched), len(passages)), np.bool_)
-        member[group, column] = True
+        passages, columns = np.unique(pairs[:, 1], return_inverse=True)
+        member = np.zeros((len(spans), len(passages)), np.bool_)
+        member[group, columns] = True
         rows = np.arange(queries.start - low, queries.stop - low)
-        asked, target, own_group = pairs[rows, 0], column[rows], group[rows]
-        answers = np.array(
+        query_numbers, target, row_groups = pairs[rows, 0], columns[rows], group[rows]
+        is_relevant = np.array(
             [
                 [passage in self.relevant[query] for passage in passages.tolist()]
-                for query in asked.tolist()
+                for query in query_numbers.tolist()
             ]
         )
-        allowed = member[own_group] & ~answers
+        allowed = member[row_groups] & ~is_relevant
         allowed[np.arange(len(rows)), target] = True
         arrays = {
             "own": np.arange(begin - queries.start, end - queries.start),
@@ -148,11 +148,11 @@ class PairSamples:
             "allowed": allowed,
         }
         if self.symmetric:
-            same = own_group[:, None] == own_group
-            backward = same & ~answers[:, target]  # of query j and the passage of query i
+            same_group = row_groups[:, None] == row_groups
+            backward = same_group & ~is_relevant[:, target]  # of query j and the passage of query i
             np.fill_diagonal(backward, True)
             arrays["backward"] = backward
-        texts = self.texts.batch(np.concatenate([asked, self.queries + passages]), layout)
+        texts = self.texts.batch(np.concatenate([query_numbers, self.queries + passages]), layout)
         return {**texts, **{name: torch.from_numpy(array) for name, array in arrays.items()}}
 
 
@@ -166,13 +166,13 @@ def contrastive_loss(
         of both directions. Second, the number of queries whose own passage scores highest.
     """
     queries, passages = outputs
-    own, target = batch["own"], batch["target"]
+    own_queries, target = batch["own"], batch["target"]
     scores = queries @ passages.T / temperature
-    forward = scores.masked_fill(~batch["allowed"], -torch.inf)[own]
-    total = nn.functional.cross_entropy(forward, target[own], reduction="sum")
+    forward = scores.masked_fill(~batch["allowed"], -torch.inf)[own_queries]
+    total = nn.functional.cross_entropy(forward, target[own_queries], reduction="sum")
     if "backward" in batch:
-        among = (
-            scores[:, target].masked_fill(~batch["backward"], -torch.inf).T[own]
+        backward = (
+            scores[:, target].masked_fill(~batch["backward"], -torch.inf).T[own_queries]
         )  # row: passage of a pair; column: query
-        total = (total + nn.functional.cross_entropy(among, own, reduction="sum")) / 2
-    return total, (forward.argmax(dim=-1) == target[own]).sum()
+        total = (total + nn.functional.cross_entropy(backward, own_queries, reduction="sum")) / 2
+    return total, (forward.argmax(dim=-1) == target[own_queries]).sum()

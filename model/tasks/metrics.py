@@ -54,7 +54,7 @@ def interval(
         random_keys.randint_below(random_keys.fold_in(seed, number, positions), examples)
         for number in range(resamples)
     )
-    values = [metric(chosen.astype(np.int64)) for chosen in resampled]
+    values = [metric(indices.astype(np.int64)) for indices in resampled]
     tail = (1.0 - level) / 2.0
     return [float(bound) for bound in np.quantile(values, [tail, 1.0 - tail])]
 
@@ -252,8 +252,8 @@ def tagging_f1_interval(gold: Tags, predicted: Tags, seed: int, resamples: int) 
     counts: Ints = np.array([(len(a & b), len(a) + len(b)) for a, b in pairs], dtype=np.int64)
 
     def f1(chosen: Ints) -> float:
-        right, either = counts[chosen].sum(axis=0)
-        return float(2.0 * right / either) if either else 0.0
+        matched, total = counts[chosen].sum(axis=0)
+        return float(2.0 * matched / total) if total else 0.0
 
     return interval(f1, len(gold), seed, resamples)
 
@@ -362,8 +362,8 @@ def relevant_ranks(scores: Vectors, relevant: Ints) -> tuple[Ints, Ints]:
         Number of passages with higher scores, and with equal scores, itself included; int64 [n]
         each.
     """
-    own = scores[np.arange(len(scores)), relevant][:, None]
-    return (scores > own).sum(axis=1), (scores == own).sum(axis=1)
+    relevant_scores = scores[np.arange(len(scores)), relevant][:, None]
+    return (scores > relevant_scores).sum(axis=1), (scores == relevant_scores).sum(axis=1)
 
 
 def ndcg(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Floats:
@@ -387,6 +387,6 @@ def recall(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Fl
 
     Arguments as for `ndcg`.
     """
-    inside = np.clip((depth - above) / tied, 0.0, 1.0)
+    retrieved = np.clip((depth - above) / tied, 0.0, 1.0)
     relevant = np.bincount(query, minlength=queries)
-    return np.asarray(np.bincount(query, inside, minlength=queries) / relevant)
+    return np.asarray(np.bincount(query, retrieved, minlength=queries) / relevant)

@@ -334,10 +334,10 @@ def merge_options(below: Mapping[str, Any] | None, above: Mapping[str, Any]) -> 
     """Merge options; mappings such as `columns` are merged by entry."""
     merged = dict(below or {})
     for key, value in above.items():
-        there = merged.get(key)
+        existing = merged.get(key)
         merged[key] = (
-            {**there, **value}
-            if isinstance(there, Mapping) and isinstance(value, Mapping)
+            {**existing, **value}
+            if isinstance(existing, Mapping) and isinstance(value, Mapping)
             else value
         )
     return merged
@@ -353,7 +353,7 @@ def load_task(name: str, given: Mapping[str, Any] | None = None) -> Task[Any, An
         UsageError: the task or an option is unknown; the message suggests the nearest name.
     """
     options = task_options(name, given or {})
-    found: Task[Any, Any] = import_object(KINDS[TASKS[name].kind].build)(
+    task: Task[Any, Any] = import_object(KINDS[TASKS[name].kind].build)(
         name, options, TASKS[name].metrics
     )
-    return found
+    return task

@@ -305,8 +305,8 @@ def encoded(
     Raises:
         DataError: the network cannot give an answer.
     """
-    adopted = task.align_labels(examples, meaning)
-    return Split(examples=adopted, samples=task.encode(adopted, pieces, max_length))
+    aligned = task.align_labels(examples, meaning)
+    return Split(examples=aligned, samples=task.encode(aligned, pieces, max_length))
 
 
 def check_labelled(examples: Examples, name: str) -> None:

@@ -50,9 +50,9 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     meaning, state = select_task(meaning, loaded.state, config.task, path)
     task = load_task(str(meaning["name"]), merge_options(meaning.get("options"), config.options))
     source = task_source(task, config.data, build.inputs.get("corpus"))
-    read = task.read(source, config.split, meaning.get("limit_per_class"))
+    raw_examples = task.read(source, config.split, meaning.get("limit_per_class"))
     split = encoded(
-        task, read, meaning, tokenizer.load(loaded.tokenizer), int(meaning["max_length"])
+        task, raw_examples, meaning, tokenizer.load(loaded.tokenizer), int(meaning["max_length"])
     )
     examples, samples = split.examples, split.samples
     build.report.progress(0, len(examples), "examples", {})

@@ -77,14 +77,14 @@ def starting_point(config: FinetuneConfig, build: BuildContext, world: World) ->
         UsageError: an input is missing, or max_length exceeds the model's positions.
         DataError: the checkpoint is missing or damaged.
     """
-    found = _load_start(config, build, world)
-    most = found.model.max_position_embeddings
-    if config.max_length is not None and config.max_length > most:
+    start = _load_start(config, build, world)
+    limit = start.model.max_position_embeddings
+    if config.max_length is not None and config.max_length > limit:
         raise UsageError(
             f"max_length ({config.max_length}) exceeds the model's max_position_embeddings "
-            f"({most}); use {most} or less"
+            f"({limit}); use {limit} or less"
         )
-    return found
+    return start
 
 
 def _load_start(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
@@ -110,18 +110,20 @@ def _load_start(config: FinetuneConfig, build: BuildContext, world: World) -> St
             f"finetune from scratch without a checkpoint needs {missing} (found none); name a "
             f"preset and a vocabulary"
         )
-    pieces = tokenizer.load(vocabulary)
-    saved = storage.join(build.scratch, TOKENIZER)
+    loaded_tokenizer = tokenizer.load(vocabulary)
+    tokenizer_path = storage.join(build.scratch, TOKENIZER)
     if world.is_rank_zero:
-        pieces.save(saved)
-    shape = model_config(
-        config.model, vocab_size=pieces.vocab_size, pad_token_id=pieces.special.pad
+        loaded_tokenizer.save(tokenizer_path)
+    model = model_config(
+        config.model,
+        vocab_size=loaded_tokenizer.vocab_size,
+        pad_token_id=loaded_tokenizer.special.pad,
     )
     return StartingCheckpoint(
-        model=_with_architecture(shape, config),
+        model=_with_architecture(model, config),
         state=None,
-        tokenizer=saved,
-        pieces=pieces,
+        tokenizer=tokenizer_path,
+        pieces=loaded_tokenizer,
         dataset=None,
     )
 
@@ -189,10 +191,10 @@ class FinetuneSetup:
 
     def with_tuned_options(self, predictions: Any) -> FinetuneSetup:
         """Return the setup with the decoding options tuned on these dev predictions."""
-        found = self.task.tuned_options(self.dev.examples, predictions)
-        if not found:
+        tuned = self.task.tuned_options(self.dev.examples, predictions)
+        if not tuned:
             return self
-        options = merge_options(self.config.options, found)
+        options = merge_options(self.config.options, tuned)
         return replace(
             self,
             task=load_task(self.task.name, options),
@@ -230,10 +232,8 @@ class FinetuneResult:
     @property
     def best(self) -> dict[str, float]:
         """Best score during training, with its step first."""
-        found = dict(self.finished.progress.best or {})
-        return {
-            name: found[name] for name in sorted(found, key=lambda name: (name != "step", name))
-        }
+        best = dict(self.finished.progress.best or {})
+        return {name: best[name] for name in sorted(best, key=lambda name: (name != "step", name))}
 
 
 def fit(
@@ -261,8 +261,8 @@ def fit(
     parameters = sum(
         parameter.numel() for parameter in network.parameters()
     )  # before an engine shards them
-    kept = execution.keep_checkpoints + config.keeps_best
-    world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, kept))
+    checkpoint_count = execution.keep_checkpoints + config.keeps_best
+    world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, checkpoint_count))
     engine = engines.choose_engine(
         execution.engine,
         execution.zero,
@@ -275,15 +275,17 @@ def fit(
         notes.append(f"engine {engine.name}: {engine.reason}")
     if isinstance(network, FrozenNetwork):
         check_frozen(setup.train.samples)
-    longest = int(setup.train.samples.lengths.max())
+    max_tokens = int(setup.train.samples.lengths.max())
     if isinstance(execution.micro_batch, str):
         raise UsageError(
             f"micro_batch ({execution.micro_batch}) is for pretraining; give a number, or leave it "
             f"out"
         )
-    asked = execution.micro_batch
-    how = batch_plan.computing(execution, precision)
-    plan = batch_plan.plan(config.global_batch, asked, model, longest, world, how=how)
+    micro_batch = execution.micro_batch
+    computation = batch_plan.computing(execution, precision)
+    plan = batch_plan.plan(
+        config.global_batch, micro_batch, model, max_tokens, world, how=computation
+    )
     objective = TaskObjective(task, network, precision, world.device)
     source = source_of(
         setup.train.samples,
@@ -301,7 +303,7 @@ def fit(
     ]
     if unused:
         notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
-    measure = DevEvaluator(objective, setup.train, setup.dev, world, source.steps_per_epoch)
+    evaluator = DevEvaluator(objective, setup.train, setup.dev, world, source.steps_per_epoch)
     training = TrainSpec(
         path=path,
         config=config.model_dump(mode="json"),
@@ -326,13 +328,16 @@ def fit(
         ),
         checkpoints=CheckpointSpec(metadata=setup.saved, keep_best=config.keeps_best),
         logging=LoggingSpec(interval=min(MOST_STEPS, max(setup.steps // LINES, 1)), notes=notes),
-        evaluator=measure,
+        evaluator=evaluator,
         patience=config.patience,
     )
     finished = train(training, build, world, setup.stop, resumed, report)
     step, best = finished.progress.step, finished.progress.best
     if finished.best is None or best is None or best["step"] == step:
-        directory, predictions = storage.join(path, finished.checkpoint), measure.predictions(step)
+        directory, predictions = (
+            storage.join(path, finished.checkpoint),
+            evaluator.predictions(step),
+        )
         weights = checkpoint.weights(directory) if world.is_rank_zero else {}
     else:
         step, directory = int(best["step"]), storage.join(path, finished.best)

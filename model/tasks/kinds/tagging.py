@@ -54,9 +54,9 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        named = [options.files.get(split, (f"{split}.txt",))[0] for split in ("train", "dev")]
+        file_names = [options.files.get(split, (f"{split}.txt",))[0] for split in ("train", "dev")]
         self.files = (
-            f"a directory with {' and '.join(named)} (a word and its tag a line, a blank line "
+            f"a directory with {' and '.join(file_names)} (a word and its tag a line, a blank line "
             f"between sentences)"
         )
 
@@ -86,9 +86,10 @@ class Tagging(Task[TaggedWords, Tags]):
         assert isinstance(examples, NumberedTags)
         labels = None
         if examples.tags is not None:
-            number = {name: i for i, name in enumerate(examples.label_names)}
+            tag_numbers = {name: i for i, name in enumerate(examples.label_names)}
             labels = [
-                np.array([number[tag] for tag in tags], dtype=np.int64) for tags in examples.tags
+                np.array([tag_numbers[tag] for tag in tags], dtype=np.int64)
+                for tags in examples.tags
             ]
         return encode_words(examples.words, tokenizer, max_length, labels)
 
@@ -129,8 +130,8 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def score(self, examples: TaggedWords, predictions: Tags) -> Figures:
         assert examples.tags is not None
-        found = metrics.tagging_scores(examples.tags, predictions.tags)
-        return {name: found[name] for name in self.metrics}
+        scores = metrics.tagging_scores(examples.tags, predictions.tags)
+        return {name: scores[name] for name in self.metrics}
 
     def dataset_statistics(self, examples: TaggedWords) -> dict[str, Any]:
         return {
