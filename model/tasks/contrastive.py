@@ -3,7 +3,7 @@
 A query is compared with the passages of its group, about `group` pairs of the step (Karpukhin et
 al. 2020, section 3.2). Groups are cut from the step's pairs in order, and a part of a group
 includes all of its passages. So the loss does not depend on micro-batches and ranks. If
-micro-batches hold whole groups, which is the default, nothing is computed twice.
+micro-batches have complete groups, which is the default, nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class PairSamples:
             batch: `TextSamples.batch` of Q queries, then P distinct passages, with these entries.
             own: int64 [B], queries that belong to the part.
             target: int64 [Q], passage of each query.
-            allowed: bool [Q, P], passages compared with each query, its own included.
+            allowed: bool [Q, P], passages compared with each query, including its own.
             backward: bool [Q, Q], true if query j (row) is compared with the passage of query i;
                 symmetric loss only.
         """
@@ -149,7 +149,7 @@ class PairSamples:
         }
         if self.symmetric:
             same_group = row_groups[:, None] == row_groups
-            backward = same_group & ~is_relevant[:, target]  # of query j and the passage of query i
+            backward = same_group & ~is_relevant[:, target]  # query j and the passage of query i
             np.fill_diagonal(backward, True)
             arrays["backward"] = backward
         texts = self.texts.batch(np.concatenate([query_numbers, self.queries + passages]), layout)
@@ -171,8 +171,7 @@ def contrastive_loss(
     forward = scores.masked_fill(~batch["allowed"], -torch.inf)[own_queries]
     total = nn.functional.cross_entropy(forward, target[own_queries], reduction="sum")
     if "backward" in batch:
-        backward = (
-            scores[:, target].masked_fill(~batch["backward"], -torch.inf).T[own_queries]
-        )  # row: passage of a pair; column: query
+        # Row: passage of a pair; column: query.
+        backward = scores[:, target].masked_fill(~batch["backward"], -torch.inf).T[own_queries]
         total = (total + nn.functional.cross_entropy(backward, own_queries, reduction="sum")) / 2
     return total, (forward.argmax(dim=-1) == target[own_queries]).sum()

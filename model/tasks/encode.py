@@ -1,4 +1,4 @@
-"""Tokenization of examples into samples, and the batches of training and evaluation."""
+"""Tokenization of examples into samples, and batches for training and evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.tasks.task import Ints, Samples
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-# Batches per pool that training sorts by length: little padding, still random batches.
+# Batches per pool. Training sorts each pool by length, for little padding in random batches.
 POOL = 16
 SECOND = "second_text"  # batch entry: bool [B, L], tokens of a pair's second text
 EVALUATION_BATCH = 64  # constant, so that no setting changes scores by rounding
@@ -172,7 +172,7 @@ def groups_of(samples: Samples) -> list[Ints]:
     return [np.arange(len(samples))] if groups is None else list(groups)
 
 
-# Words: tokens of words, and windows of whole words for long sentences.
+# Words: tokens of words, and windows of words for long sentences.
 
 FIRST = "first_pieces"  # batch entry: bool [B, L], first token of each word that is predicted
 
@@ -251,9 +251,8 @@ def encode_words(
         labels: labels of each sentence, one per word.
     """
     room = max_length - 2
-    max_word_tokens = max(
-        room // 2, 1
-    )  # maximum tokens of a word, so that a window holds another one
+    # A word has at most half of a window, so that the window has room for another word.
+    max_word_tokens = max(room // 2, 1)
     cls, sep = tokenizer.special.cls, tokenizer.special.sep
     sequences, windows, first, own_labels, truncated = [], list[WordWindow](), [], [], 0
     for number, word_tokens in enumerate(_pieces(sentences, tokenizer)):
@@ -298,9 +297,8 @@ def cut(sentence: int, sizes: Ints, room: int) -> list[WordWindow]:
         spans.append((begin, end))
         if end == len(sizes):
             break
-        begin = (
-            int(np.searchsorted(ends, ends[end - 1] - room // 2)) + 1
-        )  # the overlap is at most half of `room`
+        # The overlap of two windows is at most half of `room`.
+        begin = int(np.searchsorted(ends, ends[end - 1] - room // 2)) + 1
     borders = [
         0,
         *(

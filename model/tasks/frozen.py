@@ -4,7 +4,7 @@
     [B, L, 2 * size] -> task head
 
 The encoder has no gradient and no dropout, so its states for a text are constant. The checkpoint
-contains the whole encoder. The task's network is built on a backbone that returns its input, of the
+contains all of the encoder. The task's network has a backbone that returns its input, of the
 BiLSTM's width.
 """
 
@@ -184,7 +184,7 @@ def task_network(
     meaning: TaskMetadata,
     dropout: float,
 ) -> nn.Module:
-    """Build the task's network on a backbone, or on frozen features if the metadata says so.
+    """Build the task's network on a backbone, or on frozen features if the metadata has `frozen`.
 
     Raises:
         UsageError: the encoder has too few layers for the choice.

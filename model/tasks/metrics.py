@@ -296,8 +296,8 @@ def question_scores(
         predictions: predicted texts; empty for "no answer".
         answers: reference answers of each question, at least one; with `unanswerable` none for
             unanswerable questions.
-        unanswerable: use the rules of 2.0: answers without words are ignored, and if none is left
-            the empty text is right.
+        unanswerable: use the rules of 2.0: answers without words are ignored, and without any
+            other answer the empty text is right.
 
     Returns:
         float64 [n] each, from 0 to 1.
@@ -314,7 +314,7 @@ def question_scores(
 def best_threshold(scores: Floats, odds: Floats, has_answer: Flags) -> tuple[float, float]:
     """Return the best mean score over thresholds of the "no answer" odds, and that threshold.
 
-    Questions with odds above the threshold are left unanswered. Unlike `find_best_thresh` of
+    Questions with odds above the threshold get no answer. Unlike `find_best_thresh` of
     evaluate-v2.0.py, questions with equal odds stay together, and a threshold that answers none is
     below all odds.
 

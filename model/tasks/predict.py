@@ -67,9 +67,8 @@ def predict(
         for group in groups_of(samples)
         for indices in evaluation_batches(lengths[group])
     ]
-    numbers = range(
-        world.rank, world.rank + len(batches), world.size
-    )  # every rank runs the network equally often
+    # Every rank runs the network equally often.
+    numbers = range(world.rank, world.rank + len(batches), world.size)
     rank_batches = [batches[min(number, len(batches) - 1)] for number in numbers]
     rank_answers: list[tuple[int, Any]] = []
     objective.eval()
@@ -146,7 +145,7 @@ class DevEvaluator:
 
     def predictions(self, step: int) -> Any:
         """Return the predictions after step `step`, the last one done; every rank calls it."""
-        if self._newest is None or self._newest[0] != step:  # a resumed training had no steps left
+        if self._newest is None or self._newest[0] != step:  # a resumed training had no more steps
             self._score(step, lambda: False)
         assert self._newest is not None
         return self._newest[1]

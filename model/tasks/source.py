@@ -83,7 +83,7 @@ class EpochSource:
         return part_of(self._samples, chosen, begin, end, self._layout)
 
     def _chosen(self, step: int) -> tuple[Ints, int]:
-        """Return the samples of a step, and the run-wide number of the first one."""
+        """Return the samples of a step, and the number of the first one in the run."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         batches, begins = self._order(epoch)
         return batches[step_in_epoch], epoch * len(self._numbers) + begins[step_in_epoch]

@@ -74,9 +74,8 @@ KINDS: dict[str, TaskKind] = {
 }
 
 _PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
-_INDEXED = {
-    "test": {"columns": {"id": "index"}}
-}  # id column of GLUE's test files, needed for submissions
+# Id column of GLUE's test files, needed for submissions.
+_INDEXED = {"test": {"columns": {"id": "index"}}}
 
 TASKS: dict[str, TaskSpec] = {
     # GLUE (Wang et al. 2019, table 1), in the files of its archive
@@ -319,7 +318,7 @@ TASKS: dict[str, TaskSpec] = {
 
 
 def task_options(name: str, given: Mapping[str, Any], where: str = "options") -> TaskOptions:
-    """Return the options of a task: those of its row, overridden by `given`.
+    """Return the options of a task: those of `given`, else those of its row.
 
     Raises:
         UsageError: the task or an option is unknown.

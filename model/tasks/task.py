@@ -29,9 +29,8 @@ from cloze.model.tasks.options import TaskOptions
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 Ints = npt.NDArray[np.int64]
-TaskMetadata = Mapping[
-    str, Any
-]  # meaning of a network's outputs, as JSON; stored in the checkpoint
+# Meaning of a network's outputs, as JSON; stored in the checkpoint.
+TaskMetadata = Mapping[str, Any]
 Figures = dict[str, float]
 
 
@@ -261,7 +260,7 @@ def task_source(task: Task[Any, Any], data: str | None, corpus: str | None) -> s
     """Return the path that the task reads.
 
     Raises:
-        UsageError: the path is not given.
+        UsageError: the path is missing.
     """
     path = corpus if task.source == "corpus" else data
     if path is None:
@@ -283,7 +282,7 @@ class Split:
     samples: Samples
 
     def count(self, build: BuildContext, name: str) -> None:
-        """Add the numbers of read, kept, dropped and truncated examples to the build's counters."""
+        """Add the read, kept, dropped and truncated examples to the build's counters."""
         build.counters[f"read/{name}"] += len(self.examples) + sum(self.examples.dropped.values())
         build.counters[f"kept/{name}"] += len(self.examples)
         build.counters[f"truncated/{name}"] += self.samples.truncated

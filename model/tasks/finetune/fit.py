@@ -48,9 +48,8 @@ from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 POOLING = "classifier_pooling"  # config field of families with optional pooling
-TOKENIZER = (
-    "tokenizer"  # directory in the build's scratch, if there is no checkpoint with a tokenizer
-)
+# Directory in the build's scratch, for a training without a checkpoint.
+TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +145,7 @@ def _with_architecture(model: ModelConfig, config: FinetuneConfig) -> ModelConfi
         if POOLING not in type(model).model_fields:
             raise UsageError(
                 f"pooling ({config.pooling}) is not for models of the family {model.family}, whose "
-                f"classifiers read one token's"
-                " state; leave it out"
+                f"classifiers read one token's state; leave it out"
             )
         changes[POOLING] = config.pooling
     return model.model_copy(update=changes) if changes else model
@@ -258,9 +256,8 @@ def fit(
     network = new_network(task, model, weights, setup.meaning, config.dropout, config.seed)
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
-    parameters = sum(
-        parameter.numel() for parameter in network.parameters()
-    )  # before an engine shards them
+    # Parameters are counted before an engine shards them.
+    parameters = sum(parameter.numel() for parameter in network.parameters())
     checkpoint_count = execution.keep_checkpoints + config.keeps_best
     world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, checkpoint_count))
     engine = engines.choose_engine(

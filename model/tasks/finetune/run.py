@@ -20,6 +20,7 @@ from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.monitor.metrics import METRICS as LINES
 
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
+# Config fields in metrics.json.
 RECIPE = (
     "epochs",
     "global_batch",
@@ -30,7 +31,7 @@ RECIPE = (
     "weight_decay",
     "grad_clip",
     "seed",
-)  # config fields in metrics.json
+)
 
 
 class _Part(Reporter):
@@ -73,8 +74,7 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
     if config.frozen is not None and not storage.is_local(build.path):
         raise UsageError(
             f"{build.path} is not on a local disk, where the features of a frozen encoder (frozen: "
-            f"{config.frozen}) are kept while it"
-            " trains; use one and copy"
+            f"{config.frozen}) are kept while it trains; use one and copy"
         )
     with StopRequest.installed() as stop:
         world = init_distributed(build.execution, build.path)

@@ -236,7 +236,7 @@ class FinetuneConfig(StageConfig):
             )
             for field, task, path, options in self._read()
         ]
-        if self.tasks:  # counts as a whole, like a field that names paths
+        if self.tasks:  # one fingerprint for all tasks
             return {"tasks": fingerprints.combine_hashes([("", canonical_json(records))])}
         return {
             field: fingerprint for field, _, _, fingerprint in records if fingerprint is not None

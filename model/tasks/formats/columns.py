@@ -128,9 +128,10 @@ class TaggedWords:
 
     def types(self) -> dict[str, int]:
         """Count the entities of each type, sorted by type."""
+        # Every entity has exactly one B- tag.
         counts = Counter(
             tag[2:] for tags in self.tags or () for tag in tags if tag.startswith("B-")
-        )  # every entity has exactly one
+        )
         return dict(sorted(counts.items()))
 
     def check(self, types: Sequence[str]) -> None:

@@ -1,10 +1,10 @@
-"""SQuAD's JSON, version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
+"""JSON format of SQuAD, version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
 
     {"data": [{"title": …, "paragraphs": [{"context": …, "qas": [{"id": …, "question": …,
         "answers": [{"text": …, "answer_start": …}], "is_impossible": …}]}]}]}
 
-An entry of `data` may also be one question with its `context`, and `answers` an object of lists,
-`text` and `answer_start`, as exported from tables. A question without answers is unanswerable, as
+An entry of `data` may also be one question with its `context`. `answers` may be an object of lists,
+`text` and `answer_start`, as in exported tables. A question without answers is unanswerable, as
 in the official scorer of 2.0; a file without any answers is a file to predict.
 """
 
@@ -42,7 +42,7 @@ class SquadExamples:
         answers: reference answers of each question, empty if unanswerable; None for a split without
             answers.
         dropped: number of questions dropped on purpose, by reason.
-        relocated: number of answers found near, but not at, their answer_start.
+        relocated: number of answers near their answer_start, but not at it.
         where: source for messages.
     """
 
@@ -66,7 +66,7 @@ class SquadExamples:
 def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
     """Read the questions of a file.
 
-    An answer that is not at its `answer_start` is taken from the nearest occurrence, at most `NEAR`
+    If an answer is not at its `answer_start`, the nearest occurrence is used, at most `NEAR`
     characters away, and counted.
 
     Args:
@@ -147,8 +147,8 @@ class _Reader:
         if actual_start is None:
             raise DataError(
                 f"{place}: {_short(text)!r} is not at answer_start ({start}) in its "
-                f"passage of {len(context)} characters,"
-                f" nor within {NEAR} characters of it; correct answer_start"
+                f"passage of {len(context)} characters, nor within {NEAR} characters of it; correct "
+                f"answer_start"
             )
         self._relocated += actual_start != start
         return Answer(text.strip(), actual_start + len(text) - len(text.lstrip()))
@@ -227,7 +227,7 @@ def _parsed(path: str) -> Any:
 
 
 def _field(record: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:
-    """Return a field of a JSON object, checked to have the given type."""
+    """Return a field of a JSON object, checked to have the type `kind`."""
     if not isinstance(record, dict):
         raise DataError(
             f"{place} is {type(record).__name__} where SQuAD's form has an object; name a file of "

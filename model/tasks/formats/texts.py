@@ -113,7 +113,8 @@ def read_rows(path: str, split: str, options: TableOptions, expected_files: str)
     for place, answer in zip(places, answers or (), strict=False):
         if not answer.strip():
             raise DataError(
-                f"{place}: the {split_table.columns[LABEL]} is empty; add it, or remove the {table.unit}"
+                f"{place}: the {split_table.columns[LABEL]} is empty; add it, or remove the "
+                f"{table.unit}"
             )
     rows = TextRows(
         texts=values_by_role[TEXT],

@@ -1,7 +1,7 @@
 """Multi-task training: one encoder with a head per task (Caruana 1997; MT-DNN, Liu et al. 2019).
 
-A batch belongs to one task. Files, loss, decoding and metrics are those of the task's own kind,
-kept apart by name: metric `mrpc_f1`, weight `heads.mrpc.classifier`, files `predictions/mrpc/`.
+A batch belongs to one task. Files, loss, decoding and metrics are those of the task's kind. Names
+include the task: metric `mrpc_f1`, weight `heads.mrpc.classifier`, files `predictions/mrpc/`.
 """
 
 from __future__ import annotations
@@ -129,9 +129,8 @@ class MultiTaskNetwork(nn.Module):
             self.pooler = backbone.pooler
         heads = {name: nn.ModuleDict(dict(_own(network))) for name, network in parts.items()}
         self.heads = nn.ModuleDict(heads)
-        self._parts = tuple(
-            parts.items()
-        )  # a tuple registers no submodules; their parameters are registered above
+        # A tuple registers no submodules; their parameters are registered above.
+        self._parts = tuple(parts.items())
 
     def train(self, mode: bool = True) -> MultiTaskNetwork:
         for _, network in self._parts:
@@ -182,8 +181,8 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         )
         if corpus_task is not None:
             raise UsageError(
-                f"tasks.{corpus_task} is read from a corpus, not from data, and cannot be one of several; "
-                f"leave it out"
+                f"tasks.{corpus_task} is read from a corpus, not from data, and cannot be one of "
+                f"several; leave it out"
             )
         self.max_length = max(
             (task.max_length for task in self.parts.values()), default=self.max_length

@@ -46,9 +46,8 @@ ALIASES = {
     "tensorflow": ("tf",),
     "torch": ("pytorch",),
 }
-LONG_NAME = (
-    5  # names of at least this many letters also match inside words: `numpydoc`, `torchscript`
-)
+# Names of at least this many letters also match inside words: `numpydoc`, `torchscript`.
+LONG_NAME = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -130,8 +129,8 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
             training_sentences.update(map(_normal, sentences))
     if not documents:
         raise DataError(
-            f"{path} holds no held-out documents of source {SOURCE};"
-            f" make the corpus with --source {SOURCE}=PACKAGES and a heldout_fraction above 0"
+            f"{path} holds no held-out documents of source {SOURCE}; make the corpus with "
+            f"--source {SOURCE}=PACKAGES and a heldout_fraction above 0"
         )
     documents.sort(key=lambda document: document.id)
     _filter(documents, training_sentences)
@@ -146,9 +145,9 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
     train_labels = {document.label for document in splits["train"]}
     if len(train_labels) < 2:
         raise DataError(
-            f"{path} holds held-out sentences of {len(train_labels)} packages with two documents or more, "
-            f"out of"
-            f" {', '.join(sorted(by_label))}; name more packages, or raise heldout_fraction"
+            f"{path} holds held-out sentences of {len(train_labels)} packages with two documents "
+            f"or more, out of {', '.join(sorted(by_label))}; name more packages, or raise "
+            f"heldout_fraction"
         )
     return {name: tuple(split_documents) for name, split_documents in splits.items()}
 

@@ -1,9 +1,9 @@
 """Windows of questions and passages: [CLS] question [SEP] part of the passage [SEP].
 
 The rules are those of `convert_examples_to_features` in google-research/bert's run_squad.py. A long
-passage has overlapping windows; a window without the whole answer is trained to point at [CLS]. A
+passage has overlapping windows; one without the complete answer is trained to point at [CLS]. A
 token counts in the window that shows most context on both sides. Unlike in that program, windows
-move closer for a short `max_length`, so that the answer's window contains the whole answer.
+move closer for a short `max_length`, so that one window contains the complete answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LENGTH_BONUS = 0.01  # bonus per token of window length, which decides ties of c
 
 
 class PassageWindow(NamedTuple):
-    """Part of a passage in token numbers: [begin, end), of which [first, last) count here."""
+    """Window of a passage: tokens [begin, end), of which [first, last) count in this window."""
 
     begin: int
     end: int
@@ -62,9 +62,8 @@ class Windows(TextSamples):
     offsets: Sequence[Ints]
 
 
-@functools.lru_cache(
-    maxsize=4096
-)  # shared by questions on one passage, and by passages of one length
+# Questions on one passage share their windows, and so do passages of one length.
+@functools.lru_cache(maxsize=4096)
 def windows_on(pieces: int, room: int, step: int) -> tuple[PassageWindow, ...]:
     """Return the windows of a passage with `pieces` tokens; one empty window for an empty passage.
 

@@ -1,8 +1,8 @@
 """The task kind spans: extractive question answering, SQuAD 1.1 and 2.0.
 
-Decoding follows `write_predictions` in google-research/bert's run_squad.py, with two differences:
-it searches all valid spans, not only the best 20 starts and ends, and it cuts the text out of the
-passage by the tokens' characters.
+Decoding follows `write_predictions` in google-research/bert's run_squad.py, with two differences.
+It searches all valid spans, not only the best 20 starts and ends. It copies an answer's text from
+the passage, by the characters of the tokens.
 """
 
 from __future__ import annotations
@@ -115,15 +115,13 @@ def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> l
         (positions < passage_begin) | (positions >= passage_end), -torch.inf
     )
     width = min(longest, logits.shape[1])
-    end_windows = functional.pad(end_logits, (0, width - 1), value=-torch.inf).unfold(
-        1, width, 1
-    )  # [B, L, width]
+    # End logits of the `width` spans from each position: [B, L, width].
+    end_windows = functional.pad(end_logits, (0, width - 1), value=-torch.inf).unfold(1, width, 1)
     total = (start_logits[:, :, None] + end_windows).flatten(1)
     scores, best = total.topk(min(n_best, total.shape[1]), dim=1)
     starts = best // width
-    stops = (starts + best % width).clamp(
-        max=logits.shape[1] - 1
-    )  # beyond the end all spans are impossible
+    # Spans beyond the end have an infinitely low score.
+    stops = (starts + best % width).clamp(max=logits.shape[1] - 1)
     masks = torch.isfinite(scores).cpu().numpy()
     arrays = [
         array.cpu().numpy()
