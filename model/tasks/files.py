@@ -87,8 +87,8 @@ def _is_archive(path: str) -> bool:
 def _files(path: str, options: TaskOptions, split: str) -> Iterator[tuple[str, str]]:
     """Iterate over (name, path) of the files that may be read for a split.
 
-    The rules are those of `split_file`: names from the options,
-    else `dev.tsv`, or files in `dev/`.
+    The rules are those of `split_file`: names from the options, else such as `dev.tsv`, or files in
+    `dev/`.
     """
     for directory in directories(path, options):
         if not storage.exists(directory):

@@ -147,8 +147,8 @@ class _Reader:
         if actual_start is None:
             raise DataError(
                 f"{place}: {_short(text)!r} is not at answer_start ({start}) in its "
-                f"passage of {len(context)} characters, nor within {NEAR} characters of it; correct "
-                f"answer_start"
+                f"passage of {len(context)} characters, nor within {NEAR} characters of it; "
+                f"correct answer_start"
             )
         self._relocated += actual_start != start
         return Answer(text.strip(), actual_start + len(text) - len(text.lstrip()))

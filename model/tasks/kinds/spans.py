@@ -238,10 +238,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         super().__init__(name, options, metrics)
         assert isinstance(options, SpanOptions)
         self.span_options = options
-        file_names = [candidates[0] for candidates in options.files.values()] or [
-            "train.json",
-            "dev.json",
-        ]
+        file_names = [names[0] for names in options.files.values()] or ["train.json", "dev.json"]
         self.files = f"a directory with {' and '.join(file_names[:2])}, in SQuAD's JSON"
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> SquadExamples:
