@@ -80,7 +80,7 @@ class PairSamples:
         pairs: int64 [n, 2], numbers of query and passage.
         relevant: passages that answer each query; they are no negatives of each other.
         group: approximate number of pairs per group.
-        symmetric: the loss also compares each passage with the queries.
+        symmetric: true if the loss also compares each passage with the queries.
     """
 
     texts: TextSamples
@@ -125,14 +125,14 @@ class PairSamples:
         group_count = -(-len(chosen) // self.group)
         bounds = [shard_range(0, len(chosen), index, group_count) for index in range(group_count)]
         spans = [(first, last) for first, last in bounds if first < end and last > begin]
-        low, high = spans[0][0], spans[-1][1]
-        queries = range(low, high) if self.symmetric else range(begin, end)
+        groups_begin, groups_end = spans[0][0], spans[-1][1]
+        queries = range(groups_begin, groups_end) if self.symmetric else range(begin, end)
         group = np.repeat(np.arange(len(spans)), [last - first for first, last in spans])
-        pairs = self.pairs[chosen[low:high]]
+        pairs = self.pairs[chosen[groups_begin:groups_end]]
         passages, columns = np.unique(pairs[:, 1], return_inverse=True)
         member = np.zeros((len(spans), len(passages)), np.bool_)
         member[group, columns] = True
-        rows = np.arange(queries.start - low, queries.stop - low)
+        rows = np.arange(queries.start - groups_begin, queries.stop - groups_begin)
         query_numbers, target, row_groups = pairs[rows, 0], columns[rows], group[rows]
         is_relevant = np.array(
             [

@@ -32,7 +32,7 @@ class TextSamples:
         second: int64 [n], start of B in each sequence; the length if there is no B.
         truncated: number of truncated examples.
         pad: id of the padding token.
-        typed: tokens of B have token type 1.
+        typed: true if tokens of B have token type 1.
         targets: inputs of the loss by their name in a batch; one row per sample.
         dropped_counts: number of answers that no sample can give, by reason.
     """
@@ -101,13 +101,17 @@ def framed(
     cls, sep, frame = tokenizer.special.cls, tokenizer.special.sep, tokenizer.pair_frame
     room = max_length - (2 if other is None else frame.size)
     sequences, second, truncated = [], [], 0
-    for i, pieces in enumerate(first):
-        a, b = truncate(len(pieces), len(other[i]) if other is not None else 0, room)
-        sequence = [cls, *pieces[:a], *(frame.separator if other is not None else (sep,))]
+    for i, tokens in enumerate(first):
+        first_count, second_count = truncate(
+            len(tokens), len(other[i]) if other is not None else 0, room
+        )
+        sequence = [cls, *tokens[:first_count], *(frame.separator if other is not None else (sep,))]
         second.append(len(sequence))
         if other is not None:
-            sequence += [*other[i][:b], sep]
-        truncated += a < len(pieces) or (other is not None and b < len(other[i]))
+            sequence += [*other[i][:second_count], sep]
+        truncated += first_count < len(tokens) or (
+            other is not None and second_count < len(other[i])
+        )
         sequences.append(np.array(sequence, dtype=np.int32))
     return TextSamples(
         sequences=tuple(sequences),

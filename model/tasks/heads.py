@@ -47,11 +47,11 @@ class SequenceClassifier(nn.Module):
     """Encoder, pooler, dropout and a linear layer (Devlin et al. 2019, figure 4a, b).
 
     Args:
-        pooler: pooler; with `head_bias` False, the linear layer has no bias, as in the Hugging Face
-            class.
+        pooler: pooler; its `head_bias` False means a linear layer without bias, as in the Hugging
+            Face class.
         head: name of the linear layer in a checkpoint's `heads`.
-        pairs: use `pair_features` instead of the pooler, without a layer between: a tanh layer
-            overfits.
+        pairs: true to use `pair_features` instead of the pooler, without a layer between: a tanh
+            layer overfits.
     """
 
     def __init__(

@@ -248,8 +248,17 @@ def tagging_f1_interval(gold: Tags, predicted: Tags, seed: int, resamples: int) 
     """Return the bootstrap interval of F1, resampling sentences."""
     from cloze.model.tasks.formats.columns import entities
 
-    pairs = [(set(entities(a)), set(entities(b))) for a, b in zip(gold, predicted, strict=True)]
-    counts: Ints = np.array([(len(a & b), len(a) + len(b)) for a, b in pairs], dtype=np.int64)
+    pairs = [
+        (set(entities(true_entities)), set(entities(predicted_entities)))
+        for true_entities, predicted_entities in zip(gold, predicted, strict=True)
+    ]
+    counts: Ints = np.array(
+        [
+            (len(true_entities & predicted_entities), len(true_entities) + len(predicted_entities))
+            for true_entities, predicted_entities in pairs
+        ],
+        dtype=np.int64,
+    )
 
     def f1(chosen: Ints) -> float:
         matched, total = counts[chosen].sum(axis=0)
@@ -278,7 +287,7 @@ def answer_f1(prediction: str, answer: str, *, empty_matches: bool = True) -> fl
     """Return F1 of the normalized words, as bags.
 
     Args:
-        empty_matches: two texts without words match (2.0); in 1.1 they do not.
+        empty_matches: true if two texts without words match, as in 2.0; in 1.1 they do not.
     """
     predicted, expected = normalize_answer(prediction).split(), normalize_answer(answer).split()
     if not predicted or not expected:
@@ -296,8 +305,8 @@ def question_scores(
         predictions: predicted texts; empty for "no answer".
         answers: reference answers of each question, at least one; with `unanswerable` none for
             unanswerable questions.
-        unanswerable: use the rules of 2.0: answers without words are ignored, and without any
-            other answer the empty text is right.
+        unanswerable: true for the rules of 2.0: answers without words are ignored, and without
+            any other answer the empty text is right.
 
     Returns:
         float64 [n] each, from 0 to 1.

@@ -54,8 +54,8 @@ def predict(
     """Return the answers to all samples, in order, equal on all ranks.
 
     Args:
-        objective: on `world.device`; its training mode is restored.
-        stop_asked: returns True if this rank must stop; called before each batch.
+        objective: objective on `world.device`; its training mode is restored.
+        stop_asked: function that returns True if this rank must stop; called before each batch.
 
     Raises:
         EvaluationInterrupted: a rank must stop.
@@ -79,11 +79,13 @@ def predict(
             for number, indices, batch in zip(numbers, rank_batches, prefetched, strict=True):
                 if world.all_reduce_sum([int(stop_asked())])[0]:
                     raise EvaluationInterrupted
-                moved = move(batch, world.device)
-                outputs = objective(moved)
+                device_batch = move(batch, world.device)
+                outputs = objective(device_batch)
                 if number < len(batches):
                     rank_answers += zip(
-                        indices.tolist(), objective.task.select_outputs(outputs, moved), strict=True
+                        indices.tolist(),
+                        objective.task.select_outputs(outputs, device_batch),
+                        strict=True,
                     )
     finally:
         objective.train(training)

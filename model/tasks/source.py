@@ -54,12 +54,13 @@ class EpochSource:
         self.steps_per_epoch = -(-len(self._numbers) // batch_size)
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
-        indices, first = self._chosen(step)
+        indices, first_sample = self._chosen(step)
         count = -(-len(indices) // (world_size * self._micro_batch))
         ranges = micro_batch_ranges(0, len(indices), rank, world_size, count)
         return StepBatches(
             micro_batches=[
-                MicroBatch(first + begin, self._batch(indices, begin, end)) for begin, end in ranges
+                MicroBatch(first_sample + begin, self._batch(indices, begin, end))
+                for begin, end in ranges
             ],
             tokens=int(self._lengths[indices[ranges[0][0] : ranges[-1][1]]].sum()),
         )
@@ -132,10 +133,10 @@ class MultiTaskSource:
 
     def samples(self, steps: int) -> int:
         epoch, step_in_epoch = divmod(steps, self.steps_per_epoch)
-        done = np.bincount(self._order(epoch)[:step_in_epoch], minlength=len(self._parts))
+        steps_by_task = np.bincount(self._order(epoch)[:step_in_epoch], minlength=len(self._parts))
         return sum(
             source.samples(epoch * share + int(count))
-            for source, share, count in zip(self._parts, self._shares, done, strict=True)
+            for source, share, count in zip(self._parts, self._shares, steps_by_task, strict=True)
         )
 
     def row_ids(self, step: int) -> dict[str, list[int]]:

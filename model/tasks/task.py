@@ -40,7 +40,7 @@ class Examples(Protocol):
     Attributes:
         where: source for messages.
         dropped: number of examples dropped on purpose, by reason.
-        labelled: answers are known.
+        labelled: true if answers are known.
     """
 
     @property
@@ -246,7 +246,7 @@ class Task(abc.ABC, Generic[E, P]):
         """Return further results, as JSON, such as `interval`, for labelled examples.
 
         Args:
-            seed, resamples: for bootstrap intervals.
+            seed, resamples: seed and number of resamples of bootstrap intervals.
         """
         del examples, predictions, seed, resamples
         return {}

@@ -83,8 +83,8 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
                 0, None, "steps", {"step": "reading the task, building the model"}
             )
         setup = _prepare(config, build, world, stop)
-        compared = config.baselines and setup.start.state is not None
-        total = setup.steps * (2 if compared else 1)
+        with_baseline = config.baselines and setup.start.state is not None
+        total = setup.steps * (2 if with_baseline else 1)
         main = fit(setup, setup.start.state, build.path, _Part(build.report, "", 0, total))
         tuned = setup.with_tuned_options(main.predictions)
         if world.is_rank_zero:
@@ -93,7 +93,7 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
         metrics = _scores(tuned, main)
         if config.baselines:
             metrics |= setup.task.baselines(setup.dev.examples)
-        if compared:
+        if with_baseline:
             path = storage.join(build.scratch, SCRATCH)
             baseline = fit(setup, None, path, _Part(build.report, SCRATCH, setup.steps, total))
             metrics[SCRATCH] = _scores(setup.with_tuned_options(baseline.predictions), baseline)[
@@ -180,13 +180,18 @@ def _outcome(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> St
     """Write metrics.json and return the result; step checkpoints are temporary."""
     build, config, finished = setup.build, setup.config, main.finished
     splits = {"train": setup.train, "dev": setup.dev}
-    facts = {name: setup.task.dataset_statistics(split.examples) for name, split in splits.items()}
+    statistics = {
+        name: setup.task.dataset_statistics(split.examples) for name, split in splits.items()
+    }
     common = {
         "task": setup.task.name,
         "metric": setup.task.metrics[0],
         "metrics": metrics,
         "examples": {name: len(split.examples) for name, split in splits.items()},
-        **{fact: {name: facts[name][fact] for name in splits} for fact in facts["train"]},
+        **{
+            statistic: {name: statistics[name][statistic] for name in splits}
+            for statistic in statistics["train"]
+        },
     }
     content = {
         **common,

@@ -176,9 +176,9 @@ class TaggedWords:
                 yield ""
             return
         by_line = {
-            line: tag
-            for lines, line_tags in zip(self.places, converted, strict=True)
-            for line, tag in zip(lines, line_tags, strict=True)
+            line_number: tag
+            for line_numbers, line_tags in zip(self.places, converted, strict=True)
+            for line_number, tag in zip(line_numbers, line_tags, strict=True)
         }
         for number, columns in enumerate(self.lines):
             yield self.separator.join([*columns, by_line.get(number, OUTSIDE)]) if columns else ""
@@ -264,19 +264,22 @@ def _tag_column(options: TaggingOptions, width: int, name: str) -> int | None:
 
 
 def _with_tags(found: TaggedWords, column: int, options: TaggingOptions) -> TaggedWords:
-    raw_tags = [[found.lines[line][column] for line in lines] for lines in found.places]
+    raw_tags = [
+        [found.lines[line_number][column] for line_number in line_numbers]
+        for line_numbers in found.places
+    ]
     allowed = "O, B- or I-" if options.scheme in ("BIO", "IOB1") else "O, B-, I-, E- or S-"
-    for tags, lines in zip(raw_tags, found.places, strict=True):
-        for tag, line in zip(tags, lines, strict=True):
+    for tags, line_numbers in zip(raw_tags, found.places, strict=True):
+        for tag, line_number in zip(tags, line_numbers, strict=True):
             if not TAG.fullmatch(tag):
                 raise DataError(
-                    f"{found.where}, line {line + 1}: {tag!r} is not a tag ({allowed}, and a "
+                    f"{found.where}, line {line_number + 1}: {tag!r} is not a tag ({allowed}, and a "
                     f"type); correct the line, or set the tag column with --set "
                     f"options.columns.tag=NUMBER (null: no tags)"
                 )
             if options.scheme in ("BIO", "IOB1") and tag[0] in "ES":
                 raise DataError(
-                    f"{found.where}, line {line + 1}: the tag {tag!r} is not in the scheme "
+                    f"{found.where}, line {line_number + 1}: the tag {tag!r} is not in the scheme "
                     f"{options.scheme} ({allowed}); use --set options.scheme=BIOES or auto"
                 )
     entities_by_sentence = [entities(tags) for tags in raw_tags]

@@ -26,7 +26,7 @@ CORPUS_SPLITS = {"train": "train", "dev": HELDOUT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPassages:
-    """Queries, passages and their relevance; equal texts are merged, whatever their ids.
+    """Queries, passages and their relevance; equal texts are merged, even with different ids.
 
     Attributes:
         pairs: int64 [n, 2], distinct pairs of query and answering passage.
@@ -110,9 +110,9 @@ def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
             if text not in numbers:
                 numbers[text] = len(numbers)
                 ids.append("_".join(identity.split()))
-        key = queries[query], passages[passage]
-        dropped["duplicate"] += key in distinct_pairs
-        distinct_pairs[key] = None
+        pair = queries[query], passages[passage]
+        dropped["duplicate"] += pair in distinct_pairs
+        distinct_pairs[pair] = None
     if len(passages) < 2:
         raise DataError(
             f"{where} has {len(passages)} passages; a ranking needs two or more, add text"
@@ -173,7 +173,7 @@ class MinimalPair:
 
     Attributes:
         phenomenon: BLiMP's UID; default: the file's name.
-        id: unique within the phenomenon; default: the line number.
+        id: id, unique within the phenomenon; default: the line number.
         groups: other groups by role: `term`, `field`.
         where: file and line, for messages.
     """

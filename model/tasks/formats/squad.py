@@ -70,7 +70,7 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
     characters away, and counted.
 
     Args:
-        unanswerable: keep unanswerable questions; else they are dropped and counted.
+        unanswerable: true to keep unanswerable questions; else they are dropped and counted.
 
     Raises:
         DataError: the file is missing or not of SQuAD's form, has no questions or a duplicate id,

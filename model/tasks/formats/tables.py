@@ -37,7 +37,7 @@ class Table:
         rows: number of each row in `unit`, and its values: strings in text files.
         unit: `line`, or `row` (from 1) for binary formats.
         header: number of the header line; 0 without one.
-        named: columns have names.
+        named: true if columns have names.
         dropped: number of rows dropped so far, by reason.
     """
 
@@ -65,11 +65,11 @@ class Table:
         for column in columns:
             index = self.index(column)
             if index is None:
-                where = f"{self.path}, line {self.header}" if self.header else self.path
-                inside = "in the header " if self.header else ""
+                location = f"{self.path}, line {self.header}" if self.header else self.path
+                scope = "in the header " if self.header else ""
                 existing = ", ".join(self.columns) if self.named else f"{len(self.columns)} columns"
                 raise DataError(
-                    f"{where}: no column {column!r} {inside}({existing}); name its columns "
+                    f"{location}: no column {column!r} {scope}({existing}); name its columns "
                     f"{', '.join(map(str, columns))}, or name the columns with --set "
                     f"'options={{columns: {{…}}}}'{remedy}"
                 )
@@ -104,8 +104,8 @@ def open_table(
     """Open the table of a file.
 
     Args:
-        header: the first line of TSV and CSV names the columns.
-        drop: drop lines with another number of columns; else they are an error.
+        header: true if the first line of TSV and CSV has the column names.
+        drop: true to drop lines with another number of columns; else they are an error.
 
     Raises:
         DataError: the file is missing, empty or malformed. Malformed rows raise it while iterating;
@@ -353,15 +353,15 @@ def read_texts_by_column(
     indices = dict(zip(columns, table.indices(columns), strict=True))
     indices |= {name: index for name in more if (index := table.index(name)) is not None}
     for number, values in table.rows:
-        where = table.where(number)
+        location = table.where(number)
         row = {
-            name: as_text(values[index], where, name)
+            name: as_text(values[index], location, name)
             for name, index in indices.items()
             if values[index] is not None
         }
         for name in columns:
             if not row.get(name, "").strip():
-                raise DataError(f"{where}: the {name} is empty; remove the line")
+                raise DataError(f"{location}: the {name} is empty; remove the line")
             if "\0" in row[name]:
-                raise DataError(f"{where}: the {name} has a NUL in it; remove it")
-        yield where, row
+                raise DataError(f"{location}: the {name} has a NUL in it; remove it")
+        yield location, row

@@ -90,9 +90,9 @@ def read_rows(path: str, split: str, options: TableOptions, expected_files: str)
     values_by_role: dict[str, list[str]] = {role: [] for role in split_table.indices}
     places: list[str] = []
     for number, values in table.rows:
-        where = table.where(number)
+        location = table.where(number)
         row = {
-            role: as_text(values[index], where, str(split_table.columns[role]))
+            role: as_text(values[index], location, str(split_table.columns[role]))
             for role, index in split_table.indices.items()
         }
         if options.unlabelled and row.get(LABEL) in options.unlabelled:
@@ -101,11 +101,11 @@ def read_rows(path: str, split: str, options: TableOptions, expected_files: str)
         for role in needed:
             if not row[role].strip() and options.empty == "refuse":
                 raise DataError(
-                    f"{where}: the {split_table.columns[role]} is empty; remove the {table.unit}"
+                    f"{location}: the {split_table.columns[role]} is empty; remove the {table.unit}"
                 )
         for role, value in row.items():
             values_by_role[role].append(value)
-        places.append(where)
+        places.append(location)
     check_ids(values_by_role.get(ID), places)
     answers = values_by_role.get(LABEL)
     if answers is not None and split not in MUST_LABEL and set(answers) <= {"", NO_LABEL}:

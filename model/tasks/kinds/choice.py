@@ -197,7 +197,7 @@ class Choice(Task[Choices, Probabilities]):
     ) -> None:
         """Write columns index, context, label, prediction, score (its probability) and ending."""
         rows, names = [], examples.label_names
-        for i, best in enumerate(_best(predictions)):
+        for i, predicted in enumerate(_best(predictions)):
             row = {
                 "index": examples.ids[i] if examples.ids else str(i),
                 "context": examples.contexts[i],
@@ -205,10 +205,10 @@ class Choice(Task[Choices, Probabilities]):
             label = "" if examples.labels is None else names[examples.labels[i]]
             row |= {
                 "label": label,
-                "prediction": names[best],
-                "score": f"{predictions[i][best]:.6f}",
+                "prediction": names[predicted],
+                "score": f"{predictions[i][predicted]:.6f}",
             }
-            rows.append({**row, "ending": examples.endings[i][best]})
+            rows.append({**row, "ending": examples.endings[i][predicted]})
         write_rows(storage.join(directory, self.predictions), rows)
 
 

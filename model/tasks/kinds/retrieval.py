@@ -172,8 +172,8 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
             "".join(self._run(examples, predictions)).encode(),
         )
         judgments = (
-            f"{examples.query_ids[q]} 0 {examples.passage_ids[p]} 1\n"
-            for q, p in examples.pairs.tolist()
+            f"{examples.query_ids[query]} 0 {examples.passage_ids[passage]} 1\n"
+            for query, passage in examples.pairs.tolist()
         )
         storage.write_bytes(storage.join(directory, QRELS), "".join(judgments).encode())
 

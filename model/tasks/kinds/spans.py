@@ -86,7 +86,7 @@ class QuestionPredictions:
         """Return answers with normalized probabilities, most probable first.
 
         Args:
-            threshold: include "no answer" (None), with its score reduced by this; None: exclude it.
+            threshold: logits to subtract from the score of "no answer" (None); None: exclude it.
         """
         entries: list[Span | None] = [*self.spans]
         scores = [span.score for span in self.spans]
@@ -109,19 +109,23 @@ def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> l
         longest: maximum tokens of a span.
     """
     positions = torch.arange(logits.shape[1], device=logits.device)
-    passage_begin, passage_end, first, last = (bounds[:, i : i + 1] for i in range(4))
-    start_logits = logits[..., 0].masked_fill((positions < first) | (positions >= last), -torch.inf)
+    passage_begin, passage_end, counted_begin, counted_end = (
+        bounds[:, i : i + 1] for i in range(4)
+    )
+    start_logits = logits[..., 0].masked_fill(
+        (positions < counted_begin) | (positions >= counted_end), -torch.inf
+    )
     end_logits = logits[..., 1].masked_fill(
         (positions < passage_begin) | (positions >= passage_end), -torch.inf
     )
     width = min(longest, logits.shape[1])
     # End logits of the `width` spans from each position: [B, L, width].
     end_windows = functional.pad(end_logits, (0, width - 1), value=-torch.inf).unfold(1, width, 1)
-    total = (start_logits[:, :, None] + end_windows).flatten(1)
-    scores, best = total.topk(min(n_best, total.shape[1]), dim=1)
-    starts = best // width
+    span_scores = (start_logits[:, :, None] + end_windows).flatten(1)
+    scores, span_indices = span_scores.topk(min(n_best, span_scores.shape[1]), dim=1)
+    starts = span_indices // width
     # Spans beyond the end have an infinitely low score.
-    stops = (starts + best % width).clamp(max=logits.shape[1] - 1)
+    stops = (starts + span_indices % width).clamp(max=logits.shape[1] - 1)
     masks = torch.isfinite(scores).cpu().numpy()
     arrays = [
         array.cpu().numpy()
@@ -130,9 +134,11 @@ def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> l
     null = logits[:, 0].double().cpu().tolist()
     rows = []
     for row, mask in enumerate(masks):
-        begin, stop, begin_logits, stop_logits = (array[row][mask] for array in arrays)
+        row_starts, row_stops, begin_logits, stop_logits = (array[row][mask] for array in arrays)
         rows.append(
-            WindowSpans(begin, stop, begin_logits, stop_logits, (null[row][0], null[row][1]))
+            WindowSpans(
+                row_starts, row_stops, begin_logits, stop_logits, (null[row][0], null[row][1])
+            )
         )
     return rows
 

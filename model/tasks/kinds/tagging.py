@@ -111,11 +111,15 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
         """Return tag numbers, int64 [n], and probabilities, fp32 [n], of each window's words."""
-        best = torch.softmax(outputs, dim=-1).max(dim=-1)
-        first, numbers, scores = (
-            tensor.cpu().numpy() for tensor in (batch[FIRST], best.indices, best.values)
+        most_probable = torch.softmax(outputs, dim=-1).max(dim=-1)
+        first_tokens, numbers, scores = (
+            tensor.cpu().numpy()
+            for tensor in (batch[FIRST], most_probable.indices, most_probable.values)
         )
-        return [(numbers[row, first[row]], scores[row, first[row]]) for row in range(len(first))]
+        return [
+            (numbers[row, first_tokens[row]], scores[row, first_tokens[row]])
+            for row in range(len(first_tokens))
+        ]
 
     def decode(self, answers: Sequence[Any], examples: TaggedWords, samples: Samples) -> Tags:
         assert isinstance(examples, NumberedTags)
