@@ -249,13 +249,13 @@ def tagging_f1_interval(gold: Tags, predicted: Tags, seed: int, resamples: int) 
     from cloze.model.tasks.formats.columns import entities
 
     pairs = [
-        (set(entities(true_entities)), set(entities(predicted_entities)))
-        for true_entities, predicted_entities in zip(gold, predicted, strict=True)
+        (set(entities(reference)), set(entities(prediction)))
+        for reference, prediction in zip(gold, predicted, strict=True)
     ]
     counts: Ints = np.array(
         [
-            (len(true_entities & predicted_entities), len(true_entities) + len(predicted_entities))
-            for true_entities, predicted_entities in pairs
+            (len(reference & prediction), len(reference) + len(prediction))
+            for reference, prediction in pairs
         ],
         dtype=np.int64,
     )

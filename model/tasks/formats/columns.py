@@ -273,8 +273,8 @@ def _with_tags(found: TaggedWords, column: int, options: TaggingOptions) -> Tagg
         for tag, line_number in zip(tags, line_numbers, strict=True):
             if not TAG.fullmatch(tag):
                 raise DataError(
-                    f"{found.where}, line {line_number + 1}: {tag!r} is not a tag ({allowed}, and a "
-                    f"type); correct the line, or set the tag column with --set "
+                    f"{found.where}, line {line_number + 1}: {tag!r} is not a tag ({allowed}, and "
+                    f"a type); correct the line, or set the tag column with --set "
                     f"options.columns.tag=NUMBER (null: no tags)"
                 )
             if options.scheme in ("BIO", "IOB1") and tag[0] in "ES":
