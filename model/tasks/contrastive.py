@@ -3,7 +3,7 @@
 A query is compared with the passages of its group, about `group` pairs of the step (Karpukhin et
 al. 2020, section 3.2). Groups are cut from the step's pairs in order, and a part of a group
 includes all of its passages. So the loss does not depend on micro-batches and ranks. If
-micro-batches hold whole groups, which is the default, nothing is computed twice.
+micro-batches have complete groups, which is the default, nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PairSamples:
         pairs: int64 [n, 2], numbers of query and passage.
         relevant: passages that answer each query; they are no negatives of each other.
         group: approximate number of pairs per group.
-        symmetric: the loss also compares each passage with the queries.
+        symmetric: true if the loss also compares each passage with the queries.
     """
 
     texts: TextSamples
@@ -96,8 +96,8 @@ class PairSamples:
     @property
     def lengths(self) -> Ints:
         lengths = self.texts.lengths
-        both: Ints = lengths[self.pairs[:, 0]] + lengths[self.queries + self.pairs[:, 1]]
-        return both
+        totals: Ints = lengths[self.pairs[:, 0]] + lengths[self.queries + self.pairs[:, 1]]
+        return totals
 
     @property
     def truncated(self) -> int:
@@ -118,29 +118,29 @@ class PairSamples:
             batch: `TextSamples.batch` of Q queries, then P distinct passages, with these entries.
             own: int64 [B], queries that belong to the part.
             target: int64 [Q], passage of each query.
-            allowed: bool [Q, P], passages compared with each query, its own included.
+            allowed: bool [Q, P], passages compared with each query, including its own.
             backward: bool [Q, Q], true if query j (row) is compared with the passage of query i;
                 symmetric loss only.
         """
-        number = -(-len(chosen) // self.group)
-        bounds = [shard_range(0, len(chosen), place, number) for place in range(number)]
-        touched = [(first, last) for first, last in bounds if first < end and last > begin]
-        low, high = touched[0][0], touched[-1][1]
-        queries = range(low, high) if self.symmetric else range(begin, end)
-        group = np.repeat(np.arange(len(touched)), [last - first for first, last in touched])
-        pairs = self.pairs[chosen[low:high]]
-        passages, column = np.unique(pairs[:, 1], return_inverse=True)
-        member = np.zeros((len(touched), len(passages)), np.bool_)
-        member[group, column] = True
-        rows = np.arange(queries.start - low, queries.stop - low)
-        asked, target, own_group = pairs[rows, 0], column[rows], group[rows]
-        answers = np.array(
+        group_count = -(-len(chosen) // self.group)
+        bounds = [shard_range(0, len(chosen), index, group_count) for index in range(group_count)]
+        spans = [(first, last) for first, last in bounds if first < end and last > begin]
+        groups_begin, groups_end = spans[0][0], spans[-1][1]
+        queries = range(groups_begin, groups_end) if self.symmetric else range(begin, end)
+        group = np.repeat(np.arange(len(spans)), [last - first for first, last in spans])
+        pairs = self.pairs[chosen[groups_begin:groups_end]]
+        passages, columns = np.unique(pairs[:, 1], return_inverse=True)
+        member = np.zeros((len(spans), len(passages)), np.bool_)
+        member[group, columns] = True
+        rows = np.arange(queries.start - groups_begin, queries.stop - groups_begin)
+        query_numbers, target, row_groups = pairs[rows, 0], columns[rows], group[rows]
+        is_relevant = np.array(
             [
                 [passage in self.relevant[query] for passage in passages.tolist()]
-                for query in asked.tolist()
+                for query in query_numbers.tolist()
             ]
         )
-        allowed = member[own_group] & ~answers
+        allowed = member[row_groups] & ~is_relevant
         allowed[np.arange(len(rows)), target] = True
         arrays = {
             "own": np.arange(begin - queries.start, end - queries.start),
@@ -148,11 +148,11 @@ class PairSamples:
             "allowed": allowed,
         }
         if self.symmetric:
-            same = own_group[:, None] == own_group
-            backward = same & ~answers[:, target]  # of query j and the passage of query i
+            same_group = row_groups[:, None] == row_groups
+            backward = same_group & ~is_relevant[:, target]  # query j and the passage of query i
             np.fill_diagonal(backward, True)
             arrays["backward"] = backward
-        texts = self.texts.batch(np.concatenate([asked, self.queries + passages]), layout)
+        texts = self.texts.batch(np.concatenate([query_numbers, self.queries + passages]), layout)
         return {**texts, **{name: torch.from_numpy(array) for name, array in arrays.items()}}
 
 
@@ -166,13 +166,12 @@ def contrastive_loss(
         of both directions. Second, the number of queries whose own passage scores highest.
     """
     queries, passages = outputs
-    own, target = batch["own"], batch["target"]
+    own_queries, target = batch["own"], batch["target"]
     scores = queries @ passages.T / temperature
-    forward = scores.masked_fill(~batch["allowed"], -torch.inf)[own]
-    total = nn.functional.cross_entropy(forward, target[own], reduction="sum")
+    forward = scores.masked_fill(~batch["allowed"], -torch.inf)[own_queries]
+    total = nn.functional.cross_entropy(forward, target[own_queries], reduction="sum")
     if "backward" in batch:
-        among = (
-            scores[:, target].masked_fill(~batch["backward"], -torch.inf).T[own]
-        )  # row: passage of a pair; column: query
-        total = (total + nn.functional.cross_entropy(among, own, reduction="sum")) / 2
-    return total, (forward.argmax(dim=-1) == target[own]).sum()
+        # Row: passage of a pair; column: query.
+        backward = scores[:, target].masked_fill(~batch["backward"], -torch.inf).T[own_queries]
+        total = (total + nn.functional.cross_entropy(backward, own_queries, reduction="sum")) / 2
+    return total, (forward.argmax(dim=-1) == target[own_queries]).sum()

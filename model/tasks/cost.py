@@ -54,14 +54,14 @@ def _tokens(
         limit: maximum examples per class.
     """
     if before is not None and before.get("tokens"):
-        known = before["config"]
-        if (known.get("data"), known.get("limit_per_class")) == (data, limit):
+        previous_config = before["config"]
+        if (previous_config.get("data"), previous_config.get("limit_per_class")) == (data, limit):
             return float(before["tokens"])
     tasks = list(read)
     sizes = [split_bytes(path, options, split) for _, options, path in tasks]
-    whole = sum(CORPUS_TOKENS if size is None else size / BYTES_A_PIECE for size in sizes)
+    total = sum(CORPUS_TOKENS if size is None else size / BYTES_A_PIECE for size in sizes)
     classes = sum(max(2, len(getattr(options, "labels", ()))) for _, options, _ in tasks)
-    return whole if limit is None else min(whole, float(limit * classes * EXAMPLE_TOKENS))
+    return total if limit is None else min(total, float(limit * classes * EXAMPLE_TOKENS))
 
 
 def _longest(config: FinetuneConfig) -> int:
@@ -79,13 +79,15 @@ def ahead(
 ) -> CostEstimate:
     """Estimate a fine-tuning from the task's files and the checkpoint's size."""
     device = device_of(execution, computer)
-    said, model, weights = source_model(inputs.get("checkpoint") or {}, config.model)
+    model_name, model, weights = source_model(inputs.get("checkpoint") or {}, config.model)
     tokens = _tokens(config.reads(), "train", config.data, before, config.limit_per_class)
-    taken = (int(memory.PROCESS["cpu"]) * execution.processes, 0)
+    required_memory = (int(memory.PROCESS["cpu"]) * execution.processes, 0)
     if model is not None:
         length = min(_longest(config), model.max_position_embeddings)
-        there = hardware.of(device, computer)
-        taken = execution_memory(model, length, config.global_batch, execution, there)
+        device_spec = hardware.of(device, computer)
+        required_memory = execution_memory(
+            model, length, config.global_batch, execution, device_spec
+        )
     return pass_cost(
         tokens=tokens * _passes(config),
         weights=weights,
@@ -93,9 +95,9 @@ def ahead(
         computer=computer,
         width=execution.processes,
         disk_bytes=flops.checkpoint_bytes(weights) * (execution.keep_checkpoints + 1),
-        memory_bytes=taken[0],
-        gpu_memory_bytes=taken[1],
-        makes={"parameters": weights, "model": said, "tokens": tokens},
+        memory_bytes=required_memory[0],
+        gpu_memory_bytes=required_memory[1],
+        makes={"parameters": weights, "model": model_name, "tokens": tokens},
     )
 
 

@@ -1,4 +1,4 @@
-"""Tokenization of examples into samples, and the batches of training and evaluation."""
+"""Tokenization of examples into samples, and batches for training and evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.tasks.task import Ints, Samples
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-# Batches per pool that training sorts by length: little padding, still random batches.
+# Batches per pool. Training sorts each pool by length, for little padding in random batches.
 POOL = 16
 SECOND = "second_text"  # batch entry: bool [B, L], tokens of a pair's second text
 EVALUATION_BATCH = 64  # constant, so that no setting changes scores by rounding
@@ -32,7 +32,7 @@ class TextSamples:
         second: int64 [n], start of B in each sequence; the length if there is no B.
         truncated: number of truncated examples.
         pad: id of the padding token.
-        typed: tokens of B have token type 1.
+        typed: true if tokens of B have token type 1.
         targets: inputs of the loss by their name in a batch; one row per sample.
         dropped_counts: number of answers that no sample can give, by reason.
     """
@@ -66,15 +66,15 @@ class TextSamples:
         ids = np.full((len(chosen), lengths.max()), self.pad, dtype=np.int64)
         for row, i in enumerate(chosen):
             ids[row, : lengths[row]] = self.sequences[i]
-        places = np.arange(ids.shape[1])
-        real = places < lengths[:, None]
-        second = (places >= self.second[chosen][:, None]) & real
+        positions = np.arange(ids.shape[1])
+        real = positions < lengths[:, None]
+        second = (positions >= self.second[chosen][:, None]) & real
         types = (second & self.typed).astype(np.int64)
         arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": types, SECOND: second}
         arrays |= {name: target[chosen] for name, target in self.targets.items()}
         batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        made = make_layout(layout, Sequences.alone(lengths, ids.shape[1]))
-        return batch if made is None else {**batch, LAYOUT: made}
+        token_layout = make_layout(layout, Sequences.alone(lengths, ids.shape[1]))
+        return batch if token_layout is None else {**batch, LAYOUT: token_layout}
 
 
 def encode(
@@ -101,13 +101,17 @@ def framed(
     cls, sep, frame = tokenizer.special.cls, tokenizer.special.sep, tokenizer.pair_frame
     room = max_length - (2 if other is None else frame.size)
     sequences, second, truncated = [], [], 0
-    for i, pieces in enumerate(first):
-        a, b = truncate(len(pieces), len(other[i]) if other is not None else 0, room)
-        sequence = [cls, *pieces[:a], *(frame.separator if other is not None else (sep,))]
+    for i, tokens in enumerate(first):
+        first_count, second_count = truncate(
+            len(tokens), len(other[i]) if other is not None else 0, room
+        )
+        sequence = [cls, *tokens[:first_count], *(frame.separator if other is not None else (sep,))]
         second.append(len(sequence))
         if other is not None:
-            sequence += [*other[i][:b], sep]
-        truncated += a < len(pieces) or (other is not None and b < len(other[i]))
+            sequence += [*other[i][:second_count], sep]
+        truncated += first_count < len(tokens) or (
+            other is not None and second_count < len(other[i])
+        )
         sequences.append(np.array(sequence, dtype=np.int32))
     return TextSamples(
         sequences=tuple(sequences),
@@ -147,7 +151,9 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
     for start in range(0, len(shuffled), size):
         pool = shuffled[start : start + size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
-        batches += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
+        batches += [
+            pool[offset : offset + batch_size] for offset in range(0, len(pool), batch_size)
+        ]
     return [
         batches[i]
         for i in np.argsort(
@@ -159,16 +165,18 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
 def evaluation_batches(lengths: Ints) -> list[Ints]:
     """Return batches of similar length as sample numbers, longest first: memory peaks early."""
     order = np.argsort(-lengths, kind="stable")
-    return [order[at : at + EVALUATION_BATCH] for at in range(0, len(order), EVALUATION_BATCH)]
+    return [
+        order[start : start + EVALUATION_BATCH] for start in range(0, len(order), EVALUATION_BATCH)
+    ]
 
 
 def groups_of(samples: Samples) -> list[Ints]:
     """Return the numbers of samples that may share a batch: all, or those of each task."""
-    found: Sequence[Ints] | None = getattr(samples, "groups", None)
-    return [np.arange(len(samples))] if found is None else list(found)
+    groups: Sequence[Ints] | None = getattr(samples, "groups", None)
+    return [np.arange(len(samples))] if groups is None else list(groups)
 
 
-# Words: tokens of words, and windows of whole words for long sentences.
+# Words: tokens of words, and windows of words for long sentences.
 
 FIRST = "first_pieces"  # batch entry: bool [B, L], first token of each word that is predicted
 
@@ -247,22 +255,23 @@ def encode_words(
         labels: labels of each sentence, one per word.
     """
     room = max_length - 2
-    most = max(room // 2, 1)  # maximum tokens of a word, so that a window holds another one
+    # A word has at most half of a window, so that the window has room for another word.
+    max_word_tokens = max(room // 2, 1)
     cls, sep = tokenizer.special.cls, tokenizer.special.sep
     sequences, windows, first, own_labels, truncated = [], list[WordWindow](), [], [], 0
-    for number, pieces in enumerate(_pieces(sentences, tokenizer)):
-        kept = [piece[:most] for piece in pieces]
-        truncated += any(len(piece) > most for piece in pieces)
-        sizes = np.array([len(piece) for piece in kept], dtype=np.int64)
+    for number, word_tokens in enumerate(_pieces(sentences, tokenizer)):
+        shortened = [tokens[:max_word_tokens] for tokens in word_tokens]
+        truncated += any(len(tokens) > max_word_tokens for tokens in word_tokens)
+        sizes = np.array([len(tokens) for tokens in shortened], dtype=np.int64)
         for window in cut(number, sizes, room):
-            (begin, end), (own, behind) = window.words, window.own
+            (begin, end), (own_begin, own_end) = window.words, window.own
             starts = np.cumsum(sizes[begin:end]) - sizes[begin:end] + 1
-            flat = [cls, *(token for piece in kept[begin:end] for token in piece), sep]
-            sequences.append(np.array(flat, dtype=np.int32))
+            ids = [cls, *(token for tokens in shortened[begin:end] for token in tokens), sep]
+            sequences.append(np.array(ids, dtype=np.int32))
             windows.append(window)
-            first.append(starts[own - begin : behind - begin])
+            first.append(starts[own_begin - begin : own_end - begin])
             if labels is not None:
-                own_labels.append(np.asarray(labels[number][own:behind], dtype=np.int64))
+                own_labels.append(np.asarray(labels[number][own_begin:own_end], dtype=np.int64))
     texts = TextSamples(
         sequences=tuple(sequences),
         second=np.array([len(sequence) for sequence in sequences], dtype=np.int64),
@@ -287,17 +296,19 @@ def cut(sentence: int, sizes: Ints, room: int) -> list[WordWindow]:
     spans: list[tuple[int, int]] = []
     begin = 0
     while True:
-        before = int(ends[begin - 1]) if begin else 0
-        end = int(np.searchsorted(ends, before + room, side="right"))
+        tokens_before = int(ends[begin - 1]) if begin else 0
+        end = int(np.searchsorted(ends, tokens_before + room, side="right"))
         spans.append((begin, end))
         if end == len(sizes):
             break
-        begin = (
-            int(np.searchsorted(ends, ends[end - 1] - room // 2)) + 1
-        )  # the overlap is at most half of `room`
+        # The overlap of two windows is at most half of `room`.
+        begin = int(np.searchsorted(ends, ends[end - 1] - room // 2)) + 1
     borders = [
         0,
-        *((after[0] + span[1] + 1) // 2 for span, after in zip(spans, spans[1:], strict=False)),
+        *(
+            (next_span[0] + span[1] + 1) // 2
+            for span, next_span in zip(spans, spans[1:], strict=False)
+        ),
         len(sizes),
     ]
     return [
@@ -311,14 +322,17 @@ def _pieces(
 ) -> list[list[npt.NDArray[np.uint32]]]:
     """Return the tokens of every word, at least one; words after the first follow a space."""
     words = [word for sentence in sentences for word in sentence]
-    behind = np.ones(len(words), dtype=np.bool_)
-    behind[np.cumsum([0, *(len(sentence) for sentence in sentences)])[:-1]] = False
-    ids, offsets = tokenizer.encode_flat(words, behind)
+    follows_space = np.ones(len(words), dtype=np.bool_)
+    follows_space[np.cumsum([0, *(len(sentence) for sentence in sentences)])[:-1]] = False
+    ids, offsets = tokenizer.encode_flat(words, follows_space)
     unknown = np.array([tokenizer.special.unk], dtype=np.uint32)
-    bounds = offsets.tolist()
-    found = [
-        ids[bounds[i] : bounds[i + 1]] if bounds[i] < bounds[i + 1] else unknown
+    word_bounds = offsets.tolist()
+    word_ids = [
+        ids[word_bounds[i] : word_bounds[i + 1]] if word_bounds[i] < word_bounds[i + 1] else unknown
         for i in range(len(words))
     ]
-    cuts = np.cumsum([0, *(len(sentence) for sentence in sentences)]).tolist()
-    return [found[begin:end] for begin, end in zip(cuts, cuts[1:], strict=False)]
+    sentence_bounds = np.cumsum([0, *(len(sentence) for sentence in sentences)]).tolist()
+    return [
+        word_ids[begin:end]
+        for begin, end in zip(sentence_bounds, sentence_bounds[1:], strict=False)
+    ]

@@ -32,22 +32,22 @@ def data_fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> 
     Raises:
         DataError: `path` does not exist or is empty.
     """
-    wanted = tuple(splits)
-    what = f"{path}\0{options.folder}\0{wanted}\0{sorted(options.files.items())}"
-    return fingerprints.memoize(what, lambda: _fingerprint(path, options, wanted))
+    requested = tuple(splits)
+    key = f"{path}\0{options.folder}\0{requested}\0{sorted(options.files.items())}"
+    return fingerprints.memoize(key, lambda: _fingerprint(path, options, requested))
 
 
 def _fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> str:
     if not _is_archive(path):
         return fingerprints.input_fingerprint(path)
-    named: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for split in splits:
-        found = dict(_files(path, options, split))
-        if not found:
+        files = dict(_files(path, options, split))
+        if not files:
             return fingerprints.input_fingerprint(path)
-        named |= found
-    hashes = fingerprints.file_fingerprints(named.values())
-    return fingerprints.combine_hashes((name, hashes[place]) for name, place in named.items())
+        paths |= files
+    hashes = fingerprints.file_fingerprints(paths.values())
+    return fingerprints.combine_hashes((name, hashes[file]) for name, file in paths.items())
 
 
 def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str:
@@ -59,10 +59,10 @@ def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str
         return ""
     if not storage.exists(path):
         return f"{path} does not exist"
-    where = storage.join(path, options.folder) if options.folder else path
+    directory = storage.join(path, options.folder) if options.folder else path
     return next(
         (
-            f"{where} holds no {split} split"
+            f"{directory} holds no {split} split"
             for split in splits
             if not dict(_files(path, options, split))
         ),
@@ -74,11 +74,9 @@ def split_bytes(path: str | None, options: TaskOptions, split: str) -> int | Non
     """Return the bytes of a split's files; None if they are not local or not known by name."""
     if path is None or not storage.is_local(path) or not storage.exists(path):
         return None
-    places = (
-        [path] if not _is_archive(path) else [place for _, place in _files(path, options, split)]
-    )
+    files = [path] if not _is_archive(path) else [file for _, file in _files(path, options, split)]
     with suppress(OSError):
-        return sum(os.path.getsize(place) for place in places if os.path.isfile(place)) or None
+        return sum(os.path.getsize(file) for file in files if os.path.isfile(file)) or None
     return None
 
 
@@ -89,29 +87,31 @@ def _is_archive(path: str) -> bool:
 def _files(path: str, options: TaskOptions, split: str) -> Iterator[tuple[str, str]]:
     """Iterate over (name, path) of the files that may be read for a split.
 
-    The rules are those of `split_file`: names from the options,
-    else `dev.tsv`, or files in `dev/`.
+    The rules are those of `split_file`: names from the options, else such as `dev.tsv`, or files in
+    `dev/`.
     """
     for directory in directories(path, options):
         if not storage.exists(directory):
             continue
-        named = options.files.get(split)
-        if named:
-            found = next(
-                (name for name in named if storage.exists(storage.join(directory, name))), None
+        candidates = options.files.get(split)
+        if candidates:
+            match = next(
+                (name for name in candidates if storage.exists(storage.join(directory, name))), None
             )
-            tops = [] if found is None else [found]
+            entries = [] if match is None else [match]
         else:
-            inside = {name.split("/")[0] for name in storage.list_files(directory)}
-            tops = sorted(name for name in inside if name.split(".")[0] == split)
-        for top in tops:
-            place = storage.join(directory, top)
-            below = storage.list_files(place) if storage.is_dir(place) else None
-            if below is None:
-                yield top, place
+            available = {name.split("/")[0] for name in storage.list_files(directory)}
+            entries = sorted(name for name in available if name.split(".")[0] == split)
+        for entry in entries:
+            entry_path = storage.join(directory, entry)
+            children = storage.list_files(entry_path) if storage.is_dir(entry_path) else None
+            if children is None:
+                yield entry, entry_path
             else:
-                yield from ((f"{top}/{name}", storage.join(place, name)) for name in below)
-        if tops:
+                yield from (
+                    (f"{entry}/{name}", storage.join(entry_path, name)) for name in children
+                )
+        if entries:
             return
 
 
@@ -164,8 +164,10 @@ def fold_indices(texts: Sequence[str], split: str, folds: int, fold: int) -> lis
     from cloze.core.random_keys import document_key  # imports numpy, which configs do without
 
     ranked = sorted(set(texts), key=lambda text: (document_key(text), text))
-    part = {text: rank * folds // len(ranked) for rank, text in enumerate(ranked)}
-    return [number for number, text in enumerate(texts) if (part[text] == fold) == (split == "dev")]
+    fold_of = {text: rank * folds // len(ranked) for rank, text in enumerate(ranked)}
+    return [
+        number for number, text in enumerate(texts) if (fold_of[text] == fold) == (split == "dev")
+    ]
 
 
 # Documents of a corpus artifact.
@@ -206,11 +208,11 @@ def documents(
                 ) from error
             for i in range(reader.num_record_batches):
                 batch = reader.get_batch(i)
-                chosen = (
+                selected = (
                     batch
                     if source is None
                     else batch.filter(pc.equal(batch.column("source"), source))
                 )
                 yield from zip(
-                    *(chosen.column(column).to_pylist() for column in columns), strict=True
+                    *(selected.column(column).to_pylist() for column in columns), strict=True
                 )

@@ -4,7 +4,7 @@
     [B, L, 2 * size] -> task head
 
 The encoder has no gradient and no dropout, so its states for a text are constant. The checkpoint
-contains the whole encoder. The task's network is built on a backbone that returns its input, of the
+contains all of the encoder. The task's network has a backbone that returns its input, of the
 BiLSTM's width.
 """
 
@@ -59,7 +59,7 @@ class FeatureBiLSTM(nn.Module):
         self.weights = nn.Parameter(torch.zeros(layers)) if how.layers.startswith("sum") else None
         self.scale = nn.Parameter(torch.ones(1)) if how.layers.startswith("sum") else None
         width = hidden_size if self.weights is not None else hidden_size * layers
-        between = dropout if how.lstm_layers > 1 else 0.0
+        lstm_dropout = dropout if how.lstm_layers > 1 else 0.0
         self.dropout = nn.Dropout(dropout)
         self.lstm = nn.LSTM(
             width,
@@ -67,7 +67,7 @@ class FeatureBiLSTM(nn.Module):
             how.lstm_layers,
             batch_first=True,
             bidirectional=True,
-            dropout=between,
+            dropout=lstm_dropout,
         )
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
@@ -88,11 +88,11 @@ class FeatureBiLSTM(nn.Module):
             packed = nn.utils.rnn.pack_padded_sequence(
                 self.dropout(mixed), mask.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False
             )
-            read, _ = self.lstm(packed)
-            found, _ = nn.utils.rnn.pad_packed_sequence(
-                read, batch_first=True, total_length=mask.shape[1]
+            output, _ = self.lstm(packed)
+            unpacked, _ = nn.utils.rnn.pad_packed_sequence(
+                output, batch_first=True, total_length=mask.shape[1]
             )
-        return found
+        return unpacked
 
 
 class _Given(nn.Module):
@@ -144,37 +144,37 @@ class FrozenNetwork(nn.Module):
         BERT's initialization is meant for one layer on a pretrained state; with a BiLSTM it delays
         the first hundreds of steps.
         """
-        for part in (*self.reader.modules(), *self.head.modules()):
-            if isinstance(part, nn.Linear | nn.LSTM):
-                part.reset_parameters()
+        for module in (*self.reader.modules(), *self.head.modules()):
+            if isinstance(module, nn.Linear | nn.LSTM):
+                module.reset_parameters()
 
     @torch.no_grad()
     def states(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the encoder's states, float [B, L, K, D]."""
-        parts = self._parts
-        found: dict[int, Tensor] = {}
+        modules = self._parts
+        outputs: dict[int, Tensor] = {}
 
         def keep(number: int) -> Callable[..., None]:
             def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-                found[number] = output
+                outputs[number] = output
 
             return hook
 
-        hooks = [parts[number].register_forward_hook(keep(number)) for number in self.layers]
+        hooks = [modules[number].register_forward_hook(keep(number)) for number in self.layers]
         try:
-            last = self.encoder(
+            last_state = self.encoder(
                 batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
             )
         finally:
             for hook in hooks:
                 hook.remove()
-        found[len(parts) - 1] = last  # includes the final norm of a pre-norm family
-        return torch.stack([found[number].float() for number in self.layers], dim=2)
+        outputs[len(modules) - 1] = last_state  # includes the final norm of a pre-norm family
+        return torch.stack([outputs[number].float() for number in self.layers], dim=2)
 
     def forward(self, batch: Mapping[str, Any]) -> Any:
         """Return the output of the task's network for a batch."""
-        read = self.reader(self.states(batch), batch["attention_mask"])
-        return self.head({**batch, "input_ids": read})
+        features = self.reader(self.states(batch), batch["attention_mask"])
+        return self.head({**batch, "input_ids": features})
 
 
 def task_network(
@@ -184,18 +184,18 @@ def task_network(
     meaning: TaskMetadata,
     dropout: float,
 ) -> nn.Module:
-    """Build the task's network on a backbone, or on frozen features if the metadata says so.
+    """Build the task's network on a backbone, or on frozen features if the metadata has `frozen`.
 
     Raises:
         UsageError: the encoder has too few layers for the choice.
     """
-    said = meaning.get("frozen")
-    if not said:
+    options = meaning.get("frozen")
+    if not options:
         return task.network(backbone, config, meaning, dropout)
-    how = Frozen.model_validate(said)
-    wide = config.model_copy(update={"hidden_size": 2 * how.lstm_size})
-    head = task.network(Backbone(encoder=_Given(), pooler=_Mean()), wide, meaning, dropout)
-    return FrozenNetwork(backbone.encoder, head, how, config, dropout)
+    frozen = Frozen.model_validate(options)
+    wide_config = config.model_copy(update={"hidden_size": 2 * frozen.lstm_size})
+    head = task.network(Backbone(encoder=_Given(), pooler=_Mean()), wide_config, meaning, dropout)
+    return FrozenNetwork(backbone.encoder, head, frozen, config, dropout)
 
 
 def check_frozen(samples: Samples) -> None:
@@ -204,8 +204,8 @@ def check_frozen(samples: Samples) -> None:
     Raises:
         UsageError: a sample has several sequences, such as the choices of a question.
     """
-    one = samples.batch(np.zeros(1, dtype=np.int64), "rows")["input_ids"]
-    if one.shape[0] != 1 or one.shape[1] != samples.lengths[0]:
+    input_ids = samples.batch(np.zeros(1, dtype=np.int64), "rows")["input_ids"]
+    if input_ids.shape[0] != 1 or input_ids.shape[1] != samples.lengths[0]:
         raise UsageError(
             "frozen features are for tasks whose samples are one sequence each; leave frozen out"
         )

@@ -39,7 +39,7 @@ def pair_features(hidden: Tensor, attention_mask: Tensor, second: Tensor) -> Ten
         attention_mask: bool [B, L].
         second: bool [B, L], true at the second text.
     """
-    u, v = (mean_state(hidden, attention_mask & part) for part in (~second, second))
+    u, v = (mean_state(hidden, attention_mask & mask) for mask in (~second, second))
     return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
 
 
@@ -47,11 +47,11 @@ class SequenceClassifier(nn.Module):
     """Encoder, pooler, dropout and a linear layer (Devlin et al. 2019, figure 4a, b).
 
     Args:
-        pooler: pooler; with `head_bias` False, the linear layer has no bias, as in the Hugging Face
-            class.
+        pooler: pooler; its `head_bias` False means a linear layer without bias, as in the Hugging
+            Face class.
         head: name of the linear layer in a checkpoint's `heads`.
-        pairs: use `pair_features` instead of the pooler, without a layer between: a tanh layer
-            overfits.
+        pairs: true to use `pair_features` instead of the pooler, without a layer between: a tanh
+            layer overfits.
     """
 
     def __init__(
@@ -78,15 +78,15 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Return logits, fp32 [B, outputs], for a batch of `TextSamples`."""
-        ids, real = batch["input_ids"], batch["attention_mask"]
+        ids, mask = batch["input_ids"], batch["attention_mask"]
         segments, pooler = batch["token_type_ids"], None if self._pairs else self.pooler
         if isinstance(self.encoder, Encoder) and isinstance(pooler, Pooler) and pooler.reads_first:
-            first = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
-            hidden = self.encoder(ids, real, segments, batch.get(LAYOUT), first)[:, None]
+            first_positions = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
+            hidden = self.encoder(ids, mask, segments, batch.get(LAYOUT), first_positions)[:, None]
         else:
-            hidden = self.encoder(ids, real, segments, batch.get(LAYOUT))
+            hidden = self.encoder(ids, mask, segments, batch.get(LAYOUT))
         pooled = (
-            pair_features(hidden, real, batch[SECOND]) if pooler is None else pooler(hidden, real)
+            pair_features(hidden, mask, batch[SECOND]) if pooler is None else pooler(hidden, mask)
         )
         logits: Tensor = self.get_submodule(self._head)(self.dropout(pooled))
         return logits.float()
@@ -147,9 +147,9 @@ def new_network(
     if isinstance(network, FrozenNetwork):
         network.begin()
         return network.train()
-    for name, part in network.named_children():
+    for name, module in network.named_children():
         if not is_backbone(f"{name}."):
-            initialize(part, config.initializer_range)
+            initialize(module, config.initializer_range)
     return network.train()
 
 
@@ -166,20 +166,20 @@ def trained_network(
         DataError: the checkpoint at `where` lacks a weight, or has an extra one or another shape.
     """
     network = task_network(task, new_backbone(config), config, meaning, 0.0)
-    wanted = network.state_dict()
+    expected = network.state_dict()
     # Drops a pooler that another task of the same training used.
     state = {
-        name: part
-        for name, part in state.items()
-        if name in wanted or not name.startswith("pooler.")
+        name: weight
+        for name, weight in state.items()
+        if name in expected or not name.startswith("pooler.")
     }
-    for name in sorted(wanted.keys() ^ state.keys()):
-        has = "lacks" if name in wanted else "holds"
+    for name in sorted(expected.keys() ^ state.keys()):
+        verb = "lacks" if name in expected else "holds"
         raise DataError(
-            f"{where} {has} {name}, unlike a model for the task {task.name}; name one that `cloze "
+            f"{where} {verb} {name}, unlike a model for the task {task.name}; name one that `cloze "
             f"finetune` made"
         )
-    for name, tensor in wanted.items():
+    for name, tensor in expected.items():
         if state[name].shape != tensor.shape:
             shapes = f"{tuple(state[name].shape)}, its task asks for {tuple(tensor.shape)}"
             raise DataError(f"{name} in {where} has the shape {shapes}; fine-tune again")

@@ -54,7 +54,7 @@ def interval(
         random_keys.randint_below(random_keys.fold_in(seed, number, positions), examples)
         for number in range(resamples)
     )
-    values = [metric(chosen.astype(np.int64)) for chosen in resampled]
+    values = [metric(indices.astype(np.int64)) for indices in resampled]
     tail = (1.0 - level) / 2.0
     return [float(bound) for bound in np.quantile(values, [tail, 1.0 - tail])]
 
@@ -248,12 +248,21 @@ def tagging_f1_interval(gold: Tags, predicted: Tags, seed: int, resamples: int) 
     """Return the bootstrap interval of F1, resampling sentences."""
     from cloze.model.tasks.formats.columns import entities
 
-    pairs = [(set(entities(a)), set(entities(b))) for a, b in zip(gold, predicted, strict=True)]
-    counts: Ints = np.array([(len(a & b), len(a) + len(b)) for a, b in pairs], dtype=np.int64)
+    pairs = [
+        (set(entities(reference)), set(entities(prediction)))
+        for reference, prediction in zip(gold, predicted, strict=True)
+    ]
+    counts: Ints = np.array(
+        [
+            (len(reference & prediction), len(reference) + len(prediction))
+            for reference, prediction in pairs
+        ],
+        dtype=np.int64,
+    )
 
     def f1(chosen: Ints) -> float:
-        right, either = counts[chosen].sum(axis=0)
-        return float(2.0 * right / either) if either else 0.0
+        matched, total = counts[chosen].sum(axis=0)
+        return float(2.0 * matched / total) if total else 0.0
 
     return interval(f1, len(gold), seed, resamples)
 
@@ -278,7 +287,7 @@ def answer_f1(prediction: str, answer: str, *, empty_matches: bool = True) -> fl
     """Return F1 of the normalized words, as bags.
 
     Args:
-        empty_matches: two texts without words match (2.0); in 1.1 they do not.
+        empty_matches: true if two texts without words match, as in 2.0; in 1.1 they do not.
     """
     predicted, expected = normalize_answer(prediction).split(), normalize_answer(answer).split()
     if not predicted or not expected:
@@ -296,8 +305,8 @@ def question_scores(
         predictions: predicted texts; empty for "no answer".
         answers: reference answers of each question, at least one; with `unanswerable` none for
             unanswerable questions.
-        unanswerable: use the rules of 2.0: answers without words are ignored, and if none is left
-            the empty text is right.
+        unanswerable: true for the rules of 2.0: answers without words are ignored, and without
+            any other answer the empty text is right.
 
     Returns:
         float64 [n] each, from 0 to 1.
@@ -314,7 +323,7 @@ def question_scores(
 def best_threshold(scores: Floats, odds: Floats, has_answer: Flags) -> tuple[float, float]:
     """Return the best mean score over thresholds of the "no answer" odds, and that threshold.
 
-    Questions with odds above the threshold are left unanswered. Unlike `find_best_thresh` of
+    Questions with odds above the threshold get no answer. Unlike `find_best_thresh` of
     evaluate-v2.0.py, questions with equal odds stay together, and a threshold that answers none is
     below all odds.
 
@@ -362,8 +371,8 @@ def relevant_ranks(scores: Vectors, relevant: Ints) -> tuple[Ints, Ints]:
         Number of passages with higher scores, and with equal scores, itself included; int64 [n]
         each.
     """
-    own = scores[np.arange(len(scores)), relevant][:, None]
-    return (scores > own).sum(axis=1), (scores == own).sum(axis=1)
+    relevant_scores = scores[np.arange(len(scores)), relevant][:, None]
+    return (scores > relevant_scores).sum(axis=1), (scores == relevant_scores).sum(axis=1)
 
 
 def ndcg(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Floats:
@@ -387,6 +396,6 @@ def recall(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Fl
 
     Arguments as for `ndcg`.
     """
-    inside = np.clip((depth - above) / tied, 0.0, 1.0)
+    retrieved = np.clip((depth - above) / tied, 0.0, 1.0)
     relevant = np.bincount(query, minlength=queries)
-    return np.asarray(np.bincount(query, inside, minlength=queries) / relevant)
+    return np.asarray(np.bincount(query, retrieved, minlength=queries) / relevant)

@@ -54,8 +54,8 @@ def predict(
     """Return the answers to all samples, in order, equal on all ranks.
 
     Args:
-        objective: on `world.device`; its training mode is restored.
-        stop_asked: returns True if this rank must stop; called before each batch.
+        objective: objective on `world.device`; its training mode is restored.
+        stop_asked: function that returns True if this rank must stop; called before each batch.
 
     Raises:
         EvaluationInterrupted: a rank must stop.
@@ -63,40 +63,43 @@ def predict(
     training = objective.training
     lengths = samples.lengths
     batches = [
-        group[part] for group in groups_of(samples) for part in evaluation_batches(lengths[group])
+        group[indices]
+        for group in groups_of(samples)
+        for indices in evaluation_batches(lengths[group])
     ]
-    numbers = range(
-        world.rank, world.rank + len(batches), world.size
-    )  # every rank runs the network equally often
-    chosen = [batches[min(number, len(batches) - 1)] for number in numbers]
-    own: list[tuple[int, Any]] = []
+    # Every rank runs the network equally often.
+    numbers = range(world.rank, world.rank + len(batches), world.size)
+    rank_batches = [batches[min(number, len(batches) - 1)] for number in numbers]
+    rank_answers: list[tuple[int, Any]] = []
     objective.eval()
     try:
         with prefetch_batches(
-            (samples.batch(part, objective.layout) for part in chosen), world.device
-        ) as made:
-            for number, part, batch in zip(numbers, chosen, made, strict=True):
+            (samples.batch(indices, objective.layout) for indices in rank_batches), world.device
+        ) as prefetched:
+            for number, indices, batch in zip(numbers, rank_batches, prefetched, strict=True):
                 if world.all_reduce_sum([int(stop_asked())])[0]:
                     raise EvaluationInterrupted
-                moved = move(batch, world.device)
-                outputs = objective(moved)
+                device_batch = move(batch, world.device)
+                outputs = objective(device_batch)
                 if number < len(batches):
-                    own += zip(
-                        part.tolist(), objective.task.select_outputs(outputs, moved), strict=True
+                    rank_answers += zip(
+                        indices.tolist(),
+                        objective.task.select_outputs(outputs, device_batch),
+                        strict=True,
                     )
     finally:
         objective.train(training)
-    found = dict(_gathered(own, world))
-    return [found[number] for number in range(len(samples))]
+    answers = dict(_gathered(rank_answers, world))
+    return [answers[number] for number in range(len(samples))]
 
 
 def _gathered(own: list[tuple[int, Any]], world: World) -> list[tuple[int, Any]]:
     """Gather the answers of all ranks."""
     if world.size == 1:
         return own
-    everyones: list[list[tuple[int, Any]]] = [[]] * world.size
-    distributed.all_gather_object(everyones, own, group=world.control)
-    return [answer for part in everyones for answer in part]
+    answers_by_rank: list[list[tuple[int, Any]]] = [[]] * world.size
+    distributed.all_gather_object(answers_by_rank, own, group=world.control)
+    return [answer for rank_answers in answers_by_rank for answer in rank_answers]
 
 
 # Evaluation on the dev split, during and after training.
@@ -136,13 +139,15 @@ class DevEvaluator:
     def _score(self, step: int, stop_asked: Callable[[], bool]) -> Figures:
         task, dev = self._objective.task, self._dev
         answers = predict(self._objective, dev.samples, self._world, stop_asked)
-        found = task.decode(answers, dev.examples, dev.samples)
-        self._newest = step, found
-        return {f"dev_{name}": value for name, value in task.score(dev.examples, found).items()}
+        predictions = task.decode(answers, dev.examples, dev.samples)
+        self._newest = step, predictions
+        return {
+            f"dev_{name}": value for name, value in task.score(dev.examples, predictions).items()
+        }
 
     def predictions(self, step: int) -> Any:
         """Return the predictions after step `step`, the last one done; every rank calls it."""
-        if self._newest is None or self._newest[0] != step:  # a resumed training had no steps left
+        if self._newest is None or self._newest[0] != step:  # a resumed training had no more steps
             self._score(step, lambda: False)
         assert self._newest is not None
         return self._newest[1]

@@ -54,19 +54,22 @@ class EpochSource:
         self.steps_per_epoch = -(-len(self._numbers) // batch_size)
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
-        chosen, first = self._chosen(step)
-        number = -(-len(chosen) // (world_size * self._micro_batch))
-        own = micro_batch_ranges(0, len(chosen), rank, world_size, number)
+        indices, first_sample = self._chosen(step)
+        count = -(-len(indices) // (world_size * self._micro_batch))
+        ranges = micro_batch_ranges(0, len(indices), rank, world_size, count)
         return StepBatches(
             micro_batches=[
-                MicroBatch(first + begin, self._batch(chosen, begin, end)) for begin, end in own
+                MicroBatch(first_sample + begin, self._batch(indices, begin, end))
+                for begin, end in ranges
             ],
-            tokens=int(self._lengths[chosen[own[0][0] : own[-1][1]]].sum()),
+            tokens=int(self._lengths[indices[ranges[0][0] : ranges[-1][1]]].sum()),
         )
 
     def samples(self, steps: int) -> int:
-        epoch, inside = divmod(steps, self.steps_per_epoch)
-        return epoch * len(self._numbers) + (self._order(epoch)[1][inside] if inside else 0)
+        epoch, step_in_epoch = divmod(steps, self.steps_per_epoch)
+        return epoch * len(self._numbers) + (
+            self._order(epoch)[1][step_in_epoch] if step_in_epoch else 0
+        )
 
     def row_ids(self, step: int) -> dict[str, list[int]]:
         return {"rows": self._chosen(step)[0].tolist()}
@@ -81,24 +84,24 @@ class EpochSource:
         return part_of(self._samples, chosen, begin, end, self._layout)
 
     def _chosen(self, step: int) -> tuple[Ints, int]:
-        """Return the samples of a step, and the run-wide number of the first one."""
-        epoch, inside = divmod(step, self.steps_per_epoch)
+        """Return the samples of a step, and the number of the first one in the run."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         batches, begins = self._order(epoch)
-        return batches[inside], epoch * len(self._numbers) + begins[inside]
+        return batches[step_in_epoch], epoch * len(self._numbers) + begins[step_in_epoch]
 
     def _order(self, epoch: int) -> tuple[list[Ints], list[int]]:
         """Return an epoch's batches and the number of samples before each; caches two epochs."""
-        found = self._orders.get(epoch)
-        if found is None:
-            placed = training_batches(
+        epoch_order = self._orders.get(epoch)
+        if epoch_order is None:
+            position_batches = training_batches(
                 self._lengths[self._numbers], self._batch_size, self._seed, epoch
             )
-            batches = [self._numbers[batch] for batch in placed]
-            found = batches, list(_before(batches))
+            batches = [self._numbers[batch] for batch in position_batches]
+            epoch_order = batches, list(_before(batches))
             self._orders = {
                 number: order for number, order in self._orders.items() if number >= epoch - 1
-            } | {epoch: found}
-        return found
+            } | {epoch: epoch_order}
+        return epoch_order
 
 
 class MultiTaskSource:
@@ -118,27 +121,27 @@ class MultiTaskSource:
         self, parts: Sequence[EpochSource], sizes: Sequence[int], power: float, seed: int
     ) -> None:
         self._parts, self._seed = parts, seed
-        self.steps_per_epoch = sum(part.steps_per_epoch for part in parts)
+        self.steps_per_epoch = sum(source.steps_per_epoch for source in parts)
         self._shares = shares(sizes, power, self.steps_per_epoch)
         if power == 1:
-            self._shares = [part.steps_per_epoch for part in parts]
+            self._shares = [source.steps_per_epoch for source in parts]
         self._orders: dict[int, Ints] = {}
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
-        part, own = self._whose(step)
-        return self._parts[part].step_batches(own, rank, world_size)
+        task, task_step = self._whose(step)
+        return self._parts[task].step_batches(task_step, rank, world_size)
 
     def samples(self, steps: int) -> int:
-        epoch, inside = divmod(steps, self.steps_per_epoch)
-        done = np.bincount(self._order(epoch)[:inside], minlength=len(self._parts))
+        epoch, step_in_epoch = divmod(steps, self.steps_per_epoch)
+        steps_by_task = np.bincount(self._order(epoch)[:step_in_epoch], minlength=len(self._parts))
         return sum(
-            part.samples(epoch * share + int(more))
-            for part, share, more in zip(self._parts, self._shares, done, strict=True)
+            source.samples(epoch * share + int(count))
+            for source, share, count in zip(self._parts, self._shares, steps_by_task, strict=True)
         )
 
     def row_ids(self, step: int) -> dict[str, list[int]]:
-        part, own = self._whose(step)
-        return {"task": [part], **self._parts[part].row_ids(own)}
+        task, task_step = self._whose(step)
+        return {"task": [task], **self._parts[task].row_ids(task_step)}
 
     def blank(self) -> Batch:
         """Return a batch with zero loss and gradient."""
@@ -146,36 +149,38 @@ class MultiTaskSource:
 
     def _whose(self, step: int) -> tuple[int, int]:
         """Return the task of a step, and the step's number within that task."""
-        epoch, inside = divmod(step, self.steps_per_epoch)
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         order = self._order(epoch)
-        part = int(order[inside])
-        return part, epoch * self._shares[part] + int((order[:inside] == part).sum())
+        task = int(order[step_in_epoch])
+        return task, epoch * self._shares[task] + int((order[:step_in_epoch] == task).sum())
 
     def _order(self, epoch: int) -> Ints:
         """Return the task of each step of the epoch."""
-        found = self._orders.get(epoch)
-        if found is None:
-            each = np.repeat(np.arange(len(self._parts)), self._shares)
-            found = each[
+        epoch_order = self._orders.get(epoch)
+        if epoch_order is None:
+            tasks = np.repeat(np.arange(len(self._parts)), self._shares)
+            epoch_order = tasks[
                 np.argsort(
-                    random_keys.fold_in(self._seed, epoch, _MIXED, np.arange(len(each))),
+                    random_keys.fold_in(self._seed, epoch, _MIXED, np.arange(len(tasks))),
                     kind="stable",
                 )
             ]
             self._orders = {
                 number: order for number, order in self._orders.items() if number >= epoch - 1
-            } | {epoch: found}
-        return found
+            } | {epoch: epoch_order}
+        return epoch_order
 
 
 def shares(sizes: Sequence[int], power: float, steps: int) -> list[int]:
     """Share `steps` in proportion to size^power, at least one each, by largest remainder."""
     weights = np.array(sizes, dtype=np.float64) ** power
-    wanted = weights / weights.sum() * (steps - len(sizes))
-    found = np.floor(wanted).astype(np.int64)
-    for place in np.argsort(found - wanted, kind="stable")[: steps - len(sizes) - int(found.sum())]:
-        found[place] += 1
-    return [int(number) + 1 for number in found]
+    exact = weights / weights.sum() * (steps - len(sizes))
+    counts = np.floor(exact).astype(np.int64)
+    for index in np.argsort(counts - exact, kind="stable")[
+        : steps - len(sizes) - int(counts.sum())
+    ]:
+        counts[index] += 1
+    return [int(number) + 1 for number in counts]
 
 
 def source_of(
@@ -203,10 +208,11 @@ def source_of(
     if len(groups) == 1:
         return epochs(None, seed)
     own = random_keys.fold_in(seed, _MIXED, np.arange(len(groups)))
-    parts = [
-        epochs(group, int(one >> np.uint64(1))) for group, one in zip(groups, own, strict=True)
+    sources = [
+        epochs(group, int(group_seed >> np.uint64(1)))
+        for group, group_seed in zip(groups, own, strict=True)
     ]
-    return MultiTaskSource(parts, [len(group) for group in groups], power, seed)
+    return MultiTaskSource(sources, [len(group) for group in groups], power, seed)
 
 
 def _before(batches: list[Ints]) -> Iterator[int]:
@@ -243,10 +249,10 @@ class TaskObjective(TrainModule):
         return [0 if BLANK in batch else self.task.count(batch)]
 
     def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
-        found = self.task.loss(self.predict(batch), batch)
-        real = 0.0 if BLANK in batch else 1.0
-        figures = torch.stack([found.total.detach().double(), found.correct.double()])[:, None]
-        return real * found.total / counts[0], real * figures
+        loss = self.task.loss(self.predict(batch), batch)
+        weight = 0.0 if BLANK in batch else 1.0
+        figures = torch.stack([loss.total.detach().double(), loss.correct.double()])[:, None]
+        return weight * loss.total / counts[0], weight * figures
 
     def predict(self, batch: Mapping[str, Any]) -> Any:
         """Return the network's outputs."""

@@ -74,9 +74,8 @@ KINDS: dict[str, TaskKind] = {
 }
 
 _PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
-_INDEXED = {
-    "test": {"columns": {"id": "index"}}
-}  # id column of GLUE's test files, needed for submissions
+# Id column of GLUE's test files, needed for submissions.
+_INDEXED = {"test": {"columns": {"id": "index"}}}
 
 TASKS: dict[str, TaskSpec] = {
     # GLUE (Wang et al. 2019, table 1), in the files of its archive
@@ -319,7 +318,7 @@ TASKS: dict[str, TaskSpec] = {
 
 
 def task_options(name: str, given: Mapping[str, Any], where: str = "options") -> TaskOptions:
-    """Return the options of a task: those of its row, overridden by `given`.
+    """Return the options of a task: those of `given`, else those of its row.
 
     Raises:
         UsageError: the task or an option is unknown.
@@ -334,10 +333,10 @@ def merge_options(below: Mapping[str, Any] | None, above: Mapping[str, Any]) -> 
     """Merge options; mappings such as `columns` are merged by entry."""
     merged = dict(below or {})
     for key, value in above.items():
-        there = merged.get(key)
+        existing = merged.get(key)
         merged[key] = (
-            {**there, **value}
-            if isinstance(there, Mapping) and isinstance(value, Mapping)
+            {**existing, **value}
+            if isinstance(existing, Mapping) and isinstance(value, Mapping)
             else value
         )
     return merged
@@ -353,7 +352,7 @@ def load_task(name: str, given: Mapping[str, Any] | None = None) -> Task[Any, An
         UsageError: the task or an option is unknown; the message suggests the nearest name.
     """
     options = task_options(name, given or {})
-    found: Task[Any, Any] = import_object(KINDS[TASKS[name].kind].build)(
+    task: Task[Any, Any] = import_object(KINDS[TASKS[name].kind].build)(
         name, options, TASKS[name].metrics
     )
-    return found
+    return task

@@ -29,9 +29,8 @@ from cloze.model.tasks.options import TaskOptions
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 Ints = npt.NDArray[np.int64]
-TaskMetadata = Mapping[
-    str, Any
-]  # meaning of a network's outputs, as JSON; stored in the checkpoint
+# Meaning of a network's outputs, as JSON; stored in the checkpoint.
+TaskMetadata = Mapping[str, Any]
 Figures = dict[str, float]
 
 
@@ -41,7 +40,7 @@ class Examples(Protocol):
     Attributes:
         where: source for messages.
         dropped: number of examples dropped on purpose, by reason.
-        labelled: answers are known.
+        labelled: true if answers are known.
     """
 
     @property
@@ -247,7 +246,7 @@ class Task(abc.ABC, Generic[E, P]):
         """Return further results, as JSON, such as `interval`, for labelled examples.
 
         Args:
-            seed, resamples: for bootstrap intervals.
+            seed, resamples: seed and number of resamples of bootstrap intervals.
         """
         del examples, predictions, seed, resamples
         return {}
@@ -261,7 +260,7 @@ def task_source(task: Task[Any, Any], data: str | None, corpus: str | None) -> s
     """Return the path that the task reads.
 
     Raises:
-        UsageError: the path is not given.
+        UsageError: the path is missing.
     """
     path = corpus if task.source == "corpus" else data
     if path is None:
@@ -283,7 +282,7 @@ class Split:
     samples: Samples
 
     def count(self, build: BuildContext, name: str) -> None:
-        """Add the numbers of read, kept, dropped and truncated examples to the build's counters."""
+        """Add the read, kept, dropped and truncated examples to the build's counters."""
         build.counters[f"read/{name}"] += len(self.examples) + sum(self.examples.dropped.values())
         build.counters[f"kept/{name}"] += len(self.examples)
         build.counters[f"truncated/{name}"] += self.samples.truncated
@@ -305,8 +304,8 @@ def encoded(
     Raises:
         DataError: the network cannot give an answer.
     """
-    adopted = task.align_labels(examples, meaning)
-    return Split(examples=adopted, samples=task.encode(adopted, pieces, max_length))
+    aligned = task.align_labels(examples, meaning)
+    return Split(examples=aligned, samples=task.encode(aligned, pieces, max_length))
 
 
 def check_labelled(examples: Examples, name: str) -> None:

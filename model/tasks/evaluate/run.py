@@ -19,6 +19,7 @@ from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.pipeline import tokenizer
 
+# Keys of metrics.json that the summary repeats.
 TOLD = (
     "task",
     "metric",
@@ -26,14 +27,14 @@ TOLD = (
     "examples",
     "metrics",
     "interval",
-)  # keys of metrics.json that the summary repeats
+)
 
 
 def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     """Score the checkpoint on one split; without labels, only predict.
 
     Raises:
-        UsageError: the checkpoint was not fine-tuned, or the task's data is not given.
+        UsageError: the checkpoint was not fine-tuned, or the task's data is missing.
         DataError: checkpoint or data is missing or damaged, or has an answer that the model cannot
             give.
     """
@@ -50,9 +51,9 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     meaning, state = select_task(meaning, loaded.state, config.task, path)
     task = load_task(str(meaning["name"]), merge_options(meaning.get("options"), config.options))
     source = task_source(task, config.data, build.inputs.get("corpus"))
-    read = task.read(source, config.split, meaning.get("limit_per_class"))
+    raw_examples = task.read(source, config.split, meaning.get("limit_per_class"))
     split = encoded(
-        task, read, meaning, tokenizer.load(loaded.tokenizer), int(meaning["max_length"])
+        task, raw_examples, meaning, tokenizer.load(loaded.tokenizer), int(meaning["max_length"])
     )
     examples, samples = split.examples, split.samples
     build.report.progress(0, len(examples), "examples", {})

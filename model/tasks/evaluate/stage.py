@@ -54,17 +54,17 @@ class EvaluateConfig(StageConfig):
 
     def external_fingerprints(self) -> dict[str, str]:
         """Return the fingerprint of the split's files, or of all data without a configured task."""
-        found = self._task_options()
-        if found is None or self.data is None:
+        options = self._task_options()
+        if options is None or self.data is None:
             return super().external_fingerprints()
-        return {"data": data_fingerprint(self.data, found, (self.split,))}
+        return {"data": data_fingerprint(self.data, options, (self.split,))}
 
     def missing(self) -> str:
         """Return a clause about missing files of the split; empty if all exist."""
-        found = self._task_options()
-        if found is None or self.data is None:
+        options = self._task_options()
+        if options is None or self.data is None:
             return super().missing()
-        return missing_split(self.data, found, (self.split,))
+        return missing_split(self.data, options, (self.split,))
 
 
 def run(config: EvaluateConfig, build: BuildContext) -> StageResult:

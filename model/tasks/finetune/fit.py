@@ -48,9 +48,8 @@ from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 POOLING = "classifier_pooling"  # config field of families with optional pooling
-TOKENIZER = (
-    "tokenizer"  # directory in the build's scratch, if there is no checkpoint with a tokenizer
-)
+# Directory in the build's scratch, for a training without a checkpoint.
+TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +76,14 @@ def starting_point(config: FinetuneConfig, build: BuildContext, world: World) ->
         UsageError: an input is missing, or max_length exceeds the model's positions.
         DataError: the checkpoint is missing or damaged.
     """
-    found = _load_start(config, build, world)
-    most = found.model.max_position_embeddings
-    if config.max_length is not None and config.max_length > most:
+    start = _load_start(config, build, world)
+    limit = start.model.max_position_embeddings
+    if config.max_length is not None and config.max_length > limit:
         raise UsageError(
             f"max_length ({config.max_length}) exceeds the model's max_position_embeddings "
-            f"({most}); use {most} or less"
+            f"({limit}); use {limit} or less"
         )
-    return found
+    return start
 
 
 def _load_start(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
@@ -110,18 +109,20 @@ def _load_start(config: FinetuneConfig, build: BuildContext, world: World) -> St
             f"finetune from scratch without a checkpoint needs {missing} (found none); name a "
             f"preset and a vocabulary"
         )
-    pieces = tokenizer.load(vocabulary)
-    saved = storage.join(build.scratch, TOKENIZER)
+    loaded_tokenizer = tokenizer.load(vocabulary)
+    tokenizer_path = storage.join(build.scratch, TOKENIZER)
     if world.is_rank_zero:
-        pieces.save(saved)
-    shape = model_config(
-        config.model, vocab_size=pieces.vocab_size, pad_token_id=pieces.special.pad
+        loaded_tokenizer.save(tokenizer_path)
+    model = model_config(
+        config.model,
+        vocab_size=loaded_tokenizer.vocab_size,
+        pad_token_id=loaded_tokenizer.special.pad,
     )
     return StartingCheckpoint(
-        model=_with_architecture(shape, config),
+        model=_with_architecture(model, config),
         state=None,
-        tokenizer=saved,
-        pieces=pieces,
+        tokenizer=tokenizer_path,
+        pieces=loaded_tokenizer,
         dataset=None,
     )
 
@@ -144,8 +145,7 @@ def _with_architecture(model: ModelConfig, config: FinetuneConfig) -> ModelConfi
         if POOLING not in type(model).model_fields:
             raise UsageError(
                 f"pooling ({config.pooling}) is not for models of the family {model.family}, whose "
-                f"classifiers read one token's"
-                " state; leave it out"
+                f"classifiers read one token's state; leave it out"
             )
         changes[POOLING] = config.pooling
     return model.model_copy(update=changes) if changes else model
@@ -189,10 +189,10 @@ class FinetuneSetup:
 
     def with_tuned_options(self, predictions: Any) -> FinetuneSetup:
         """Return the setup with the decoding options tuned on these dev predictions."""
-        found = self.task.tuned_options(self.dev.examples, predictions)
-        if not found:
+        tuned = self.task.tuned_options(self.dev.examples, predictions)
+        if not tuned:
             return self
-        options = merge_options(self.config.options, found)
+        options = merge_options(self.config.options, tuned)
         return replace(
             self,
             task=load_task(self.task.name, options),
@@ -230,10 +230,8 @@ class FinetuneResult:
     @property
     def best(self) -> dict[str, float]:
         """Best score during training, with its step first."""
-        found = dict(self.finished.progress.best or {})
-        return {
-            name: found[name] for name in sorted(found, key=lambda name: (name != "step", name))
-        }
+        best = dict(self.finished.progress.best or {})
+        return {name: best[name] for name in sorted(best, key=lambda name: (name != "step", name))}
 
 
 def fit(
@@ -258,11 +256,10 @@ def fit(
     network = new_network(task, model, weights, setup.meaning, config.dropout, config.seed)
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
-    parameters = sum(
-        parameter.numel() for parameter in network.parameters()
-    )  # before an engine shards them
-    kept = execution.keep_checkpoints + config.keeps_best
-    world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, kept))
+    # Parameters are counted before an engine shards them.
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    checkpoint_count = execution.keep_checkpoints + config.keeps_best
+    world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, checkpoint_count))
     engine = engines.choose_engine(
         execution.engine,
         execution.zero,
@@ -275,15 +272,17 @@ def fit(
         notes.append(f"engine {engine.name}: {engine.reason}")
     if isinstance(network, FrozenNetwork):
         check_frozen(setup.train.samples)
-    longest = int(setup.train.samples.lengths.max())
+    max_tokens = int(setup.train.samples.lengths.max())
     if isinstance(execution.micro_batch, str):
         raise UsageError(
             f"micro_batch ({execution.micro_batch}) is for pretraining; give a number, or leave it "
             f"out"
         )
-    asked = execution.micro_batch
-    how = batch_plan.computing(execution, precision)
-    plan = batch_plan.plan(config.global_batch, asked, model, longest, world, how=how)
+    micro_batch = execution.micro_batch
+    computation = batch_plan.computing(execution, precision)
+    plan = batch_plan.plan(
+        config.global_batch, micro_batch, model, max_tokens, world, how=computation
+    )
     objective = TaskObjective(task, network, precision, world.device)
     source = source_of(
         setup.train.samples,
@@ -301,7 +300,7 @@ def fit(
     ]
     if unused:
         notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
-    measure = DevEvaluator(objective, setup.train, setup.dev, world, source.steps_per_epoch)
+    evaluator = DevEvaluator(objective, setup.train, setup.dev, world, source.steps_per_epoch)
     training = TrainSpec(
         path=path,
         config=config.model_dump(mode="json"),
@@ -326,13 +325,16 @@ def fit(
         ),
         checkpoints=CheckpointSpec(metadata=setup.saved, keep_best=config.keeps_best),
         logging=LoggingSpec(interval=min(MOST_STEPS, max(setup.steps // LINES, 1)), notes=notes),
-        evaluator=measure,
+        evaluator=evaluator,
         patience=config.patience,
     )
     finished = train(training, build, world, setup.stop, resumed, report)
     step, best = finished.progress.step, finished.progress.best
     if finished.best is None or best is None or best["step"] == step:
-        directory, predictions = storage.join(path, finished.checkpoint), measure.predictions(step)
+        directory, predictions = (
+            storage.join(path, finished.checkpoint),
+            evaluator.predictions(step),
+        )
         weights = checkpoint.weights(directory) if world.is_rank_zero else {}
     else:
         step, directory = int(best["step"]), storage.join(path, finished.best)

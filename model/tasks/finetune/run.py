@@ -20,6 +20,7 @@ from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.monitor.metrics import METRICS as LINES
 
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
+# Config fields in metrics.json.
 RECIPE = (
     "epochs",
     "global_batch",
@@ -30,7 +31,7 @@ RECIPE = (
     "weight_decay",
     "grad_clip",
     "seed",
-)  # config fields in metrics.json
+)
 
 
 class _Part(Reporter):
@@ -43,19 +44,19 @@ class _Part(Reporter):
         self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
     ) -> None:
         del total
-        named = {"run": self._name} if self._name else {}
-        self._reporter.progress(self._before + done, self._total, unit, {**named, **figures})
+        run_label = {"run": self._name} if self._name else {}
+        self._reporter.progress(self._before + done, self._total, unit, {**run_label, **figures})
 
     def shutdown_time(self, seconds: float) -> None:
         self._reporter.shutdown_time(seconds)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         prefix = f"{self._name}_" if self._name else ""
-        line = {
+        record = {
             name if name in ("step", "time") else prefix + name: value
             for name, value in values.items()
         }
-        self._reporter.metrics({**line, "step": self._before + int(values["step"])})
+        self._reporter.metrics({**record, "step": self._before + int(values["step"])})
 
 
 def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
@@ -73,8 +74,7 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
     if config.frozen is not None and not storage.is_local(build.path):
         raise UsageError(
             f"{build.path} is not on a local disk, where the features of a frozen encoder (frozen: "
-            f"{config.frozen}) are kept while it"
-            " trains; use one and copy"
+            f"{config.frozen}) are kept while it trains; use one and copy"
         )
     with StopRequest.installed() as stop:
         world = init_distributed(build.execution, build.path)
@@ -83,8 +83,8 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
                 0, None, "steps", {"step": "reading the task, building the model"}
             )
         setup = _prepare(config, build, world, stop)
-        compared = config.baselines and setup.start.state is not None
-        total = setup.steps * (2 if compared else 1)
+        with_baseline = config.baselines and setup.start.state is not None
+        total = setup.steps * (2 if with_baseline else 1)
         main = fit(setup, setup.start.state, build.path, _Part(build.report, "", 0, total))
         tuned = setup.with_tuned_options(main.predictions)
         if world.is_rank_zero:
@@ -93,10 +93,10 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
         metrics = _scores(tuned, main)
         if config.baselines:
             metrics |= setup.task.baselines(setup.dev.examples)
-        if compared:
+        if with_baseline:
             path = storage.join(build.scratch, SCRATCH)
-            other = fit(setup, None, path, _Part(build.report, SCRATCH, setup.steps, total))
-            metrics[SCRATCH] = _scores(setup.with_tuned_options(other.predictions), other)[
+            baseline = fit(setup, None, path, _Part(build.report, SCRATCH, setup.steps, total))
+            metrics[SCRATCH] = _scores(setup.with_tuned_options(baseline.predictions), baseline)[
                 setup.task.metrics[0]
             ]
             if world.is_rank_zero:
@@ -114,28 +114,30 @@ def _prepare(
     task = load_task(config.task, config.given_options())
     source = task_source(task, config.some_data, build.inputs.get("corpus"))
     start = starting_point(config, build, world)
-    read = {name: task.read(source, name, config.limit_per_class) for name in ("train", "dev")}
-    for name, examples in read.items():
+    examples_by_split = {
+        name: task.read(source, name, config.limit_per_class) for name in ("train", "dev")
+    }
+    for name, examples in examples_by_split.items():
         check_labelled(examples, name)
     if config.class_weights == "balanced":
-        read["train"] = task.balance_classes(read["train"])
-    longest = config.max_length or min(task.max_length, start.model.max_position_embeddings)
+        examples_by_split["train"] = task.balance_classes(examples_by_split["train"])
+    max_length = config.max_length or min(task.max_length, start.model.max_position_embeddings)
     meaning = {
-        **task.metadata(read["train"]),
+        **task.metadata(examples_by_split["train"]),
         "name": task.name,
         "options": config.options,
-        "max_length": longest,
+        "max_length": max_length,
         "metric": task.metrics[0],
         "limit_per_class": config.limit_per_class,
     }
     if config.frozen is not None:
-        how = Frozen(
+        frozen = Frozen(
             layers=config.frozen, lstm_size=config.lstm_size, lstm_layers=config.lstm_layers
         )
-        meaning["frozen"] = how.model_dump()
+        meaning["frozen"] = frozen.model_dump()
     splits = {
-        name: encoded(task, examples, meaning, start.pieces, longest)
-        for name, examples in read.items()
+        name: encoded(task, examples, meaning, start.pieces, max_length)
+        for name, examples in examples_by_split.items()
     }
     if world.is_rank_zero:
         for name, split in splits.items():
@@ -159,15 +161,15 @@ def _scores(setup: FinetuneSetup, found: FinetuneResult) -> Figures:
 
 def _save(setup: FinetuneSetup, found: FinetuneResult) -> None:
     """Write predictions and the final checkpoint, without state for resuming."""
-    path, saved = setup.build.file(CHECKPOINT), setup.saved
+    path, metadata = setup.build.file(CHECKPOINT), setup.saved
     checkpoint.save_weights(
         path,
-        model=saved.model,
+        model=metadata.model,
         state=found.weights,
-        tokenizer=saved.tokenizer,
-        heads=saved.heads,
-        task=saved.task,
-        dataset=saved.dataset,
+        tokenizer=metadata.tokenizer,
+        heads=metadata.heads,
+        task=metadata.task,
+        dataset=metadata.dataset,
         step=found.step,
     )
     checkpoint.finalize(path)
@@ -178,13 +180,18 @@ def _outcome(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> St
     """Write metrics.json and return the result; step checkpoints are temporary."""
     build, config, finished = setup.build, setup.config, main.finished
     splits = {"train": setup.train, "dev": setup.dev}
-    facts = {name: setup.task.dataset_statistics(split.examples) for name, split in splits.items()}
+    statistics = {
+        name: setup.task.dataset_statistics(split.examples) for name, split in splits.items()
+    }
     common = {
         "task": setup.task.name,
         "metric": setup.task.metrics[0],
         "metrics": metrics,
         "examples": {name: len(split.examples) for name, split in splits.items()},
-        **{fact: {name: facts[name][fact] for name in splits} for fact in facts["train"]},
+        **{
+            statistic: {name: statistics[name][statistic] for name in splits}
+            for statistic in statistics["train"]
+        },
     }
     content = {
         **common,

@@ -146,8 +146,8 @@ class FinetuneConfig(StageConfig):
     def _known_options(self) -> FinetuneConfig:
         try:
             task_options(self.task, self.options)
-            for name, part in self.tasks.items():
-                task_options(part.task or name, part.options, f"tasks.{name}.options")
+            for name, subtask in self.tasks.items():
+                task_options(subtask.task or name, subtask.options, f"tasks.{name}.options")
         except UsageError as error:
             raise ValueError(str(error)) from error
         return self
@@ -165,14 +165,14 @@ class FinetuneConfig(StageConfig):
             raise ValueError(
                 f"frozen ({self.frozen}) is for one task; leave it out, or fine-tune each alone"
             )
-        wrong = [
+        invalid = [
             name
             for name in self.tasks
             if not name.isidentifier() or (self.tasks[name].task or name) in (MULTITASK, "package")
         ]
-        if wrong:
+        if invalid:
             raise ValueError(
-                f"tasks.{wrong[0]} cannot be one of several; use a word as its name, and a task "
+                f"tasks.{invalid[0]} cannot be one of several; use a word as its name, and a task "
                 f"that is read from data"
             )
         return self
@@ -202,7 +202,7 @@ class FinetuneConfig(StageConfig):
     @property
     def some_data(self) -> str | None:
         """`data`, or the first data path among several tasks."""
-        return self.data or next((part.data for part in self.tasks.values()), None)
+        return self.data or next((subtask.data for subtask in self.tasks.values()), None)
 
     def given_options(self) -> dict[str, Any]:
         """Return `options`, with `tasks` if there are several."""
@@ -220,12 +220,12 @@ class FinetuneConfig(StageConfig):
         """Iterate over field, task, path and options of each task."""
         if not self.tasks:
             yield "data", self.task, self.data, self.options
-        for name, part in self.tasks.items():
-            yield f"tasks.{name}", part.task or name, part.data or self.data, part.options
+        for name, subtask in self.tasks.items():
+            yield f"tasks.{name}", subtask.task or name, subtask.data or self.data, subtask.options
 
     def external_fingerprints(self) -> dict[str, str]:
         """Return the fingerprint of the files that the task reads; others are ignored."""
-        prints = [
+        records = [
             (
                 field,
                 task,
@@ -236,9 +236,11 @@ class FinetuneConfig(StageConfig):
             )
             for field, task, path, options in self._read()
         ]
-        if self.tasks:  # counts as a whole, like a field that names paths
-            return {"tasks": fingerprints.combine_hashes([("", canonical_json(prints))])}
-        return {field: found for field, _, _, found in prints if found is not None}
+        if self.tasks:  # one fingerprint for all tasks
+            return {"tasks": fingerprints.combine_hashes([("", canonical_json(records))])}
+        return {
+            field: fingerprint for field, _, _, fingerprint in records if fingerprint is not None
+        }
 
     def missing(self) -> str:
         """Return a clause about missing files of the task; empty if all exist."""

@@ -77,17 +77,22 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
     """
     rows: list[_Row]
     if options.layout == "race":
-        where, dropped = split_file(path, split, options, ("",), expected_files), dict[str, int]()
-        rows = list(_passages(where))
+        source, dropped = split_file(path, split, options, ("",), expected_files), dict[str, int]()
+        rows = list(_passages(source))
     else:
         columns, _ = columns_by_role(options, split)
         needed = [CONTEXT, START] if START in columns else [CONTEXT]
-        opened = open_split(path, split, options, needed, expected_files, columns)
-        ends = opened.table.indices(options.endings)
+        split_table = open_split(path, split, options, needed, expected_files, columns)
+        ending_indices = split_table.table.indices(options.endings)
         rows = list(
-            _rows(opened.table, opened.indices, ends, [str(name) for name in options.endings])
+            _rows(
+                split_table.table,
+                split_table.indices,
+                ending_indices,
+                [str(name) for name in options.endings],
+            )
         )
-        where, dropped = opened.table.path, dict(opened.table.dropped)
+        source, dropped = split_table.table.path, dict(split_table.table.dropped)
     for row in rows:
         _check(row)
     ids = [row.id for row in rows if row.id is not None]
@@ -97,17 +102,17 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
             rows[i]
             for i in fold_indices([row.context for row in rows], split, options.folds, options.fold)
         ]
-    most = max((len(row.endings) for row in rows), default=0)
-    names = options.labels or tuple(str(number) for number in range(most))
+    max_endings = max((len(row.endings) for row in rows), default=0)
+    label_names = options.labels or tuple(str(number) for number in range(max_endings))
     labelled = split in ("train", "dev") or not {row.answer for row in rows} <= {None, "", NO_LABEL}
     return Choices(
         contexts=[row.context for row in rows],
         endings=[row.endings for row in rows],
-        labels=[_label(row, names) for row in rows] if labelled else None,
-        label_names=names,
+        labels=[_label(row, label_names) for row in rows] if labelled else None,
+        label_names=label_names,
         ids=ids if len(ids) == len(rows) else None,
         dropped=dropped,
-        where=where,
+        where=source,
     )
 
 
@@ -116,23 +121,23 @@ def _rows(
 ) -> Iterator[_Row]:
     """Iterate over the rows of a table; endings are one column each, or lists in one column."""
     for number, values in table.rows:
-        where = table.where(number)
+        location = table.where(number)
         if len(ends) == 1:
-            found = values[ends[0]]
-            if not isinstance(found, list):
+            ending_values = values[ends[0]]
+            if not isinstance(ending_values, list):
                 raise DataError(
-                    f"{where}: {named[0]} is not a list of endings; name the columns with --set "
+                    f"{location}: {named[0]} is not a list of endings; name the columns with --set "
                     f"options.endings=…"
                 )
         else:
-            found = [values[place] for place in ends]
-        text = {role: as_text(values[place], where, role) for role, place in places.items()}
-        before = f"{text[START]} " if text.get(START) else ""
-        endings = [as_text(ending, where, "ending") for ending in found]
+            ending_values = [values[index] for index in ends]
+        text = {role: as_text(values[index], location, role) for role, index in places.items()}
+        prefix = f"{text[START]} " if text.get(START) else ""
+        endings = [as_text(ending, location, "ending") for ending in ending_values]
         yield _Row(
-            place=where,
+            place=location,
             context=text[CONTEXT],
-            endings=[before + ending if ending.strip() else "" for ending in endings],
+            endings=[prefix + ending if ending.strip() else "" for ending in endings],
             answer=text.get(LABEL),
             id=text.get(ID),
         )
@@ -153,7 +158,7 @@ def _passages(directory: str) -> Iterator[_Row]:
         for i, (question, options) in enumerate(
             zip(passage["questions"], passage["options"], strict=True)
         ):
-            joined = [
+            texts = [
                 question.replace(GAP, o) if GAP in question else f"{question} {o}" for o in options
             ]
             yield _Row(
@@ -161,7 +166,7 @@ def _passages(directory: str) -> Iterator[_Row]:
                 context=passage["article"],
                 endings=[
                     text if option.strip() else ""
-                    for text, option in zip(joined, options, strict=True)
+                    for text, option in zip(texts, options, strict=True)
                 ],
                 answer=None if answers is None else answers[i],
                 id=f"{passage.get('id', name)}-{i}",
@@ -171,32 +176,32 @@ def _passages(directory: str) -> Iterator[_Row]:
 def _passage(path: str) -> dict[str, Any]:
     """Read a passage and check that its parts match."""
     try:
-        found = load_json(storage.read_text(path))
+        passage = load_json(storage.read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} is not JSON in UTF-8 ({error}); correct or remove the file"
         ) from error
-    if not isinstance(found, dict) or not isinstance(found.get("article"), str):
+    if not isinstance(passage, dict) or not isinstance(passage.get("article"), str):
         raise DataError(f"{path} has no text 'article'; name RACE's directory")
-    parts = [
-        found.get(key)
+    lists = [
+        passage.get(key)
         for key in ("questions", "options", "answers")
-        if key != "answers" or key in found
+        if key != "answers" or key in passage
     ]
     if (
-        not all(isinstance(part, list) for part in parts)
-        or len({len(part) for part in parts if part is not None}) != 1
+        not all(isinstance(values, list) for values in lists)
+        or len({len(values) for values in lists if values is not None}) != 1
     ):
         raise DataError(
             f"{path}: questions, options and answers must be lists of equal length; correct "
             f"the file"
         )
-    questions, options, *answers = parts
-    if not all(_texts(part) for part in (questions, *(options or ()), *answers)):
+    questions, options, *answers = lists
+    if not all(_texts(values) for values in (questions, *(options or ()), *answers)):
         raise DataError(
             f"{path}: questions must be texts, and options lists of texts; correct the file"
         )
-    return found
+    return passage
 
 
 def _texts(values: Any) -> bool:
@@ -216,10 +221,10 @@ def _check(row: _Row) -> None:
 
 
 def _label(row: _Row, names: Sequence[str]) -> int:
-    known = names[: len(row.endings)]
-    if row.answer not in known:
+    allowed = names[: len(row.endings)]
+    if row.answer not in allowed:
         raise DataError(
-            f"{row.place}: label {row.answer!r} is not one of {', '.join(known)}; correct it, or "
+            f"{row.place}: label {row.answer!r} is not one of {', '.join(allowed)}; correct it, or "
             f"set options.labels"
         )
-    return known.index(row.answer)
+    return allowed.index(row.answer)

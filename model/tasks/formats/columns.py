@@ -39,15 +39,15 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 def tags_from_entities(found: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
     """Return the tags [words] of non-overlapping entities in a scheme."""
     tags = [OUTSIDE] * words
-    before: Entity | None = None
+    previous: Entity | None = None
     for kind, first, last in found:
-        neighbours = before is not None and before[0] == kind and before[2] + 1 == first
+        neighbours = previous is not None and previous[0] == kind and previous[2] + 1 == first
         tags[first : last + 1] = [f"I-{kind}"] * (last + 1 - first)
         if scheme != "IOB1" or neighbours:
             tags[first] = f"B-{kind}"
         if scheme == "BIOES":
             tags[last] = f"S-{kind}" if first == last else f"E-{kind}"
-        before = kind, first, last
+        previous = kind, first, last
     return tags
 
 
@@ -59,14 +59,14 @@ def count_invalid_tags(
     Args:
         found: entities of each sentence.
     """
-    again = (
-        tags_from_entities(own, len(tags), scheme)
-        for tags, own in zip(sentences, found, strict=True)
+    rewritten = (
+        tags_from_entities(sentence_entities, len(tags), scheme)
+        for tags, sentence_entities in zip(sentences, found, strict=True)
     )
     return sum(
-        a != b
-        for tags, new in zip(sentences, again, strict=True)
-        for a, b in zip(tags, new, strict=True)
+        tag != new_tag
+        for tags, new_tags in zip(sentences, rewritten, strict=True)
+        for tag, new_tag in zip(tags, new_tags, strict=True)
     )
 
 
@@ -128,9 +128,10 @@ class TaggedWords:
 
     def types(self) -> dict[str, int]:
         """Count the entities of each type, sorted by type."""
+        # Every entity has exactly one B- tag.
         counts = Counter(
             tag[2:] for tags in self.tags or () for tag in tags if tag.startswith("B-")
-        )  # every entity has exactly one
+        )
         return dict(sorted(counts.items()))
 
     def check(self, types: Sequence[str]) -> None:
@@ -139,12 +140,12 @@ class TaggedWords:
         Raises:
             DataError: another type occurs; the message names file and line.
         """
-        known = set(types)
-        for number, tags in enumerate(self.tags or ()):
-            for place, tag in enumerate(tags):
-                if tag != OUTSIDE and tag[2:] not in known:
+        known_types = set(types)
+        for sentence, tags in enumerate(self.tags or ()):
+            for word, tag in enumerate(tags):
+                if tag != OUTSIDE and tag[2:] not in known_types:
                     raise DataError(
-                        f"{self._line(number, place)}: the tag's type {tag[2:]!r} is unknown "
+                        f"{self._line(sentence, word)}: the tag's type {tag[2:]!r} is unknown "
                         f"to the model (it has {', '.join(types) or 'none'}); use a file with the "
                         f"types of the training, or ignore its tags with --set "
                         f"options.columns.tag=null"
@@ -162,12 +163,12 @@ class TaggedWords:
             tags: predicted tags of each sentence, in BIO.
         """
         scheme = self.scheme or "BIO"
-        written = [
+        converted = [
             tags if scheme == "BIO" else tags_from_entities(entities(tags), len(tags), scheme)
             for tags in tags
         ]
         if not self.lines:
-            for words, predicted in zip(self.words, written, strict=True):
+            for words, predicted in zip(self.words, converted, strict=True):
                 yield from (
                     f"{word}{self.separator}{tag}"
                     for word, tag in zip(words, predicted, strict=True)
@@ -175,9 +176,9 @@ class TaggedWords:
                 yield ""
             return
         by_line = {
-            line: tag
-            for lines, own in zip(self.places, written, strict=True)
-            for line, tag in zip(lines, own, strict=True)
+            line_number: tag
+            for line_numbers, line_tags in zip(self.places, converted, strict=True)
+            for line_number, tag in zip(line_numbers, line_tags, strict=True)
         }
         for number, columns in enumerate(self.lines):
             yield self.separator.join([*columns, by_line.get(number, OUTSIDE)]) if columns else ""
@@ -196,34 +197,36 @@ def read_columns(
         DataError: the file is missing or malformed, or a tag is not in the scheme; the message
             names file and line.
     """
-    name = split_file(path, split, options, SUFFIXES, expected_files)
-    separator, lines = _lines(name)
+    file = split_file(path, split, options, SUFFIXES, expected_files)
+    separator, lines = _lines(file)
     words: list[list[str]] = []
-    places: list[list[int]] = []
-    fresh, width = True, 0
+    line_numbers: list[list[int]] = []
+    new_sentence, width = True, 0
     for number, columns in enumerate(lines):
         if not columns or columns[0] == DOCUMENT:
-            fresh = True
+            new_sentence = True
             continue
         width = width or len(columns)
         if len(columns) != width:
             raise DataError(
-                f"{name}, line {number + 1}: {len(columns)} columns, but the lines above have "
+                f"{file}, line {number + 1}: {len(columns)} columns, but the lines above have "
                 f"{width}; correct the line"
             )
-        if fresh:
+        if new_sentence:
             words.append([])
-            places.append([])
-            fresh = False
-        words[-1].append(columns[_column(options, "word", 0, width, name)])
-        places[-1].append(number)
+            line_numbers.append([])
+            new_sentence = False
+        words[-1].append(columns[_column(options, "word", 0, width, file)])
+        line_numbers[-1].append(number)
         if not words[-1][-1]:
-            raise DataError(f"{name}, line {number + 1}: the word is empty; remove the line")
+            raise DataError(f"{file}, line {number + 1}: the word is empty; remove the line")
     if not words:
-        raise DataError(f"{name} has no sentences; it must have a word and its tag per line")
-    found = TaggedWords(words=words, lines=lines, places=places, separator=separator, where=name)
-    column = _tag_column(options, width, name)
-    return found if column is None else _with_tags(found, column, options)
+        raise DataError(f"{file} has no sentences; it must have a word and its tag per line")
+    sentences = TaggedWords(
+        words=words, lines=lines, places=line_numbers, separator=separator, where=file
+    )
+    column = _tag_column(options, width, file)
+    return sentences if column is None else _with_tags(sentences, column, options)
 
 
 def _lines(name: str) -> tuple[str, list[tuple[str, ...]]]:
@@ -242,45 +245,55 @@ def _lines(name: str) -> tuple[str, list[tuple[str, ...]]]:
 
 def _column(options: TaggingOptions, role: str, usual: int, width: int, name: str) -> int:
     """Return the number of a role's column, from 0."""
-    asked = options.columns.get(role, usual)
-    if asked is None or not -width <= asked < width:
+    column = options.columns.get(role, usual)
+    if column is None or not -width <= column < width:
         raise DataError(
-            f"{name} has {width} columns, options.columns.{role} is {asked}; name one of 0 to "
+            f"{name} has {width} columns, options.columns.{role} is {column}; name one of 0 to "
             f"{width - 1}"
         )
-    return asked % width
+    return column % width
 
 
 def _tag_column(options: TaggingOptions, width: int, name: str) -> int | None:
     """Return the number of the tag column; None if the file has none."""
-    asked = options.columns.get("tag", -1)
-    if asked is None or asked >= width:
+    requested = options.columns.get("tag", -1)
+    if requested is None or requested >= width:
         return None
     column = _column(options, "tag", -1, width, name)
     return None if column == _column(options, "word", 0, width, name) else column
 
 
 def _with_tags(found: TaggedWords, column: int, options: TaggingOptions) -> TaggedWords:
-    read = [[found.lines[line][column] for line in lines] for lines in found.places]
+    raw_tags = [
+        [found.lines[line_number][column] for line_number in line_numbers]
+        for line_numbers in found.places
+    ]
     allowed = "O, B- or I-" if options.scheme in ("BIO", "IOB1") else "O, B-, I-, E- or S-"
-    for tags, lines in zip(read, found.places, strict=True):
-        for tag, line in zip(tags, lines, strict=True):
+    for tags, line_numbers in zip(raw_tags, found.places, strict=True):
+        for tag, line_number in zip(tags, line_numbers, strict=True):
             if not TAG.fullmatch(tag):
                 raise DataError(
-                    f"{found.where}, line {line + 1}: {tag!r} is not a tag ({allowed}, and a "
-                    f"type); correct the line, or set the tag column with --set "
+                    f"{found.where}, line {line_number + 1}: {tag!r} is not a tag ({allowed}, and "
+                    f"a type); correct the line, or set the tag column with --set "
                     f"options.columns.tag=NUMBER (null: no tags)"
                 )
             if options.scheme in ("BIO", "IOB1") and tag[0] in "ES":
                 raise DataError(
-                    f"{found.where}, line {line + 1}: the tag {tag!r} is not in the scheme "
+                    f"{found.where}, line {line_number + 1}: the tag {tag!r} is not in the scheme "
                     f"{options.scheme} ({allowed}); use --set options.scheme=BIOES or auto"
                 )
-    own = [entities(tags) for tags in read]
-    scheme = detect_scheme(read, own) if options.scheme == "auto" else options.scheme
+    entities_by_sentence = [entities(tags) for tags in raw_tags]
+    scheme = (
+        detect_scheme(raw_tags, entities_by_sentence)
+        if options.scheme == "auto"
+        else options.scheme
+    )
     return dataclasses.replace(
         found,
-        tags=[tags_from_entities(of, len(tags), "BIO") for tags, of in zip(read, own, strict=True)],
+        tags=[
+            tags_from_entities(sentence_entities, len(tags), "BIO")
+            for tags, sentence_entities in zip(raw_tags, entities_by_sentence, strict=True)
+        ],
         scheme=scheme,
-        misplaced=count_invalid_tags(read, own, scheme),
+        misplaced=count_invalid_tags(raw_tags, entities_by_sentence, scheme),
     )

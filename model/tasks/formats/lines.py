@@ -97,7 +97,7 @@ def load_json(text: str) -> Any:
 
     Raises:
         json.JSONDecodeError: the text is not valid JSON, is nested too deeply, has a number of
-            thousands of digits, or a lone surrogate (`\ud83d`), which no tokenizer accepts.
+            thousands of digits, or a lone surrogate (`\ud83d`); no tokenizer accepts those.
     """
     try:
         value = json.loads(text)

@@ -26,7 +26,7 @@ CORPUS_SPLITS = {"train": "train", "dev": HELDOUT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPassages:
-    """Queries, passages and their relevance; equal texts are merged, whatever their ids.
+    """Queries, passages and their relevance; equal texts are merged, even with different ids.
 
     Attributes:
         pairs: int64 [n, 2], distinct pairs of query and answering passage.
@@ -57,9 +57,9 @@ class QueryPassages:
         keys = [
             document_key(f"{self.queries[q]}\0{self.passages[p]}") for q, p in self.pairs.tolist()
         ]
-        kept = self.pairs[np.sort(np.argsort(np.array(keys, np.uint64), kind="stable")[:limit])]
+        pairs = self.pairs[np.sort(np.argsort(np.array(keys, np.uint64), kind="stable")[:limit])]
         (queries, query), (passages, passage) = (
-            np.unique(kept[:, side], return_inverse=True) for side in (0, 1)
+            np.unique(pairs[:, side], return_inverse=True) for side in (0, 1)
         )
         return dataclasses.replace(
             self,
@@ -97,7 +97,7 @@ def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
     passages: dict[str, int] = {}
     query_ids: list[str] = []
     passage_ids: list[str] = []
-    found: dict[tuple[int, int], None] = {}
+    distinct_pairs: dict[tuple[int, int], None] = {}
     dropped: Counter[str] = Counter()
     for query_id, query, passage_id, passage in pairs:
         if not query.strip() or not passage.strip():
@@ -110,9 +110,9 @@ def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
             if text not in numbers:
                 numbers[text] = len(numbers)
                 ids.append("_".join(identity.split()))
-        key = queries[query], passages[passage]
-        dropped["duplicate"] += key in found
-        found[key] = None
+        pair = queries[query], passages[passage]
+        dropped["duplicate"] += pair in distinct_pairs
+        distinct_pairs[pair] = None
     if len(passages) < 2:
         raise DataError(
             f"{where} has {len(passages)} passages; a ranking needs two or more, add text"
@@ -122,7 +122,7 @@ def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
         query_ids=query_ids,
         passages=list(passages),
         passage_ids=passage_ids,
-        pairs=np.array(list(found), np.int64).reshape(-1, 2),
+        pairs=np.array(list(distinct_pairs), np.int64).reshape(-1, 2),
         dropped={reason: count for reason, count in dropped.items() if count},
         where=where,
     )
@@ -136,19 +136,21 @@ def _rows(file: str, columns: Mapping[str, str]) -> Iterator[Pair]:
 
 def _squad(file: str) -> Iterator[Pair]:
     """Iterate over questions with their paragraph (Rajpurkar et al. 2016), if answerable."""
-    found = read_squad(file, unanswerable=False)
+    examples = read_squad(file, unanswerable=False)
     for identity, question, passage in zip(
-        found.ids, found.questions, found.passage_of, strict=True
+        examples.ids, examples.questions, examples.passage_of, strict=True
     ):
-        yield identity, question, f"p{passage + 1}", found.passages[passage]
+        yield identity, question, f"p{passage + 1}", examples.passages[passage]
 
 
 def _titles(path: str, split: str) -> Iterator[Pair]:
     """Iterate over titled documents of a corpus; dev is the held-out split."""
     if split not in CORPUS_SPLITS:
         raise DataError(f"a corpus has no split {split!r}; use {' or '.join(CORPUS_SPLITS)}")
-    for identity, title, own, sentences in documents(path, ("id", "title", "split", "sentences")):
-        if own == CORPUS_SPLITS[split]:
+    for identity, title, document_split, sentences in documents(
+        path, ("id", "title", "split", "sentences")
+    ):
+        if document_split == CORPUS_SPLITS[split]:
             yield identity, title, identity, " ".join(sentences)
 
 
@@ -171,7 +173,7 @@ class MinimalPair:
 
     Attributes:
         phenomenon: BLiMP's UID; default: the file's name.
-        id: unique within the phenomenon; default: the line number.
+        id: id, unique within the phenomenon; default: the line number.
         groups: other groups by role: `term`, `field`.
         where: file and line, for messages.
     """
@@ -199,43 +201,45 @@ def read_minimal_pairs(
         DataError: no files, a malformed file, or a duplicate id in a phenomenon; the message names
             file and line.
     """
-    named = {**COLUMNS, **(columns or {})}
-    more = [name for role, name in named.items() if role not in REQUIRED]
-    found: list[MinimalPair] = []
-    counted: Counter[str] = Counter()
-    first: dict[tuple[str, str], str] = {}
+    column_names = {**COLUMNS, **(columns or {})}
+    optional = [name for role, name in column_names.items() if role not in REQUIRED]
+    pairs: list[MinimalPair] = []
+    counts: Counter[str] = Counter()
+    locations: dict[tuple[str, str], str] = {}
     for file in _files(path):
         stem = os.path.splitext(os.path.basename(file))[0]
-        for where, row in read_texts_by_column(file, [named[role] for role in REQUIRED], more):
+        for location, row in read_texts_by_column(
+            file, [column_names[role] for role in REQUIRED], optional
+        ):
             phenomenon, identity = (
-                row.get(named["phenomenon"], stem),
-                row.get(named["id"], where.split()[-1]),
+                row.get(column_names["phenomenon"], stem),
+                row.get(column_names["id"], location.split()[-1]),
             )
-            if (phenomenon, identity) in first:
+            if (phenomenon, identity) in locations:
                 raise DataError(
-                    f"{where}: {phenomenon} has a pair {identity!r} already "
-                    f"({first[phenomenon, identity]}); give each its own id"
+                    f"{location}: {phenomenon} has a pair {identity!r} already "
+                    f"({locations[phenomenon, identity]}); give each its own id"
                 )
-            first[phenomenon, identity] = where
-            counted[phenomenon] += 1
-            if limit is not None and counted[phenomenon] > limit:
+            locations[phenomenon, identity] = location
+            counts[phenomenon] += 1
+            if limit is not None and counts[phenomenon] > limit:
                 continue
             # BLiMP's own files spell one field both syntax_semantics and syntax/semantics.
             groups = {
-                role: row[named[role]].replace("/", "_")
+                role: row[column_names[role]].replace("/", "_")
                 for role in ("term", "field")
-                if named[role] in row
+                if column_names[role] in row
             }
             pair = MinimalPair(
-                good=row[named["good"]],
-                bad=row[named["bad"]],
+                good=row[column_names["good"]],
+                bad=row[column_names["bad"]],
                 phenomenon=phenomenon,
                 id=identity,
                 groups=groups,
-                where=where,
+                where=location,
             )
-            found.append(pair)
-    return found
+            pairs.append(pair)
+    return pairs
 
 
 def _files(path: str) -> Sequence[str]:

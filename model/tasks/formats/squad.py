@@ -1,10 +1,10 @@
-"""SQuAD's JSON, version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
+"""JSON format of SQuAD, version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
 
     {"data": [{"title": …, "paragraphs": [{"context": …, "qas": [{"id": …, "question": …,
         "answers": [{"text": …, "answer_start": …}], "is_impossible": …}]}]}]}
 
-An entry of `data` may also be one question with its `context`, and `answers` an object of lists,
-`text` and `answer_start`, as exported from tables. A question without answers is unanswerable, as
+An entry of `data` may also be one question with its `context`. `answers` may be an object of lists,
+`text` and `answer_start`, as in exported tables. A question without answers is unanswerable, as
 in the official scorer of 2.0; a file without any answers is a file to predict.
 """
 
@@ -42,7 +42,7 @@ class SquadExamples:
         answers: reference answers of each question, empty if unanswerable; None for a split without
             answers.
         dropped: number of questions dropped on purpose, by reason.
-        relocated: number of answers found near, but not at, their answer_start.
+        relocated: number of answers near their answer_start, but not at it.
         where: source for messages.
     """
 
@@ -66,11 +66,11 @@ class SquadExamples:
 def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
     """Read the questions of a file.
 
-    An answer that is not at its `answer_start` is taken from the nearest occurrence, at most `NEAR`
+    If an answer is not at its `answer_start`, the nearest occurrence is used, at most `NEAR`
     characters away, and counted.
 
     Args:
-        unanswerable: keep unanswerable questions; else they are dropped and counted.
+        unanswerable: true to keep unanswerable questions; else they are dropped and counted.
 
     Raises:
         DataError: the file is missing or not of SQuAD's form, has no questions or a duplicate id,
@@ -78,12 +78,14 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
     """
     reader = _Reader(path)
     for number, article in enumerate(_field(_parsed(path), "data", list, path)):
-        place = f"{path}, article {_title(article, number)}"
+        location = f"{path}, article {_title(article, number)}"
         if isinstance(article, dict) and "paragraphs" not in article and "context" in article:
-            reader.paragraph({"context": article["context"], "qas": [article]}, place)
+            reader.paragraph({"context": article["context"], "qas": [article]}, location)
             continue
-        for count, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
-            reader.paragraph(paragraph, f"{place}, paragraph {count}")
+        for paragraph_number, paragraph in enumerate(
+            _field(article, "paragraphs", list, location), start=1
+        ):
+            reader.paragraph(paragraph, f"{location}, paragraph {paragraph_number}")
     return reader.found(unanswerable)
 
 
@@ -104,18 +106,18 @@ class _Reader:
         context = _field(paragraph, "context", str, place)
         if not self._passages or self._passages[-1] != context:
             self._passages.append(context)
-        for number, asked in enumerate(_field(paragraph, "qas", list, place), start=1):
-            identity = _field(asked, "id", (str, int), f"{place}, question {number}")
-            place_of_it = f"{self._path}, question {str(identity)!r}"
+        for number, entry in enumerate(_field(paragraph, "qas", list, place), start=1):
+            identity = _field(entry, "id", (str, int), f"{place}, question {number}")
+            location = f"{self._path}, question {str(identity)!r}"
             if str(identity) in self._ids:
-                raise DataError(f"{place_of_it} occurs twice; use distinct ids")
-            question = _field(asked, "question", str, place_of_it)
+                raise DataError(f"{location} occurs twice; use distinct ids")
+            question = _field(entry, "question", str, location)
             if not question.strip():
-                raise DataError(f"{place_of_it}: the question is empty; remove it")
+                raise DataError(f"{location}: the question is empty; remove it")
             self._ids[str(identity)] = None
             self._questions.append(question)
             self._passage_of.append(len(self._passages) - 1)
-            self._answers.append(self._answers_to(asked, context, place_of_it))
+            self._answers.append(self._answers_to(entry, context, location))
 
     def _answers_to(
         self, asked: Mapping[str, Any], context: str, place: str
@@ -130,26 +132,26 @@ class _Reader:
             return ()
         if asked.get("answers") is None:
             return None
-        given = [
+        answers = [
             self._answer(answer, context, f"{place}, answer {number}")
             for number, answer in enumerate(_listed(asked, place), start=1)
         ]
-        self._said = self._said or bool(given)
-        return tuple(given)
+        self._said = self._said or bool(answers)
+        return tuple(answers)
 
     def _answer(self, answer: Any, context: str, place: str) -> Answer:
         text, start = _field(answer, "text", str, place), _field(answer, "answer_start", int, place)
         if not text.strip():
             raise DataError(f"{place}: the text is empty; remove the answer")
-        at = _nearest(context, text, start)
-        if at is None:
+        actual_start = _nearest(context, text, start)
+        if actual_start is None:
             raise DataError(
                 f"{place}: {_short(text)!r} is not at answer_start ({start}) in its "
-                f"passage of {len(context)} characters,"
-                f" nor within {NEAR} characters of it; correct answer_start"
+                f"passage of {len(context)} characters, nor within {NEAR} characters of it; "
+                f"correct answer_start"
             )
-        self._relocated += at != start
-        return Answer(text.strip(), at + len(text) - len(text.lstrip()))
+        self._relocated += actual_start != start
+        return Answer(text.strip(), actual_start + len(text) - len(text.lstrip()))
 
     def found(self, unanswerable: bool) -> SquadExamples:
         if not self._ids:
@@ -159,23 +161,23 @@ class _Reader:
         ids, answers = list(self._ids), self._answers
         if not self._said:
             return self._of(range(len(ids)), None, {})
-        for identity, known in zip(ids, answers, strict=True):
-            if known is None:
+        for identity, references in zip(ids, answers, strict=True):
+            if references is None:
                 raise DataError(
                     f"{self._path}, question {identity!r} has no answers, unlike others; add them, "
                     f"or is_impossible"
                 )
-        chosen = [i for i, known in enumerate(answers) if known or unanswerable]
-        if not chosen:
+        indices = [i for i, references in enumerate(answers) if references or unanswerable]
+        if not indices:
             raise DataError(
                 f"{self._path} has unanswerable questions only; use the task squad2, or set "
                 f"options.unanswerable"
             )
-        left_out = len(ids) - len(chosen)
+        dropped = len(ids) - len(indices)
         return self._of(
-            chosen,
-            [answers[i] or () for i in chosen],
-            {"unanswerable": left_out} if left_out else {},
+            indices,
+            [answers[i] or () for i in indices],
+            {"unanswerable": dropped} if dropped else {},
         )
 
     def _of(
@@ -201,8 +203,8 @@ def counts(examples: SquadExamples) -> dict[str, int]:
     """Count answerable and unanswerable questions; empty if answers are unknown."""
     if examples.answers is None:
         return {}
-    found = Counter("answerable" if answers else "unanswerable" for answers in examples.answers)
-    return {name: found[name] for name in ("answerable", "unanswerable")}
+    counter = Counter("answerable" if answers else "unanswerable" for answers in examples.answers)
+    return {name: counter[name] for name in ("answerable", "unanswerable")}
 
 
 def _parsed(path: str) -> Any:
@@ -225,7 +227,7 @@ def _parsed(path: str) -> Any:
 
 
 def _field(record: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:
-    """Return a field of a JSON object, checked to have the given type."""
+    """Return a field of a JSON object, checked to have the type `kind`."""
     if not isinstance(record, dict):
         raise DataError(
             f"{place} is {type(record).__name__} where SQuAD's form has an object; name a file of "
@@ -248,11 +250,11 @@ def _field(record: Any, name: str, kind: type | tuple[type, ...], place: str) ->
 
 def _listed(asked: Mapping[str, Any], place: str) -> list[Any]:
     """Return the answers, one object each."""
-    given = _field(asked, "answers", (list, dict), place)
-    if isinstance(given, list):
-        return given
+    answers = _field(asked, "answers", (list, dict), place)
+    if isinstance(answers, list):
+        return answers
     texts, starts = (
-        _field(given, name, list, f"{place}, answers") for name in ("text", "answer_start")
+        _field(answers, name, list, f"{place}, answers") for name in ("text", "answer_start")
     )
     if len(texts) != len(starts):
         raise DataError(
@@ -273,13 +275,13 @@ def _nearest(context: str, text: str, start: int) -> int | None:
     """Return the start of `text`: `start`, or the nearest occurrence, the earlier one on a tie."""
     if start >= 0 and context.startswith(text, start):
         return start
-    low = max(start - NEAR, 0)
-    window = context[low : max(start + NEAR + len(text), 0)]
-    found, at = [], window.find(text)
-    while at >= 0:
-        found.append(low + at)
-        at = window.find(text, at + 1)
-    return min(found, key=lambda place: (abs(place - start), place), default=None)
+    window_start = max(start - NEAR, 0)
+    window = context[window_start : max(start + NEAR + len(text), 0)]
+    matches, position = [], window.find(text)
+    while position >= 0:
+        matches.append(window_start + position)
+        position = window.find(text, position + 1)
+    return min(matches, key=lambda place: (abs(place - start), place), default=None)
 
 
 def _short(text: str) -> str:

@@ -37,7 +37,7 @@ class Table:
         rows: number of each row in `unit`, and its values: strings in text files.
         unit: `line`, or `row` (from 1) for binary formats.
         header: number of the header line; 0 without one.
-        named: columns have names.
+        named: true if columns have names.
         dropped: number of rows dropped so far, by reason.
     """
 
@@ -65,11 +65,11 @@ class Table:
         for column in columns:
             index = self.index(column)
             if index is None:
-                where = f"{self.path}, line {self.header}" if self.header else self.path
-                inside = "in the header " if self.header else ""
+                location = f"{self.path}, line {self.header}" if self.header else self.path
+                scope = "in the header " if self.header else ""
                 existing = ", ".join(self.columns) if self.named else f"{len(self.columns)} columns"
                 raise DataError(
-                    f"{where}: no column {column!r} {inside}({existing}); name its columns "
+                    f"{location}: no column {column!r} {scope}({existing}); name its columns "
                     f"{', '.join(map(str, columns))}, or name the columns with --set "
                     f"'options={{columns: {{…}}}}'{remedy}"
                 )
@@ -104,8 +104,8 @@ def open_table(
     """Open the table of a file.
 
     Args:
-        header: the first line of TSV and CSV names the columns.
-        drop: drop lines with another number of columns; else they are an error.
+        header: true if the first line of TSV and CSV has the column names.
+        drop: true to drop lines with another number of columns; else they are an error.
 
     Raises:
         DataError: the file is missing, empty or malformed. Malformed rows raise it while iterating;
@@ -122,40 +122,42 @@ def open_table(
 
 
 def _from_lines(path: str, lines: Iterator[Line], header: bool, drop: bool) -> Table:
-    first = next(lines, None)
-    if first is None or not any(value.strip() for value in first[1]):
-        has_text = first and any(value.strip() for _, values in lines for value in values)
+    first_record = next(lines, None)
+    if first_record is None or not any(value.strip() for value in first_record[1]):
+        has_text = first_record and any(value.strip() for _, values in lines for value in values)
         problem = "begins with an empty line" if has_text else "is empty"
         raise DataError(
             f"{path} {problem}; it must contain {'a header line and ' if header else ''}examples"
         )
-    width = len(first[1])
-    names = tuple(first[1]) if header else tuple(str(number) for number in range(width))
+    width = len(first_record[1])
+    names = tuple(first_record[1]) if header else tuple(str(number) for number in range(width))
     if len(set(names)) < width:
-        twice = next(name for name, count in Counter(names).items() if count > 1)
-        raise DataError(f"{path}, line {first[0]}: two columns are called {twice!r}; rename one")
+        duplicate = next(name for name, count in Counter(names).items() if count > 1)
+        raise DataError(
+            f"{path}, line {first_record[0]}: two columns are called {duplicate!r}; rename one"
+        )
     dropped: Counter[str] = Counter()
 
     def rows() -> Iterator[Line]:
         count = 0
-        empty: list[Line] = []  # empty lines count only if another line follows
-        for number, values in lines if header else chain([first], lines):
+        empty_lines: list[Line] = []  # empty lines count only if another line follows
+        for number, values in lines if header else chain([first_record], lines):
             if values in ([], [""]):
-                empty.append((number, values))
+                empty_lines.append((number, values))
                 continue
-            for at, cells in [*empty, (number, values)]:
+            for line_number, cells in [*empty_lines, (number, values)]:
                 if len(cells) == width:
                     count += 1
-                    yield at, cells
+                    yield line_number, cells
                 elif drop:
                     dropped[IRREGULAR] += 1
                 else:
                     raise DataError(
-                        f"{path}, line {at}: {len(cells)} columns, but "
+                        f"{path}, line {line_number}: {len(cells)} columns, but "
                         f"{'the header' if header else 'the first line'} has {width}; separate "
                         f"columns by one tab, or omit such lines with --set options.irregular=drop"
                     )
-            empty.clear()
+            empty_lines.clear()
         if not count:
             raise DataError(f"{path} has a header but no examples; add some or use another file")
 
@@ -172,13 +174,14 @@ def _from_lines(path: str, lines: Iterator[Line], header: bool, drop: bool) -> T
 
 def _from_objects(path: str) -> Table:
     objects = json_lines(path)
-    first = next(objects, None)
-    if first is None:
+    first_object = next(objects, None)
+    if first_object is None:
         raise DataError(f"{path} is empty; it must contain a JSON object per line")
-    names = tuple(first[1])
+    names = tuple(first_object[1])
     # Missing values are None; the reader of a column checks them.
     rows = (
-        (number, [values.get(name) for name in names]) for number, values in chain([first], objects)
+        (number, [values.get(name) for name in names])
+        for number, values in chain([first_object], objects)
     )
     return Table(path=path, columns=names, rows=rows, unit="line")
 
@@ -215,8 +218,8 @@ def _arrow(content: bytes) -> Any:
     """Read an Arrow file or stream."""
     import pyarrow as pa
 
-    opened = pa.ipc.open_file if content.startswith(b"ARROW1") else pa.ipc.open_stream
-    return opened(pa.BufferReader(content)).read_all()
+    open_reader = pa.ipc.open_file if content.startswith(b"ARROW1") else pa.ipc.open_stream
+    return open_reader(pa.BufferReader(content)).read_all()
 
 
 def as_text(value: Any, where: str, column: str) -> str:
@@ -266,9 +269,9 @@ def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, 
 
 def columns_by_role(options: TableOptions, split: str) -> tuple[dict[str, str | int], bool]:
     """Return the columns of a split by role, and whether it has a header."""
-    own = options.splits.get(split, SplitOptions())
-    header = options.header if own.header is None else own.header
-    return {**options.columns, **own.columns}, header
+    split_options = options.splits.get(split, SplitOptions())
+    header = options.header if split_options.header is None else split_options.header
+    return {**options.columns, **split_options.columns}, header
 
 
 def open_split(
@@ -296,20 +299,22 @@ def open_split(
             f"dev or train"
         )
     _, header = columns_by_role(options, split)
-    name = split_file(path, split, options, tuple(SUFFIXES), expected_files)
+    file = split_file(path, split, options, tuple(SUFFIXES), expected_files)
     # Each line of a test file needs a prediction.
     drop = options.irregular == "drop" and not split.startswith("test")
-    table = open_table(name, options, header=header, drop=drop)
-    chosen = {role: columns.get(role, role) for role in needed}
+    table = open_table(file, options, header=header, drop=drop)
+    role_columns = {role: columns.get(role, role) for role in needed}
     label = columns.get(LABEL, LABEL)
     has_label = table.index(label) is not None
     if has_label or split in MUST_LABEL:
-        chosen[LABEL] = label
+        role_columns[LABEL] = label
     remedy = "" if has_label or split != "dev" else "; read a set without answers with --split test"
-    indices = dict(zip(chosen, table.indices(list(chosen.values()), remedy), strict=True))
+    indices = dict(
+        zip(role_columns, table.indices(list(role_columns.values()), remedy), strict=True)
+    )
     if ID in columns and (index := table.index(columns[ID])) is not None:
-        chosen[ID], indices[ID] = columns[ID], index
-    return SplitTable(table=table, columns=chosen, indices=indices)
+        role_columns[ID], indices[ID] = columns[ID], index
+    return SplitTable(table=table, columns=role_columns, indices=indices)
 
 
 def check_ids(ids: Sequence[str] | None, places: Sequence[str]) -> None:
@@ -318,14 +323,14 @@ def check_ids(ids: Sequence[str] | None, places: Sequence[str]) -> None:
     Raises:
         DataError: an id is duplicate; the message names both places.
     """
-    first: dict[str, str] = {}
+    earlier: dict[str, str] = {}
     for value, place in zip(ids or (), places, strict=False):
-        if value in first:
+        if value in earlier:
             raise DataError(
-                f"{place}: duplicate id {value!r}, see {first[value].rpartition(', ')[2]}; use "
+                f"{place}: duplicate id {value!r}, see {earlier[value].rpartition(', ')[2]}; use "
                 f"distinct ids"
             )
-        first[value] = place
+        earlier[value] = place
 
 
 # Checked texts of table columns.
@@ -348,15 +353,15 @@ def read_texts_by_column(
     indices = dict(zip(columns, table.indices(columns), strict=True))
     indices |= {name: index for name in more if (index := table.index(name)) is not None}
     for number, values in table.rows:
-        where = table.where(number)
+        location = table.where(number)
         row = {
-            name: as_text(values[index], where, name)
+            name: as_text(values[index], location, name)
             for name, index in indices.items()
             if values[index] is not None
         }
         for name in columns:
             if not row.get(name, "").strip():
-                raise DataError(f"{where}: the {name} is empty; remove the line")
+                raise DataError(f"{location}: the {name} is empty; remove the line")
             if "\0" in row[name]:
-                raise DataError(f"{where}: the {name} has a NUL in it; remove it")
-        yield where, row
+                raise DataError(f"{location}: the {name} has a NUL in it; remove it")
+        yield location, row

@@ -85,15 +85,15 @@ def read_rows(path: str, split: str, options: TableOptions, expected_files: str)
     """
     columns, _ = columns_by_role(options, split)
     needed = [TEXT, PAIR] if PAIR in columns else [TEXT]
-    opened = open_split(path, split, options, needed, expected_files, columns)
-    table = opened.table
-    values_of: dict[str, list[str]] = {role: [] for role in opened.indices}
+    split_table = open_split(path, split, options, needed, expected_files, columns)
+    table = split_table.table
+    values_by_role: dict[str, list[str]] = {role: [] for role in split_table.indices}
     places: list[str] = []
     for number, values in table.rows:
-        where = table.where(number)
+        location = table.where(number)
         row = {
-            role: as_text(values[index], where, str(opened.columns[role]))
-            for role, index in opened.indices.items()
+            role: as_text(values[index], location, str(split_table.columns[role]))
+            for role, index in split_table.indices.items()
         }
         if options.unlabelled and row.get(LABEL) in options.unlabelled:
             table.dropped[UNLABELLED] += 1
@@ -101,25 +101,26 @@ def read_rows(path: str, split: str, options: TableOptions, expected_files: str)
         for role in needed:
             if not row[role].strip() and options.empty == "refuse":
                 raise DataError(
-                    f"{where}: the {opened.columns[role]} is empty; remove the {table.unit}"
+                    f"{location}: the {split_table.columns[role]} is empty; remove the {table.unit}"
                 )
         for role, value in row.items():
-            values_of[role].append(value)
-        places.append(where)
-    check_ids(values_of.get(ID), places)
-    answers = values_of.get(LABEL)
+            values_by_role[role].append(value)
+        places.append(location)
+    check_ids(values_by_role.get(ID), places)
+    answers = values_by_role.get(LABEL)
     if answers is not None and split not in MUST_LABEL and set(answers) <= {"", NO_LABEL}:
         answers = None
     for place, answer in zip(places, answers or (), strict=False):
         if not answer.strip():
             raise DataError(
-                f"{place}: the {opened.columns[LABEL]} is empty; add it, or remove the {table.unit}"
+                f"{place}: the {split_table.columns[LABEL]} is empty; add it, or remove the "
+                f"{table.unit}"
             )
     rows = TextRows(
-        texts=values_of[TEXT],
-        text_pairs=values_of.get(PAIR),
+        texts=values_by_role[TEXT],
+        text_pairs=values_by_role.get(PAIR),
         answers=answers,
-        ids=values_of.get(ID),
+        ids=values_by_role.get(ID),
         places=places,
         dropped=dict(table.dropped),
         where=table.path,
@@ -200,16 +201,16 @@ class LabelledTexts(TextExamples):
         names = tuple(label_names)
         if self.labels is None or names == self.label_names:
             return dataclasses.replace(self, label_names=names)
-        number = {name: i for i, name in enumerate(names)}
-        unknown = sorted({self.label_names[label] for label in self.labels} - number.keys())
+        label_numbers = {name: i for i, name in enumerate(names)}
+        unknown = sorted({self.label_names[label] for label in self.labels} - label_numbers.keys())
         if unknown:
-            first = self.labels.index(self.label_names.index(unknown[0]))
+            example = self.labels.index(self.label_names.index(unknown[0]))
             raise DataError(
-                f"{self.places[first] if self.places else self.where}: label {unknown[0]!r} is "
+                f"{self.places[example] if self.places else self.where}: label {unknown[0]!r} is "
                 f"unknown to the model, which has {', '.join(names)}; use the data of the model's "
                 f"own task"
             )
-        labels = [number[self.label_names[label]] for label in self.labels]
+        labels = [label_numbers[self.label_names[label]] for label in self.labels]
         return dataclasses.replace(self, labels=labels, label_names=names)
 
 
@@ -221,15 +222,15 @@ def read_texts(path: str, split: str, options: TextOptions, expected_files: str)
     """
     rows = read_rows(path, split, options, expected_files)
     names = options.labels or tuple(sorted(set(rows.answers or ())))
-    number = {name: i for i, name in enumerate(names)}
+    label_numbers = {name: i for i, name in enumerate(names)}
     for place, answer in zip(rows.places, rows.answers or (), strict=False):
-        if answer not in number:
+        if answer not in label_numbers:
             raise DataError(
                 f"{place}: label {answer!r} is not one of {', '.join(names)}; correct the line"
             )
     return LabelledTexts(
         **_shared_fields(rows),
-        labels=None if rows.answers is None else [number[answer] for answer in rows.answers],
+        labels=None if rows.answers is None else [label_numbers[answer] for answer in rows.answers],
         label_names=names,
     )
 

@@ -72,12 +72,16 @@ class ChoiceSamples:
         """Return a `TextSamples` batch of all sequences, [sum of K, L], `PLACES` and targets."""
         numbers = np.asarray(chosen, dtype=np.int64)
         counts = self.counts[numbers]
-        flat = ranges(offsets_of(self.counts)[:-1][numbers], counts)
-        inside = np.arange(counts.max())
-        places = np.where(inside < counts[:, None], offsets_of(counts)[:-1, None] + inside, -1)
-        arrays = {PLACES: places} | {name: target[numbers] for name, target in self.targets.items()}
+        sequence_numbers = ranges(offsets_of(self.counts)[:-1][numbers], counts)
+        columns = np.arange(counts.max())
+        logit_indices = np.where(
+            columns < counts[:, None], offsets_of(counts)[:-1, None] + columns, -1
+        )
+        arrays = {PLACES: logit_indices} | {
+            name: target[numbers] for name, target in self.targets.items()
+        }
         return {
-            **self.sequences.batch(flat, layout),
+            **self.sequences.batch(sequence_numbers, layout),
             **{name: torch.from_numpy(array) for name, array in arrays.items()},
         }
 
@@ -114,24 +118,26 @@ class Choice(Task[Choices, Probabilities]):
 
     def encode(self, examples: Choices, tokenizer: Tokenizer, max_length: int) -> ChoiceSamples:
         counts = np.array([len(endings) for endings in examples.endings], dtype=np.int64)
-        of = np.repeat(np.arange(len(examples)), counts)
+        numbers = np.repeat(np.arange(len(examples)), counts)
         contexts = tokenizer.encode_batch(list(examples.contexts))
-        endings = tokenizer.encode_batch([ending for own in examples.endings for ending in own])
-        first, cut = [contexts[i] for i in of], np.zeros(len(of), dtype=bool)
+        endings = tokenizer.encode_batch(
+            [ending for example_endings in examples.endings for ending in example_endings]
+        )
+        first_texts, truncated = [contexts[i] for i in numbers], np.zeros(len(numbers), dtype=bool)
         room = max_length - tokenizer.pair_frame.size
-        for place, (context, ending) in enumerate(zip(first, endings, strict=True)):
-            cut[place] = len(context) + len(ending) > room
+        for index, (context, ending) in enumerate(zip(first_texts, endings, strict=True)):
+            truncated[index] = len(context) + len(ending) > room
             if self._choice.truncate == "context":
-                kept = ending[-min(LONGEST_ENDING, room // 2) :]
-                cut[place] |= len(kept) < len(ending)
-                first[place], endings[place] = context[: room - len(kept)], kept
+                shortened = ending[-min(LONGEST_ENDING, room // 2) :]
+                truncated[index] |= len(shortened) < len(ending)
+                first_texts[index], endings[index] = context[: room - len(shortened)], shortened
         targets = (
             {} if examples.labels is None else {"labels": np.array(examples.labels, dtype=np.int64)}
         )
         return ChoiceSamples(
-            sequences=framed(first, endings, tokenizer, max_length),
+            sequences=framed(first_texts, endings, tokenizer, max_length),
             counts=counts,
-            truncated=len(np.unique(of[cut])),
+            truncated=len(np.unique(numbers[truncated])),
             targets=targets,
         )
 
@@ -191,7 +197,7 @@ class Choice(Task[Choices, Probabilities]):
     ) -> None:
         """Write columns index, context, label, prediction, score (its probability) and ending."""
         rows, names = [], examples.label_names
-        for i, best in enumerate(_best(predictions)):
+        for i, predicted in enumerate(_best(predictions)):
             row = {
                 "index": examples.ids[i] if examples.ids else str(i),
                 "context": examples.contexts[i],
@@ -199,17 +205,17 @@ class Choice(Task[Choices, Probabilities]):
             label = "" if examples.labels is None else names[examples.labels[i]]
             row |= {
                 "label": label,
-                "prediction": names[best],
-                "score": f"{predictions[i][best]:.6f}",
+                "prediction": names[predicted],
+                "score": f"{predictions[i][predicted]:.6f}",
             }
-            rows.append({**row, "ending": examples.endings[i][best]})
+            rows.append({**row, "ending": examples.endings[i][predicted]})
         write_rows(storage.join(directory, self.predictions), rows)
 
 
 def _by_example(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """Map logits [sum of K, 1] to [B, K], with minus infinity for missing endings."""
-    places = batch[PLACES]
-    return outputs.squeeze(-1)[places.clamp(min=0)].masked_fill(places < 0, -torch.inf)
+    indices = batch[PLACES]
+    return outputs.squeeze(-1)[indices.clamp(min=0)].masked_fill(indices < 0, -torch.inf)
 
 
 def _labels(examples: Choices) -> npt.NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Multi-task training: one encoder with a head per task (Caruana 1997; MT-DNN, Liu et al. 2019).
 
-A batch belongs to one task. Files, loss, decoding and metrics are those of the task's own kind,
-kept apart by name: metric `mrpc_f1`, weight `heads.mrpc.classifier`, files `predictions/mrpc/`.
+A batch belongs to one task. Files, loss, decoding and metrics are those of the task's kind. Names
+include the task: metric `mrpc_f1`, weight `heads.mrpc.classifier`, files `predictions/mrpc/`.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ class MultiTaskExamples:
 
     @property
     def where(self) -> str:
-        return ", ".join(part.where for part in self.parts.values())
+        return ", ".join(examples.where for examples in self.parts.values())
 
     @property
     def dropped(self) -> Mapping[str, int]:
         return {
-            f"{name}_{why}": count
-            for name, part in self.parts.items()
-            for why, count in part.dropped.items()
+            f"{name}_{reason}": count
+            for name, examples in self.parts.items()
+            for reason, count in examples.dropped.items()
         }
 
     @property
     def labelled(self) -> bool:
-        return all(part.labelled for part in self.parts.values())
+        return all(examples.labelled for examples in self.parts.values())
 
     def __len__(self) -> int:
-        return sum(len(part) for part in self.parts.values())
+        return sum(len(examples) for examples in self.parts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,31 +73,31 @@ class MultiTaskSamples:
     parts: Mapping[str, Samples]
 
     def __len__(self) -> int:
-        return sum(len(part) for part in self.parts.values())
+        return sum(len(samples) for samples in self.parts.values())
 
     @property
     def lengths(self) -> Ints:
-        return np.concatenate([part.lengths for part in self.parts.values()])
+        return np.concatenate([samples.lengths for samples in self.parts.values()])
 
     @property
     def truncated(self) -> int:
-        return sum(part.truncated for part in self.parts.values())
+        return sum(samples.truncated for samples in self.parts.values())
 
     @property
     def dropped_counts(self) -> Mapping[str, int]:
         return {
-            f"{name}_{why}": count
-            for name, part in self.parts.items()
-            for why, count in part.dropped_counts.items()
+            f"{name}_{reason}": count
+            for name, samples in self.parts.items()
+            for reason, count in samples.dropped_counts.items()
         }
 
     @property
     def groups(self) -> list[Ints]:
         """Numbers of each task's samples; no batch mixes tasks."""
-        ends = np.cumsum([len(part) for part in self.parts.values()])
+        ends = np.cumsum([len(samples) for samples in self.parts.values()])
         return [
-            np.arange(end - len(part), end)
-            for end, part in zip(ends, self.parts.values(), strict=True)
+            np.arange(end - len(samples), end)
+            for end, samples in zip(ends, self.parts.values(), strict=True)
         ]
 
     def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
@@ -106,12 +106,12 @@ class MultiTaskSamples:
 
     def part(self, chosen: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
         """Return the batch of `part_of` for one task, with the entry that names the task."""
-        first = 0
+        offset = 0
         for name, samples in self.parts.items():
-            if chosen[0] < first + len(samples):
-                own = part_of(samples, chosen - first, begin, end, layout)
-                return {**own, f"{OF}{name}": torch.ones(())}
-            first += len(samples)
+            if chosen[0] < offset + len(samples):
+                batch = part_of(samples, chosen - offset, begin, end, layout)
+                return {**batch, f"{OF}{name}": torch.ones(())}
+            offset += len(samples)
         raise IndexError(f"there is no sample {chosen[0]}")
 
 
@@ -125,17 +125,16 @@ class MultiTaskNetwork(nn.Module):
     def __init__(self, parts: Mapping[str, nn.Module], backbone: Backbone) -> None:
         super().__init__()
         self.encoder = backbone.encoder
-        if any(_children(part).get("pooler") is backbone.pooler for part in parts.values()):
+        if any(_children(network).get("pooler") is backbone.pooler for network in parts.values()):
             self.pooler = backbone.pooler
-        own = {name: nn.ModuleDict(dict(_own(part))) for name, part in parts.items()}
-        self.heads = nn.ModuleDict(own)
-        self._parts = tuple(
-            parts.items()
-        )  # a tuple registers no submodules; their parameters are registered above
+        heads = {name: nn.ModuleDict(dict(_own(network))) for name, network in parts.items()}
+        self.heads = nn.ModuleDict(heads)
+        # A tuple registers no submodules; their parameters are registered above.
+        self._parts = tuple(parts.items())
 
     def train(self, mode: bool = True) -> MultiTaskNetwork:
-        for _, part in self._parts:
-            part.train(mode)
+        for _, network in self._parts:
+            network.train(mode)
         return super().train(mode)
 
     def forward(self, batch: Mapping[str, Any]) -> tuple[Any, Tensor]:
@@ -144,20 +143,22 @@ class MultiTaskNetwork(nn.Module):
         Every weight then has a gradient at every step, so moments and weight decay do not depend on
         the number of ranks or the engine.
         """
-        own = dict(self._parts)[_task_of(batch)]
-        outputs, nothing = own(batch), torch.zeros((), device=batch["input_ids"].device)
+        network = dict(self._parts)[_task_of(batch)]
+        outputs, zero = network(batch), torch.zeros((), device=batch["input_ids"].device)
         if not torch.is_grad_enabled():
-            return outputs, nothing
-        named = self.named_parameters()
-        others = [
-            part for name, part in named if part.requires_grad and not name.startswith("encoder.")
+            return outputs, zero
+        named_parameters = self.named_parameters()
+        trainable = [
+            weight
+            for name, weight in named_parameters
+            if weight.requires_grad and not name.startswith("encoder.")
         ]
-        if not all(parameter.numel() for parameter in others):
+        if not all(parameter.numel() for parameter in trainable):
             raise UsageError(
                 "several tasks at once need whole weights, ZeRO stage 3 cuts them; use --zero 2 or "
                 "less"
             )
-        return outputs, sum((0.0 * parameter.sum() for parameter in others), nothing)
+        return outputs, sum((0.0 * parameter.sum() for parameter in trainable), zero)
 
 
 class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
@@ -172,55 +173,58 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         assert isinstance(options, MultiTaskOptions)
         self._said = options.tasks
         self.parts: dict[str, Task[Any, Any]] = {
-            own: load_task(part.task or own, part.options) for own, part in options.tasks.items()
+            task_name: load_task(task.task or task_name, task.options)
+            for task_name, task in options.tasks.items()
         }
-        made = next((own for own, part in self.parts.items() if part.source != "data"), None)
-        if made is not None:
+        corpus_task = next(
+            (task_name for task_name, task in self.parts.items() if task.source != "data"), None
+        )
+        if corpus_task is not None:
             raise UsageError(
-                f"tasks.{made} is read from a corpus, not from data, and cannot be one of several; "
-                f"leave it out"
+                f"tasks.{corpus_task} is read from a corpus, not from data, and cannot be one of "
+                f"several; leave it out"
             )
         self.max_length = max(
-            (part.max_length for part in self.parts.values()), default=self.max_length
+            (task.max_length for task in self.parts.values()), default=self.max_length
         )
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> MultiTaskExamples:
         """Read all tasks; `path` is for those without a data path."""
-        found = {
+        examples = {
             name: part.read(self._said[name].data or path, split, limit_per_class)
             for name, part in self.parts.items()
         }
-        empty = next((name for name, part in found.items() if not len(part)), None)
+        empty = next((name for name, part in examples.items() if not len(part)), None)
         if empty is not None:
-            raise DataError(f"{found[empty].where} has no examples; leave {empty} out of tasks")
-        return MultiTaskExamples(parts=found)
+            raise DataError(f"{examples[empty].where} has no examples; leave {empty} out of tasks")
+        return MultiTaskExamples(parts=examples)
 
     def metadata(self, train: MultiTaskExamples) -> TaskMetadata:
         """Return the metadata of each task, with its name and options."""
         return {
             TASKS: {
                 name: {
-                    **part.metadata(train.parts[name]),
-                    "name": part.name,
+                    **task.metadata(train.parts[name]),
+                    "name": task.name,
                     "options": dict(self._said[name].options),
                 }
-                for name, part in self.parts.items()
+                for name, task in self.parts.items()
             }
         }
 
     def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
-        return {name: part.heads(meaning[TASKS][name]) for name, part in self.parts.items()}
+        return {name: task.heads(meaning[TASKS][name]) for name, task in self.parts.items()}
 
     def align_labels(self, examples: MultiTaskExamples, meaning: TaskMetadata) -> MultiTaskExamples:
-        adopted = {
-            name: part.align_labels(examples.parts[name], meaning[TASKS][name])
-            for name, part in self.parts.items()
+        aligned = {
+            name: task.align_labels(examples.parts[name], meaning[TASKS][name])
+            for name, task in self.parts.items()
         }
-        return dataclasses.replace(examples, parts=adopted)
+        return dataclasses.replace(examples, parts=aligned)
 
     def balance_classes(self, train: MultiTaskExamples) -> MultiTaskExamples:
         balanced = {
-            name: part.balance_classes(train.parts[name]) for name, part in self.parts.items()
+            name: task.balance_classes(train.parts[name]) for name, task in self.parts.items()
         }
         return dataclasses.replace(train, parts=balanced)
 
@@ -228,28 +232,28 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         self, examples: MultiTaskExamples, tokenizer: Tokenizer, max_length: int
     ) -> MultiTaskSamples:
         """Encode each task with one maximum length; rows are as long as their texts."""
-        parts = {
-            name: part.encode(examples.parts[name], tokenizer, max_length)
-            for name, part in self.parts.items()
+        samples = {
+            name: task.encode(examples.parts[name], tokenizer, max_length)
+            for name, task in self.parts.items()
         }
-        return MultiTaskSamples(parts=parts)
+        return MultiTaskSamples(parts=samples)
 
     def network(
         self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
     ) -> nn.Module:
-        parts = {
-            name: part.network(backbone, config, meaning[TASKS][name], dropout)
-            for name, part in self.parts.items()
+        networks = {
+            name: task.network(backbone, config, meaning[TASKS][name], dropout)
+            for name, task in self.parts.items()
         }
-        return MultiTaskNetwork(parts, backbone)
+        return MultiTaskNetwork(networks, backbone)
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return self.parts[_task_of(batch)].count(batch)
 
     def loss(self, outputs: Any, batch: Mapping[str, Any]) -> Loss:
-        own, nothing = outputs
-        found = self.parts[_task_of(batch)].loss(own, batch)
-        return Loss(total=found.total + nothing, correct=found.correct)
+        task_outputs, zero = outputs
+        loss = self.parts[_task_of(batch)].loss(task_outputs, batch)
+        return Loss(total=loss.total + zero, correct=loss.correct)
 
     def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Sequence[Any]:
         return self.parts[_task_of(batch)].select_outputs(outputs[0], batch)
@@ -258,24 +262,24 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         self, answers: Sequence[Any], examples: MultiTaskExamples, samples: Samples
     ) -> dict[str, Any]:
         assert isinstance(samples, MultiTaskSamples)
-        found, groups = {}, samples.groups
-        for (name, part), group in zip(self.parts.items(), groups, strict=True):
-            own = answers[int(group[0]) : int(group[-1]) + 1]
-            found[name] = part.decode(own, examples.parts[name], samples.parts[name])
-        return found
+        predictions, groups = {}, samples.groups
+        for (name, task), group in zip(self.parts.items(), groups, strict=True):
+            task_answers = answers[int(group[0]) : int(group[-1]) + 1]
+            predictions[name] = task.decode(task_answers, examples.parts[name], samples.parts[name])
+        return predictions
 
     def score(self, examples: MultiTaskExamples, predictions: dict[str, Any]) -> Figures:
         """Return `mean` of the tasks' scores, and each task's metrics with its name as prefix."""
-        found = {
-            name: part.score(examples.parts[name], predictions[name])
-            for name, part in self.parts.items()
+        figures = {
+            name: task.score(examples.parts[name], predictions[name])
+            for name, task in self.parts.items()
         }
-        mean = statistics.fmean(found[name][part.metrics[0]] for name, part in self.parts.items())
-        return {"mean": mean} | _named(found)
+        mean = statistics.fmean(figures[name][task.metrics[0]] for name, task in self.parts.items())
+        return {"mean": mean} | _named(figures)
 
     def baselines(self, examples: MultiTaskExamples) -> Figures:
         return _named(
-            {name: part.baselines(examples.parts[name]) for name, part in self.parts.items()}
+            {name: task.baselines(examples.parts[name]) for name, task in self.parts.items()}
         )
 
     def dataset_statistics(self, examples: MultiTaskExamples) -> dict[str, Any]:
@@ -283,9 +287,9 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
             "by_task": {
                 name: {
                     "examples": len(examples.parts[name]),
-                    **part.dataset_statistics(examples.parts[name]),
+                    **task.dataset_statistics(examples.parts[name]),
                 }
-                for name, part in self.parts.items()
+                for name, task in self.parts.items()
             }
         }
 
@@ -293,10 +297,10 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         self, directory: str, examples: MultiTaskExamples, predictions: dict[str, Any]
     ) -> None:
         """Write each task's files in a directory named after it."""
-        for name, part in self.parts.items():
-            place = storage.join(directory, self.predictions, name)
-            storage.make_dirs(place)
-            part.write_predictions(place, examples.parts[name], predictions[name])
+        for name, task in self.parts.items():
+            task_directory = storage.join(directory, self.predictions, name)
+            storage.make_dirs(task_directory)
+            task.write_predictions(task_directory, examples.parts[name], predictions[name])
 
 
 def select_task(
@@ -311,30 +315,30 @@ def select_task(
     Raises:
         UsageError: the checkpoint has no such task, or several and none is named.
     """
-    several = meaning.get(TASKS)
-    if several is None:
+    tasks = meaning.get(TASKS)
+    if tasks is None:
         if wanted not in (None, meaning["name"]):
             raise UsageError(
                 f"{where} is a model for the task {meaning['name']}, not {wanted}; leave task out"
             )
         return meaning, dict(state)
-    if wanted not in several:
+    if wanted not in tasks:
         if wanted in (None, meaning["name"]):
             raise UsageError(
                 f"{where} is a model for several tasks; name one of them with task: "
-                f"{', '.join(sorted(several))}"
+                f"{', '.join(sorted(tasks))}"
             )
-        raise UsageError(f"{where} has no task {wanted!r}; {did_you_mean(str(wanted), several)}")
-    part = {**meaning, **several[wanted]}
-    del part[TASKS]
-    part["metric"] = load_task(str(part["name"]), part["options"]).metrics[0]
-    own = f"{HEADS}.{wanted}."
-    kept = {
-        name.removeprefix(own): tensor
+        raise UsageError(f"{where} has no task {wanted!r}; {did_you_mean(str(wanted), tasks)}")
+    metadata = {**meaning, **tasks[wanted]}
+    del metadata[TASKS]
+    metadata["metric"] = load_task(str(metadata["name"]), metadata["options"]).metrics[0]
+    prefix = f"{HEADS}.{wanted}."
+    weights = {
+        name.removeprefix(prefix): tensor
         for name, tensor in state.items()
-        if name.startswith(own) or not name.startswith(f"{HEADS}.")
+        if name.startswith(prefix) or not name.startswith(f"{HEADS}.")
     }
-    return part, kept
+    return metadata, weights
 
 
 def _task_of(batch: Mapping[str, Any]) -> str:

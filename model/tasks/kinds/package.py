@@ -46,9 +46,8 @@ ALIASES = {
     "tensorflow": ("tf",),
     "torch": ("pytorch",),
 }
-LONG_NAME = (
-    5  # names of at least this many letters also match inside words: `numpydoc`, `torchscript`
-)
+# Names of at least this many letters also match inside words: `numpydoc`, `torchscript`.
+LONG_NAME = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -104,35 +103,37 @@ def label_of(document_id: str) -> str:
 
 def named_packages(labels: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern that matches any of the packages or their aliases."""
-    tops = {top for label in labels for top in (label, label.split(".")[0])}
+    packages = {package for label in labels for package in (label, label.split(".")[0])}
     names = {
         re.escape(name).replace("_", "[ _-]?")
-        for top in tops
-        for name in (top, *ALIASES.get(top, ()))
+        for package in packages
+        for name in (package, *ALIASES.get(package, ()))
     }
-    inside = sorted(name for name in names if len(name) >= LONG_NAME)
-    alone = sorted(names - set(inside))
-    parts = inside + ([rf"(?<![^\W_])(?:{'|'.join(alone)})(?![^\W_])"] if alone else [])
-    return re.compile("|".join(parts) or r"(?!)", re.IGNORECASE)
+    long_names = sorted(name for name in names if len(name) >= LONG_NAME)
+    short_names = sorted(names - set(long_names))
+    patterns = long_names + (
+        [rf"(?<![^\W_])(?:{'|'.join(short_names)})(?![^\W_])"] if short_names else []
+    )
+    return re.compile("|".join(patterns) or r"(?!)", re.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=1)  # train and dev are read one after the other
 def _split(path: str) -> dict[str, tuple[_Document, ...]]:
     """Return the documents of train and dev, with filtered sentences."""
-    seen: set[str] = set()
+    training_sentences: set[str] = set()
     documents = []
     for identity, split, sentences in documents_of(path, ("id", "split", "sentences"), SOURCE):
         if split == HELDOUT:
             documents.append(_Document(id=identity, label=label_of(identity), sentences=sentences))
         else:
-            seen.update(map(_normal, sentences))
+            training_sentences.update(map(_normal, sentences))
     if not documents:
         raise DataError(
-            f"{path} holds no held-out documents of source {SOURCE};"
-            f" make the corpus with --source {SOURCE}=PACKAGES and a heldout_fraction above 0"
+            f"{path} holds no held-out documents of source {SOURCE}; make the corpus with "
+            f"--source {SOURCE}=PACKAGES and a heldout_fraction above 0"
         )
     documents.sort(key=lambda document: document.id)
-    _filter(documents, seen)
+    _filter(documents, training_sentences)
     splits: dict[str, list[_Document]] = {"train": [], "dev": []}
     by_label: dict[str, list[_Document]] = defaultdict(list)
     for document in documents:
@@ -141,65 +142,65 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
         train, dev = _divide(by_label[label])
         splits["train"] += train
         splits["dev"] += dev
-    found = {document.label for document in splits["train"]}
-    if len(found) < 2:
+    train_labels = {document.label for document in splits["train"]}
+    if len(train_labels) < 2:
         raise DataError(
-            f"{path} holds held-out sentences of {len(found)} packages with two documents or more, "
-            f"out of"
-            f" {', '.join(sorted(by_label))}; name more packages, or raise heldout_fraction"
+            f"{path} holds held-out sentences of {len(train_labels)} packages with two documents "
+            f"or more, out of {', '.join(sorted(by_label))}; name more packages, or raise "
+            f"heldout_fraction"
         )
-    return {name: tuple(chosen) for name, chosen in splits.items()}
+    return {name: tuple(split_documents) for name, split_documents in splits.items()}
 
 
 def _filter(documents: list[_Document], seen: set[str]) -> None:
     """Remove the sentences that break the rules, and count them by reason."""
-    named = named_packages({document.label for document in documents})
+    package_pattern = named_packages({document.label for document in documents})
     labels_of: dict[str, set[str]] = defaultdict(set)
     for document in documents:
         for sentence in document.sentences:
             labels_of[_normal(sentence)].add(document.label)
-    taken: set[str] = set()
+    accepted: set[str] = set()
     for document in documents:
-        kept = []
+        sentences = []
         for sentence in document.sentences:
-            normal = _normal(sentence)
+            normalized = _normal(sentence)
             if not FEWEST_WORDS <= len(sentence.split()) <= MOST_WORDS:
                 document.dropped["length"] += 1
-            elif named.search(sentence):
+            elif package_pattern.search(sentence):
                 document.dropped["names_a_package"] += 1
-            elif normal in seen:
+            elif normalized in seen:
                 document.dropped["seen_in_pretraining"] += 1
-            elif len(labels_of[normal]) > 1:
+            elif len(labels_of[normalized]) > 1:
                 document.dropped["two_labels"] += 1
-            elif normal in taken:
+            elif normalized in accepted:
                 document.dropped["duplicate"] += 1
             else:
-                taken.add(normal)
-                kept.append(" ".join(sentence.split()))
-        document.sentences = kept
+                accepted.add(normalized)
+                sentences.append(" ".join(sentence.split()))
+        document.sentences = sentences
 
 
 def _divide(documents: list[_Document]) -> tuple[list[_Document], list[_Document]]:
     """Split a package's documents into train and dev; packages with one document are dropped."""
-    filled = sorted(
+    nonempty = sorted(
         (d for d in documents if d.sentences), key=lambda d: (random_keys.document_key(d.id), d.id)
     )
     empty = [d for d in documents if not d.sentences]
-    if len(filled) < 2:
-        for document in filled:
+    if len(nonempty) < 2:
+        for document in nonempty:
             document.dropped["package_with_one_document"] += len(document.sentences)
             document.sentences = []
         return [], documents
-    total = sum(len(d.sentences) for d in filled)
-    dev, before = [], 0
-    for document in filled:
-        if before + len(document.sentences) / 2 >= TRAIN_SHARE * total:
+    total = sum(len(d.sentences) for d in nonempty)
+    dev, sentences_before = [], 0
+    for document in nonempty:
+        if sentences_before + len(document.sentences) / 2 >= TRAIN_SHARE * total:
             dev.append(document)
-        before += len(document.sentences)
-    dev = dev or [min(filled, key=lambda d: len(d.sentences))]
-    if len(dev) == len(filled):
-        dev.remove(max(filled, key=lambda d: len(d.sentences)))
-    return [d for d in documents if d in filled and d not in dev], [*dev, *empty]
+        sentences_before += len(document.sentences)
+    dev = dev or [min(nonempty, key=lambda d: len(d.sentences))]
+    if len(dev) == len(nonempty):
+        dev.remove(max(nonempty, key=lambda d: len(d.sentences)))
+    return [d for d in documents if d in nonempty and d not in dev], [*dev, *empty]
 
 
 def _normal(sentence: str) -> str:

@@ -56,8 +56,8 @@ class SplitEmbeddings:
     passages: Vectors
 
     def scores(self, chosen: slice) -> Vectors:
-        found: Vectors = self.queries[chosen] @ self.passages.T
-        return found
+        scores: Vectors = self.queries[chosen] @ self.passages.T
+        return scores
 
 
 class Retrieval(Task[QueryPassages, SplitEmbeddings]):
@@ -116,9 +116,9 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         self, outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any]
     ) -> Sequence[Any]:
         """Return the vectors of each pair's query and passage."""
-        queries, passages = (part.cpu().numpy() for part in outputs)
-        own, target = batch["own"].tolist(), batch["target"].tolist()
-        return [(queries[query], passages[target[query]]) for query in own]
+        queries, passages = (tensor.cpu().numpy() for tensor in outputs)
+        query_numbers, target = batch["own"].tolist(), batch["target"].tolist()
+        return [(queries[query], passages[target[query]]) for query in query_numbers]
 
     def decode(
         self, answers: Sequence[Any], examples: QueryPassages, samples: Samples
@@ -127,8 +127,10 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         width = len(answers[0][0]) if answers else 0
         queries = np.zeros((len(examples.queries), width), np.float32)
         passages = np.zeros((len(examples.passages), width), np.float32)
-        for (query, passage), (first, second) in zip(examples.pairs.tolist(), answers, strict=True):
-            queries[query], passages[passage] = first, second
+        for (query, passage), (query_vector, passage_vector) in zip(
+            examples.pairs.tolist(), answers, strict=True
+        ):
+            queries[query], passages[passage] = query_vector, passage_vector
         return SplitEmbeddings(queries, passages)
 
     def score(self, examples: QueryPassages, predictions: SplitEmbeddings) -> Figures:
@@ -139,13 +141,13 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         """Return `tfidf`: the score of scikit-learn's TF-IDF over the passages' words."""
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        words = TfidfVectorizer(
+        vectorizer = TfidfVectorizer(
             sublinear_tf=True, tokenizer=word_pattern().findall, token_pattern=None
         )
-        passages = words.fit_transform(examples.passages).astype(np.float32)
-        queries = words.transform(examples.queries).astype(np.float32)
-        found = self._by_query(examples, lambda chosen: (queries[chosen] @ passages.T).toarray())
-        return {"tfidf": float(found[self.metrics[0]].mean())}
+        passages = vectorizer.fit_transform(examples.passages).astype(np.float32)
+        queries = vectorizer.transform(examples.queries).astype(np.float32)
+        by_query = self._by_query(examples, lambda chosen: (queries[chosen] @ passages.T).toarray())
+        return {"tfidf": float(by_query[self.metrics[0]].mean())}
 
     def dataset_statistics(self, examples: QueryPassages) -> dict[str, Any]:
         return {"queries": len(examples.queries), "passages": len(examples.passages)}
@@ -153,13 +155,13 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
     def detailed_metrics(
         self, examples: QueryPassages, predictions: SplitEmbeddings, *, seed: int, resamples: int
     ) -> dict[str, Any]:
-        found = self._by_query(examples, predictions.scores)
+        by_query = self._by_query(examples, predictions.scores)
         queries = len(examples.queries)
 
         def bounds(values: Floats) -> list[float]:
             return interval(lambda chosen: float(values[chosen].mean()), queries, seed, resamples)
 
-        return {"interval": {name: bounds(found[name]) for name in self.metrics}}
+        return {"interval": {name: bounds(by_query[name]) for name in self.metrics}}
 
     def write_predictions(
         self, directory: str, examples: QueryPassages, predictions: SplitEmbeddings
@@ -169,31 +171,32 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
             storage.join(directory, self.predictions),
             "".join(self._run(examples, predictions)).encode(),
         )
-        judged = (
-            f"{examples.query_ids[q]} 0 {examples.passage_ids[p]} 1\n"
-            for q, p in examples.pairs.tolist()
+        judgments = (
+            f"{examples.query_ids[query]} 0 {examples.passage_ids[passage]} 1\n"
+            for query, passage in examples.pairs.tolist()
         )
-        storage.write_bytes(storage.join(directory, QRELS), "".join(judged).encode())
+        storage.write_bytes(storage.join(directory, QRELS), "".join(judgments).encode())
 
     def _by_query(self, examples: QueryPassages, scores: Scores) -> dict[str, Floats]:
         """Return the metrics of each query."""
         order = np.argsort(examples.pairs[:, 0], kind="stable")
-        query, passage = examples.pairs[order].T
-        found = []
-        for chosen in query_blocks(len(examples.queries), len(examples.passages)):
-            first, last = np.searchsorted(query, (chosen.start, chosen.stop))
-            own = scores(chosen)[query[first:last] - chosen.start]
-            found.append(relevant_ranks(own, passage[first:last]))
-        above, tied = (np.concatenate(part) for part in zip(*found, strict=True))
+        queries, passages = examples.pairs[order].T
+        ranks = []
+        for block in query_blocks(len(examples.queries), len(examples.passages)):
+            begin, end = np.searchsorted(queries, (block.start, block.stop))
+            block_scores = scores(block)[queries[begin:end] - block.start]
+            ranks.append(relevant_ranks(block_scores, passages[begin:end]))
+        above, tied = (np.concatenate(arrays) for arrays in zip(*ranks, strict=True))
         return {
-            name: METRICS[name](above, tied, query, len(examples.queries)) for name in self.metrics
+            name: METRICS[name](above, tied, queries, len(examples.queries))
+            for name in self.metrics
         }
 
     @staticmethod
     def _run(examples: QueryPassages, predictions: SplitEmbeddings) -> Iterable[str]:
-        for chosen in query_blocks(len(examples.queries), len(examples.passages)):
-            scores = predictions.scores(chosen)
-            for row, query in zip(scores, examples.query_ids[chosen], strict=True):
+        for block in query_blocks(len(examples.queries), len(examples.passages)):
+            scores = predictions.scores(block)
+            for row, query in zip(scores, examples.query_ids[block], strict=True):
                 for rank, passage in enumerate(
                     np.argsort(-row, kind="stable")[:DEPTH].tolist(), start=1
                 ):

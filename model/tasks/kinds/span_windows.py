@@ -1,9 +1,9 @@
 """Windows of questions and passages: [CLS] question [SEP] part of the passage [SEP].
 
 The rules are those of `convert_examples_to_features` in google-research/bert's run_squad.py. A long
-passage has overlapping windows; a window without the whole answer is trained to point at [CLS]. A
+passage has overlapping windows; one without the complete answer is trained to point at [CLS]. A
 token counts in the window that shows most context on both sides. Unlike in that program, windows
-move closer for a short `max_length`, so that the answer's window contains the whole answer.
+move closer for a short `max_length`, so that one window contains the complete answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LENGTH_BONUS = 0.01  # bonus per token of window length, which decides ties of c
 
 
 class PassageWindow(NamedTuple):
-    """Part of a passage in token numbers: [begin, end), of which [first, last) count here."""
+    """Window of a passage: tokens [begin, end), of which [first, last) count in this window."""
 
     begin: int
     end: int
@@ -62,9 +62,8 @@ class Windows(TextSamples):
     offsets: Sequence[Ints]
 
 
-@functools.lru_cache(
-    maxsize=4096
-)  # shared by questions on one passage, and by passages of one length
+# Questions on one passage share their windows, and so do passages of one length.
+@functools.lru_cache(maxsize=4096)
 def windows_on(pieces: int, room: int, step: int) -> tuple[PassageWindow, ...]:
     """Return the windows of a passage with `pieces` tokens; one empty window for an empty passage.
 
@@ -76,10 +75,10 @@ def windows_on(pieces: int, room: int, step: int) -> tuple[PassageWindow, ...]:
     while begins[-1] + room < pieces:
         begins.append(begins[-1] + step)
     ends = [min(begin + room, pieces) for begin in begins]
-    low, high, places = np.array(begins)[:, None], np.array(ends)[:, None], np.arange(pieces)
-    around = np.minimum(places - low, high - 1 - places)
-    shown = np.where(around >= 0, around + LENGTH_BONUS * (high - low), -np.inf)
-    owner = shown.argmax(axis=0)  # the first on ties; the tokens of a window are contiguous
+    low, high, positions = np.array(begins)[:, None], np.array(ends)[:, None], np.arange(pieces)
+    context = np.minimum(positions - low, high - 1 - positions)
+    scores = np.where(context >= 0, context + LENGTH_BONUS * (high - low), -np.inf)
+    owner = scores.argmax(axis=0)  # the first on ties; the tokens of a window are contiguous
     first, last = (
         np.searchsorted(owner, np.arange(len(begins)), side=side) for side in ("left", "right")
     )
@@ -112,51 +111,55 @@ def encode_questions(
     """
     cls, sep, frame = tokenizer.special.cls, tokenizer.special.sep, tokenizer.pair_frame
     passages = tokenizer.encode_with_offsets(examples.passages)
-    asked = tokenizer.encode_batch(examples.questions)
+    questions = tokenizer.encode_batch(examples.questions)
     longest_question = min(options.question_length, (max_length - frame.size) // 2)
     sequences: list[npt.NDArray[np.int32]] = []
-    question: list[int] = []
-    begin: list[int] = []
+    question_numbers: list[int] = []
+    begins: list[int] = []
     bounds: list[tuple[int, int, int, int]] = []
     targets: list[tuple[int, int]] = []
     lost: Counter[str] = Counter()
     for number, passage in enumerate(examples.passage_of):
         ids, offsets = passages[passage]
-        head = [cls, *asked[number][:longest_question], *frame.separator]
+        head = [cls, *questions[number][:longest_question], *frame.separator]
         room = max_length - len(head) - 1
-        found = windows_on(
+        windows = windows_on(
             len(ids), room, min(options.stride, _widest_step(room, options.answer_length))
         )
         span: tuple[int, int] | None = None
         if examples.answers is not None:
-            span = _trained(examples.answers[number], offsets, found, options.answer_length, lost)
-        for window in found:
+            span = _trained(examples.answers[number], offsets, windows, options.answer_length, lost)
+        for window in windows:
             shift = len(head) - window.begin
             sequences.append(
                 np.array([*head, *ids[window.begin : window.end], sep], dtype=np.int32)
             )
-            question.append(number)
-            begin.append(window.begin)
+            question_numbers.append(number)
+            begins.append(window.begin)
             bounds.append(
                 (len(head), window.end + shift, window.first + shift, window.last + shift)
             )
-            held = span is not None and window.begin <= span[0] and span[1] < window.end
+            complete = span is not None and window.begin <= span[0] and span[1] < window.end
             targets.append(
-                (span[0] + shift, span[1] + shift) if span is not None and held else (0, 0)
+                (span[0] + shift, span[1] + shift) if span is not None and complete else (0, 0)
             )
-    places = np.array(targets, dtype=np.int64).reshape(-1, 2)
+    answer_positions = np.array(targets, dtype=np.int64).reshape(-1, 2)
     rows = np.array(bounds, dtype=np.int64).reshape(-1, 4)
-    known = {} if examples.answers is None else {STARTS: places[:, 0], ENDS: places[:, 1]}
+    answer_targets = (
+        {}
+        if examples.answers is None
+        else {STARTS: answer_positions[:, 0], ENDS: answer_positions[:, 1]}
+    )
     return Windows(
         sequences=tuple(sequences),
         second=rows[:, 0],
-        truncated=sum(len(pieces) > longest_question for pieces in asked),
+        truncated=sum(len(tokens) > longest_question for tokens in questions),
         pad=tokenizer.special.pad,
         typed=frame.typed,
-        targets={BOUNDS: rows, **known},
+        targets={BOUNDS: rows, **answer_targets},
         dropped_counts=dict(+lost),
-        question=np.array(question, dtype=np.int64),
-        begin=np.array(begin, dtype=np.int64),
+        question=np.array(question_numbers, dtype=np.int64),
+        begin=np.array(begins, dtype=np.int64),
         offsets=[offsets for _, offsets in passages],
     )
 
@@ -176,19 +179,19 @@ def _trained(
     """Return the answer's tokens for training, and count impossible answers by reason."""
     if not answers:
         return None
-    given: tuple[int, int] | None = None
-    first: tuple[int, int] | None = None
+    exact: tuple[int, int] | None = None
+    fallback: tuple[int, int] | None = None
     for answer in dict.fromkeys(answers):
-        begin, end, whole = pieces_of(answer, offsets)
-        reason = next(_reasons(begin, end, whole, windows, longest), None)
+        begin, end, aligned = pieces_of(answer, offsets)
+        reason = next(_reasons(begin, end, aligned, windows, longest), None)
         if reason is not None:
             lost[reason] += 1
-        elif given is None:
-            given = begin, end
-        if first is None and begin <= end:
-            first = begin, end
-    lost[ALL] += given is None
-    return given or first
+        elif exact is None:
+            exact = begin, end
+        if fallback is None and begin <= end:
+            fallback = begin, end
+    lost[ALL] += exact is None
+    return exact or fallback
 
 
 def _reasons(

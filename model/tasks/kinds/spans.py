@@ -1,8 +1,8 @@
 """The task kind spans: extractive question answering, SQuAD 1.1 and 2.0.
 
-Decoding follows `write_predictions` in google-research/bert's run_squad.py, with two differences:
-it searches all valid spans, not only the best 20 starts and ends, and it cuts the text out of the
-passage by the tokens' characters.
+Decoding follows `write_predictions` in google-research/bert's run_squad.py, with two differences.
+It searches all valid spans, not only the best 20 starts and ends. It copies an answer's text from
+the passage, by the characters of the tokens.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class QuestionPredictions:
         """Return answers with normalized probabilities, most probable first.
 
         Args:
-            threshold: include "no answer" (None), with its score reduced by this; None: exclude it.
+            threshold: logits to subtract from the score of "no answer" (None); None: exclude it.
         """
         entries: list[Span | None] = [*self.spans]
         scores = [span.score for span in self.spans]
@@ -108,31 +108,37 @@ def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> l
         n_best: maximum number of spans.
         longest: maximum tokens of a span.
     """
-    places = torch.arange(logits.shape[1], device=logits.device)
-    low, high, first, last = (bounds[:, i : i + 1] for i in range(4))
-    start = logits[..., 0].masked_fill((places < first) | (places >= last), -torch.inf)
-    end = logits[..., 1].masked_fill((places < low) | (places >= high), -torch.inf)
+    positions = torch.arange(logits.shape[1], device=logits.device)
+    passage_begin, passage_end, counted_begin, counted_end = (
+        bounds[:, i : i + 1] for i in range(4)
+    )
+    start_logits = logits[..., 0].masked_fill(
+        (positions < counted_begin) | (positions >= counted_end), -torch.inf
+    )
+    end_logits = logits[..., 1].masked_fill(
+        (positions < passage_begin) | (positions >= passage_end), -torch.inf
+    )
     width = min(longest, logits.shape[1])
-    ends = functional.pad(end, (0, width - 1), value=-torch.inf).unfold(
-        1, width, 1
-    )  # [B, L, width]
-    total = (start[:, :, None] + ends).flatten(1)
-    scores, best = total.topk(min(n_best, total.shape[1]), dim=1)
-    starts = best // width
-    stops = (starts + best % width).clamp(
-        max=logits.shape[1] - 1
-    )  # beyond the end all spans are impossible
-    found = torch.isfinite(scores).cpu().numpy()
+    # End logits of the `width` spans from each position: [B, L, width].
+    end_windows = functional.pad(end_logits, (0, width - 1), value=-torch.inf).unfold(1, width, 1)
+    span_scores = (start_logits[:, :, None] + end_windows).flatten(1)
+    scores, span_indices = span_scores.topk(min(n_best, span_scores.shape[1]), dim=1)
+    starts = span_indices // width
+    # Spans beyond the end have an infinitely low score.
+    stops = (starts + span_indices % width).clamp(max=logits.shape[1] - 1)
+    masks = torch.isfinite(scores).cpu().numpy()
     arrays = [
-        part.cpu().numpy()
-        for part in (starts, stops, start.gather(1, starts), end.gather(1, stops))
+        array.cpu().numpy()
+        for array in (starts, stops, start_logits.gather(1, starts), end_logits.gather(1, stops))
     ]
     null = logits[:, 0].double().cpu().tolist()
     rows = []
-    for row, kept in enumerate(found):
-        begin, stop, begin_logits, stop_logits = (part[row][kept] for part in arrays)
+    for row, mask in enumerate(masks):
+        row_starts, row_stops, begin_logits, stop_logits = (array[row][mask] for array in arrays)
         rows.append(
-            WindowSpans(begin, stop, begin_logits, stop_logits, (null[row][0], null[row][1]))
+            WindowSpans(
+                row_starts, row_stops, begin_logits, stop_logits, (null[row][0], null[row][1])
+            )
         )
     return rows
 
@@ -141,8 +147,8 @@ def merge_windows(
     answers: Sequence[WindowSpans], examples: SquadExamples, samples: Windows, n_best: int
 ) -> list[QuestionPredictions]:
     """Merge the windows of each question."""
-    lows = samples.targets[BOUNDS][:, 0]
-    found = []
+    passage_starts = samples.targets[BOUNDS][:, 0]
+    predictions = []
     edges = np.searchsorted(samples.question, np.arange(len(examples) + 1)).tolist()
     for number, (begin, end) in enumerate(itertools.pairwise(edges)):
         passage = examples.passage_of[number]
@@ -150,16 +156,16 @@ def merge_windows(
         spans: list[Span] = []
         for window in range(begin, end):
             spans += _spans(
-                answers[window], int(samples.begin[window] - lows[window]), text, offsets
+                answers[window], int(samples.begin[window] - passage_starts[window]), text, offsets
             )
         spans.sort(key=lambda span: (-span.score, span.begin, span.end))
         distinct = {span.text: span for span in reversed(spans)}  # best span of each text
-        chosen = sorted(distinct.values(), key=lambda span: (-span.score, span.begin, span.end))[
+        best = sorted(distinct.values(), key=lambda span: (-span.score, span.begin, span.end))[
             :n_best
         ]
         null = min((answers[window].null for window in range(begin, end)), key=sum)
-        found.append(QuestionPredictions(spans=tuple(chosen), null=null))
-    return found
+        predictions.append(QuestionPredictions(spans=tuple(best), null=null))
+    return predictions
 
 
 def _spans(
@@ -184,7 +190,7 @@ def write_official(
     null: bool,
 ) -> None:
     """Write the files of run_squad.py: predictions, n-best lists, and with `null` the null odds."""
-    best = {
+    n_best = {
         identity: [
             _entry(span, answer, probability)
             for span, probability in answer.ranked(0.0 if null else None)
@@ -192,7 +198,7 @@ def write_official(
         for identity, answer in zip(examples.ids, found, strict=True)
     }
     _write(storage.join(directory, PREDICTIONS), dict(zip(examples.ids, texts, strict=True)))
-    _write(storage.join(directory, N_BEST), best)
+    _write(storage.join(directory, N_BEST), n_best)
     if null:
         odds = {
             identity: answer.null_odds for identity, answer in zip(examples.ids, found, strict=True)
@@ -238,8 +244,8 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         super().__init__(name, options, metrics)
         assert isinstance(options, SpanOptions)
         self.span_options = options
-        named = [names[0] for names in options.files.values()] or ["train.json", "dev.json"]
-        self.files = f"a directory with {' and '.join(named[:2])}, in SQuAD's JSON"
+        file_names = [names[0] for names in options.files.values()] or ["train.json", "dev.json"]
+        self.files = f"a directory with {' and '.join(file_names[:2])}, in SQuAD's JSON"
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> SquadExamples:
         self.refuse_limit(limit_per_class, ", which has no classes")
@@ -280,9 +286,9 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         logits = outputs.masked_fill(
             ~batch["attention_mask"][:, :, None], torch.finfo(outputs.dtype).min
         )
-        places = torch.stack([batch[STARTS], batch[ENDS]], dim=1)  # [B, 2]
-        total = nn.functional.cross_entropy(logits, places, reduction="sum") / 2
-        return Loss(total=total, correct=(logits.argmax(dim=1) == places).all(dim=1).sum())
+        targets = torch.stack([batch[STARTS], batch[ENDS]], dim=1)  # [B, 2]
+        total = nn.functional.cross_entropy(logits, targets, reduction="sum") / 2
+        return Loss(total=total, correct=(logits.argmax(dim=1) == targets).all(dim=1).sum())
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
         return window_spans(
@@ -298,9 +304,12 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
     def texts(self, predictions: Sequence[QuestionPredictions]) -> list[str]:
         """Return the answer texts; empty for "no answer"."""
         if not self.span_options.unanswerable:
-            return [found.text for found in predictions]
+            return [prediction.text for prediction in predictions]
         threshold = self.span_options.null_threshold or 0.0
-        return ["" if found.null_odds > threshold else found.text for found in predictions]
+        return [
+            "" if prediction.null_odds > threshold else prediction.text
+            for prediction in predictions
+        ]
 
     def tuned_options(
         self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]
@@ -319,12 +328,12 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         exact, f1 = self._scores(examples, self.texts(predictions))
         figures = {"f1": _mean(f1), "exact_match": _mean(exact)}
         if self.span_options.unanswerable:
-            has = _has_answer(examples)
-            for name, chosen in (("HasAns", has), ("NoAns", ~has)):
-                if chosen.any():
+            answerable = _has_answer(examples)
+            for name, selected in (("HasAns", answerable), ("NoAns", ~answerable)):
+                if selected.any():
                     figures |= {
-                        f"{name}_exact": _mean(exact[chosen]),
-                        f"{name}_f1": _mean(f1[chosen]),
+                        f"{name}_exact": _mean(exact[selected]),
+                        f"{name}_f1": _mean(f1[selected]),
                     }
             figures |= self._best(examples, predictions)
         return figures
@@ -341,12 +350,12 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         resamples: int,
     ) -> dict[str, Any]:
         exact, f1 = self._scores(examples, self.texts(predictions))
-        named = {"f1": f1, "exact_match": exact}
-        drawn = {
+        scores = {"f1": f1, "exact_match": exact}
+        intervals = {
             name: interval(partial(_mean_of, values), len(examples), seed, resamples)
-            for name, values in named.items()
+            for name, values in scores.items()
         }
-        return {"interval": drawn}
+        return {"interval": intervals}
 
     def write_predictions(
         self, directory: str, examples: SquadExamples, predictions: Sequence[QuestionPredictions]
@@ -362,17 +371,20 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
 
     def _scores(self, examples: SquadExamples, texts: Sequence[str]) -> tuple[Floats, Floats]:
         assert examples.answers is not None
-        answers = [[answer.text for answer in given] for given in examples.answers]
+        answers = [[answer.text for answer in references] for references in examples.answers]
         return question_scores(texts, answers, unanswerable=self.span_options.unanswerable)
 
     def _best(self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]) -> Figures:
         """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""
-        exact, f1 = self._scores(examples, [found.text for found in predictions])
-        has, odds = _has_answer(examples), np.array([found.null_odds for found in predictions])
+        exact, f1 = self._scores(examples, [prediction.text for prediction in predictions])
+        answerable, odds = (
+            _has_answer(examples),
+            np.array([prediction.null_odds for prediction in predictions]),
+        )
         figures: Figures = {}
         for name, scores in (("exact", exact), ("f1", f1)):
             figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best_threshold(
-                scores, odds, has
+                scores, odds, answerable
             )
         return figures
 

@@ -54,9 +54,9 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        named = [options.files.get(split, (f"{split}.txt",))[0] for split in ("train", "dev")]
+        file_names = [options.files.get(split, (f"{split}.txt",))[0] for split in ("train", "dev")]
         self.files = (
-            f"a directory with {' and '.join(named)} (a word and its tag a line, a blank line "
+            f"a directory with {' and '.join(file_names)} (a word and its tag a line, a blank line "
             f"between sentences)"
         )
 
@@ -86,9 +86,10 @@ class Tagging(Task[TaggedWords, Tags]):
         assert isinstance(examples, NumberedTags)
         labels = None
         if examples.tags is not None:
-            number = {name: i for i, name in enumerate(examples.label_names)}
+            tag_numbers = {name: i for i, name in enumerate(examples.label_names)}
             labels = [
-                np.array([number[tag] for tag in tags], dtype=np.int64) for tags in examples.tags
+                np.array([tag_numbers[tag] for tag in tags], dtype=np.int64)
+                for tags in examples.tags
             ]
         return encode_words(examples.words, tokenizer, max_length, labels)
 
@@ -110,11 +111,15 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
         """Return tag numbers, int64 [n], and probabilities, fp32 [n], of each window's words."""
-        best = torch.softmax(outputs, dim=-1).max(dim=-1)
-        first, numbers, scores = (
-            tensor.cpu().numpy() for tensor in (batch[FIRST], best.indices, best.values)
+        most_probable = torch.softmax(outputs, dim=-1).max(dim=-1)
+        first_tokens, numbers, scores = (
+            tensor.cpu().numpy()
+            for tensor in (batch[FIRST], most_probable.indices, most_probable.values)
         )
-        return [(numbers[row, first[row]], scores[row, first[row]]) for row in range(len(first))]
+        return [
+            (numbers[row, first_tokens[row]], scores[row, first_tokens[row]])
+            for row in range(len(first_tokens))
+        ]
 
     def decode(self, answers: Sequence[Any], examples: TaggedWords, samples: Samples) -> Tags:
         assert isinstance(examples, NumberedTags)
@@ -129,8 +134,8 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def score(self, examples: TaggedWords, predictions: Tags) -> Figures:
         assert examples.tags is not None
-        found = metrics.tagging_scores(examples.tags, predictions.tags)
-        return {name: found[name] for name in self.metrics}
+        scores = metrics.tagging_scores(examples.tags, predictions.tags)
+        return {name: scores[name] for name in self.metrics}
 
     def dataset_statistics(self, examples: TaggedWords) -> dict[str, Any]:
         return {

@@ -149,8 +149,8 @@ class Classification(_TextTask[LabelledTexts, Probabilities]):
     def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
         """Compute cross-entropy in nats, times the examples' weights if the batch has `WEIGHTS`."""
         labels = batch["labels"]
-        each = nn.functional.cross_entropy(outputs, labels, reduction="none")
-        total = (each * batch[WEIGHTS]).sum() if WEIGHTS in batch else each.sum()
+        losses = nn.functional.cross_entropy(outputs, labels, reduction="none")
+        total = (losses * batch[WEIGHTS]).sum() if WEIGHTS in batch else losses.sum()
         return Loss(total=total, correct=(outputs.argmax(dim=-1) == labels).sum())
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
@@ -182,12 +182,12 @@ class Classification(_TextTask[LabelledTexts, Probabilities]):
     def detailed_metrics(
         self, examples: LabelledTexts, predictions: Probabilities, *, seed: int, resamples: int
     ) -> dict[str, Any]:
-        labels, best = _labels(examples), predictions.argmax(axis=1)
+        labels, predicted = _labels(examples), predictions.argmax(axis=1)
         names = list(examples.label_names)
-        matrix = metrics.confusion_matrix(labels, best, len(names))
+        matrix = metrics.confusion_matrix(labels, predicted, len(names))
         return {
             "interval": metrics.classification_intervals(
-                self.metrics, labels, best, seed, resamples
+                self.metrics, labels, predicted, seed, resamples
             ),
             "confusion": {"labels": names, "rows_true": matrix.tolist()},
         }
@@ -196,12 +196,14 @@ class Classification(_TextTask[LabelledTexts, Probabilities]):
         self, directory: str, examples: LabelledTexts, predictions: Probabilities
     ) -> None:
         """Write index, text, text_pair, label, prediction, and score: its probability."""
-        best, names = predictions.argmax(axis=1), examples.label_names
+        predicted, names = predictions.argmax(axis=1), examples.label_names
         labels = examples.labels
         columns = {
-            "label": [""] * len(best) if labels is None else [names[label] for label in labels],
-            "prediction": [names[choice] for choice in best],
-            "score": [f"{predictions[i, choice]:.6f}" for i, choice in enumerate(best)],
+            "label": [""] * len(predicted)
+            if labels is None
+            else [names[label] for label in labels],
+            "prediction": [names[choice] for choice in predicted],
+            "score": [f"{predictions[i, choice]:.6f}" for i, choice in enumerate(predicted)],
         }
         self.write_table(directory, examples, columns)
 
@@ -266,8 +268,8 @@ class Regression(_TextTask[ScoredTexts, Numbers]):
         """Return the score of always predicting the mean: a constant has correlation 0."""
         scores = _scores(examples)
         constant = np.full_like(scores, scores.mean())
-        found = metrics.regression_scores(self.metrics[:1], scores, constant)
-        return {"constant": found[self.metrics[0]]}
+        figures = metrics.regression_scores(self.metrics[:1], scores, constant)
+        return {"constant": figures[self.metrics[0]]}
 
     def dataset_statistics(self, examples: ScoredTexts) -> dict[str, Any]:
         scores = examples.scores
