@@ -107,7 +107,7 @@ class LaunchState:
 
         A rank that aborts after another failure was not killed: libraries abort when a peer ends.
         """
-        events, ours = list(events), set()
+        events, stopped_ranks = list(events), set()
         for rank, event in events:
             if rank is None and "waiting" in event:
                 self.build.report.progress(*self._progress, {"note": event["waiting"]})
@@ -117,7 +117,7 @@ class LaunchState:
                 )
             elif "ended" in event:
                 self._codes[rank] = event["ended"]
-                ours |= {rank} if event["ours"] else set()
+                stopped_ranks |= {rank} if event["ours"] else set()
                 self._short |= {rank} if event.get("short") else set()
                 self._step = max(self._step, event.get("step", 0))
             elif "hung" in event:
@@ -131,7 +131,7 @@ class LaunchState:
         failed = [
             rank
             for rank in dict.fromkeys(rank for rank, _ in events)
-            if rank is not None and rank not in ours and self._failure(rank)
+            if rank is not None and rank not in stopped_ranks and self._failure(rank)
         ]
         failed.sort(key=lambda rank: (self._codes.get(rank) == -signal.SIGABRT, rank))
         if failed and self.first_failed is None:
@@ -249,10 +249,10 @@ class LaunchState:
         if (
             event.get("unexpected")
             and _LIBRARIES.search(event["error"])
-            and (gone := _GONE.search(event["error"]))
+            and (match := _GONE.search(event["error"]))
         ):
             raise RanksLostError(
-                f"{self._who(rank)} has lost its connection to another rank ({gone[0]}): that "
+                f"{self._who(rank)} has lost its connection to another rank ({match[0]}): that "
                 f"rank, its host or the network has failed; read that rank's log, and run again to "
                 f"continue (log: {self.logs / f'rank{rank}.log'})"
             )

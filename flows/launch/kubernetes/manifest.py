@@ -106,9 +106,9 @@ class Options(BaseModel):
     @field_validator("env")
     @classmethod
     def _not_trainers(cls, pairs: tuple[str, ...]) -> tuple[str, ...]:
-        taken = next((pair for pair in pairs if pair.startswith("PET_")), None)
-        if taken:
-            raise ValueError(f"{taken!r}: Trainer sets the variables PET_… itself")
+        reserved = next((pair for pair in pairs if pair.startswith("PET_")), None)
+        if reserved:
+            raise ValueError(f"{reserved!r}: Trainer sets the variables PET_… itself")
         return pairs
 
 
@@ -118,7 +118,7 @@ def options(execution: Execution) -> Options:
     Raises:
         UsageError: an option is unknown, missing or malformed.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in execution.kubernetes_options:
         name, separator, value = option.partition("=")
         name = name.removeprefix("--").replace("-", "_")
@@ -133,20 +133,20 @@ def options(execution: Execution) -> Options:
                 f"{did_you_mean(name, Options.model_fields)}"
             )
         if name in SEVERAL:
-            given[name] = (*given.get(name, ()), value)
-        elif name in given:
+            values[name] = (*values.get(name, ()), value)
+        elif name in values:
             raise UsageError(
-                f"kubernetes_options ({option}) says {name} a second time; it was {given[name]}"
+                f"kubernetes_options ({option}) says {name} a second time; it was {values[name]}"
             )
         else:
-            given[name] = value
-    if "image" not in given:
+            values[name] = value
+    if "image" not in values:
         raise UsageError(
             "kubernetes_options (image) is missing; add --kubernetes-option image=REGISTRY/"
             "cloze:VERSION"
         )
     try:
-        return Options.model_validate(given)
+        return Options.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(
@@ -236,15 +236,17 @@ def _environment(chosen: Options) -> list[dict[str, Any]]:
     ]
     secret = []
     for pair in chosen.secret:
-        name, _, place = pair.partition("=")
-        of, _, key = place.partition("/")
-        secret.append({"name": name, "valueFrom": {"secretKeyRef": {"name": of, "key": key}}})
+        name, _, reference = pair.partition("=")
+        secret_name, _, key = reference.partition("/")
+        secret.append(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": key}}}
+        )
     return [*plain, *secret]
 
 
 def _resources(launch: LaunchSpec, execution: Execution, chosen: Options) -> dict[str, Any]:
-    usual = 0 if execution.device == "cpu" else max(launch.counts)
-    gpus = usual if chosen.gpus is None else chosen.gpus
+    default_gpus = 0 if execution.device == "cpu" else max(launch.counts)
+    gpus = default_gpus if chosen.gpus is None else chosen.gpus
     amounts: dict[str, str] = {}
     if chosen.cpu:
         amounts["cpu"] = chosen.cpu
@@ -262,9 +264,11 @@ def _pod(execution: Execution, chosen: Options) -> dict[str, Any]:
     ]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     for number, claim in enumerate(chosen.claim):
-        of, _, place = claim.partition(":")
-        volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": of}})
-        mounts.append({"name": f"claim-{number}", "mountPath": place})
+        claim_name, _, mount_path = claim.partition(":")
+        volumes.append(
+            {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim_name}}
+        )
+        mounts.append({"name": f"claim-{number}", "mountPath": mount_path})
     tolerations = []
     for toleration in chosen.toleration:
         key, separator, value = toleration.partition("=")
