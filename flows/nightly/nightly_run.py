@@ -146,7 +146,8 @@ class NightlyRun:
         }
         promoted = self._promote(before, scores, ready) if ready else None
         outcome.evaluated = [
-            _journal_entry(self.candidates[label], own) for label, own in ready.items()
+            _journal_entry(self.candidates[label], label_scores)
+            for label, label_scores in ready.items()
         ]
         outcome.champion, outcome.replaced = promoted or before, before if promoted else None
         outcome.message = outcome.describe_checkpoints(len(failed))
@@ -174,7 +175,7 @@ class NightlyRun:
             champion_scores = scores.get(self.champion_label or "")
             label, outcome.decision = promotion_gate.choose(
                 champion_scores.answers if champion_scores else {},
-                {name: own.answers for name, own in ready.items()},
+                {name: label_scores.answers for name, label_scores in ready.items()},
                 confidence=self.settings.confidence,
                 promote_if=self.settings.promote_if,
             )

@@ -209,8 +209,8 @@ def choose(
         Name of the best promoted candidate, or else of the best one, and its decision.
     """
     decisions = {
-        name: decide(champion, own, candidates=len(candidates), **settings)
-        for name, own in candidates.items()
+        name: decide(champion, results, candidates=len(candidates), **settings)
+        for name, results in candidates.items()
     }
     best = max(decisions, key=lambda name: (decisions[name].promoted, decisions[name].strength))
     return best, decisions[best]
@@ -339,7 +339,9 @@ def _comparison(
 def _scores(answers: TaskPredictions, weights: Floats) -> Floats:
     """Return the scores by seed, float64 [seeds, R]."""
     by_seed = answers.predictions.values()
-    return np.stack([score(answers.metric, answers.labels, own, weights) for own in by_seed])
+    return np.stack(
+        [score(answers.metric, answers.labels, predicted, weights) for predicted in by_seed]
+    )
 
 
 def _resampled(random: np.random.Generator, resamples: int, examples: int) -> Floats:
