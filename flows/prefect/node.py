@@ -103,8 +103,14 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def _cell(text: str) -> str:
     """Escape text for a table cell, so that a document's text is not read as markup."""
-    for sign, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("\n", " ")):
-        text = text.replace(sign, written)
+    for character, replacement in (
+        ("&", "&amp;"),
+        ("<", "&lt;"),
+        (">", "&gt;"),
+        ("|", "\\|"),
+        ("\n", " "),
+    ):
+        text = text.replace(character, replacement)
     return text
 
 
@@ -177,14 +183,14 @@ def _describe_stop(step: plan.PlannedNode, reporter: TaskRunReporter) -> str:
 def node_of(step: plan.PlannedNode, usual_retries: int) -> Task[[str, str], State[Any]]:
     """Return the task that runs a node, with the node's name and retries."""
     execution = step.node.execution
-    times = execution.retries if "retries" in execution.model_fields_set else usual_retries
+    retries = execution.retries if "retries" in execution.model_fields_set else usual_retries
     return node.with_options(
         name=step.name,
         task_run_name=step.name,
-        retries=times,
+        retries=retries,
         retry_delay_seconds=[
             retry_policy.backoff_seconds(attempt, execution.retry_seconds)
-            for attempt in range(1, times + 1)
+            for attempt in range(1, retries + 1)
         ],
     )
 
@@ -231,15 +237,15 @@ class TaskRunReporter(Reporter):
         if warning and str(warning) not in self._warned:
             self._warned.add(str(warning))
             self.log.warning("%s", redact(str(warning)))
-        now, part = time.monotonic(), figures.get("step")
+        now, step = time.monotonic(), figures.get("step")
         line = self._line(done, total, unit, figures)
         percent = 100.0 * done / total if total else 0.0
         self._last = (min(percent, 100.0), line)
         if now > self._shown + BAR_SECONDS:
             self._shown = now
             self.bar.set(*self._last)
-        if now > self._logged + LOG_SECONDS or (isinstance(part, str) and part != self._part):
-            self._logged, self._part, self._logged_line = now, part, line
+        if now > self._logged + LOG_SECONDS or (isinstance(step, str) and step != self._part):
+            self._logged, self._part, self._logged_line = now, step, line
             self.log.info("%s", line)
 
     def shutdown_time(self, seconds: float) -> None:
@@ -255,13 +261,13 @@ class TaskRunReporter(Reporter):
             if isinstance(value, (int, float)) and not (name.endswith("_bytes") and not value)
         ]
         self._numbers = numbers or self._numbers
-        left = self.session.seconds_left(self.step.name)
+        remaining = self.session.seconds_left(self.step.name)
         if unit:
             of_total = f"/{format_count(total)}" if total else ""
             words.append(f"{format_count(done)}{of_total} {unit}")
         words += self._numbers[:FIGURES]
-        if left:
-            words.append(f"{format_duration(left)} left")
+        if remaining:
+            words.append(f"{format_duration(remaining)} left")
         return ", ".join(words)
 
 
@@ -285,5 +291,5 @@ def install_log_filter() -> None:
     """Add the filter to Prefect's run loggers. Idempotent."""
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logger = logging.getLogger(name)
-        if not any(isinstance(each, OneLineErrorFilter) for each in logger.filters):
+        if not any(isinstance(existing, OneLineErrorFilter) for existing in logger.filters):
             logger.addFilter(OneLineErrorFilter())

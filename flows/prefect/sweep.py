@@ -145,12 +145,12 @@ def _mark(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> str | None:
     newest = client.read_flow_run(flow_run.id)
     if newest.state is None or flow_run.state is None or newest.state.id != flow_run.state.id:
         return None
-    end: State[Any] = (
+    final_state: State[Any] = (
         Cancelled(message=why) if flow_run.state.is_cancelling() else Crashed(message=why)
     )
     # also frees the deployment's concurrency slot
-    client.set_flow_run_state(flow_run.id, end, force=True)
-    return f"flow run {flow_run.name}: {why}; marked {end.name}"
+    client.set_flow_run_state(flow_run.id, final_state, force=True)
+    return f"flow run {flow_run.name}: {why}; marked {final_state.name}"
 
 
 def death(flow_run: FlowRun, owner: Owner | None, here: bool, now: datetime) -> str | None:
