@@ -90,8 +90,8 @@ class Spool:
         ] = {}  # run id -> how far its records have come
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        shown = record if record["op"] == "metrics" else redact(record)
-        line = json.dumps(shown) + "\n"
+        redacted = record if record["op"] == "metrics" else redact(record)
+        line = json.dumps(redacted) + "\n"
         with self._writing:  # the sampler of system metrics has its own thread
             self._stream.write(line)
 
@@ -130,14 +130,14 @@ class Spool:
         run: str | None = None,
     ) -> str:
         """Start a run, or resume `run`; return its id."""
-        known = _known(self.directory, run) if run else spool_state.RunCursor()
+        cursor = _known(self.directory, run) if run else spool_state.RunCursor()
         run = run or uuid.uuid4().hex
-        known.attempt += 1
-        spool_state.write(self.directory, run, known)
-        self._known[run] = known
-        tags = {**(tags or {}), ATTEMPT: str(known.attempt)}
-        more = {"tags": tags, "attempt": known.attempt, "time": now()}
-        self._write({"op": "start", "run": run, "parent": parent, "name": name, **more})
+        cursor.attempt += 1
+        spool_state.write(self.directory, run, cursor)
+        self._known[run] = cursor
+        tags = {**(tags or {}), ATTEMPT: str(cursor.attempt)}
+        details = {"tags": tags, "attempt": cursor.attempt, "time": now()}
+        self._write({"op": "start", "run": run, "parent": parent, "name": name, **details})
         return run
 
     def params(self, run: str, values: Mapping[str, Any]) -> None:
@@ -156,24 +156,26 @@ class Spool:
         series: str | None = None,
     ) -> list[Point]:
         """Log the numbers among `values`, nested ones as `a.b`; return the logged points."""
-        stamp = now() if time_ms is None else time_ms
-        found: list[Point] = [
-            (key, float(value), step, stamp) for key, value in flatten(values) if is_number(value)
+        milliseconds = now() if time_ms is None else time_ms
+        points: list[Point] = [
+            (key, float(value), step, milliseconds)
+            for key, value in flatten(values)
+            if is_number(value)
         ]
-        if found:
-            mark = {"series": series} if series else {}
-            self._write({"op": "metrics", "run": run, "metrics": found, **mark})
-        return found
+        if points:
+            series_field = {"series": series} if series else {}
+            self._write({"op": "metrics", "run": run, "metrics": points, **series_field})
+        return points
 
     def line(self, run: str, values: Mapping[str, Any]) -> list[Point]:
         """Log an entry with `step` and `time` (Unix seconds), unless its step is recorded."""
-        step, known = int(values["step"]), self._known[run]
-        if step <= known.step:
+        step, cursor = int(values["step"]), self._known[run]
+        if step <= cursor.step:
             return []
-        known.step = step
-        stamp = values.get("time")
+        cursor.step = step
+        seconds = values.get("time")
         numbers = {name: value for name, value in values.items() if name not in ("step", "time")}
-        return self.metrics(run, numbers, step, None if stamp is None else int(stamp * 1000))
+        return self.metrics(run, numbers, step, None if seconds is None else int(seconds * 1000))
 
     def sample(self, run: str, values: Mapping[str, Any]) -> None:
         """Log a sample of system metrics; its step is its number."""
@@ -289,7 +291,7 @@ def _end(run: str, status: str, attempt: int) -> dict[str, Any]:
 
 def _known(directory: Path, run: str) -> spool_state.RunCursor:
     """Return a resumed run's cursor, from the stored one and from records still in spools."""
-    found = spool_state.RunCursor()
+    cursor = spool_state.RunCursor()
     for path in directory.glob("*.jsonl"):
         with contextlib.suppress(
             FileNotFoundError, PermissionError
@@ -297,9 +299,9 @@ def _known(directory: Path, run: str) -> spool_state.RunCursor:
             content = path.read_bytes()
             for record in whole_records(content) if run.encode() in content else ():
                 if record.get("run") == run:
-                    found.see(record)
+                    cursor.see(record)
     # read after the spools, because a spool is removed after its cursor was stored
-    return spool_state.read(directory, run).with_all_of(found)
+    return spool_state.read(directory, run).with_all_of(cursor)
 
 
 def whole_records(content: bytes) -> list[dict[str, Any]]:
@@ -313,13 +315,13 @@ def whole_records(content: bytes) -> list[dict[str, Any]]:
 
 def open_runs(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Return attempt by run, in start order, for runs that were started and not ended."""
-    begun: dict[str, int] = {}
+    attempts: dict[str, int] = {}
     for record in records:
         if record["op"] == "start":
-            begun[record["run"]] = record.get("attempt", 1)
+            attempts[record["run"]] = record.get("attempt", 1)
         elif record["op"] == "end":
-            begun.pop(record["run"], None)
-    return begun
+            attempts.pop(record["run"], None)
+    return attempts
 
 
 def is_number(value: Any) -> bool:

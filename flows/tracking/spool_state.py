@@ -44,8 +44,8 @@ def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
     """Return the experiment's id; create or undelete it, and tag it as model training."""
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         try:
             return str(
                 client.create_experiment(
@@ -56,11 +56,11 @@ def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sender was faster
                 raise
             return str(client.get_experiment_by_name(name).experiment_id)
-    if found.lifecycle_stage == "deleted":  # MLflow would reject all records
-        client.restore_experiment(found.experiment_id)
-    if KIND not in found.tags:
-        client.set_experiment_tag(found.experiment_id, KIND, TRAINING)
-    return str(found.experiment_id)
+    if experiment.lifecycle_stage == "deleted":  # MLflow would reject all records
+        client.restore_experiment(experiment.experiment_id)
+    if KIND not in experiment.tags:
+        client.set_experiment_tag(experiment.experiment_id, KIND, TRAINING)
+    return str(experiment.experiment_id)
 
 
 def _artifacts(uri: str) -> str | None:
@@ -147,11 +147,11 @@ def write_ids(directory: Path, run: str, experiment: str, mlflow: str) -> None:
 
 def restore(directory: Path, run: str, records: Iterable[Mapping[str, Any]]) -> None:
     """Store the cursor of a killed run from the records of its spool."""
-    memory = RunCursor()
+    cursor = RunCursor()
     for record in records:
         if record.get("run") == run:
-            memory.see(record)
-    write(directory, run, memory)
+            cursor.see(record)
+    write(directory, run, cursor)
 
 
 def page(directory: Path, run: str, server: str) -> str | None:
@@ -161,18 +161,18 @@ def page(directory: Path, run: str, server: str) -> str | None:
         run: Cloze's id; for a node, the build id.
         server: `http://HOST:PORT`.
     """
-    known = read(directory, run)
-    if not known.mlflow:
+    cursor = read(directory, run)
+    if not cursor.mlflow:
         return None
-    return f"{server.rstrip('/')}/#/experiments/{known.experiment}/runs/{known.mlflow}{MODE}"
+    return f"{server.rstrip('/')}/#/experiments/{cursor.experiment}/runs/{cursor.mlflow}{MODE}"
 
 
 def _change(directory: Path, run: str, change: Callable[[RunCursor], RunCursor]) -> None:
     with one_at_a_time(directory, CURSORS_LOCK):
-        known = read(directory, run)
-        changed = change(known)
-        if changed != known:
-            storage.write_bytes(str(_file(directory, run)), json.dumps(asdict(changed)).encode())
+        stored = read(directory, run)
+        updated = change(stored)
+        if updated != stored:
+            storage.write_bytes(str(_file(directory, run)), json.dumps(asdict(updated)).encode())
 
 
 def _file(directory: Path, run: str) -> Path:
