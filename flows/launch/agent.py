@@ -89,8 +89,8 @@ class Agent:
 
     def _address(self) -> str:
         """Return the address under which other hosts reach this one: the launch's, or its name."""
-        known = self.launch.addresses[self.node] if self.launch.addresses else ""
-        return known or ("127.0.0.1" if self.launch.nodes == 1 else self.host)
+        address = self.launch.addresses[self.node] if self.launch.addresses else ""
+        return address or ("127.0.0.1" if self.launch.nodes == 1 else self.host)
 
     def _prepare(self) -> None:
         host_setup.check_host(self.launch, self.node, self.host)

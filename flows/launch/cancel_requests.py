@@ -115,15 +115,12 @@ def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
 
 def holder(path: str) -> str | None:
     """Return a description of the process that builds at `path`; None if there is none."""
-    description = lock.holder(path)
-    if not description or not storage.is_local(path):
-        return description or None
-    is_remote = (match := _HOLDER.search(description)) is not None and match[
-        2
-    ] != socket.gethostname()
-    return (
-        description if is_remote or is_held(path) else None
-    )  # file systems may hide other hosts' locks
+    builder = lock.holder(path)
+    if not builder or not storage.is_local(path):
+        return builder or None
+    is_remote = (match := _HOLDER.search(builder)) is not None and match[2] != socket.gethostname()
+    # file systems may hide other hosts' locks
+    return builder if is_remote or is_held(path) else None
 
 
 def _wait_for_release(path: str, seconds: float) -> bool:

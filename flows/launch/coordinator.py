@@ -88,8 +88,8 @@ def refuse(path: str, launcher: str) -> None:
     detached = living(path)
     if detached is not None and detached.launcher != launcher:
         raise UsageError(
-            f"{detached.name} still trains in {path}; follow it with --launcher {detached.launcher},"
-            f" or end it with `cloze cancel {path}`"
+            f"{detached.name} still trains in {path}; follow it with --launcher "
+            f"{detached.launcher}, or end it with `cloze cancel {path}`"
         )
 
 
@@ -129,9 +129,11 @@ def run_with_restarts(
                 error, _gpus(work.execution)
             ):
                 raise
-            seconds, before = backoff_seconds(attempt, FIRST_SECONDS), work.processes
+            seconds, previous_processes = backoff_seconds(attempt, FIRST_SECONDS), work.processes
             work = _with(work, policy.execution)
-            fewer = f" with {work.processes} processes" if work.processes < before else ""
+            fewer = (
+                f" with {work.processes} processes" if work.processes < previous_processes else ""
+            )
             _tell(
                 work,
                 f"{error}; started again{fewer} in {seconds:.0f} s, restart {attempt} of "

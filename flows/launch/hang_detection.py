@@ -79,8 +79,8 @@ class HangDetector:
         overdue = [
             beat for beat in beats if beat.limit and now > max(beat.since, self._awake) + beat.limit
         ]
-        before, self._before = self._before, beats
-        if not overdue or beats != before:
+        previous, self._before = self._before, beats
+        if not overdue or beats != previous:
             return None
         if self._elsewhere and all(beat.phase is RankPhase.EXCHANGE for beat in beats):
             if any(
@@ -103,7 +103,7 @@ class HangDetector:
         silent = [rank for rank in range(len(beats)) if rank not in stopped and rank not in stacks]
         if stopped or silent:
             rank = (stopped or silent)[0]
-            where = (
+            description = (
                 "was stopped (SIGSTOP) and cannot tell where it is"
                 if stopped
                 else "does not answer: it waits inside the kernel"
@@ -115,12 +115,12 @@ class HangDetector:
                 if beat.phase is not RankPhase.EXCHANGE and not WAITING.search(stacks[rank])
             ]
             rank = min(busy or range(len(beats)), key=lambda rank: beats[rank].step)
-            where = "hangs" + _top(stacks[rank])
+            description = "hangs" + _top(stacks[rank])
         beat = beats[rank]
         return HangReport(
             rank,
             beat.step,
-            f"{where}; it has been {beat.phase.description} in step {beat.step} for "
+            f"{description}; it has been {beat.phase.description} in step {beat.step} for "
             f"{now - beat.since:.0f} s, where a step may take"
             f" {beat.limit:.0f} s",
         )

@@ -57,9 +57,9 @@ def check_host(launch: LaunchSpec, node: int, host: str) -> None:
     differs = difference(identity(), launch.program)
     if differs is not None:
         name, host_value, head_value = differs
-        what = "other source files of Cloze: hash" if name == "code" else name
+        component = "other source files of Cloze: hash" if name == "code" else name
         raise UsageError(
-            f"host {host} has {what} {host_value}, the head {head_value}; install the same on"
+            f"host {host} has {component} {host_value}, the head {head_value}; install the same on"
             f" all hosts"
         )
     for role, (path, expected) in launch.inputs.items():

@@ -84,11 +84,11 @@ class LaunchState:
     @property
     def ended_by_sigterm(self) -> bool:
         """SIGTERM ended a rank before it could handle the signal; all ranks are then stopped."""
-        first = self.first_failed
+        rank = self.first_failed
         return (
-            first is not None
-            and first not in self._final
-            and self._codes.get(first) == -signal.SIGTERM
+            rank is not None
+            and rank not in self._final
+            and self._codes.get(rank) == -signal.SIGTERM
         )
 
     @property
@@ -205,9 +205,9 @@ class LaunchState:
                 self.stopped_sentence(f"{self.stage} was stopped (SIGTERM); run again to continue")
             )
         # A rank with a result is done, even if we ended it because a busy host delayed its exit.
-        done = {rank for rank, event in self._final.items() if "outcome" in event}
+        succeeded = {rank for rank, event in self._final.items() if "outcome" in event}
         codes = {
-            rank: 0 if rank in done else self._codes.get(rank, -signal.SIGKILL)
+            rank: 0 if rank in succeeded else self._codes.get(rank, -signal.SIGKILL)
             for rank in self.ranks
         }
         if self.fault is not None:
@@ -234,8 +234,8 @@ class LaunchState:
         if errors:
             rank, event = errors[0]
             self._raise_if_a_peer_is_gone(rank, event)
-            where = f"rank {rank} on host {host}; " if (host := self.started.host(rank)) else ""
-            hint = f" ({where}log: {self.logs})" if event.get("unexpected") else ""
+            origin = f"rank {rank} on host {host}; " if (host := self.started.host(rank)) else ""
+            hint = f" ({origin}log: {self.logs})" if event.get("unexpected") else ""
             raise BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(event["error"] + hint)
         rank = (
             self.first_failed

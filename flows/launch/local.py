@@ -124,11 +124,11 @@ class LocalRanks:
 
     def _end(self, rank: int, code: int) -> Event:
         """Return the event of a rank that has ended."""
-        short = code == -signal.SIGKILL and self._memory.short()
+        out_of_memory = code == -signal.SIGKILL and self._memory.short()
         return {
             "ended": code,
             "ours": self._stopping,
-            "short": short,
+            "short": out_of_memory,
             "step": self._watched[rank].read().step,
         }
 

@@ -124,7 +124,9 @@ class SshStarter:
             execution.min_nodes is not None and len(reachable) >= execution.min_nodes
         ):
             return reachable
-        reasons = "; ".join(f"{name} ({why})" for name, why in failures.items() if why is not None)
+        reasons = "; ".join(
+            f"{name} ({reason})" for name, reason in failures.items() if reason is not None
+        )
         minimum = "" if execution.min_nodes is None else f" and min_nodes is {execution.min_nodes}"
         raise HostsUnreachableError(
             f"{len(hosts) - len(reachable)} of {len(hosts)} hosts in {execution.hostfile} cannot"

@@ -55,17 +55,17 @@ class KubernetesStarter:
                 f"hostfile ({execution.hostfile}) is for --launcher ssh; Kubernetes chooses the "
                 f"hosts itself"
             )
-        chosen = options(execution)
+        settings = options(execution)
         if shutil.which("kubectl") is None:
             raise UsageError(
                 "launcher kubernetes needs kubectl, which is not on this machine; install it and "
                 "point it at the cluster"
             )
-        allowed = _kubectl("auth", "can-i", "create", KIND, f"--namespace={chosen.namespace}")
+        allowed = _kubectl("auth", "can-i", "create", KIND, f"--namespace={settings.namespace}")
         if allowed.stdout.strip() == "no":
             raise UsageError(
-                f"you may not create TrainJobs in namespace {chosen.namespace} of the cluster; ask "
-                f"for that, or name another"
+                f"you may not create TrainJobs in namespace {settings.namespace} of the cluster;"
+                f" ask for that, or name another"
             )
         if allowed.returncode:
             raise UsageError(
@@ -73,11 +73,11 @@ class KubernetesStarter:
                 f"cluster-info`"
             )
         runtime = _kubectl(
-            "get", "clustertrainingruntimes.trainer.kubeflow.org", chosen.runtime, "--output=name"
+            "get", "clustertrainingruntimes.trainer.kubeflow.org", settings.runtime, "--output=name"
         )
         if runtime.returncode:
             raise UsageError(
-                f"the cluster has no ClusterTrainingRuntime {chosen.runtime} "
+                f"the cluster has no ClusterTrainingRuntime {settings.runtime} "
                 f"({_words(runtime.stderr)}); install Kubeflow Trainer from 2.2"
                 " on (infra/kubernetes), or name another with --kubernetes-option runtime=NAME"
             )

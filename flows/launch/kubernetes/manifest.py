@@ -148,10 +148,10 @@ def options(execution: Execution) -> Options:
     try:
         return Options.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
+        problem = error.errors()[0]
         raise UsageError(
-            f"kubernetes_options ({'.'.join(map(str, first['loc']))}): "
-            f"{first['msg'].removeprefix('Value error, ')}"
+            f"kubernetes_options ({'.'.join(map(str, problem['loc']))}): "
+            f"{problem['msg'].removeprefix('Value error, ')}"
         ) from None
 
 
@@ -222,9 +222,9 @@ def _must_be_seen(path: str, chosen: Options) -> None:
         return
     mounts = [claim.partition(":")[2] for claim in chosen.claim]
     if not any(PurePosixPath(path).is_relative_to(mount) for mount in mounts):
-        where = f"is on no claim ({', '.join(mounts)})" if mounts else "is on this host's disk"
+        location = f"is on no claim ({', '.join(mounts)})" if mounts else "is on this host's disk"
         raise UsageError(
-            f"{path} {where}, so the pods would not see it; add --kubernetes-option claim=NAME:/"
+            f"{path} {location}, so the pods would not see it; add --kubernetes-option claim=NAME:/"
             f"PATH, where PATH contains it"
         )
 
@@ -234,14 +234,14 @@ def _environment(chosen: Options) -> list[dict[str, Any]]:
         {"name": name, "value": value}
         for name, _, value in (pair.partition("=") for pair in chosen.env)
     ]
-    secret = []
+    secrets = []
     for pair in chosen.secret:
         name, _, reference = pair.partition("=")
         secret_name, _, key = reference.partition("/")
-        secret.append(
+        secrets.append(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": key}}}
         )
-    return [*plain, *secret]
+    return [*plain, *secrets]
 
 
 def _resources(launch: LaunchSpec, execution: Execution, chosen: Options) -> dict[str, Any]:
