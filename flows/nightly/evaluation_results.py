@@ -135,8 +135,8 @@ def _read_table(path: str, summary: Mapping[str, Any]) -> list[dict[str, str]]:
     name = summary.get("predictions")
     if not isinstance(name, str) or not name.endswith(".tsv"):
         return []
-    lines = io.StringIO(storage.read_text(storage.join(path, name)), newline="")
-    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    stream = io.StringIO(storage.read_text(storage.join(path, name)), newline="")
+    return list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def _task(node: Node, task: str) -> str:
