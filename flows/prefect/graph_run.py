@@ -261,7 +261,7 @@ def _submit_in_order(
     waiting = {step.name: step for step in session.steps}
     running: set[str] = set()
     failed: dict[str, str] = {}  # node -> the failed node: itself or one that it depends on
-    ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[str] = queue.SimpleQueue()
     while waiting or running:
         for step in list(waiting.values()):
             cause = next((failed[name] for name in step.depends_on if name in failed), None)
@@ -281,9 +281,9 @@ def _submit_in_order(
                     return_state=False,
                     wait_for=[futures[name] for name in step.depends_on if name in futures],
                 )
-                futures[step.name].add_done_callback(lambda _, name=step.name: ended.put(name))  # type: ignore[misc]
+                futures[step.name].add_done_callback(lambda _, name=step.name: finished.put(name))  # type: ignore[misc]
         if running:
-            name = ended.get()
+            name = finished.get()
             running.discard(name)
             if name in session.failures:
                 failed[name] = name

@@ -164,13 +164,13 @@ def node(name: str, why: str) -> State[Any]:
             if redact(str(error)) != str(error):
                 raise RuntimeError(redact(f"{type(error).__name__}: {error}")) from None
             raise
-    line = headline(result.manifest)
+    summary = headline(result.manifest)
     page = node_page(session, step, result, reporter.build_id)
-    context.publisher.markdown(f"{session.config.name}-{name}", page, f"{name}: {line}", run_id)
+    context.publisher.markdown(f"{session.config.name}-{name}", page, f"{name}: {summary}", run_id)
     if result.cached:
-        return Completed(name="Cached", message=f"nothing to do{line and ': '}{line}")
-    log.info("built in %s: %s", format_duration(result.seconds), line)
-    return Completed(message=line or "built")
+        return Completed(name="Cached", message=f"nothing to do{summary and ': '}{summary}")
+    log.info("built in %s: %s", format_duration(result.seconds), summary)
+    return Completed(message=summary or "built")
 
 
 def _describe_stop(step: plan.PlannedNode, reporter: TaskRunReporter) -> str:
@@ -220,10 +220,10 @@ class TaskRunReporter(Reporter):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._last is not None:
-            percent, line = self._last
-            self.bar.set(100.0 if kind is None else percent, line)
-            if line != self._logged_line:
-                self.log.info("%s", line)
+            percent, text = self._last
+            self.bar.set(100.0 if kind is None else percent, text)
+            if text != self._logged_line:
+                self.log.info("%s", text)
 
     def build_started(self, build_id: str) -> None:
         self.build_id = build_id
@@ -238,15 +238,15 @@ class TaskRunReporter(Reporter):
             self._warned.add(str(warning))
             self.log.warning("%s", redact(str(warning)))
         now, step = time.monotonic(), figures.get("step")
-        line = self._line(done, total, unit, figures)
+        text = self._line(done, total, unit, figures)
         percent = 100.0 * done / total if total else 0.0
-        self._last = (min(percent, 100.0), line)
+        self._last = (min(percent, 100.0), text)
         if now > self._shown + BAR_SECONDS:
             self._shown = now
             self.bar.set(*self._last)
         if now > self._logged + LOG_SECONDS or (isinstance(step, str) and step != self._part):
-            self._logged, self._part, self._logged_line = now, step, line
-            self.log.info("%s", line)
+            self._logged, self._part, self._logged_line = now, step, text
+            self.log.info("%s", text)
 
     def shutdown_time(self, seconds: float) -> None:
         self.seconds = seconds

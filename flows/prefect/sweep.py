@@ -79,15 +79,17 @@ def _flow_runs(api: str, owners: Mapping[str, Owner], mark: bool) -> list[str]:
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    here = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
+    is_local = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
     with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
         messages = []
         for flow_run in active_flow_runs(client):
             owner = owners.get(str(flow_run.id))
-            why = death(flow_run, owner, here, datetime.now(timezone.utc))
-            if why is None:
+            reason = death(flow_run, owner, is_local, datetime.now(timezone.utc))
+            if reason is None:
                 continue
-            message = _mark(client, flow_run, why) if mark else f"flow run {flow_run.name}: {why}"
+            message = (
+                _mark(client, flow_run, reason) if mark else f"flow run {flow_run.name}: {reason}"
+            )
             if message is not None:
                 messages.append(message)
         return messages
