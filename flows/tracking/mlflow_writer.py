@@ -87,9 +87,8 @@ class MlflowWriter:
                 )
             )
             run_id = str(mlflow_run.info.run_id)
-            if matches and not _is_overtaken(
-                mlflow_run, record
-            ):  # the run is resumed, maybe under a new parent
+            # the run is resumed, maybe under a new parent
+            if matches and not _is_overtaken(mlflow_run, record):
                 self.client.update_run(run_id, status="RUNNING")
                 for key, value in tags.items():
                     self.client.set_tag(run_id, key, value)

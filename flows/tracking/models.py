@@ -200,9 +200,8 @@ def _served(config: Mapping[str, Any]) -> Served | None:
     if spec is _LABELS and "labels" not in task:
         spec = Served(outputs={"score": "double"})
     if spec is not None and task.get("pairs"):
-        spec = replace(
-            spec, inputs=("text", "text_pair")
-        )  # pyfunc would drop an unnamed second column
+        # pyfunc would drop an unnamed second column
+        spec = replace(spec, inputs=("text", "text_pair"))
     return spec
 
 
@@ -293,9 +292,8 @@ def version(
             description=_description(tags),
             model_id=model.model_id,
         )
-    if (
-        VERSIONS not in client.get_logged_model(model.model_id).tags
-    ):  # a server sets it, a database client does not
+    # a server sets it, a database client does not
+    if VERSIONS not in client.get_logged_model(model.model_id).tags:
         client.set_logged_model_tags(
             model.model_id, {VERSIONS: json.dumps([{"name": name, "version": registered.version}])}
         )
@@ -347,9 +345,8 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
     """Write MLmodel and the files next to it."""
     with warnings.catch_warnings():  # about MLflow's own type hints
         warnings.simplefilter("ignore")
-        pyfunc = importlib.import_module(
-            "mlflow.pyfunc"
-        )  # `from mlflow import` would import it lazily
+        # `from mlflow import` would import it lazily
+        pyfunc = importlib.import_module("mlflow.pyfunc")
         import pandas
         from mlflow.models import Model, ModelSignature
         from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema

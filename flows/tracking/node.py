@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cloze.flows.tracking.run_logger import MlflowRunLogger
 
 DATA_STAGES = ("corpus", "dataset")  # datasets in MLflow
+# artifact files that are copied to MLflow
 FILES = (
     ".html",
     ".json",
@@ -34,7 +35,7 @@ FILES = (
     ".png",
     ".svg",
     ".tsv",
-)  # artifact files that are copied to MLflow
+)
 FILE_BYTES = 5_000_000
 PROFILE = (
     "rows",
@@ -205,9 +206,8 @@ class MlflowNodeReporter(Reporter):
         figures["count"] = {
             key.replace("/", "."): number for key, number in manifest.counters.items()
         }
-        return {
-            metadata.allowed(name): value for name, value in flatten(figures)
-        }  # a report's scores have node names as keys
+        # a report's scores have node names as keys
+        return {metadata.allowed(name): value for name, value in flatten(figures)}
 
     def _read_files(self, manifest: Manifest) -> None:
         """Log the files that the config names: a task's examples, a corpus's sources."""
@@ -245,9 +245,8 @@ def status_of(error: BaseException | None) -> str:
     """Return MLflow's status for a run that ended with `error`, or without one."""
     if error is None:
         return "FINISHED"
-    stopped = isinstance(error, StoppedError) or not isinstance(
-        error, Exception
-    )  # Ctrl-C and Prefect's termination
+    # Ctrl-C and Prefect's termination
+    stopped = isinstance(error, StoppedError) or not isinstance(error, Exception)
     return "KILLED" if stopped else "FAILED"
 
 

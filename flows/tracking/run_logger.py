@@ -164,8 +164,8 @@ class MlflowRunLogger:
     def end_node_run(self, step: PlannedNode, status: str) -> None:
         """Record that a node's run has ended."""
         with self._changing:
-            before = self._worst.get(step.node.section, STATUSES[0])
-            self._worst[step.node.section] = max(before, status, key=STATUSES.index)
+            previous = self._worst.get(step.node.section, STATUSES[0])
+            self._worst[step.node.section] = max(previous, status, key=STATUSES.index)
 
     def _start(self) -> str:
         if self._parent is None:

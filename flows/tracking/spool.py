@@ -79,15 +79,16 @@ class Spool:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.uri, self.experiment = directory, uri, experiment
         self.path = directory / f"{now()}-{uuid.uuid4().hex[:8]}.jsonl"
-        new = self.path.with_suffix(".new")  # hidden from other senders until it is locked
-        self._stream = open(new, "a+", encoding="utf-8", buffering=1, opener=storage.open_private)  # noqa: SIM115
+        temporary = self.path.with_suffix(".new")  # hidden from other senders until it is locked
+        self._stream = open(  # noqa: SIM115
+            temporary, "a+", encoding="utf-8", buffering=1, opener=storage.open_private
+        )
         fcntl.flock(self._stream, fcntl.LOCK_SH)
-        new.rename(self.path)
+        temporary.rename(self.path)
         self._writing = threading.Lock()
         self._sender: subprocess.Popen[bytes] | None = None
-        self._known: dict[
-            str, spool_state.RunCursor
-        ] = {}  # run id -> how far its records have come
+        # run id -> how far its records have come
+        self._known: dict[str, spool_state.RunCursor] = {}
 
     def _write(self, record: Mapping[str, Any]) -> None:
         redacted = record if record["op"] == "metrics" else redact(record)
@@ -112,10 +113,8 @@ class Spool:
                     str(self.path),
                     self.experiment,
                 ],
-                env={
-                    **os.environ,
-                    URI: self.uri,
-                },  # not an argument, which every user can read: it may contain a password
+                # no argument, which every user can read: the URI may contain a password
+                env={**os.environ, URI: self.uri},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -293,9 +292,8 @@ def _known(directory: Path, run: str) -> spool_state.RunCursor:
     """Return a resumed run's cursor, from the stored one and from records still in spools."""
     cursor = spool_state.RunCursor()
     for path in directory.glob("*.jsonl"):
-        with contextlib.suppress(
-            FileNotFoundError, PermissionError
-        ):  # sent meanwhile; its cursor was stored before
+        # sent meanwhile; its cursor was stored before
+        with contextlib.suppress(FileNotFoundError, PermissionError):
             content = path.read_bytes()
             for record in whole_records(content) if run.encode() in content else ():
                 if record.get("run") == run:

@@ -55,9 +55,8 @@ class SpoolSender:
 
     def __init__(self, sender: MlflowWriter) -> None:
         self._sender = sender
-        self._failures: Counter[tuple[Path, int]] = (
-            Counter()
-        )  # failures of the record at an offset of a spool
+        # failures of the record at an offset of a spool
+        self._failures: Counter[tuple[Path, int]] = Counter()
 
     def send(self, spool: Path, stream: IO[bytes], *, is_over: bool) -> bool:
         """Send new records; return whether there were any.
@@ -189,15 +188,13 @@ def follow(own: Path, uri: str, experiment: str, ended: threading.Event) -> int:
     )
     sender, is_down, failed_passes = SpoolSender(writer), False, 0
     with ExitStack() as stack:
-        own_stream = claim(
-            own, shared=True
-        )  # None: the run died at once, and another sender took it
+        # None: the run died at once, and another sender took it
+        own_stream = claim(own, shared=True)
         if own_stream is not None:
             stack.enter_context(own_stream)
         while True:
-            is_last = (
-                ended.is_set()
-            )  # read before the spool, so that nothing written before the end is missed
+            # read before the spool, so that nothing written before the end is missed
+            is_last = ended.is_set()
             orphans = sorted(path for path in own.parent.glob("*.jsonl") if path != own)
             has_failed = is_down = is_down and not writer.is_writable()
             for spool in [] if is_down else [own, *orphans] if is_last else [*orphans, own]:

@@ -32,9 +32,8 @@ def connect(uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault(
-        "MLFLOW_LOGGING_LEVEL", "WARNING"
-    )  # hides a message for each table that it creates
+    # hides a message for each table that it creates
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -212,9 +211,9 @@ def requeue(directory: Path) -> int:
         ]
         if records:
             path = directory / f"{int(time.time() * 1000)}-again.jsonl"
-            new = path.with_suffix(".new")  # no sender takes an incomplete file
-            new.write_text("".join(records), encoding="utf-8")
-            new.rename(path)
+            temporary = path.with_suffix(".new")  # no sender takes an incomplete file
+            temporary.write_text("".join(records), encoding="utf-8")
+            temporary.rename(path)
         (directory / FILE).unlink(missing_ok=True)
     return len(records)
 
