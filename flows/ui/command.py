@@ -67,11 +67,10 @@ def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_
                 f"--mlflow-port {asked['mlflow']}: runs record to {elsewhere};"
                 " unset MLFLOW_TRACKING_URI for a server here"
             )
-    chosen: dict[str, int] = {}
-    for name in sorted(
-        default_ports, key=lambda name: asked[name] is None
-    ):  # requested ports first
-        chosen[name] = choose_port(default_ports[name], asked[name], _option(name), chosen.values())
+    ports: dict[str, int] = {}
+    # requested ports first
+    for name in sorted(default_ports, key=lambda name: asked[name] is None):
+        ports[name] = choose_port(default_ports[name], asked[name], _option(name), ports.values())
 
     def tell(line: str) -> None:
         screen.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", soft_wrap=True)
@@ -81,8 +80,8 @@ def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_
         screen.print("Ctrl-C ends them.")
 
     screen.print("starting Prefect, MLflow and the dashboard …")
-    servers = services(chosen["prefect"], chosen.get("mlflow"))
-    Supervisor(runs, servers, chosen["page"], tell=tell, up=up).run()
+    servers = services(ports["prefect"], ports.get("mlflow"))
+    Supervisor(runs, servers, ports["page"], tell=tell, up=up).run()
 
 
 def _attach(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
@@ -117,9 +116,9 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
         screen.print(f"{title:<9}{now[name]}", soft_wrap=True)
     for service in now["services"].values():
         if service["state"] != "up":
-            where = escape(service["log"])
+            log = escape(service["log"])
             screen.print(
-                f"{service['title']} [yellow]is {service['state']}[/], see {where}", soft_wrap=True
+                f"{service['title']} [yellow]is {service['state']}[/], see {log}", soft_wrap=True
             )
     screen.print(f"{len(now['deployments'])} deployments: {', '.join(now['deployments'])}")
     screen.print(f"In other terminals: export PREFECT_API_URL={now['api']}", soft_wrap=True)
