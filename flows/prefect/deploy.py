@@ -1,4 +1,4 @@
-"""Register the deployments of `prefect.yaml`, the work pool and the automations with Prefect.
+"""Registration of `prefect.yaml`'s deployments, the work pool and the automations with Prefect.
 
 Deployments and schedules of Cloze that the file no longer contains are deleted.
 """

@@ -196,7 +196,7 @@ def node_of(step: plan.PlannedNode, usual_retries: int) -> Task[[str, str], Stat
 
 
 class TaskRunReporter(Reporter):
-    """Reports a node's progress to its task run: log lines and progress bar."""
+    """Reporter of a node's progress to its task run: log lines and progress bar."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class TaskRunReporter(Reporter):
 
 
 class OneLineErrorFilter(logging.Filter):
-    """Redacts secrets in Prefect's logs and drops Cloze errors, which the node logs itself."""
+    """Filter that redacts secrets in Prefect's logs and drops Cloze errors, which nodes log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

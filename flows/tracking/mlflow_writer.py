@@ -29,7 +29,7 @@ TAG_CHARACTERS = 8000
 
 
 class MlflowWriter:
-    """Sends records to MLflow."""
+    """Writer of records to MLflow."""
 
     def __init__(
         self, client: MlflowClient, uri: str, experiment: str, directory: Path, model: str

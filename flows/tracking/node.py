@@ -54,7 +54,7 @@ CHECKPOINT = "checkpoint"  # key of a summary: path of the artifact's checkpoint
 
 
 class MlflowNodeReporter(Reporter):
-    """Spools a node's reports and passes progress on to a display; a context manager."""
+    """Reporter that spools a node's reports and updates a display; a context manager."""
 
     def __init__(self, records: MlflowRunLogger, step: PlannedNode, display: Reporter) -> None:
         self._records, self._planned, self._display = records, step, display

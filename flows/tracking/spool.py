@@ -73,7 +73,7 @@ def now() -> int:
 
 
 class Spool:
-    """Appends records and runs their sender. No method raises because of the server."""
+    """Writer of records, which starts their sender. No method raises because of the server."""
 
     def __init__(self, directory: Path, uri: str, experiment: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)

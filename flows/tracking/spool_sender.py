@@ -51,7 +51,7 @@ POLL_SECONDS = 0.5
 
 
 class SpoolSender:
-    """Sends the records of one spool after another."""
+    """Sender of the records of one spool after another."""
 
     def __init__(self, sender: MlflowWriter) -> None:
         self._sender = sender
@@ -94,6 +94,7 @@ class SpoolSender:
         """Send a record.
 
         If it is rejected, send its entries one by one, and set rejected ones aside.
+
         Raises:
             Exception: the record must be sent again later.
         """

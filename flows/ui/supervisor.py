@@ -36,7 +36,7 @@ SWEEP_SECONDS, DEPLOY_SECONDS = 60.0, 5.0  # until the next sweep or the next at
 
 
 class Supervisor:
-    """Keeps services running until it is asked to stop. Call `run` in the main thread.
+    """Supervisor of services until it is asked to stop. Call `run` in the main thread.
 
     Args:
         page_port: port of the dashboard.
