@@ -51,7 +51,9 @@ class LaunchState:
         self.stage, self.build, self.started, self.logs = stage, build, started, logs
         self.first_failed: int | None = None
         self.fault: ClozeError | None = None
-        self._killed: int | None = None  # first rank that was killed by a signal that is not ours
+        self._killed: int | None = (
+            None  # first rank killed by a signal that this launch did not send
+        )
         self._final: dict[int, Event] = {}  # rank -> last event
         self._codes: dict[int, int] = {}  # rank -> exit code
         self._short: set[int] = set()  # ranks whose hosts were short of memory
@@ -204,7 +206,7 @@ class LaunchState:
             raise StoppedError(
                 self.stopped_sentence(f"{self.stage} was stopped (SIGTERM); run again to continue")
             )
-        # A rank with a result is done, even if we ended it because a busy host delayed its exit.
+        # A rank with a result has succeeded, even if it was killed because its exit took long.
         succeeded = {rank for rank, event in self._final.items() if "outcome" in event}
         codes = {
             rank: 0 if rank in succeeded else self._codes.get(rank, -signal.SIGKILL)

@@ -21,7 +21,7 @@ from cloze.core.stages.execution import Execution
 from cloze.flows.launch.protocol import LaunchSpec
 
 API = "trainer.kubeflow.org/v1alpha1"
-MANAGER = "cloze.dev/launcher"  # owner of our patches
+MANAGER = "cloze.dev/launcher"  # owner of the patches
 ARTIFACT = "cloze.dev/artifact"  # label: hash of the artifact's directory
 NODE = "node"  # replicated job and container in Trainer's runtimes
 PORT = 29500  # open between a TrainJob's pods
