@@ -89,8 +89,8 @@ class Agent:
 
     def _address(self) -> str:
         """Return the address under which other hosts reach this one: the launch's, or its name."""
-        known = self.launch.addresses[self.node] if self.launch.addresses else ""
-        return known or ("127.0.0.1" if self.launch.nodes == 1 else self.host)
+        address = self.launch.addresses[self.node] if self.launch.addresses else ""
+        return address or ("127.0.0.1" if self.launch.nodes == 1 else self.host)
 
     def _prepare(self) -> None:
         host_setup.check_host(self.launch, self.node, self.host)
@@ -104,15 +104,15 @@ class Agent:
         Raises:
             ClozeError: other processes do not release the GPUs in time.
         """
-        launch, there = self.launch, slots.machine()
-        if not launch.slots or launch.device == "cpu" or not there.gpus:
+        launch, machine = self.launch, slots.machine()
+        if not launch.slots or launch.device == "cpu" or not machine.gpus:
             return
-        wanted = slots.ResourceRequest(gpus=launch.counts[self.node], gpu_ids=launch.gpu_ids)
+        request = slots.ResourceRequest(gpus=launch.counts[self.node], gpu_ids=launch.gpu_ids)
         deadline = time.monotonic() + BUSY_SECONDS + launch.grace_seconds
         try:
             granted = self._held.enter_context(
                 slots.acquire(
-                    wanted, there, launch.artifact, Job.read(launch.job).stage,
+                    request, machine, launch.artifact, Job.read(launch.job).stage,
                     lambda: self._grace() is not None or time.monotonic() > deadline,
                     lambda: self._tell({"waiting": (
                         f"host {self.host} waits for GPUs: {slots.describe_holders(slots.GPU)}"
@@ -215,8 +215,8 @@ def _closed(descriptor: int) -> bool:
 def _first_line(descriptor: int) -> bytes:
     line = b""
     # bytewise, without buffer: `select` must see the rest
-    while not line.endswith(b"\n") and (letter := os.read(descriptor, 1)):
-        line += letter
+    while not line.endswith(b"\n") and (byte := os.read(descriptor, 1)):
+        line += byte
     return line or b"{}"
 
 
@@ -234,13 +234,13 @@ def main(arguments: Sequence[str]) -> int:
             )
         return Agent(launch, node, leash=leash).run()
     except ClozeError as error:
-        sentence, code = str(error), error.exit_code
+        message, code = str(error), error.exit_code
     except OSError as error:
-        sentence, code = (
+        message, code = (
             f"host {socket.gethostname()}: {errors.describe_os_error(error, 'input or output')}",
             1,
         )
-    sys.stderr.write(f"cloze: {sentence}\n")
+    sys.stderr.write(f"cloze: {message}\n")
     return code
 
 

@@ -93,8 +93,8 @@ class AgentRankGroup:
             counts=tuple(host.count for host in hosts),
             program=host_setup.identity(),
             inputs={
-                role: (place, fingerprints.input_fingerprint(place))
-                for role, place in work.build.inputs.items()
+                role: (input_path, fingerprints.input_fingerprint(input_path))
+                for role, input_path in work.build.inputs.items()
             },
             grace_seconds=execution.min_grace_seconds,
             grace_grows=execution.grace_seconds is None,
@@ -166,13 +166,13 @@ class AgentRankGroup:
                 else:
                     self._process(node, event, events)
             if not node.over and node.number in exited:  # after its last events were read
-                code, words = exited[node.number]
-                if words.startswith("cloze: "):
+                code, output = exited[node.number]
+                if output.startswith("cloze: "):
                     node.over = True
-                    events.append(_fault(words.removeprefix("cloze: "), code))
+                    events.append(_fault(output.removeprefix("cloze: "), code))
                 else:
-                    if words:
-                        cause = f": {words}"
+                    if output:
+                        cause = f": {output}"
                     else:
                         cause = _full_disk(self.launch.artifact) or f" (exit code {code})"
                     events.append(self._lose(node, f"its agent ended without a message{cause}"))
@@ -201,12 +201,12 @@ class AgentRankGroup:
     def _check_alive(self, node: _Node, events: list[RankEvent]) -> None:
         now = time.monotonic()
         if not node.hello:
-            why = self._handle.waiting()
-            if why is not None:
+            reason = self._handle.waiting()
+            if reason is not None:
                 node.seen = now
-                if why != self._waits:
-                    self._waits = why
-                    events.append((None, {"waiting": why}))
+                if reason != self._waits:
+                    self._waits = reason
+                    events.append((None, {"waiting": reason}))
             elif now > node.seen + AGENT_START_TIMEOUT:
                 node.over = True
                 events.append(
@@ -257,12 +257,12 @@ def _full_disk(path: str) -> str:
 
 def _forget_old(path: str) -> None:
     """Delete the files of all but the last launches of an artifact."""
-    place = storage.join(path, LOGS, LAUNCHES)
+    launches = storage.join(path, LOGS, LAUNCHES)
     names = (
-        sorted({name.partition("/")[0] for name in storage.list_files(place)})
-        if storage.is_dir(place)
+        sorted({name.partition("/")[0] for name in storage.list_files(launches)})
+        if storage.is_dir(launches)
         else []
     )
     for name in names[: -KEPT + 1]:
         with suppress(OSError):
-            storage.remove(storage.join(place, name))
+            storage.remove(storage.join(launches, name))

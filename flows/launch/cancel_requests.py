@@ -96,30 +96,31 @@ def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
     request_cancel(path)
     report(f"{builder} is asked to end; trainings have {grace:.0f} s to save a checkpoint")
     if not _wait_for_release(path, grace + PATIENCE_SECONDS):
-        known = _HOLDER.search(builder)
-        if known is None or known[2] != socket.gethostname():
+        match = _HOLDER.search(builder)
+        if match is None or match[2] != socket.gethostname():
             raise DataError(f"{path} is still being built by {builder}; end it there")
         report(f"it did not end in {grace + PATIENCE_SECONDS:.0f} s and is killed with its ranks")
         with suppress(ProcessLookupError):
             # the kernel kills its ranks; agents end with their connection
-            os.kill(int(known[1]), signal.SIGKILL)
+            os.kill(int(match[1]), signal.SIGKILL)
         if not _wait_for_release(path, PATIENCE_SECONDS):
             raise DataError(
                 f"{path} is still held by {builder}, which cannot be killed; run `cloze doctor`"
             )
     clear_requests(path)
-    saved = checkpoints.complete_steps(path)
+    steps = checkpoints.complete_steps(path)
     state = "finished" if artifact.is_artifact(path) else "cancelled"
-    return {"artifact": path, "state": state, "checkpoint": saved[-1] if saved else None}
+    return {"artifact": path, "state": state, "checkpoint": steps[-1] if steps else None}
 
 
 def holder(path: str) -> str | None:
     """Return a description of the process that builds at `path`; None if there is none."""
-    words = lock.holder(path)
-    if not words or not storage.is_local(path):
-        return words or None
-    elsewhere = (found := _HOLDER.search(words)) is not None and found[2] != socket.gethostname()
-    return words if elsewhere or is_held(path) else None  # file systems may hide other hosts' locks
+    builder = lock.holder(path)
+    if not builder or not storage.is_local(path):
+        return builder or None
+    is_remote = (match := _HOLDER.search(builder)) is not None and match[2] != socket.gethostname()
+    # file systems may hide other hosts' locks
+    return builder if is_remote or is_held(path) else None
 
 
 def _wait_for_release(path: str, seconds: float) -> bool:

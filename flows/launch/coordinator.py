@@ -61,9 +61,11 @@ def living(path: str) -> Detached | None:
     """
     if (job := slurm.living(path)) is not None:
         return Detached(f"Slurm's job {job}", "slurm", lambda tell: slurm.cancel(path, job, tell))
-    if (found := kubernetes.living(path)) is not None:
+    if (train_job := kubernetes.living(path)) is not None:
         return Detached(
-            f"TrainJob {found[0]}", "kubernetes", lambda tell: kubernetes.cancel(path, found, tell)
+            f"TrainJob {train_job[0]}",
+            "kubernetes",
+            lambda tell: kubernetes.cancel(path, train_job, tell),
         )
     return None
 
@@ -83,11 +85,11 @@ def refuse(path: str, launcher: str) -> None:
         UsageError: such a launch exists.
         ClozeError: Slurm or the cluster does not respond.
     """
-    found = living(path)
-    if found is not None and found.launcher != launcher:
+    detached = living(path)
+    if detached is not None and detached.launcher != launcher:
         raise UsageError(
-            f"{found.name} still trains in {path}; follow it with --launcher {found.launcher}, or "
-            f"end it with `cloze cancel {path}`"
+            f"{detached.name} still trains in {path}; follow it with --launcher "
+            f"{detached.launcher}, or end it with `cloze cancel {path}`"
         )
 
 
@@ -114,7 +116,7 @@ def run_with_restarts(
     Raises:
         ClozeError: the error of the last attempt.
     """
-    attempt, tries = 0, RetryPolicy(work.execution)
+    attempt, policy = 0, RetryPolicy(work.execution)
     while True:
         try:
             return run(work)
@@ -123,13 +125,15 @@ def run_with_restarts(
                 raise UsageError(str(error)) from None
             attempt += 1
             error.step = error.step or 0  # the ranks had not started
-            if attempt > max_restarts(work.execution) or not tries.should_retry(
+            if attempt > max_restarts(work.execution) or not policy.should_retry(
                 error, _gpus(work.execution)
             ):
                 raise
-            seconds, before = backoff_seconds(attempt, FIRST_SECONDS), work.processes
-            work = _with(work, tries.execution)
-            fewer = f" with {work.processes} processes" if work.processes < before else ""
+            seconds, previous_processes = backoff_seconds(attempt, FIRST_SECONDS), work.processes
+            work = _with(work, policy.execution)
+            fewer = (
+                f" with {work.processes} processes" if work.processes < previous_processes else ""
+            )
             _tell(
                 work,
                 f"{error}; started again{fewer} in {seconds:.0f} s, restart {attempt} of "
@@ -164,9 +168,9 @@ def _tell(work: LaunchRequest, sentence: str) -> None:
 
 def _wait(work: LaunchRequest, seconds: float) -> None:
     """Wait before a restart. Raises KeyboardInterrupt if the run is asked to stop."""
-    deadline, asked = time.monotonic() + seconds, CancelPoll(work.build.path)
+    deadline, cancel_poll = time.monotonic() + seconds, CancelPoll(work.build.path)
     while time.monotonic() < deadline:
-        if work.build.report.stop_asked() or asked():
+        if work.build.report.stop_asked() or cancel_poll():
             raise KeyboardInterrupt
         time.sleep(0.2)
 
@@ -212,15 +216,15 @@ def run_in_worker_processes(
         work = LaunchRequest(
             job=job, worker=f"{stage.worker}.worker", processes=processes, build=build
         )
-        chosen = protocol.launcher(build.execution.launcher if stage.parallel else "local")
-        chosen.check(build.execution)
+        launcher = protocol.launcher(build.execution.launcher if stage.parallel else "local")
+        launcher.check(build.execution)
         if foreign is None or foreign[0] == 0:  # torchrun's other ranks do not own the directory
             if stage.parallel:
                 refuse(build.path, build.execution.launcher)
                 if build.execution.launcher != "slurm":  # may attach to a running job
                     work = replace(work, launch=start_launch(build.path))
             cancel_requests.clear_requests(build.path)
-        return run_with_restarts(work, lambda tried: LaunchCoordinator(chosen, tried).run())
+        return run_with_restarts(work, lambda tried: LaunchCoordinator(launcher, tried).run())
 
     return run
 
@@ -239,24 +243,24 @@ class LaunchCoordinator:
 
     def run(self) -> StageResult:
         """Run the ranks to their end; see `LaunchState.result`."""
-        started = self.launcher.start(self.work)
+        ranks = self.launcher.start(self.work)
         state = LaunchState(
-            self.work.job.stage, self.build, started, local_directory(self.build.path) / LOGS
+            self.work.job.stage, self.build, ranks, local_directory(self.build.path) / LOGS
         )
         try:
-            self._watch(started, state)
+            self._watch(ranks, state)
         except BaseException as error:
-            started.stop(state.grace)
-            self._drain(started, state)
+            ranks.stop(state.grace)
+            self._drain(ranks, state)
             # KeyboardInterrupt or Prefect's termination, not a failure
-            asked = not isinstance(error, Exception)
-            if asked and state.stopped:
+            is_interrupted = not isinstance(error, Exception)
+            if is_interrupted and state.stopped:
                 raise StoppedError(state.stopped_sentence()) from None
             raise
         finally:
-            started.stop(0)
-            self._drain(started, state)
-            started.close()
+            ranks.stop(0)
+            self._drain(ranks, state)
+            ranks.close()
         return state.result()
 
     @staticmethod

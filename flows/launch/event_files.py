@@ -76,18 +76,18 @@ class EventReader:
             # opened at each call: NFS checks for new data when a file is opened
             with open(f"{storage.filesystem(self.path)[1]}.jsonl", "rb") as stream:
                 stream.seek(self._place)
-                found = stream.read()
+                content = stream.read()
         except FileNotFoundError:
             return b""
-        self._place += len(found)
-        return found
+        self._place += len(content)
+        return content
 
     def _from_store(self) -> bytes:
-        found = b""
+        content = b""
         while storage.exists(name := f"{self.path}/{self._place:08d}.jsonl"):
-            found += storage.read_text(name).encode()
+            content += storage.read_text(name).encode()
             self._place += 1
-        return found
+        return content
 
 
 def _grows(path: str) -> bool:
@@ -104,10 +104,10 @@ def read_json(path: str) -> dict[str, Any] | None:
     if _grows(path):
         _refresh_directory(storage.filesystem(path)[1])
     try:
-        found: dict[str, Any] = json.loads(storage.read_text(path))
+        content: dict[str, Any] = json.loads(storage.read_text(path))
     except DataError:  # no such file
         return None
-    return found
+    return content
 
 
 def _refresh_directory(file: str) -> None:

@@ -76,15 +76,16 @@ class HangDetector:
             self._awake = now
         self._looked = now
         beats = [watched.read() for watched in self._watched]
-        late = [
+        overdue = [
             beat for beat in beats if beat.limit and now > max(beat.since, self._awake) + beat.limit
         ]
-        before, self._before = self._before, beats
-        if not late or beats != before:
+        previous, self._before = self._before, beats
+        if not overdue or beats != previous:
             return None
         if self._elsewhere and all(beat.phase is RankPhase.EXCHANGE for beat in beats):
             if any(
-                now < max(beat.since, self._awake) + beat.limit + ELSEWHERE_SECONDS for beat in late
+                now < max(beat.since, self._awake) + beat.limit + ELSEWHERE_SECONDS
+                for beat in overdue
             ):
                 return None
             return HangReport(
@@ -102,7 +103,7 @@ class HangDetector:
         silent = [rank for rank in range(len(beats)) if rank not in stopped and rank not in stacks]
         if stopped or silent:
             rank = (stopped or silent)[0]
-            where = (
+            description = (
                 "was stopped (SIGSTOP) and cannot tell where it is"
                 if stopped
                 else "does not answer: it waits inside the kernel"
@@ -114,34 +115,34 @@ class HangDetector:
                 if beat.phase is not RankPhase.EXCHANGE and not WAITING.search(stacks[rank])
             ]
             rank = min(busy or range(len(beats)), key=lambda rank: beats[rank].step)
-            where = "hangs" + _top(stacks[rank])
+            description = "hangs" + _top(stacks[rank])
         beat = beats[rank]
         return HangReport(
             rank,
             beat.step,
-            f"{where}; it has been {beat.phase.description} in step {beat.step} for "
+            f"{description}; it has been {beat.phase.description} in step {beat.step} for "
             f"{now - beat.since:.0f} s, where a step may take"
             f" {beat.limit:.0f} s",
         )
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
         """Return the main thread's stack of each rank that responds; logs get all threads'."""
-        begins = {rank: self._logs[rank].stat().st_size for rank in ranks}
+        offsets = {rank: self._logs[rank].stat().st_size for rank in ranks}
         for rank in ranks:
             with suppress(ProcessLookupError):
                 os.kill(self._pids[rank], signal.SIGUSR1)
-        found: dict[int, str] = {}
+        stacks_by_rank: dict[int, str] = {}
         deadline = time.monotonic() + DUMP_SECONDS
-        while len(found) < len(ranks) and time.monotonic() < deadline:
+        while len(stacks_by_rank) < len(ranks) and time.monotonic() < deadline:
             time.sleep(0.1)
             for rank in ranks:
                 with self._logs[rank].open("rb") as stream:
-                    stream.seek(begins[rank])
+                    stream.seek(offsets[rank])
                     stacks = _MAIN.findall(stream.read().decode(errors="replace"))
-                if stacks and rank not in found:
-                    found[rank] = stacks[-1]  # the main thread comes last
+                if stacks and rank not in stacks_by_rank:
+                    stacks_by_rank[rank] = stacks[-1]  # the main thread comes last
         time.sleep(0.2)  # for stacks that are still being written
-        return found
+        return stacks_by_rank
 
 
 def state(pid: int) -> str:
@@ -154,9 +155,9 @@ def state(pid: int) -> str:
 
 def _top(stack: str) -> str:
     """Return the top frame of a stack as ` in FUNCTION (FILE, line N)`."""
-    found = re.search(r'File "([^"]+)", line (\d+) in (\S+)', stack)
+    match = re.search(r'File "([^"]+)", line (\d+) in (\S+)', stack)
     return (
         ""
-        if found is None
-        else f" in {found[3]} ({'/'.join(found[1].split('/')[-2:])}, line {found[2]})"
+        if match is None
+        else f" in {match[3]} ({'/'.join(match[1].split('/')[-2:])}, line {match[2]})"
     )

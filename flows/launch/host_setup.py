@@ -56,27 +56,28 @@ def check_host(launch: LaunchSpec, node: int, host: str) -> None:
     """
     differs = difference(identity(), launch.program)
     if differs is not None:
-        name, here, there = differs
-        what = "other source files of Cloze: hash" if name == "code" else name
+        name, host_value, head_value = differs
+        component = "other source files of Cloze: hash" if name == "code" else name
         raise UsageError(
-            f"host {host} has {what} {here}, the head {there}; install the same on all hosts"
+            f"host {host} has {component} {host_value}, the head {head_value}; install the same on"
+            f" all hosts"
         )
-    for role, (path, wanted) in launch.inputs.items():
+    for role, (path, expected) in launch.inputs.items():
         try:
-            found = fingerprints.input_fingerprint(path)
+            fingerprint = fingerprints.input_fingerprint(path)
         except (ClozeError, OSError) as error:
             raise DataError(f"host {host} cannot read the input {role}: {error}") from error
-        if found != wanted:
+        if fingerprint != expected:
             raise DataError(
-                f"host {host} sees another {role} at {path} (fingerprint {found[:12]}, the head's "
-                f"{wanted[:12]}); share one directory"
+                f"host {host} sees another {role} at {path} (fingerprint {fingerprint[:12]}, the"
+                f" head's {expected[:12]}); share one directory"
             )
-    there_are = slots.visible_gpus()
-    if launch.device == "cuda" or (launch.device == "auto" and there_are):
-        wanted_gpus = len(launch.gpu_ids) or launch.counts[node]
-        if wanted_gpus > len(there_are):
+    visible_gpus = slots.visible_gpus()
+    if launch.device == "cuda" or (launch.device == "auto" and visible_gpus):
+        required_gpus = len(launch.gpu_ids) or launch.counts[node]
+        if required_gpus > len(visible_gpus):
             raise UsageError(
-                f"host {host} has {len(there_are)} GPUs for {wanted_gpus} processes; lower "
+                f"host {host} has {len(visible_gpus)} GPUs for {required_gpus} processes; lower "
                 f"processes, or its slots in the hostfile"
             )
 
@@ -147,14 +148,14 @@ def rank_environments(
 def distributed_envs(launch: LaunchSpec, node: int, go: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the environment variables of each rank of the node. Args: go: content of `go.json`."""
     hosts = go["hosts"]
-    found = rank_environments(
+    environments = rank_environments(
         launch.ranks_of(node),
         sum(launch.counts),
         (hosts[0], go["port"]),
         launch.gpu_ids,
         launch.token,
     )
-    return [{**interface(hosts, node), **one} for one in found]
+    return [{**interface(hosts, node), **environment} for environment in environments]
 
 
 def interface(hosts: list[str], node: int) -> dict[str, str]:
@@ -165,13 +166,13 @@ def interface(hosts: list[str], node: int) -> dict[str, str]:
     """
     if os.environ.get(INTERFACE) or len(hosts) == 1:
         return {}
-    mine = own_address(hosts[1 if node == 0 else 0])
+    local_address = own_address(hosts[1 if node == 0 else 0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return next(
             (
                 {INTERFACE: name}
                 for _, name in socket.if_nameindex()
-                if mine and _address(probe, name) == mine
+                if local_address and _address(probe, name) == local_address
             ),
             {},
         )
@@ -181,14 +182,14 @@ def own_address(other: str) -> str | None:
     """Return this host's IPv4 address on the route to `other`; None: no route, or the loopback."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((other, 9))  # sends nothing; the kernel only chooses the route
-        found = str(probe.getsockname()[0])
-        return None if found.startswith("127.") else found
+        address = str(probe.getsockname()[0])
+        return None if address.startswith("127.") else address
     return None
 
 
 def _address(probe: socket.socket, name: str) -> str | None:
     """Return an interface's IPv4 address, or None."""
     with suppress(OSError):
-        found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        return socket.inet_ntoa(found[20:24])
+        reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        return socket.inet_ntoa(reply[20:24])
     return None

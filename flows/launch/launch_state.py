@@ -51,7 +51,9 @@ class LaunchState:
         self.stage, self.build, self.started, self.logs = stage, build, started, logs
         self.first_failed: int | None = None
         self.fault: ClozeError | None = None
-        self._killed: int | None = None  # first rank that was killed by a signal that is not ours
+        self._killed: int | None = (
+            None  # first rank killed by a signal that this launch did not send
+        )
         self._final: dict[int, Event] = {}  # rank -> last event
         self._codes: dict[int, int] = {}  # rank -> exit code
         self._short: set[int] = set()  # ranks whose hosts were short of memory
@@ -84,11 +86,11 @@ class LaunchState:
     @property
     def ended_by_sigterm(self) -> bool:
         """SIGTERM ended a rank before it could handle the signal; all ranks are then stopped."""
-        first = self.first_failed
+        rank = self.first_failed
         return (
-            first is not None
-            and first not in self._final
-            and self._codes.get(first) == -signal.SIGTERM
+            rank is not None
+            and rank not in self._final
+            and self._codes.get(rank) == -signal.SIGTERM
         )
 
     @property
@@ -107,7 +109,7 @@ class LaunchState:
 
         A rank that aborts after another failure was not killed: libraries abort when a peer ends.
         """
-        events, ours = list(events), set()
+        events, stopped_ranks = list(events), set()
         for rank, event in events:
             if rank is None and "waiting" in event:
                 self.build.report.progress(*self._progress, {"note": event["waiting"]})
@@ -117,7 +119,7 @@ class LaunchState:
                 )
             elif "ended" in event:
                 self._codes[rank] = event["ended"]
-                ours |= {rank} if event["ours"] else set()
+                stopped_ranks |= {rank} if event["ours"] else set()
                 self._short |= {rank} if event.get("short") else set()
                 self._step = max(self._step, event.get("step", 0))
             elif "hung" in event:
@@ -131,7 +133,7 @@ class LaunchState:
         failed = [
             rank
             for rank in dict.fromkeys(rank for rank, _ in events)
-            if rank is not None and rank not in ours and self._failure(rank)
+            if rank is not None and rank not in stopped_ranks and self._failure(rank)
         ]
         failed.sort(key=lambda rank: (self._codes.get(rank) == -signal.SIGABRT, rank))
         if failed and self.first_failed is None:
@@ -204,10 +206,10 @@ class LaunchState:
             raise StoppedError(
                 self.stopped_sentence(f"{self.stage} was stopped (SIGTERM); run again to continue")
             )
-        # A rank with a result is done, even if we ended it because a busy host delayed its exit.
-        done = {rank for rank, event in self._final.items() if "outcome" in event}
+        # A rank with a result has succeeded, even if it was killed because its exit took long.
+        succeeded = {rank for rank, event in self._final.items() if "outcome" in event}
         codes = {
-            rank: 0 if rank in done else self._codes.get(rank, -signal.SIGKILL)
+            rank: 0 if rank in succeeded else self._codes.get(rank, -signal.SIGKILL)
             for rank in self.ranks
         }
         if self.fault is not None:
@@ -234,8 +236,8 @@ class LaunchState:
         if errors:
             rank, event = errors[0]
             self._raise_if_a_peer_is_gone(rank, event)
-            where = f"rank {rank} on host {host}; " if (host := self.started.host(rank)) else ""
-            hint = f" ({where}log: {self.logs})" if event.get("unexpected") else ""
+            origin = f"rank {rank} on host {host}; " if (host := self.started.host(rank)) else ""
+            hint = f" ({origin}log: {self.logs})" if event.get("unexpected") else ""
             raise BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(event["error"] + hint)
         rank = (
             self.first_failed
@@ -249,10 +251,10 @@ class LaunchState:
         if (
             event.get("unexpected")
             and _LIBRARIES.search(event["error"])
-            and (gone := _GONE.search(event["error"]))
+            and (match := _GONE.search(event["error"]))
         ):
             raise RanksLostError(
-                f"{self._who(rank)} has lost its connection to another rank ({gone[0]}): that "
+                f"{self._who(rank)} has lost its connection to another rank ({match[0]}): that "
                 f"rank, its host or the network has failed; read that rank's log, and run again to "
                 f"continue (log: {self.logs / f'rank{rank}.log'})"
             )

@@ -124,24 +124,24 @@ class LocalRanks:
 
     def _end(self, rank: int, code: int) -> Event:
         """Return the event of a rank that has ended."""
-        short = code == -signal.SIGKILL and self._memory.short()
+        out_of_memory = code == -signal.SIGKILL and self._memory.short()
         return {
             "ended": code,
             "ours": self._stopping,
-            "short": short,
+            "short": out_of_memory,
             "step": self._watched[rank].read().step,
         }
 
     def stop(self, grace: float) -> None:
         """See `RankGroup.stop`."""
-        living = [process for process in self.processes.values() if process.poll() is None]
+        running = [process for process in self.processes.values() if process.poll() is None]
         self._stopping = True
         if grace > 0:
-            for process in living:
+            for process in running:
                 with suppress(ProcessLookupError):
                     process.send_signal(signal.SIGTERM)
             deadline = time.monotonic() + grace
-            for process in living:
+            for process in running:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=max(0.0, deadline - time.monotonic()))
         for process in self.processes.values():  # helper processes may outlive the rank
@@ -158,7 +158,7 @@ class LocalRanks:
             self._watched.popitem()[1].close()
 
     def _start(self, rank: int, environment: Mapping[str, str]) -> IO[bytes]:
-        read, write = os.pipe()
+        read_end, write_end = os.pipe()
         self._watched[rank] = watched = HeartbeatReader()
         with self._log(rank).open("ab") as output:
             self.processes[rank] = subprocess.Popen(
@@ -170,16 +170,16 @@ class LocalRanks:
                     **RANK_ENVIRONMENT,
                     **os.environ,
                     **environment,
-                    EVENTS_FD: str(write),
+                    EVENTS_FD: str(write_end),
                     HEARTBEAT_FD: str(watched.number),
                     PARENT_PID: str(os.getpid()),
                 },
-                pass_fds=(write, watched.number),
+                pass_fds=(write_end, watched.number),
                 start_new_session=True,
             )
-        os.close(write)
-        os.set_blocking(read, False)
-        return os.fdopen(read, "rb", buffering=0)
+        os.close(write_end)
+        os.set_blocking(read_end, False)
+        return os.fdopen(read_end, "rb", buffering=0)
 
     def _log(self, rank: int) -> Path:
         return self.logs / f"rank{rank}.log"
@@ -195,8 +195,8 @@ class LocalRanks:
             key.fileobj.close()  # type: ignore[union-attr]
             return False
         pending += chunk
-        *lines, rest = bytes(pending).split(b"\n")
-        pending[:] = rest
+        *lines, incomplete = bytes(pending).split(b"\n")
+        pending[:] = incomplete
         events += [(rank, json.loads(line)) for line in lines]
         return True
 
@@ -239,9 +239,9 @@ class _Children:
             range(work.processes), work.processes, master, gpu_ids, work.token
         )
         if foreign is not None:
-            local = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
-            given = {name: os.environ[name] for name in FOREIGN}
-            environments = [environments[0] | given | {"LOCAL_WORLD_SIZE": local}]
+            local_world_size = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
+            variables = {name: os.environ[name] for name in FOREIGN}
+            environments = [environments[0] | variables | {"LOCAL_WORLD_SIZE": local_world_size}]
         self._ranks = LocalRanks(
             work.worker, job_file, environments, local_directory(build.path) / LOGS
         )

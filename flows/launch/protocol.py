@@ -271,5 +271,5 @@ def launcher(name: str) -> Launcher:
     """
     if name not in LAUNCHERS:
         raise UsageError(f"launcher ({name}) is not known; {did_you_mean(name, LAUNCHERS)}")
-    found: Launcher = import_object(LAUNCHERS[name])
-    return found
+    entry: Launcher = import_object(LAUNCHERS[name])
+    return entry

@@ -59,7 +59,7 @@ def read(path: str) -> list[HostEntry]:
             f"hostfile ({path}) cannot be read ({getattr(error, 'strerror', None) or error}); "
             f"check the path"
         ) from error
-    found: dict[str, HostEntry] = {}
+    hosts: dict[str, HostEntry] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         content = line.partition("#")[0].strip()
         if not content:
@@ -69,17 +69,17 @@ def read(path: str) -> list[HostEntry]:
             raise UsageError(
                 f"hostfile ({path}) line {number} is {content!r}; write HOST, or HOST slots=4"
             )
-        if match["name"] in found:
+        if match["name"] in hosts:
             raise UsageError(
                 f"hostfile ({path}) line {number} names {match['name']} again; a host has one line,"
                 f" with all its slots"
             )
-        found[match["name"]] = HostEntry(
+        hosts[match["name"]] = HostEntry(
             match["name"], int(match["slots"]) if match["slots"] else None
         )
-    if not found:
+    if not hosts:
         raise UsageError(f"hostfile ({path}) names no host; write one a line")
-    return list(found.values())
+    return list(hosts.values())
 
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 30
@@ -110,26 +110,28 @@ class SshStarter:
             )
 
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
-        hosts = [_host(line, processes, execution) for line in lines_of(execution)]
+        hosts = [_host(entry, processes, execution) for entry in lines_of(execution)]
         with ThreadPoolExecutor(max_workers=64) as pool:
-            silent = dict(
+            failures = dict(
                 zip(
                     (host.name for host in hosts),
                     pool.map(lambda host: _silence(host.name, execution), hosts),
                     strict=True,
                 )
             )
-        alive = [host for host in hosts if silent[host.name] is None]
-        if len(alive) == len(hosts) or (
-            execution.min_nodes is not None and len(alive) >= execution.min_nodes
+        reachable = [host for host in hosts if failures[host.name] is None]
+        if len(reachable) == len(hosts) or (
+            execution.min_nodes is not None and len(reachable) >= execution.min_nodes
         ):
-            return alive
-        reasons = "; ".join(f"{name} ({why})" for name, why in silent.items() if why is not None)
-        few = "" if execution.min_nodes is None else f" and min_nodes is {execution.min_nodes}"
+            return reachable
+        reasons = "; ".join(
+            f"{name} ({reason})" for name, reason in failures.items() if reason is not None
+        )
+        minimum = "" if execution.min_nodes is None else f" and min_nodes is {execution.min_nodes}"
         raise HostsUnreachableError(
-            f"{len(hosts) - len(alive)} of {len(hosts)} hosts in {execution.hostfile} cannot be "
-            f"reached by ssh{few}: {reasons}; check that `ssh HOST true` works without a password, "
-            f"or remove these hosts from the hostfile"
+            f"{len(hosts) - len(reachable)} of {len(hosts)} hosts in {execution.hostfile} cannot"
+            f" be reached by ssh{minimum}: {reasons}; check that `ssh HOST true` works without a"
+            f" password, or remove these hosts from the hostfile"
         )
 
     def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
@@ -197,24 +199,24 @@ def lines_of(execution: Execution) -> list[HostEntry]:
             f"launcher ({execution.launcher}) needs a hostfile; pass --hostfile FILE with a host a "
             f"line"
         )
-    lines = read(execution.hostfile)
-    wanted = execution.nodes if execution.nodes > 1 else len(lines)
-    if wanted > len(lines):
+    entries = read(execution.hostfile)
+    count = execution.nodes if execution.nodes > 1 else len(entries)
+    if count > len(entries):
         raise UsageError(
-            f"nodes ({wanted}) are more than the {len(lines)} hosts of {execution.hostfile}; add "
+            f"nodes ({count}) are more than the {len(entries)} hosts of {execution.hostfile}; add "
             f"hosts, or lower nodes"
         )
-    if execution.min_nodes is not None and execution.min_nodes > wanted:
+    if execution.min_nodes is not None and execution.min_nodes > count:
         raise UsageError(
-            f"min_nodes ({execution.min_nodes}) must be at most the number of hosts ({wanted})"
+            f"min_nodes ({execution.min_nodes}) must be at most the number of hosts ({count})"
         )
-    for line in lines[:wanted]:
-        if line.slots is not None and execution.processes > line.slots:
+    for entry in entries[:count]:
+        if entry.slots is not None and execution.processes > entry.slots:
             raise UsageError(
-                f"processes ({execution.processes}) are more than host {line.name} has slots "
-                f"({line.slots}); lower processes"
+                f"processes ({execution.processes}) are more than host {entry.name} has slots "
+                f"({entry.slots}); lower processes"
             )
-    return lines[:wanted]
+    return entries[:count]
 
 
 def _host(line: HostEntry, processes: int, execution: Execution) -> Host:
@@ -232,8 +234,8 @@ def address(name: str, execution: Execution) -> str:
         text=True,
         check=False,
     )
-    lines = (line.partition(" ") for line in result.stdout.splitlines())
-    return next((value for key, _, value in lines if key == "hostname"), name.rpartition("@")[2])
+    settings = (line.partition(" ") for line in result.stdout.splitlines())
+    return next((value for key, _, value in settings if key == "hostname"), name.rpartition("@")[2])
 
 
 def ssh(execution: Execution) -> list[str]:
@@ -247,11 +249,11 @@ def ssh(execution: Execution) -> list[str]:
 def agent_command(launch: LaunchSpec, node: int, execution: Execution) -> str:
     """Return the shell command that starts the agent on its host."""
     python = execution.remote_python or sys.executable
-    path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if os.environ.get("PYTHONPATH") else []
+    variables = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if os.environ.get("PYTHONPATH") else []
     return "exec " + shlex.join(
         [
             "env",
-            *path,
+            *variables,
             python,
             "-m",
             "cloze.flows.launch.agent",
@@ -274,7 +276,7 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 def _silence(name: str, execution: Execution) -> str | None:
     """Return why a host cannot be reached; None if it can."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [*ssh(execution), name, "true"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -283,10 +285,10 @@ def _silence(name: str, execution: Execution) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"no answer in {ANSWER_SECONDS} s"
-    if done.returncode == 0:
+    if result.returncode == 0:
         return None
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else f"ssh ended with exit code {done.returncode}"
+    lines = result.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else f"ssh ended with exit code {result.returncode}"
 
 
 def _give(client: subprocess.Popen[bytes], content: bytes) -> None:

@@ -48,11 +48,14 @@ def keep_champion_files(journal: Journal, champion: Champion) -> None:
     """
     target = _copy(journal, champion)
     if is_checkpoint(champion.checkpoint) and not target.exists():
-        new = target.with_name(f"_{target.name}.{os.getpid()}")
+        temporary = target.with_name(f"_{target.name}.{os.getpid()}")
         shutil.copytree(
-            champion.checkpoint, new, copy_function=_link, ignore=shutil.ignore_patterns(TRAINING)
+            champion.checkpoint,
+            temporary,
+            copy_function=_link,
+            ignore=shutil.ignore_patterns(TRAINING),
         )
-        new.rename(target)
+        temporary.rename(target)
         fingerprint = fingerprints.artifact_fingerprint_of(champion.key)
         claim = Claim(stage=STAGE, fingerprint=fingerprint, build=champion.build)
         storage.write_bytes(
@@ -60,9 +63,9 @@ def keep_champion_files(journal: Journal, champion: Champion) -> None:
         )
     current = {_copy(journal, change.champion) for change in journal.changes()[-KEPT:]} | {target}
     copies = (journal.directory / COPIES).resolve()
-    for old in [*copies.glob(f"*/{STEPS}/*"), *copies.glob("*")]:
-        if not any(old == copy or old in copy.parents for copy in current):
-            shutil.rmtree(old, ignore_errors=True)
+    for path in [*copies.glob(f"*/{STEPS}/*"), *copies.glob("*")]:
+        if not any(path == copy or path in copy.parents for copy in current):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _copy(journal: Journal, champion: Champion) -> Path:

@@ -108,11 +108,11 @@ def _checkpoints_of(training: Path, runs: Path) -> Iterator[CheckpointInfo]:
         return
     fingerprint, build, config, inputs = identity
     written_by_step: dict[int, tuple[Path, float]] = {}
-    for mark in sorted((training / STEPS).glob(f"step-*/{COMPLETE}")):
-        step = parse_step(mark.parent.name)
+    for marker in sorted((training / STEPS).glob(f"step-*/{COMPLETE}")):
+        step = parse_step(marker.parent.name)
         with contextlib.suppress(FileNotFoundError):  # the training is pruning it
             if step >= 0:
-                written_by_step[step] = mark.parent, mark.stat().st_mtime
+                written_by_step[step] = marker.parent, marker.stat().st_mtime
     made_from = _made_from(inputs)
     milestones = {int(step) for step in config.get("milestones") or ()}
     every = config.get("milestone_every")

@@ -135,20 +135,20 @@ def _read_table(path: str, summary: Mapping[str, Any]) -> list[dict[str, str]]:
     name = summary.get("predictions")
     if not isinstance(name, str) or not name.endswith(".tsv"):
         return []
-    lines = io.StringIO(storage.read_text(storage.join(path, name)), newline="")
-    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    stream = io.StringIO(storage.read_text(storage.join(path, name)), newline="")
+    return list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def _task(node: Node, task: str) -> str:
     """Return the task's name and what distinguishes its nodes: `sst2`, `sst2 (limit 100)`."""
     label = node.section.partition("@")[2]
-    rest = [
+    axes = [
         f"{axis} {value}"
         for axis, value in node.values.items()
         if axis not in (AXIS, "seed", "task")
     ]
-    more = ", ".join([*([label] if label and label != task else []), *rest])
-    return f"{task} ({more})" if more else task
+    details = ", ".join([*([label] if label and label != task else []), *axes])
+    return f"{task} ({details})" if details else task
 
 
 def _predictions(
@@ -161,14 +161,16 @@ def _predictions(
     rows = next(iter(rows_by_seed.values()))
     if metric not in METRICS or not rows or LABEL not in rows[0] or PREDICTION not in rows[0]:
         return None
-    examples = {_hash_examples(own) for own in rows_by_seed.values()}
+    examples = {_hash_examples(seed_rows) for seed_rows in rows_by_seed.values()}
     if len(examples) > 1:
         return None
     return TaskPredictions(
         metric=metric,
         examples=examples.pop(),
         labels=[row[LABEL] for row in rows],
-        predictions={seed: [row[PREDICTION] for row in own] for seed, own in rows_by_seed.items()},
+        predictions={
+            seed: [row[PREDICTION] for row in seed_rows] for seed, seed_rows in rows_by_seed.items()
+        },
     )
 
 

@@ -146,17 +146,17 @@ class Journal:
         reigns: list[tuple[Change, list[Champion]]] = []
         stack: list[Champion] = []
         for line in self.lines():
-            before = stack[-1] if stack else None
+            previous = stack[-1] if stack else None
             if line["kind"] in (NIGHT, CHAMPION) and line.get("champion"):
                 stack = [*stack, Champion(**line["champion"])]
-                time, why = stack[-1].since, stack[-1].why
+                time, reason = stack[-1].since, stack[-1].why
             elif line["kind"] == ROLLBACK and len(stack) > 1:
                 stack = stack[:-1]
-                time, why = float(line["time"]), str(line["why"])
+                time, reason = float(line["time"]), str(line["why"])
             else:
                 continue
             kind = str(line["kind"])
-            change = Change(time=time, kind=kind, champion=stack[-1], replaced=before, why=why)
+            change = Change(time=time, kind=kind, champion=stack[-1], replaced=previous, why=reason)
             reigns.append((change, stack))
         return reigns
 

@@ -137,18 +137,19 @@ class NightlyRun:
     def finish(self, session: RunSession | None) -> NightlyResult:
         """Score, decide, write journal, registry and trend page; `session`: None if nothing ran."""
         outcome = self.outcome
-        before = self.journal.champion()
+        previous = self.journal.champion()
         scores, failed = self._scores(session) if session is not None else ({}, {})
         ready = {
             label: scores[label]
             for label in self.candidates
             if label in scores and label not in failed
         }
-        promoted = self._promote(before, scores, ready) if ready else None
+        promoted = self._promote(previous, scores, ready) if ready else None
         outcome.evaluated = [
-            _journal_entry(self.candidates[label], own) for label, own in ready.items()
+            _journal_entry(self.candidates[label], label_scores)
+            for label, label_scores in ready.items()
         ]
-        outcome.champion, outcome.replaced = promoted or before, before if promoted else None
+        outcome.champion, outcome.replaced = promoted or previous, previous if promoted else None
         outcome.message = outcome.describe_checkpoints(len(failed))
         self.journal.append(self._journal_line(failed, promoted))
         outcome.trend = str(trend.write(self.journal, self.settings.timezone))
@@ -168,13 +169,13 @@ class NightlyRun:
             label = max(  # with equal scores, the newest
                 ready, key=lambda name: (ready[name].mean, self.candidates[name].written)
             )
-            why = "promoted: the first champion, so there is no comparison"
-            outcome.decision = PromotionDecision(promoted=True, why=why, left_out={})
+            reason = "promoted: the first champion, so there is no comparison"
+            outcome.decision = PromotionDecision(promoted=True, why=reason, left_out={})
         else:
             champion_scores = scores.get(self.champion_label or "")
             label, outcome.decision = promotion_gate.choose(
                 champion_scores.answers if champion_scores else {},
-                {name: own.answers for name, own in ready.items()},
+                {name: label_scores.answers for name, label_scores in ready.items()},
                 confidence=self.settings.confidence,
                 promote_if=self.settings.promote_if,
             )
@@ -202,12 +203,12 @@ class NightlyRun:
 
         A checkpoint that was pruned meanwhile is added to `outcome.gone` and is no failure.
         """
-        gone = [label for label, item in self.candidates.items() if not Path(item.path).exists()]
-        self.outcome.gone += [self.candidates.pop(label) for label in gone]
+        removed = [label for label, item in self.candidates.items() if not Path(item.path).exists()]
+        self.outcome.gone += [self.candidates.pop(label) for label in removed]
         failed: dict[str, str] = {}
         for name, error in session.failures.items():
             label = str(session.step(name).node.values.get(AXIS, ""))
-            if label not in gone:
+            if label not in removed:
                 self.outcome.errors[name] = error
                 failed.setdefault(label, f"{name}: {error}")
         return gather(
@@ -272,7 +273,7 @@ def nightly_run(
     """
     with NightlyRun(suite, since, screen) as night:
         if due is not None and any(
-            line["started"] > due and not line.get("errors") for line in night.journal.nights()
+            entry["started"] > due and not entry.get("errors") for entry in night.journal.nights()
         ):
             night.outcome.message = "Nothing to do: a later nightly run has succeeded already"
             night.outcome.champion = night.journal.champion()

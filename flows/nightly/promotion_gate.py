@@ -209,8 +209,8 @@ def choose(
         Name of the best promoted candidate, or else of the best one, and its decision.
     """
     decisions = {
-        name: decide(champion, own, candidates=len(candidates), **settings)
-        for name, own in candidates.items()
+        name: decide(champion, results, candidates=len(candidates), **settings)
+        for name, results in candidates.items()
     }
     best = max(decisions, key=lambda name: (decisions[name].promoted, decisions[name].strength))
     return best, decisions[best]
@@ -283,15 +283,20 @@ def compare(
         difference = gains.sum() / counts.sum()
         return _comparison(task, difference, [(variance, len(gains) - 1)], confidence)
     if isinstance(champion, SeedScores) and isinstance(candidate, SeedScores):
-        after, before = list(candidate.values.values()), list(champion.values.values())
-        variances = [_seed_variance(after), _seed_variance(before)]
-        difference = fmean(after) - fmean(before)
+        candidate_scores, champion_scores = (
+            list(candidate.values.values()),
+            list(champion.values.values()),
+        )
+        variances = [_seed_variance(candidate_scores), _seed_variance(champion_scores)]
+        difference = fmean(candidate_scores) - fmean(champion_scores)
         return _comparison(task, difference, variances, confidence, note="by seeds alone")
     assert isinstance(champion, TaskPredictions)
     assert isinstance(candidate, TaskPredictions)
     examples = len(candidate.labels)
     unweighted = np.ones((1, examples))
-    after, before = (_scores(model, unweighted)[:, 0].tolist() for model in (candidate, champion))
+    candidate_scores, champion_scores = (
+        _scores(model, unweighted)[:, 0].tolist() for model in (candidate, champion)
+    )
     random = np.random.default_rng([seed, examples])
     differences: list[Floats] = []
     block = max(1, BLOCK_WEIGHTS // max(1, examples))
@@ -301,10 +306,14 @@ def compare(
             _scores(candidate, weights).mean(axis=0) - _scores(champion, weights).mean(axis=0)
         )
     of_examples = (float(np.concatenate(differences).var(ddof=1)), examples - 1)
-    of_seeds = [_seed_variance(scores) for scores in (after, before) if len(scores) > 1]
+    of_seeds = [
+        _seed_variance(scores) for scores in (candidate_scores, champion_scores) if len(scores) > 1
+    ]
     note = "" if len(of_seeds) == 2 else "one seed: noise of the examples alone"
     variances = [of_examples, *of_seeds]
-    return _comparison(task, fmean(after) - fmean(before), variances, confidence, note=note)
+    return _comparison(
+        task, fmean(candidate_scores) - fmean(champion_scores), variances, confidence, note=note
+    )
 
 
 def _seed_variance(scores: Sequence[float]) -> tuple[float, int]:
@@ -339,7 +348,9 @@ def _comparison(
 def _scores(answers: TaskPredictions, weights: Floats) -> Floats:
     """Return the scores by seed, float64 [seeds, R]."""
     by_seed = answers.predictions.values()
-    return np.stack([score(answers.metric, answers.labels, own, weights) for own in by_seed])
+    return np.stack(
+        [score(answers.metric, answers.labels, predicted, weights) for predicted in by_seed]
+    )
 
 
 def _resampled(random: np.random.Generator, resamples: int, examples: int) -> Floats:

@@ -89,8 +89,10 @@ class NightlyResult:
             "waiting for the next nightly run": len(self.choice.waiting),
             "failed": failed,
         }
-        parts = [f"{len(self.evaluated)} of {len(self.choice.new)} new checkpoints evaluated"]
-        return "; ".join(parts + [f"{number} {what}" for what, number in counts.items() if number])
+        phrases = [f"{len(self.evaluated)} of {len(self.choice.new)} new checkpoints evaluated"]
+        return "; ".join(
+            phrases + [f"{number} {outcome}" for outcome, number in counts.items() if number]
+        )
 
 
 def log_to_mlflow(runs: Path, started: float, outcome: NightlyResult) -> None:

@@ -91,9 +91,9 @@ class Suite:
                 values[name] = section
                 continue
             inputs = {
-                label: found
+                label: node_inputs
                 for label, artifacts in subjects.items()
-                if (found := _inputs(name, section, artifacts)) is not None
+                if (node_inputs := _inputs(name, section, artifacts)) is not None
             }
             if any(inputs.values()):
                 values[name] = {**section, MATRIX: {AXIS: inputs, **(section.get(MATRIX) or {})}}

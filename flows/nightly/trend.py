@@ -47,18 +47,18 @@ def render(nights: Sequence[Mapping[str, Any]], changes: Sequence[Change], zone:
         changes: changes of champion, oldest first.
     """
     with_work = [night for night in nights if night["results"] or night["failed"]]
-    shown = with_work[-NIGHTS:]
-    times = [_time(night["started"], zone) for night in shown]
+    drawn = with_work[-NIGHTS:]
+    times = [_time(night["started"], zone) for night in drawn]
     environment = templates_in(TEMPLATES)
     environment.filters["short"] = format_number
     return environment.get_template("trend.html").render(
         champion=changes[-1].champion if changes else None,
         charts=[
-            (task, _chart(unit, points, _champion_scores(task, changes, shown), times))
-            for task, (unit, points) in _points(shown).items()
+            (task, _chart(unit, points, _champion_scores(task, changes, drawn), times))
+            for task, (unit, points) in _points(drawn).items()
         ],
         changes=[(_time(change.time, zone), change) for change in reversed(changes)],
-        nights=list(zip(reversed(times), reversed(shown), strict=True)),
+        nights=list(zip(reversed(times), reversed(drawn), strict=True)),
         last=nights[-1] if nights else None,
         last_time=_time(nights[-1]["started"], zone) if nights else "",
         nights_without_work=len(nights) - len(with_work),

@@ -1,4 +1,4 @@
-"""Register the deployments of `prefect.yaml`, the work pool and the automations with Prefect.
+"""Registration of `prefect.yaml`'s deployments, the work pool and the automations with Prefect.
 
 Deployments and schedules of Cloze that the file no longer contains are deleted.
 """
@@ -197,9 +197,9 @@ def _fit_forms(client: SyncPrefectClient, pool: str) -> None:
         schema = deployment.parameter_openapi_schema
         if not schema or not str(deployment.entrypoint).startswith(ENTRYPOINTS):
             continue
-        shown = fields_of(deployment.parameters.get("until") or ())
+        visible = fields_of(deployment.parameters.get("until") or ())
         for name, field in list(schema["properties"].items()):
-            if shown is not None and name not in shown:
+            if visible is not None and name not in visible:
                 del schema["properties"][name]
             elif field.get("default", ...) is None:
                 del field["default"]

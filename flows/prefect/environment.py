@@ -55,11 +55,11 @@ def _log(message: str) -> None:
     from prefect.client.schemas.actions import LogCreate
 
     with suppress(Exception), get_client(sync_client=True) as client:
-        line = {
+        record = {
             "name": "prefect.flow_runs",
             "level": logging.ERROR,
             "message": message,
             "timestamp": datetime.now(timezone.utc),
             "flow_run_id": os.environ["PREFECT__FLOW_RUN_ID"],
         }
-        client.create_logs([LogCreate.model_validate(line)])
+        client.create_logs([LogCreate.model_validate(record)])

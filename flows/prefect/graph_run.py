@@ -261,7 +261,7 @@ def _submit_in_order(
     waiting = {step.name: step for step in session.steps}
     running: set[str] = set()
     failed: dict[str, str] = {}  # node -> the failed node: itself or one that it depends on
-    ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[str] = queue.SimpleQueue()
     while waiting or running:
         for step in list(waiting.values()):
             cause = next((failed[name] for name in step.depends_on if name in failed), None)
@@ -281,9 +281,9 @@ def _submit_in_order(
                     return_state=False,
                     wait_for=[futures[name] for name in step.depends_on if name in futures],
                 )
-                futures[step.name].add_done_callback(lambda _, name=step.name: ended.put(name))  # type: ignore[misc]
+                futures[step.name].add_done_callback(lambda _, name=step.name: finished.put(name))  # type: ignore[misc]
         if running:
-            name = ended.get()
+            name = finished.get()
             running.discard(name)
             if name in session.failures:
                 failed[name] = name
@@ -311,17 +311,19 @@ def _graceful_stop(
             raise
         message = str(_checkpoint_error(session) or "")
         if is_orphan():
-            end: State[Any] = Crashed(message=f"its worker is gone{message and f': {message}'}")
-            session.ending = (status_file.CRASHED, str(end.message))
+            final_state: State[Any] = Crashed(
+                message=f"its worker is gone{message and f': {message}'}"
+            )
+            session.ending = (status_file.CRASHED, str(final_state.message))
         elif in_terminal or cancel_asked or _is_cancelled():
-            end = Cancelled(message=message or "stopped before a checkpoint; run again")
-            session.ending = (status_file.CANCELLED, str(end.message))
+            final_state = Cancelled(message=message or "stopped before a checkpoint; run again")
+            session.ending = (status_file.CANCELLED, str(final_state.message))
         else:
             session.ending = (status_file.CRASHED, message or "a signal ended its process")
             raise  # Prefect handles the signals of its workers and supervisors
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-            client.set_flow_run_state(flow_run.id, end, force=True)
-        raise Abort(end.message) from None
+            client.set_flow_run_state(flow_run.id, final_state, force=True)
+        raise Abort(final_state.message) from None
 
 
 def _is_cancelled() -> bool:

@@ -103,8 +103,14 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def _cell(text: str) -> str:
     """Escape text for a table cell, so that a document's text is not read as markup."""
-    for sign, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("\n", " ")):
-        text = text.replace(sign, written)
+    for character, replacement in (
+        ("&", "&amp;"),
+        ("<", "&lt;"),
+        (">", "&gt;"),
+        ("|", "\\|"),
+        ("\n", " "),
+    ):
+        text = text.replace(character, replacement)
     return text
 
 
@@ -158,13 +164,13 @@ def node(name: str, why: str) -> State[Any]:
             if redact(str(error)) != str(error):
                 raise RuntimeError(redact(f"{type(error).__name__}: {error}")) from None
             raise
-    line = headline(result.manifest)
+    summary = headline(result.manifest)
     page = node_page(session, step, result, reporter.build_id)
-    context.publisher.markdown(f"{session.config.name}-{name}", page, f"{name}: {line}", run_id)
+    context.publisher.markdown(f"{session.config.name}-{name}", page, f"{name}: {summary}", run_id)
     if result.cached:
-        return Completed(name="Cached", message=f"nothing to do{line and ': '}{line}")
-    log.info("built in %s: %s", format_duration(result.seconds), line)
-    return Completed(message=line or "built")
+        return Completed(name="Cached", message=f"nothing to do{summary and ': '}{summary}")
+    log.info("built in %s: %s", format_duration(result.seconds), summary)
+    return Completed(message=summary or "built")
 
 
 def _describe_stop(step: plan.PlannedNode, reporter: TaskRunReporter) -> str:
@@ -177,20 +183,20 @@ def _describe_stop(step: plan.PlannedNode, reporter: TaskRunReporter) -> str:
 def node_of(step: plan.PlannedNode, usual_retries: int) -> Task[[str, str], State[Any]]:
     """Return the task that runs a node, with the node's name and retries."""
     execution = step.node.execution
-    times = execution.retries if "retries" in execution.model_fields_set else usual_retries
+    retries = execution.retries if "retries" in execution.model_fields_set else usual_retries
     return node.with_options(
         name=step.name,
         task_run_name=step.name,
-        retries=times,
+        retries=retries,
         retry_delay_seconds=[
             retry_policy.backoff_seconds(attempt, execution.retry_seconds)
-            for attempt in range(1, times + 1)
+            for attempt in range(1, retries + 1)
         ],
     )
 
 
 class TaskRunReporter(Reporter):
-    """Reports a node's progress to its task run: log lines and progress bar."""
+    """Reporter of a node's progress to its task run: log lines and progress bar."""
 
     def __init__(
         self,
@@ -214,10 +220,10 @@ class TaskRunReporter(Reporter):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._last is not None:
-            percent, line = self._last
-            self.bar.set(100.0 if kind is None else percent, line)
-            if line != self._logged_line:
-                self.log.info("%s", line)
+            percent, text = self._last
+            self.bar.set(100.0 if kind is None else percent, text)
+            if text != self._logged_line:
+                self.log.info("%s", text)
 
     def build_started(self, build_id: str) -> None:
         self.build_id = build_id
@@ -231,16 +237,16 @@ class TaskRunReporter(Reporter):
         if warning and str(warning) not in self._warned:
             self._warned.add(str(warning))
             self.log.warning("%s", redact(str(warning)))
-        now, part = time.monotonic(), figures.get("step")
-        line = self._line(done, total, unit, figures)
+        now, step = time.monotonic(), figures.get("step")
+        text = self._line(done, total, unit, figures)
         percent = 100.0 * done / total if total else 0.0
-        self._last = (min(percent, 100.0), line)
+        self._last = (min(percent, 100.0), text)
         if now > self._shown + BAR_SECONDS:
             self._shown = now
             self.bar.set(*self._last)
-        if now > self._logged + LOG_SECONDS or (isinstance(part, str) and part != self._part):
-            self._logged, self._part, self._logged_line = now, part, line
-            self.log.info("%s", line)
+        if now > self._logged + LOG_SECONDS or (isinstance(step, str) and step != self._part):
+            self._logged, self._part, self._logged_line = now, step, text
+            self.log.info("%s", text)
 
     def shutdown_time(self, seconds: float) -> None:
         self.seconds = seconds
@@ -255,18 +261,18 @@ class TaskRunReporter(Reporter):
             if isinstance(value, (int, float)) and not (name.endswith("_bytes") and not value)
         ]
         self._numbers = numbers or self._numbers
-        left = self.session.seconds_left(self.step.name)
+        remaining = self.session.seconds_left(self.step.name)
         if unit:
             of_total = f"/{format_count(total)}" if total else ""
             words.append(f"{format_count(done)}{of_total} {unit}")
         words += self._numbers[:FIGURES]
-        if left:
-            words.append(f"{format_duration(left)} left")
+        if remaining:
+            words.append(f"{format_duration(remaining)} left")
         return ", ".join(words)
 
 
 class OneLineErrorFilter(logging.Filter):
-    """Redacts secrets in Prefect's logs and drops Cloze errors, which the node logs itself."""
+    """Filter that redacts secrets in Prefect's logs and drops Cloze errors, which nodes log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -285,5 +291,5 @@ def install_log_filter() -> None:
     """Add the filter to Prefect's run loggers. Idempotent."""
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logger = logging.getLogger(name)
-        if not any(isinstance(each, OneLineErrorFilter) for each in logger.filters):
+        if not any(isinstance(existing, OneLineErrorFilter) for existing in logger.filters):
             logger.addFilter(OneLineErrorFilter())

@@ -152,8 +152,8 @@ def fields_of(until: Collection[str]) -> set[str] | None:
     """
     if not until:
         return None
-    own = {name for name, stage in STAGES.items() if stage in (*until, "run")}
-    return own | {"config", "start_from", "force", "overrides", "retries"}
+    names = {name for name, stage in STAGES.items() if stage in (*until, "run")}
+    return names | {"config", "start_from", "force", "overrides", "retries"}
 
 
 def parameters_of(values: Mapping[str, Any]) -> RunParameters:
@@ -169,8 +169,12 @@ def parameters_of(values: Mapping[str, Any]) -> RunParameters:
     if filled:
         by_section = _by_section(filled, str(values["config"]))
         for section, fields in nested.nest(by_section).items():
-            own = overrides.get(section, {})
-            overrides[section] = {**fields, **own} if isinstance(own, Mapping) else own
+            section_overrides = overrides.get(section, {})
+            overrides[section] = (
+                {**fields, **section_overrides}
+                if isinstance(section_overrides, Mapping)
+                else section_overrides
+            )
     nodes = {
         name: values[name] for name in ("start_from", "only", "force", "until") if values.get(name)
     }

@@ -1,4 +1,4 @@
-"""Publishes artifacts to Prefect from a background thread, so that no node waits for the server.
+"""Publication of artifacts to Prefect by a background thread, so that no node waits for the server.
 
 The thread also polls whether the flow run was cancelled in Prefect where no worker handles that;
 the process then gets SIGTERM.

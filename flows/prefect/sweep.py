@@ -79,15 +79,17 @@ def _flow_runs(api: str, owners: Mapping[str, Owner], mark: bool) -> list[str]:
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    here = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
+    is_local = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
     with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
         messages = []
         for flow_run in active_flow_runs(client):
             owner = owners.get(str(flow_run.id))
-            why = death(flow_run, owner, here, datetime.now(timezone.utc))
-            if why is None:
+            reason = death(flow_run, owner, is_local, datetime.now(timezone.utc))
+            if reason is None:
                 continue
-            message = _mark(client, flow_run, why) if mark else f"flow run {flow_run.name}: {why}"
+            message = (
+                _mark(client, flow_run, reason) if mark else f"flow run {flow_run.name}: {reason}"
+            )
             if message is not None:
                 messages.append(message)
         return messages
@@ -145,12 +147,12 @@ def _mark(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> str | None:
     newest = client.read_flow_run(flow_run.id)
     if newest.state is None or flow_run.state is None or newest.state.id != flow_run.state.id:
         return None
-    end: State[Any] = (
+    final_state: State[Any] = (
         Cancelled(message=why) if flow_run.state.is_cancelling() else Crashed(message=why)
     )
     # also frees the deployment's concurrency slot
-    client.set_flow_run_state(flow_run.id, end, force=True)
-    return f"flow run {flow_run.name}: {why}; marked {end.name}"
+    client.set_flow_run_state(flow_run.id, final_state, force=True)
+    return f"flow run {flow_run.name}: {why}; marked {final_state.name}"
 
 
 def death(flow_run: FlowRun, owner: Owner | None, here: bool, now: datetime) -> str | None:

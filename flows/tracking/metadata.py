@@ -28,7 +28,7 @@ GIT_SECONDS = 5.0
 @functools.cache
 def tags() -> dict[str, str]:
     """Return MLflow's and Cloze's tags: user, host, command, commit, modified files or not."""
-    found = {
+    values = {
         "mlflow.user": getpass.getuser(),
         "mlflow.source.name": Path(sys.argv[0]).name or "cloze",
         "mlflow.source.type": "LOCAL",
@@ -36,16 +36,16 @@ def tags() -> dict[str, str]:
     }
     commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
     if commit:
-        found["mlflow.source.git.commit"] = commit
-        found["cloze.modified"] = str(
+        values["mlflow.source.git.commit"] = commit
+        values["cloze.modified"] = str(
             bool(_git("status", "--porcelain", "--untracked-files=no"))
         ).lower()
-    return found
+    return values
 
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", "-C", str(ROOT), *arguments],
             capture_output=True,
             text=True,
@@ -54,7 +54,7 @@ def _git(*arguments: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None
 
 
 # Config values that become MLflow parameters, by which runs are compared: few, with equal names in
@@ -87,9 +87,13 @@ def of_node(config: StageConfig, place: Mapping[str, Any]) -> dict[str, str]:
 
 def resolved_values(config: StageConfig, summary: Mapping[str, Any]) -> dict[str, str]:
     """Return what the stage chose for values that the config leaves open, such as learning_rate."""
-    left = [name for name, value in config.model_dump(mode="json").items() if value in OPEN]
+    open_fields = [name for name, value in config.model_dump(mode="json").items() if value in OPEN]
     return _short(
-        {name: summary[name] for name in left if isinstance(summary.get(name), (str, int, float))}
+        {
+            name: summary[name]
+            for name in open_fields
+            if isinstance(summary.get(name), (str, int, float))
+        }
     )
 
 
@@ -100,15 +104,15 @@ def of_run(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _short(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the values as flat text, truncated to MLflow's limits."""
-    found = {}
+    texts = {}
     for name, value in flatten(values)[:MOST]:
         text = (
             value
             if isinstance(value, str)
             else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
         )
-        found[allowed(name)] = text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
-    return found
+        texts[allowed(name)] = text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
+    return texts
 
 
 def allowed(name: str) -> str:
@@ -178,33 +182,33 @@ class SystemMetricsSampler:
 
     def sample(self) -> dict[str, float]:
         """Return the current values."""
-        found = {
+        metrics = {
             "system/cpu_percent": psutil.cpu_percent(),
             "system/memory_percent": psutil.virtual_memory().percent,
         }
         with suppress(OSError):
-            found["system/disk_free_gb"] = psutil.disk_usage(self._directory).free / GB
+            metrics["system/disk_free_gb"] = psutil.disk_usage(self._directory).free / GB
         for rank, number in self._ids.items():
             with suppress(psutil.Error):
                 cpu, rss = self._of_tree(number)
-                found |= {
+                metrics |= {
                     f"system/rank{rank}_cpu_percent": cpu,
                     f"system/rank{rank}_rss_gb": rss / GB,
                 }
         for number, gpu in enumerate(self._gpus):
             with suppress(Exception):
-                found |= {f"system/gpu{number}_{name}": value for name, value in gpu().items()}
-        return found
+                metrics |= {f"system/gpu{number}_{name}": value for name, value in gpu().items()}
+        return metrics
 
     def _of_tree(self, number: int) -> tuple[float, int]:
         """Return the CPU percentage (100: one core) and resident bytes of a process tree."""
-        top = self._before.setdefault(number, psutil.Process(number))
+        root = self._before.setdefault(number, psutil.Process(number))
         cpu, rss = 0.0, 0
-        for process in (top, *top.children(recursive=True)):
+        for process in (root, *root.children(recursive=True)):
             with suppress(psutil.Error):
-                known = self._before.setdefault(process.pid, process)
-                cpu += known.cpu_percent()
-                rss += known.memory_info().rss
+                tracked = self._before.setdefault(process.pid, process)
+                cpu += tracked.cpu_percent()
+                rss += tracked.memory_info().rss
         return cpu, rss
 
 

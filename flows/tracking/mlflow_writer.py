@@ -29,7 +29,7 @@ TAG_CHARACTERS = 8000
 
 
 class MlflowWriter:
-    """Sends records to MLflow."""
+    """Writer of records to MLflow."""
 
     def __init__(
         self, client: MlflowClient, uri: str, experiment: str, directory: Path, model: str
@@ -61,58 +61,60 @@ class MlflowWriter:
 
     def _run(self, ours: str) -> str:
         """Return MLflow's id of a run that this spool or an earlier one started."""
-        known = spool_state.read(self.directory, ours).mlflow
-        if not known:
+        run_id = spool_state.read(self.directory, ours).mlflow
+        if not run_id:
             raise KeyError(ours)
-        return known
+        return run_id
 
     def _start(self, record: Mapping[str, Any]) -> None:
-        ours = record["run"]
+        cloze_id = record["run"]
         with one_at_a_time(self.directory, LOCK):  # two senders may start the same run
             experiment = self._experiment()
             tags = {name: str(value)[:TAG_CHARACTERS] for name, value in record["tags"].items()} | {
-                OUR_ID: ours
+                OUR_ID: cloze_id
             }
             if record["parent"]:
                 with suppress(KeyError):  # the parent was deleted: the child still counts
                     tags[PARENT_TAG] = self._run(record["parent"])
-            found = self.client.search_runs(
-                [experiment], f"tags.`{OUR_ID}` = '{ours}'", max_results=1
+            matches = self.client.search_runs(
+                [experiment], f"tags.`{OUR_ID}` = '{cloze_id}'", max_results=1
             )
-            made = (
-                found[0]
-                if found
+            mlflow_run = (
+                matches[0]
+                if matches
                 else self.client.create_run(
                     experiment, start_time=record["time"], tags=tags, run_name=record["name"]
                 )
             )
-            run = str(made.info.run_id)
-            if found and not _is_overtaken(
-                made, record
-            ):  # the run is resumed, maybe under a new parent
-                self.client.update_run(run, status="RUNNING")
+            run_id = str(mlflow_run.info.run_id)
+            # the run is resumed, maybe under a new parent
+            if matches and not _is_overtaken(mlflow_run, record):
+                self.client.update_run(run_id, status="RUNNING")
                 for key, value in tags.items():
-                    self.client.set_tag(run, key, value)
-        spool_state.write_ids(self.directory, ours, experiment, run)
+                    self.client.set_tag(run_id, key, value)
+        spool_state.write_ids(self.directory, cloze_id, experiment, run_id)
 
     def _metrics(self, run: str, record: Mapping[str, Any]) -> None:
         from mlflow.entities import Metric
 
-        metrics = [Metric(key, value, stamp, step) for key, value, step, stamp in record["metrics"]]
-        for some in _batched(metrics, METRICS_A_REQUEST):
-            self.client.log_batch(run, metrics=some)
+        metrics = [
+            Metric(key, value, milliseconds, step)
+            for key, value, step, milliseconds in record["metrics"]
+        ]
+        for batch in _batched(metrics, METRICS_A_REQUEST):
+            self.client.log_batch(run, metrics=batch)
 
     def _params(self, run: str, record: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        seen = self.client.get_run(run).data.params  # params are immutable: send only new ones
+        existing = self.client.get_run(run).data.params  # params are immutable: send only new ones
         new = [
             Param(k, str(v)[:PARAM_CHARACTERS])
             for k, v in record["params"].items()
-            if k not in seen
+            if k not in existing
         ]
-        for some in _batched(new, PARAMS_A_REQUEST):
-            self.client.log_batch(run, params=some)
+        for batch in _batched(new, PARAMS_A_REQUEST):
+            self.client.log_batch(run, params=batch)
 
     def _tags(self, run: str, record: Mapping[str, Any]) -> None:
         from mlflow.entities import RunTag
@@ -125,10 +127,10 @@ class MlflowWriter:
         )
 
     def _file(self, run: str, record: Mapping[str, Any]) -> None:
-        place = record.get("to") or None
-        _check_inside(place)
+        directory = record.get("to") or None
+        _check_inside(directory)
         if Path(record["path"]).is_file():
-            self.client.log_artifact(run, record["path"], place)
+            self.client.log_artifact(run, record["path"], directory)
 
     def _text(self, run: str, record: Mapping[str, Any]) -> None:
         _check_inside(record["name"])
@@ -155,33 +157,33 @@ class MlflowWriter:
         """Record the checkpoint as a LoggedModel with metrics and dataset, and register it."""
         from mlflow.entities import Metric
 
-        wanted = Checkpoint(**record["checkpoint"])
-        reason = models.why_not_served(wanted.config())
+        checkpoint = Checkpoint(**record["checkpoint"])
+        reason = models.why_not_served(checkpoint.config())
         if reason is not None:
             self.client.set_tag(run, NOT_A_MODEL, reason)
             return
         with one_at_a_time(self.directory, models.LOCK):
-            model = models.logged_model(self.client, self._experiment(), wanted, run)
+            model = models.logged_model(self.client, self._experiment(), checkpoint, run)
             name, digest = record["dataset"] or (None, None)
-            linked = [
+            metrics = [
                 Metric(
                     key,
                     value,
-                    stamp,
+                    milliseconds,
                     step,
                     model_id=model.model_id,
                     dataset_name=name,
                     dataset_digest=digest,
                 )
-                for key, value, step, stamp in record["metrics"]
+                for key, value, step, milliseconds in record["metrics"]
             ]
-            if linked:
-                self.client.log_batch(run, metrics=linked)
+            if metrics:
+                self.client.log_batch(run, metrics=metrics)
             models.version(
                 self.client,
-                models.registered_name(self.model, wanted.config()),
+                models.registered_name(self.model, checkpoint.config()),
                 model,
-                wanted.all_tags,
+                checkpoint.all_tags,
             )
 
     def _end(self, run: str, record: Mapping[str, Any]) -> None:

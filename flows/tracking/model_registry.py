@@ -74,31 +74,31 @@ class Registry:
             UsageError: MLflow rejects a name or a value.
         """
         with self._asking(), one_at_a_time(self._directory, models.LOCK):
-            known = self._find(fingerprint)
+            version = self._find(fingerprint)
             experiment = experiment_id(self._client, self.experiment, self.uri)
-            if known is None:
-                wanted = models.Checkpoint(
+            if version is None:
+                new_checkpoint = models.Checkpoint(
                     path=checkpoint,
                     fingerprint=fingerprint,
                     build=build or "",
                     step=step,
                     tags=dict(tags or {}),
                 )
-                run = self._run(experiment, build) or self._new_run(experiment, wanted)
-                model = models.logged_model(self._client, experiment, wanted, run)
-                known = models.version(self._client, self.name, model, wanted.all_tags)
+                run = self._run(experiment, build) or self._new_run(experiment, new_checkpoint)
+                model = models.logged_model(self._client, experiment, new_checkpoint, run)
+                version = models.version(self._client, self.name, model, new_checkpoint.all_tags)
             else:
                 for name, value in (tags or {}).items():
-                    self._client.set_model_version_tag(self.name, known.version, name, value)
+                    self._client.set_model_version_tag(self.name, version.version, name, value)
             if metrics:
-                self._log_metrics(known, metrics, step)
-            return int(known.version)
+                self._log_metrics(version, metrics, step)
+            return int(version.version)
 
     def find(self, fingerprint: str) -> int | None:
         """Return the newest version with that fingerprint; None: none exists."""
         with self._asking():
-            found = self._find(fingerprint)
-            return None if found is None else int(found.version)
+            version = self._find(fingerprint)
+            return None if version is None else int(version.version)
 
     def champion(self) -> int | None:
         """Return the version of the alias; None: the alias does not exist."""
@@ -127,22 +127,22 @@ class Registry:
 
     def _run(self, experiment: str, build: str | None) -> str | None:
         """Return the id of a build's MLflow run."""
-        found = (
+        runs = (
             self._client.search_runs([experiment], f"tags.`{OUR_ID}` = '{build}'", max_results=1)
             if build
             else []
         )
-        return str(found[0].info.run_id) if found else None
+        return str(runs[0].info.run_id) if runs else None
 
     def _new_run(self, experiment: str, wanted: models.Checkpoint) -> str:
         """Return a run for a checkpoint whose training MLflow does not know; create it once."""
-        ours = f"registered {wanted.key}"
-        known = self._run(experiment, ours)
-        if known is not None:
-            return known
+        run_key = f"registered {wanted.key}"
+        existing = self._run(experiment, run_key)
+        if existing is not None:
+            return existing
         name = f"registered {Path(wanted.path).name}"
         run = self._client.create_run(
-            experiment, tags={**wanted.all_tags, OUR_ID: ours}, run_name=name
+            experiment, tags={**wanted.all_tags, OUR_ID: run_key}, run_name=name
         )
         self._client.set_terminated(run.info.run_id)
         return str(run.info.run_id)
@@ -150,9 +150,9 @@ class Registry:
     def _log_metrics(self, version: ModelVersion, metrics: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
-        stamp = int(time.time() * 1000)
+        milliseconds = int(time.time() * 1000)
         entries = [
-            Metric(name, float(value), stamp, step, model_id=version.tags[models.LOGGED])
+            Metric(name, float(value), milliseconds, step, model_id=version.tags[models.LOGGED])
             for name, value in metrics.items()
         ]
         self._client.log_batch(version.run_id, metrics=entries)
@@ -165,13 +165,13 @@ class Registry:
         try:
             yield
         except MlflowException as error:
-            sentence = (str(error).strip().splitlines() or ["no reason given"])[0]
+            message = (str(error).strip().splitlines() or ["no reason given"])[0]
             if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
                 raise UsageError(
-                    f"MLflow rejected a request for the registered model {self.name}: {sentence}; "
+                    f"MLflow rejected a request for the registered model {self.name}: {message}; "
                     f"check the model's name and version in MLflow"
                 ) from error
             raise ClozeError(
-                f"MLflow at {redact(self.uri)} did not answer for model {self.name} ({sentence}); "
+                f"MLflow at {redact(self.uri)} did not answer for model {self.name} ({message}); "
                 f"check that the server runs"
             ) from error

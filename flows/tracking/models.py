@@ -136,14 +136,14 @@ class Checkpoint:
 
     @property
     def all_tags(self) -> dict[str, str]:
-        ours = {
+        identity = {
             MODEL_ID: self.key,
             FINGERPRINT: self.fingerprint,
             CHECKPOINT: self.path,
             NODE: self.node,
             STEP: str(self.step),
         }
-        return {**self.tags, **{name: value for name, value in ours.items() if value}}
+        return {**self.tags, **{name: value for name, value in identity.items() if value}}
 
     def config(self) -> dict[str, Any]:
         """Return the checkpoint's `config.json`.
@@ -194,16 +194,15 @@ def _served(config: Mapping[str, Any]) -> Served | None:
     None: not possible, as for multi-task heads.
     """
     heads, task = config["heads"], config.get("task") or {}
-    found = next((served for head, served in SERVED.items() if head in heads), None)
+    spec = next((served for head, served in SERVED.items() if head in heads), None)
     if (heads.get("masked_lm") or {}).get("objectives") == ["clm"]:  # trained left to right only
-        found = SERVED["lm"]
-    if found is _LABELS and "labels" not in task:
-        found = Served(outputs={"score": "double"})
-    if found is not None and task.get("pairs"):
-        found = replace(
-            found, inputs=("text", "text_pair")
-        )  # pyfunc would drop an unnamed second column
-    return found
+        spec = SERVED["lm"]
+    if spec is _LABELS and "labels" not in task:
+        spec = Served(outputs={"score": "double"})
+    if spec is not None and task.get("pairs"):
+        # pyfunc would drop an unnamed second column
+        spec = replace(spec, inputs=("text", "text_pair"))
+    return spec
 
 
 def why_not_served(config: Mapping[str, Any]) -> str | None:
@@ -240,10 +239,10 @@ def logged_model(
     if reason is not None:
         raise DataError(reason)
     query = f"tags.`{MODEL_ID}` = '{checkpoint.key}'"
-    found = client.search_logged_models([experiment_id], filter_string=query, max_results=1)
+    matches = client.search_logged_models([experiment_id], filter_string=query, max_results=1)
     model: LoggedModel = (
-        found[0]
-        if found
+        matches[0]
+        if matches
         else client.create_logged_model(
             experiment_id,
             name=_model_name(checkpoint),
@@ -281,9 +280,11 @@ def version(
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     versions = client.search_model_versions(f"name='{name}'")
-    made = next((each for each in versions if each.tags.get(LOGGED) == model.model_id), None)
-    if made is None:
-        made = client.create_model_version(
+    registered = next(
+        (existing for existing in versions if existing.tags.get(LOGGED) == model.model_id), None
+    )
+    if registered is None:
+        registered = client.create_model_version(
             name,
             model.artifact_location,
             run_id=model.source_run_id,
@@ -291,15 +292,14 @@ def version(
             description=_description(tags),
             model_id=model.model_id,
         )
-    if (
-        VERSIONS not in client.get_logged_model(model.model_id).tags
-    ):  # a server sets it, a database client does not
+    # a server sets it, a database client does not
+    if VERSIONS not in client.get_logged_model(model.model_id).tags:
         client.set_logged_model_tags(
-            model.model_id, {VERSIONS: json.dumps([{"name": name, "version": made.version}])}
+            model.model_id, {VERSIONS: json.dumps([{"name": name, "version": registered.version}])}
         )
-    if all(int(each.version) <= int(made.version) for each in versions):
-        client.set_registered_model_alias(name, NEWEST, made.version)
-    return made
+    if all(int(existing.version) <= int(registered.version) for existing in versions):
+        client.set_registered_model_alias(name, NEWEST, registered.version)
+    return registered
 
 
 def _description(tags: Mapping[str, str]) -> str:
@@ -320,8 +320,8 @@ def _model_name(checkpoint: Checkpoint) -> str:
 
 def _upload(client: MlflowClient, model: LoggedModel, checkpoint: Checkpoint) -> None:
     config, names = checkpoint.config(), checkpoint.files()
-    with tempfile.TemporaryDirectory(prefix="cloze-") as place:
-        description = Path(place) / "model"
+    with tempfile.TemporaryDirectory(prefix="cloze-") as temporary:
+        description = Path(temporary) / "model"
         _describe(description, config, model)
         root = _local_directory(model.artifact_location)
         if root is None:
@@ -345,9 +345,8 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
     """Write MLmodel and the files next to it."""
     with warnings.catch_warnings():  # about MLflow's own type hints
         warnings.simplefilter("ignore")
-        pyfunc = importlib.import_module(
-            "mlflow.pyfunc"
-        )  # `from mlflow import` would import it lazily
+        # `from mlflow import` would import it lazily
+        pyfunc = importlib.import_module("mlflow.pyfunc")
         import pandas
         from mlflow.models import Model, ModelSignature
         from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
@@ -374,7 +373,7 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
         or None,
     )
     example = [[EXAMPLE, EXAMPLE] if name in LISTS else EXAMPLE for name in columns]
-    described = Model(
+    mlflow_model = Model(
         artifact_path=model.artifact_location,
         model_uuid=model.model_id,
         run_id=model.source_run_id,
@@ -383,7 +382,7 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
     pyfunc.save_model(
         str(place),
         loader_module=LOADER,
-        mlflow_model=described,
+        mlflow_model=mlflow_model,
         signature=signature,
         input_example=pandas.DataFrame([example], columns=list(columns)) if columns else [EXAMPLE],
         pip_requirements=[
@@ -391,5 +390,5 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
         ],
         metadata={"format": "checkpoint", "step": config.get("step", 0)},
     )
-    described.flavors[pyfunc.FLAVOR_NAME][pyfunc.DATA] = DATA
-    described.save(str(place / "MLmodel"))
+    mlflow_model.flavors[pyfunc.FLAVOR_NAME][pyfunc.DATA] = DATA
+    mlflow_model.save(str(place / "MLmodel"))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cloze.flows.tracking.run_logger import MlflowRunLogger
 
 DATA_STAGES = ("corpus", "dataset")  # datasets in MLflow
+# artifact files that are copied to MLflow
 FILES = (
     ".html",
     ".json",
@@ -34,7 +35,7 @@ FILES = (
     ".png",
     ".svg",
     ".tsv",
-)  # artifact files that are copied to MLflow
+)
 FILE_BYTES = 5_000_000
 PROFILE = (
     "rows",
@@ -53,7 +54,7 @@ CHECKPOINT = "checkpoint"  # key of a summary: path of the artifact's checkpoint
 
 
 class MlflowNodeReporter(Reporter):
-    """Spools a node's reports and passes progress on to a display; a context manager."""
+    """Reporter that spools a node's reports and updates a display; a context manager."""
 
     def __init__(self, records: MlflowRunLogger, step: PlannedNode, display: Reporter) -> None:
         self._records, self._planned, self._display = records, step, display
@@ -86,12 +87,12 @@ class MlflowNodeReporter(Reporter):
 
     def _note(self, build_id: str) -> str:
         """Return the run's description, in Markdown."""
-        place = Path(self._planned.artifact).absolute()
+        directory = Path(self._planned.artifact).absolute()
         return (
-            f"`{self._planned.name}`: artifact `{place}`, "
+            f"`{self._planned.name}`: artifact `{directory}`, "
             f"fingerprint `{self._planned.fingerprint[:12]}`, build `{build_id}`."
-            f" `cloze lineage {place}` shows what it was made from, `cloze logs {place}` its "
-            f"output."
+            f" `cloze lineage {directory}` shows what it was made from, `cloze logs {directory}`"
+            f" its output."
         )
 
     def _input(self, role: str, path: str) -> None:
@@ -102,7 +103,7 @@ class MlflowNodeReporter(Reporter):
         except DataError:  # a checkpoint or a file
             return
         if manifest.stage in DATA_STAGES:
-            found = self._spool.dataset(
+            dataset = self._spool.dataset(
                 self.run,
                 name=Path(path).name.removesuffix(f"-{manifest.fingerprint[:12]}"),
                 fingerprint=manifest.fingerprint,
@@ -111,7 +112,7 @@ class MlflowNodeReporter(Reporter):
                 context="training" if manifest.stage == "dataset" else role,
             )
             if manifest.stage == "dataset":
-                self._dataset = found
+                self._dataset = dataset
 
     def progress(
         self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
@@ -131,20 +132,20 @@ class MlflowNodeReporter(Reporter):
         """Record a checkpoint as a model, with the metrics of its step."""
         if self.run is not None:
             planned = self._planned
-            place = Path(path).resolve().relative_to(Path(planned.artifact).resolve()).as_posix()
-            wanted = Checkpoint(
+            subpath = Path(path).resolve().relative_to(Path(planned.artifact).resolve()).as_posix()
+            record = Checkpoint(
                 path=path,
                 # an intermediate checkpoint has the name that the graph uses
-                fingerprint=f"{planned.fingerprint}/{place}"
-                if place.startswith(f"{STEPS}/")
+                fingerprint=f"{planned.fingerprint}/{subpath}"
+                if subpath.startswith(f"{STEPS}/")
                 else planned.fingerprint,
                 build=self.run,
                 node=planned.name,
                 step=step,
                 tags={RUN_NAME: self._records.name, "cloze.build": self.run},
             )
-            here = [point for point in self._last if point[2] == step]
-            self._spool.model(self.run, wanted, [*here, *figures], self._dataset)
+            points = [point for point in self._last if point[2] == step]
+            self._spool.model(self.run, record, [*points, *figures], self._dataset)
         self._display.checkpoint(step, path)
 
     def processes(self, ids: Mapping[int, int]) -> None:
@@ -165,24 +166,24 @@ class MlflowNodeReporter(Reporter):
         """Record the metrics, files, data and checkpoint of the finished artifact."""
         if self.run is None:
             return
-        manifest, place = result.manifest, Path(self._planned.artifact).resolve()
+        manifest, directory = result.manifest, Path(self._planned.artifact).resolve()
         self._spool.params(
             self.run, metadata.resolved_values(self._planned.node.config, manifest.summary)
         )
         for entry in manifest.files:
             if "/" not in entry.path and entry.path.endswith(FILES) and entry.size <= FILE_BYTES:
-                self._spool.file(self.run, str(place / entry.path))
-        self._spool.file(self.run, str(place / artifact.MANIFEST))
+                self._spool.file(self.run, str(directory / entry.path))
+        self._spool.file(self.run, str(directory / artifact.MANIFEST))
         self._read_files(manifest)
         step = int(manifest.summary.get("steps", 0))
         compared = set(stages.figures(self._planned.node.stage, manifest.summary))
-        logged = [
+        points = [
             point
             for point in self._spool.metrics(self.run, self._once(result))
             if point[0] in compared
         ]
         if CHECKPOINT in manifest.summary:
-            self.checkpoint(step, str(place / manifest.summary[CHECKPOINT]), logged)
+            self.checkpoint(step, str(directory / manifest.summary[CHECKPOINT]), points)
 
     def _once(self, result: BuildResult) -> dict[str, Any]:
         """Return single-valued metrics; they are logged at step 0, where MLflow draws bars.
@@ -205,9 +206,8 @@ class MlflowNodeReporter(Reporter):
         figures["count"] = {
             key.replace("/", "."): number for key, number in manifest.counters.items()
         }
-        return {
-            metadata.allowed(name): value for name, value in flatten(figures)
-        }  # a report's scores have node names as keys
+        # a report's scores have node names as keys
+        return {metadata.allowed(name): value for name, value in flatten(figures)}
 
     def _read_files(self, manifest: Manifest) -> None:
         """Log the files that the config names: a task's examples, a corpus's sources."""
@@ -218,10 +218,10 @@ class MlflowNodeReporter(Reporter):
             if isinstance(value, str) and fingerprint:
                 task = node.values.get("task") or manifest.summary.get("task") or node.stage
                 label = f"{task} {name}"
-                found = self._spool.dataset(
+                dataset = self._spool.dataset(
                     self.run, name=label, fingerprint=fingerprint, source=value, context=name
                 )
-                self._dataset = self._dataset or found
+                self._dataset = self._dataset or dataset
 
     def _end_sampler(self) -> None:
         if self._sampler is not None:
@@ -245,9 +245,8 @@ def status_of(error: BaseException | None) -> str:
     """Return MLflow's status for a run that ended with `error`, or without one."""
     if error is None:
         return "FINISHED"
-    stopped = isinstance(error, StoppedError) or not isinstance(
-        error, Exception
-    )  # Ctrl-C and Prefect's termination
+    # Ctrl-C and Prefect's termination
+    stopped = isinstance(error, StoppedError) or not isinstance(error, Exception)
     return "KILLED" if stopped else "FAILED"
 
 

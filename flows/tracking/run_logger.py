@@ -129,11 +129,11 @@ class MlflowRunLogger:
         """Log the node's metrics and the report in the parent run."""
         manifest = result.manifest
         figures = stages.figures(step.node.stage, manifest.summary)
-        named = {metadata.metric_name(step.name, key): value for key, value in figures.items()}
+        metrics = {metadata.metric_name(step.name, key): value for key, value in figures.items()}
         if self._parent is None:
-            self._held |= named
+            self._held |= metrics
         else:
-            self.spool.metrics(self._parent, named)
+            self.spool.metrics(self._parent, metrics)
         report = manifest.summary.get("report")
         if report and self._parent is not None and not result.cached:
             self.spool.file(self._parent, str(Path(step.artifact).resolve() / report))
@@ -164,8 +164,8 @@ class MlflowRunLogger:
     def end_node_run(self, step: PlannedNode, status: str) -> None:
         """Record that a node's run has ended."""
         with self._changing:
-            before = self._worst.get(step.node.section, STATUSES[0])
-            self._worst[step.node.section] = max(before, status, key=STATUSES.index)
+            previous = self._worst.get(step.node.section, STATUSES[0])
+            self._worst[step.node.section] = max(previous, status, key=STATUSES.index)
 
     def _start(self) -> str:
         if self._parent is None:
@@ -176,9 +176,11 @@ class MlflowRunLogger:
             self._parent = self.spool.start_run(name, tags=tags, run=self._run_id)
             self.spool.params(self._parent, metadata.of_run(self._config))
             for file, content in ((CONFIG, self._config), (RESOLVED, self._resolved)):
-                plain = redact(to_jsonable_python(content, fallback=str))
+                redacted = redact(to_jsonable_python(content, fallback=str))
                 self.spool.text(
-                    self._parent, file, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+                    self._parent,
+                    file,
+                    yaml.safe_dump(redacted, sort_keys=False, allow_unicode=True),
                 )
             self.spool.metrics(self._parent, self._held)
         return self._parent

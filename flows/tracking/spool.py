@@ -73,25 +73,26 @@ def now() -> int:
 
 
 class Spool:
-    """Appends records and runs their sender. No method raises because of the server."""
+    """Writer of records, which starts their sender. No method raises because of the server."""
 
     def __init__(self, directory: Path, uri: str, experiment: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.uri, self.experiment = directory, uri, experiment
         self.path = directory / f"{now()}-{uuid.uuid4().hex[:8]}.jsonl"
-        new = self.path.with_suffix(".new")  # hidden from other senders until it is locked
-        self._stream = open(new, "a+", encoding="utf-8", buffering=1, opener=storage.open_private)  # noqa: SIM115
+        temporary = self.path.with_suffix(".new")  # hidden from other senders until it is locked
+        self._stream = open(  # noqa: SIM115
+            temporary, "a+", encoding="utf-8", buffering=1, opener=storage.open_private
+        )
         fcntl.flock(self._stream, fcntl.LOCK_SH)
-        new.rename(self.path)
+        temporary.rename(self.path)
         self._writing = threading.Lock()
         self._sender: subprocess.Popen[bytes] | None = None
-        self._known: dict[
-            str, spool_state.RunCursor
-        ] = {}  # run id -> how far its records have come
+        # run id -> how far its records have come
+        self._known: dict[str, spool_state.RunCursor] = {}
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        shown = record if record["op"] == "metrics" else redact(record)
-        line = json.dumps(shown) + "\n"
+        redacted = record if record["op"] == "metrics" else redact(record)
+        line = json.dumps(redacted) + "\n"
         with self._writing:  # the sampler of system metrics has its own thread
             self._stream.write(line)
 
@@ -112,10 +113,8 @@ class Spool:
                     str(self.path),
                     self.experiment,
                 ],
-                env={
-                    **os.environ,
-                    URI: self.uri,
-                },  # not an argument, which every user can read: it may contain a password
+                # no argument, which every user can read: the URI may contain a password
+                env={**os.environ, URI: self.uri},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -130,14 +129,14 @@ class Spool:
         run: str | None = None,
     ) -> str:
         """Start a run, or resume `run`; return its id."""
-        known = _known(self.directory, run) if run else spool_state.RunCursor()
+        cursor = _known(self.directory, run) if run else spool_state.RunCursor()
         run = run or uuid.uuid4().hex
-        known.attempt += 1
-        spool_state.write(self.directory, run, known)
-        self._known[run] = known
-        tags = {**(tags or {}), ATTEMPT: str(known.attempt)}
-        more = {"tags": tags, "attempt": known.attempt, "time": now()}
-        self._write({"op": "start", "run": run, "parent": parent, "name": name, **more})
+        cursor.attempt += 1
+        spool_state.write(self.directory, run, cursor)
+        self._known[run] = cursor
+        tags = {**(tags or {}), ATTEMPT: str(cursor.attempt)}
+        details = {"tags": tags, "attempt": cursor.attempt, "time": now()}
+        self._write({"op": "start", "run": run, "parent": parent, "name": name, **details})
         return run
 
     def params(self, run: str, values: Mapping[str, Any]) -> None:
@@ -156,24 +155,26 @@ class Spool:
         series: str | None = None,
     ) -> list[Point]:
         """Log the numbers among `values`, nested ones as `a.b`; return the logged points."""
-        stamp = now() if time_ms is None else time_ms
-        found: list[Point] = [
-            (key, float(value), step, stamp) for key, value in flatten(values) if is_number(value)
+        milliseconds = now() if time_ms is None else time_ms
+        points: list[Point] = [
+            (key, float(value), step, milliseconds)
+            for key, value in flatten(values)
+            if is_number(value)
         ]
-        if found:
-            mark = {"series": series} if series else {}
-            self._write({"op": "metrics", "run": run, "metrics": found, **mark})
-        return found
+        if points:
+            series_field = {"series": series} if series else {}
+            self._write({"op": "metrics", "run": run, "metrics": points, **series_field})
+        return points
 
     def line(self, run: str, values: Mapping[str, Any]) -> list[Point]:
         """Log an entry with `step` and `time` (Unix seconds), unless its step is recorded."""
-        step, known = int(values["step"]), self._known[run]
-        if step <= known.step:
+        step, cursor = int(values["step"]), self._known[run]
+        if step <= cursor.step:
             return []
-        known.step = step
-        stamp = values.get("time")
+        cursor.step = step
+        seconds = values.get("time")
         numbers = {name: value for name, value in values.items() if name not in ("step", "time")}
-        return self.metrics(run, numbers, step, None if stamp is None else int(stamp * 1000))
+        return self.metrics(run, numbers, step, None if seconds is None else int(seconds * 1000))
 
     def sample(self, run: str, values: Mapping[str, Any]) -> None:
         """Log a sample of system metrics; its step is its number."""
@@ -289,17 +290,16 @@ def _end(run: str, status: str, attempt: int) -> dict[str, Any]:
 
 def _known(directory: Path, run: str) -> spool_state.RunCursor:
     """Return a resumed run's cursor, from the stored one and from records still in spools."""
-    found = spool_state.RunCursor()
+    cursor = spool_state.RunCursor()
     for path in directory.glob("*.jsonl"):
-        with contextlib.suppress(
-            FileNotFoundError, PermissionError
-        ):  # sent meanwhile; its cursor was stored before
+        # sent meanwhile; its cursor was stored before
+        with contextlib.suppress(FileNotFoundError, PermissionError):
             content = path.read_bytes()
             for record in whole_records(content) if run.encode() in content else ():
                 if record.get("run") == run:
-                    found.see(record)
+                    cursor.see(record)
     # read after the spools, because a spool is removed after its cursor was stored
-    return spool_state.read(directory, run).with_all_of(found)
+    return spool_state.read(directory, run).with_all_of(cursor)
 
 
 def whole_records(content: bytes) -> list[dict[str, Any]]:
@@ -313,13 +313,13 @@ def whole_records(content: bytes) -> list[dict[str, Any]]:
 
 def open_runs(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Return attempt by run, in start order, for runs that were started and not ended."""
-    begun: dict[str, int] = {}
+    attempts: dict[str, int] = {}
     for record in records:
         if record["op"] == "start":
-            begun[record["run"]] = record.get("attempt", 1)
+            attempts[record["run"]] = record.get("attempt", 1)
         elif record["op"] == "end":
-            begun.pop(record["run"], None)
-    return begun
+            attempts.pop(record["run"], None)
+    return attempts
 
 
 def is_number(value: Any) -> bool:

@@ -51,13 +51,12 @@ POLL_SECONDS = 0.5
 
 
 class SpoolSender:
-    """Sends the records of one spool after another."""
+    """Sender of the records of one spool after another."""
 
     def __init__(self, sender: MlflowWriter) -> None:
         self._sender = sender
-        self._failures: Counter[tuple[Path, int]] = (
-            Counter()
-        )  # failures of the record at an offset of a spool
+        # failures of the record at an offset of a spool
+        self._failures: Counter[tuple[Path, int]] = Counter()
 
     def send(self, spool: Path, stream: IO[bytes], *, is_over: bool) -> bool:
         """Send new records; return whether there were any.
@@ -71,30 +70,31 @@ class SpoolSender:
         """
         if is_over:
             complete(stream, spool.parent)
-        notes = spool.with_suffix(".sent")
-        offset = int(notes.read_text()) if notes.exists() else 0
+        offset_file = spool.with_suffix(".sent")
+        offset = int(offset_file.read_text()) if offset_file.exists() else 0
         stream.seek(offset)
         content = stream.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        for size, record in _joined(whole.splitlines(keepends=True)):
+        lines = content[: content.rfind(b"\n") + 1]
+        for size, record in _joined(lines.splitlines(keepends=True)):
             if record is None:
                 self._set_aside(
-                    spool, {"line": whole[:size].decode(errors="replace")}, "the line is damaged"
+                    spool, {"line": lines[:size].decode(errors="replace")}, "the line is damaged"
                 )
             else:
                 self._send_or_set_aside(spool, offset, record)
-            whole = whole[size:]
+            lines = lines[size:]
             offset += size
-            storage.write_bytes(str(notes), str(offset).encode())
+            storage.write_bytes(str(offset_file), str(offset).encode())
         if is_over:
             spool.unlink(missing_ok=True)
-            notes.unlink(missing_ok=True)
+            offset_file.unlink(missing_ok=True)
         return bool(content)
 
     def _send_or_set_aside(self, spool: Path, offset: int, record: dict[str, Any]) -> None:
         """Send a record.
 
         If it is rejected, send its entries one by one, and set rejected ones aside.
+
         Raises:
             Exception: the record must be sent again later.
         """
@@ -108,12 +108,12 @@ class SpoolSender:
                 if not is_writable or self._failures[spool, offset] < TRIES:
                     raise
                 reason = _first_line(error)
-            parts = _one_by_one(record)
-            if len(parts) == 1:
+            entries = _one_by_one(record)
+            if len(entries) == 1:
                 self._set_aside(spool, record, reason)
                 return
-            for part in parts:
-                self._send_or_set_aside(spool, offset, part)
+            for entry in entries:
+                self._send_or_set_aside(spool, offset, entry)
 
     def _set_aside(self, spool: Path, record: Mapping[str, Any], reason: str) -> None:
         add_dead_letter(spool, record, reason)
@@ -138,29 +138,29 @@ def _joined(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | None
 
     A merged record has at most METRICS_A_REQUEST metrics. A damaged line yields None.
     """
-    held: dict[str, Any] | None = None
+    pending: dict[str, Any] | None = None
     size = 0
     for line in lines:
         try:
             record = json.loads(line)
         except ValueError:
             record = None
-        if held is not None:
-            follows = (
-                record is not None and record["op"] == "metrics" and record["run"] == held["run"]
+        if pending is not None:
+            can_merge = (
+                record is not None and record["op"] == "metrics" and record["run"] == pending["run"]
             )
-            if follows and len(held["metrics"]) + len(record["metrics"]) <= METRICS_A_REQUEST:
-                held["metrics"] += record["metrics"]
+            if can_merge and len(pending["metrics"]) + len(record["metrics"]) <= METRICS_A_REQUEST:
+                pending["metrics"] += record["metrics"]
                 size += len(line)
                 continue
-            yield size, held
-            held = None
+            yield size, pending
+            pending = None
         if record is not None and record["op"] == "metrics":
-            held, size = record, len(line)
+            pending, size = record, len(line)
         else:
             yield len(line), record
-    if held is not None:
-        yield size, held
+    if pending is not None:
+        yield size, pending
 
 
 def _one_by_one(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -184,40 +184,40 @@ def follow(own: Path, uri: str, experiment: str, ended: threading.Event) -> int:
     Orphans go first, because the run may resume a run of theirs. After the end the run's own spool
     goes first, because the run waits for it.
     """
-    sender = MlflowWriter(
+    writer = MlflowWriter(
         connect(uri), uri, experiment, own.parent, os.environ.get("CLOZE_REGISTERED_MODEL") or MODEL
     )
-    replay, is_down, failed_passes = SpoolSender(sender), False, 0
-    with ExitStack() as held:
-        mine = claim(own, shared=True)  # None: the run died at once, and another sender took it
-        if mine is not None:
-            held.enter_context(mine)
+    sender, is_down, failed_passes = SpoolSender(writer), False, 0
+    with ExitStack() as stack:
+        # None: the run died at once, and another sender took it
+        own_stream = claim(own, shared=True)
+        if own_stream is not None:
+            stack.enter_context(own_stream)
         while True:
-            last = (
-                ended.is_set()
-            )  # read before the spool, so that nothing written before the end is missed
-            others = sorted(path for path in own.parent.glob("*.jsonl") if path != own)
-            has_failed = is_down = is_down and not sender.is_writable()
-            for spool in [] if is_down else [own, *others] if last else [*others, own]:
+            # read before the spool, so that nothing written before the end is missed
+            is_last = ended.is_set()
+            orphans = sorted(path for path in own.parent.glob("*.jsonl") if path != own)
+            has_failed = is_down = is_down and not writer.is_writable()
+            for spool in [] if is_down else [own, *orphans] if is_last else [*orphans, own]:
                 try:
                     if spool != own:
-                        _send_orphan(replay, spool)
-                    elif mine is not None:
-                        replay.send(own, mine, is_over=last)
-                        if last:
-                            mine = None
+                        _send_orphan(sender, spool)
+                    elif own_stream is not None:
+                        sender.send(own, own_stream, is_over=is_last)
+                        if is_last:
+                            own_stream = None
                 except Exception as error:  # a failing server delays records, never the run
                     print(
                         f"{stamp()} {spool.name}: {type(error).__name__}: {redact(str(error))}",
                         flush=True,
                     )
-                    has_failed, is_down = True, not sender.is_writable()
+                    has_failed, is_down = True, not writer.is_writable()
                     if is_down:  # the others would fail, too
                         break
-            failed_passes += has_failed and last
-            if last and (not has_failed or is_down or failed_passes == LAST_PASSES):
+            failed_passes += has_failed and is_last
+            if is_last and (not has_failed or is_down or failed_passes == LAST_PASSES):
                 return int(has_failed)
-            if last:
+            if is_last:
                 time.sleep(RETRY_SECONDS)
             else:
                 ended.wait(RETRY_SECONDS if has_failed else POLL_SECONDS)

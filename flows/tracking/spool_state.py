@@ -32,9 +32,8 @@ def connect(uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault(
-        "MLFLOW_LOGGING_LEVEL", "WARNING"
-    )  # hides a message for each table that it creates
+    # hides a message for each table that it creates
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -44,8 +43,8 @@ def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
     """Return the experiment's id; create or undelete it, and tag it as model training."""
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         try:
             return str(
                 client.create_experiment(
@@ -56,11 +55,11 @@ def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sender was faster
                 raise
             return str(client.get_experiment_by_name(name).experiment_id)
-    if found.lifecycle_stage == "deleted":  # MLflow would reject all records
-        client.restore_experiment(found.experiment_id)
-    if KIND not in found.tags:
-        client.set_experiment_tag(found.experiment_id, KIND, TRAINING)
-    return str(found.experiment_id)
+    if experiment.lifecycle_stage == "deleted":  # MLflow would reject all records
+        client.restore_experiment(experiment.experiment_id)
+    if KIND not in experiment.tags:
+        client.set_experiment_tag(experiment.experiment_id, KIND, TRAINING)
+    return str(experiment.experiment_id)
 
 
 def _artifacts(uri: str) -> str | None:
@@ -147,11 +146,11 @@ def write_ids(directory: Path, run: str, experiment: str, mlflow: str) -> None:
 
 def restore(directory: Path, run: str, records: Iterable[Mapping[str, Any]]) -> None:
     """Store the cursor of a killed run from the records of its spool."""
-    memory = RunCursor()
+    cursor = RunCursor()
     for record in records:
         if record.get("run") == run:
-            memory.see(record)
-    write(directory, run, memory)
+            cursor.see(record)
+    write(directory, run, cursor)
 
 
 def page(directory: Path, run: str, server: str) -> str | None:
@@ -161,18 +160,18 @@ def page(directory: Path, run: str, server: str) -> str | None:
         run: Cloze's id; for a node, the build id.
         server: `http://HOST:PORT`.
     """
-    known = read(directory, run)
-    if not known.mlflow:
+    cursor = read(directory, run)
+    if not cursor.mlflow:
         return None
-    return f"{server.rstrip('/')}/#/experiments/{known.experiment}/runs/{known.mlflow}{MODE}"
+    return f"{server.rstrip('/')}/#/experiments/{cursor.experiment}/runs/{cursor.mlflow}{MODE}"
 
 
 def _change(directory: Path, run: str, change: Callable[[RunCursor], RunCursor]) -> None:
     with one_at_a_time(directory, CURSORS_LOCK):
-        known = read(directory, run)
-        changed = change(known)
-        if changed != known:
-            storage.write_bytes(str(_file(directory, run)), json.dumps(asdict(changed)).encode())
+        stored = read(directory, run)
+        updated = change(stored)
+        if updated != stored:
+            storage.write_bytes(str(_file(directory, run)), json.dumps(asdict(updated)).encode())
 
 
 def _file(directory: Path, run: str) -> Path:
@@ -212,9 +211,9 @@ def requeue(directory: Path) -> int:
         ]
         if records:
             path = directory / f"{int(time.time() * 1000)}-again.jsonl"
-            new = path.with_suffix(".new")  # no sender takes an incomplete file
-            new.write_text("".join(records), encoding="utf-8")
-            new.rename(path)
+            temporary = path.with_suffix(".new")  # no sender takes an incomplete file
+            temporary.write_text("".join(records), encoding="utf-8")
+            temporary.rename(path)
         (directory / FILE).unlink(missing_ok=True)
     return len(records)
 

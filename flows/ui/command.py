@@ -55,21 +55,22 @@ def serve(asked: Mapping[str, int | None], as_json: bool) -> None:
 
 
 def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
-    left = processes.marked_processes(state.directory(runs))
-    if left:  # its supervisor was killed; flows save checkpoints
-        screen.print(f"ending {len(left)} processes that an earlier `cloze ui` left behind …")
-        processes.end(left, grace_seconds())
-    usual = dict(USUAL_PORTS)
+    leftovers = processes.marked_processes(state.directory(runs))
+    if leftovers:  # its supervisor was killed; flows save checkpoints
+        screen.print(f"ending {len(leftovers)} processes that an earlier `cloze ui` left behind …")
+        processes.end(leftovers, grace_seconds())
+    default_ports = dict(USUAL_PORTS)
     if elsewhere := mlflow_elsewhere(runs):
-        del usual["mlflow"]
+        del default_ports["mlflow"]
         if asked["mlflow"] is not None:
             raise UsageError(
                 f"--mlflow-port {asked['mlflow']}: runs record to {elsewhere};"
                 " unset MLFLOW_TRACKING_URI for a server here"
             )
-    chosen: dict[str, int] = {}
-    for name in sorted(usual, key=lambda name: asked[name] is None):  # requested ports first
-        chosen[name] = choose_port(usual[name], asked[name], _option(name), chosen.values())
+    ports: dict[str, int] = {}
+    # requested ports first
+    for name in sorted(default_ports, key=lambda name: asked[name] is None):
+        ports[name] = choose_port(default_ports[name], asked[name], _option(name), ports.values())
 
     def tell(line: str) -> None:
         screen.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", soft_wrap=True)
@@ -79,30 +80,30 @@ def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_
         screen.print("Ctrl-C ends them.")
 
     screen.print("starting Prefect, MLflow and the dashboard …")
-    servers = services(chosen["prefect"], chosen.get("mlflow"))
-    Supervisor(runs, servers, chosen["page"], tell=tell, up=up).run()
+    servers = services(ports["prefect"], ports.get("mlflow"))
+    Supervisor(runs, servers, ports["page"], tell=tell, up=up).run()
 
 
 def _attach(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
     deadline = time.monotonic() + START_SECONDS
-    now = state.running(runs)
+    servers = state.running(runs)
     while (
-        now.get("state", "starting") == "starting"
+        servers.get("state", "starting") == "starting"
         and state.is_running(runs)
         and time.monotonic() < deadline
     ):
         time.sleep(0.2)
-        now = state.running(runs)
-    if not now:
+        servers = state.running(runs)
+    if not servers:
         raise UsageError(f"the `cloze ui` of {runs} has just ended; run it again")
     for name, port in asked.items():
-        if port is not None and not str(now[name]).endswith(f":{port}"):
+        if port is not None and not str(servers[name]).endswith(f":{port}"):
             raise UsageError(
-                f"{_option(name)} {port}: these servers run already, at {now[name]}, in process"
-                f" {now['pid']}; end that one first"
+                f"{_option(name)} {port}: these servers run already, at {servers[name]}, in process"
+                f" {servers['pid']}; end that one first"
             )
-    show(now, screen, as_json)
-    screen.print(f"They run in process {now['pid']}, which ends them at Ctrl-C.")
+    show(servers, screen, as_json)
+    screen.print(f"They run in process {servers['pid']}, which ends them at Ctrl-C.")
 
 
 def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
@@ -115,9 +116,9 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
         screen.print(f"{title:<9}{now[name]}", soft_wrap=True)
     for service in now["services"].values():
         if service["state"] != "up":
-            where = escape(service["log"])
+            log = escape(service["log"])
             screen.print(
-                f"{service['title']} [yellow]is {service['state']}[/], see {where}", soft_wrap=True
+                f"{service['title']} [yellow]is {service['state']}[/], see {log}", soft_wrap=True
             )
     screen.print(f"{len(now['deployments'])} deployments: {', '.join(now['deployments'])}")
     screen.print(f"In other terminals: export PREFECT_API_URL={now['api']}", soft_wrap=True)

@@ -139,15 +139,15 @@ def server_rows(servers: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def slot_rows() -> list[tuple[str, str, str]]:
     """Return run, node and slots of each holder of slots on this machine."""
-    taken: dict[tuple[str, str], list[str]] = defaultdict(list)
+    slots_by_node: dict[tuple[str, str], list[str]] = defaultdict(list)
     for holder in slots.holders():
-        taken[holder.run, holder.node].append(holder.slot)
+        slots_by_node[holder.run, holder.node].append(holder.slot)
     rows = []
-    for (run, node), held in taken.items():
-        gpus = [slot for slot in held if slot.startswith(slots.GPU)]
-        cores = len(held) - len(gpus)
-        counted = [*gpus, *([f"{cores} core{'s' if cores != 1 else ''}"] if cores else [])]
-        rows.append((run, node, " ".join(counted)))
+    for (run, node), node_slots in slots_by_node.items():
+        gpus = [slot for slot in node_slots if slot.startswith(slots.GPU)]
+        cores = len(node_slots) - len(gpus)
+        labels = [*gpus, *([f"{cores} core{'s' if cores != 1 else ''}"] if cores else [])]
+        rows.append((run, node, " ".join(labels)))
     return rows
 
 

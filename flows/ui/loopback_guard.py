@@ -36,17 +36,17 @@ class LoopbackOnlyMiddleware:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refused = None
+        refusal = None
         if headers.getlist("host") not in [[name] for name in self.names]:
-            refused = f"this server is not called that; use http://{min(self.names)}"
+            refusal = f"this server is not called that; use http://{min(self.names)}"
         elif (
             headers.get("origin") not in (None, *self.origins)
             and scope.get("method") not in READING
         ):
-            refused = "a page of another site may not change anything here"
-        if refused is None:
+            refusal = "a page of another site may not change anything here"
+        if refusal is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": refused})
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal})
         else:
-            await PlainTextResponse(f"{refused}\n", status_code=403)(scope, receive, send)
+            await PlainTextResponse(f"{refusal}\n", status_code=403)(scope, receive, send)

@@ -21,20 +21,25 @@ def marked_processes(directory: Path, service: str | None = None) -> list[psutil
     Args:
         service: only descendants of this service. None: all but this process and its descendants.
     """
-    mine = {os.getpid()}
+    excluded = {os.getpid()}
     if service is None:
-        mine |= {child.pid for child in psutil.Process().children(recursive=True)}
-    wanted = {MARK: str(directory.resolve()), **({SERVICE: service} if service else {})}
-    found = []
+        excluded |= {child.pid for child in psutil.Process().children(recursive=True)}
+    expected = {MARK: str(directory.resolve()), **({SERVICE: service} if service else {})}
+    matches = []
     for process in psutil.process_iter(["uids"]):
         uids = process.info["uids"]
-        if process.pid in mine or uids is None or uids.real != os.getuid() or not _runs(process):
+        if (
+            process.pid in excluded
+            or uids is None
+            or uids.real != os.getuid()
+            or not _runs(process)
+        ):
             continue
         with suppress(psutil.Error, OSError):
             environment = process.environ()
-            if all(environment.get(name) == value for name, value in wanted.items()):
-                found.append(process)
-    return found
+            if all(environment.get(name) == value for name, value in expected.items()):
+                matches.append(process)
+    return matches
 
 
 def end(processes: Iterable[psutil.Process], grace: float) -> None:
@@ -43,19 +48,19 @@ def end(processes: Iterable[psutil.Process], grace: float) -> None:
     Only processes whose parent is not in the list get SIGTERM: each ends its own children.
     """
     listed = list(dict.fromkeys(processes))
-    numbers = {process.pid for process in listed}
+    pids = {process.pid for process in listed}
     for process in listed:
         with suppress(psutil.Error):
-            if process.ppid() not in numbers:
+            if process.ppid() not in pids:
                 process.terminate()
     deadline = time.monotonic() + grace
-    while (left := list(filter(_runs, listed))) and time.monotonic() < deadline:
+    while (remaining := list(filter(_runs, listed))) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    for process in left:
+    for process in remaining:
         with suppress(psutil.Error):
             process.kill()
     deadline = time.monotonic() + 5
-    while any(map(_runs, left)) and time.monotonic() < deadline:
+    while any(map(_runs, remaining)) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
 
 

@@ -65,9 +65,9 @@ class ServiceProcess:
         process = self.process
         if process is None or process.poll() is not None:
             return
-        fine = self.service.health is None or answers(self.service.health)
+        is_healthy = self.service.health is None or answers(self.service.health)
         if self.process is process and self.state != "ended":
-            if fine:
+            if is_healthy:
                 self.state, self.has_been_up = "up", True
             elif self.state == "up":
                 self.state = "silent"
@@ -106,10 +106,10 @@ class ServiceProcess:
         }
 
     def _start(self) -> None:
-        guardian = [sys.executable, "-m", "cloze.flows.ui.process_guard"]
+        guard = [sys.executable, "-m", "cloze.flows.ui.process_guard"]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [*guardian, *self.service.command],
+                [*guard, *self.service.command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -137,8 +137,8 @@ class ServiceProcess:
 
     def _end_leftovers(self) -> None:
         """End processes that the server left behind; flows of a worker save checkpoints."""
-        left = processes.marked_processes(self.log.parent, self.service.name)
-        processes.end(left, self.service.grace)
+        leftovers = processes.marked_processes(self.log.parent, self.service.name)
+        processes.end(leftovers, self.service.grace)
 
 
 def answers(url: str) -> bool:

@@ -67,7 +67,7 @@ def grace_seconds() -> float:
 
 def services(prefect: int, mlflow: int | None) -> tuple[Service, ...]:
     """Return the servers in start order. Without a port, MLflow's server is left out."""
-    found = [
+    servers = [
         Service(
             name="prefect",
             title="Prefect",
@@ -78,7 +78,7 @@ def services(prefect: int, mlflow: int | None) -> tuple[Service, ...]:
     ]
     if mlflow is not None:
         hosts, pages = ",".join(sorted(names(mlflow))), ",".join(origins(mlflow))
-        found.append(
+        servers.append(
             Service(
                 name="mlflow",
                 title="MLflow",
@@ -91,7 +91,7 @@ def services(prefect: int, mlflow: int | None) -> tuple[Service, ...]:
             )
         )  # fmt: skip
     worker = f"prefect worker start --pool {POOL} --type process --name"
-    found.append(
+    servers.append(
         Service(
             name="worker",
             title="Prefect's worker",
@@ -100,7 +100,7 @@ def services(prefect: int, mlflow: int | None) -> tuple[Service, ...]:
             grace=grace_seconds(),
         )
     )
-    return tuple(found)
+    return tuple(servers)
 
 
 def mlflow_elsewhere(runs: Path) -> str | None:
@@ -121,11 +121,11 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
     Prefect's home is in the state directory, so the user's profiles and database are not changed.
     `PREFECT_HOME`, a database URL and authentication settings in the environment are kept.
     """
-    place = state.directory(runs).resolve()
+    directory = state.directory(runs).resolve()
     home = Path(os.environ.get("CLOZE_HOME") or Path.cwd())
     return {
         "PREFECT_API_URL": f"{address(prefect_port)}/api",
-        "PREFECT_HOME": os.environ.get("PREFECT_HOME") or str(place / "prefect"),
+        "PREFECT_HOME": os.environ.get("PREFECT_HOME") or str(directory / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "CLOZE_HOME": str(home.resolve()),  # working directory of deployed flows
         # seconds to wait for another writer of Prefect's SQLite; the default of 10 is too short on
@@ -137,7 +137,7 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
         # not an argument, which every user can read: it may contain a password
         "MLFLOW_BACKEND_STORE_URI": tracking_uri(runs),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # saves nine unused processes
-        processes.MARK: str(place),
+        processes.MARK: str(directory),
         "CLOZE_RUNS_DIR": str(runs.resolve()),
     }
 

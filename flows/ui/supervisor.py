@@ -36,7 +36,7 @@ SWEEP_SECONDS, DEPLOY_SECONDS = 60.0, 5.0  # until the next sweep or the next at
 
 
 class Supervisor:
-    """Keeps services running until it is asked to stop. Call `run` in the main thread.
+    """Supervisor of services until it is asked to stop. Call `run` in the main thread.
 
     Args:
         page_port: port of the dashboard.
@@ -71,14 +71,14 @@ class Supervisor:
         """Supervise until SIGINT, SIGTERM or SIGHUP; a second signal ends everything at once."""
         os.environ.update(self.environment)  # before Prefect is imported
         signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, self._stop) for number in signals}
+        previous_handlers = {number: signal.signal(number, self._stop) for number in signals}
         try:
             for work in (self._serve_page, self._check_health, self._talk_to_prefect):
                 threading.Thread(target=work, daemon=True).start()
-            give_up = time.monotonic() + START_SECONDS
+            deadline = time.monotonic() + START_SECONDS
             while not self._asked.wait(TICK_SECONDS):
                 self._supervise()
-                if self.state == "starting" and (self._is_up() or time.monotonic() > give_up):
+                if self.state == "starting" and (self._is_up() or time.monotonic() > deadline):
                     self.state = "up"
                     self._write()
                     self.when_up(self.describe())
@@ -87,7 +87,7 @@ class Supervisor:
             for child in self.children.values():
                 child.kill()
             processes.end(processes.marked_processes(self.directory), 0.0)
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
 
     def describe(self) -> dict[str, Any]:
@@ -171,13 +171,13 @@ class Supervisor:
             " (Ctrl-C again ends everything at once) …"
         )
         worker = self.children["worker"]
-        rest = [child for child in self.children.values() if child is not worker][::-1]
+        others = [child for child in self.children.values() if child is not worker][::-1]
         if worker.process is not None:
             seconds = grace_seconds()
             self._in_time(lambda: sweep.cancel_all(self.api, POOL, seconds), seconds + 10)
             self._end_children([worker])
             self._in_time(lambda: sweep.sweep(self.runs, self.api), 15)
-        self._end_children([worker, *rest])
+        self._end_children([worker, *others])
         (self.directory / server_addresses.STATE).unlink(missing_ok=True)
 
     def _end_children(self, children: list[ServiceProcess]) -> None:

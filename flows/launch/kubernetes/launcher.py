@@ -55,17 +55,17 @@ class KubernetesStarter:
                 f"hostfile ({execution.hostfile}) is for --launcher ssh; Kubernetes chooses the "
                 f"hosts itself"
             )
-        chosen = options(execution)
+        settings = options(execution)
         if shutil.which("kubectl") is None:
             raise UsageError(
                 "launcher kubernetes needs kubectl, which is not on this machine; install it and "
                 "point it at the cluster"
             )
-        allowed = _kubectl("auth", "can-i", "create", KIND, f"--namespace={chosen.namespace}")
+        allowed = _kubectl("auth", "can-i", "create", KIND, f"--namespace={settings.namespace}")
         if allowed.stdout.strip() == "no":
             raise UsageError(
-                f"you may not create TrainJobs in namespace {chosen.namespace} of the cluster; ask "
-                f"for that, or name another"
+                f"you may not create TrainJobs in namespace {settings.namespace} of the cluster;"
+                f" ask for that, or name another"
             )
         if allowed.returncode:
             raise UsageError(
@@ -73,11 +73,11 @@ class KubernetesStarter:
                 f"cluster-info`"
             )
         runtime = _kubectl(
-            "get", "clustertrainingruntimes.trainer.kubeflow.org", chosen.runtime, "--output=name"
+            "get", "clustertrainingruntimes.trainer.kubeflow.org", settings.runtime, "--output=name"
         )
         if runtime.returncode:
             raise UsageError(
-                f"the cluster has no ClusterTrainingRuntime {chosen.runtime} "
+                f"the cluster has no ClusterTrainingRuntime {settings.runtime} "
                 f"({_words(runtime.stderr)}); install Kubeflow Trainer from 2.2"
                 " on (infra/kubernetes), or name another with --kubernetes-option runtime=NAME"
             )
@@ -95,14 +95,14 @@ class _TrainJob:
     def __init__(self, launch: LaunchSpec, execution: Execution, chosen: Options) -> None:
         self.name, self._launch, self._chosen = name_of(launch), launch, chosen
         manifest = train_job(self.name, launch, execution, chosen)
-        place = storage.join(launch.artifact, LOGS, DIRECTORY, f"{self.name}.yaml")
-        storage.write_bytes(place, yaml.safe_dump(manifest, sort_keys=False).encode())
+        path = storage.join(launch.artifact, LOGS, DIRECTORY, f"{self.name}.yaml")
+        storage.write_bytes(path, yaml.safe_dump(manifest, sort_keys=False).encode())
         # a dead coordinator's TrainJob would train in the same directory
         self._delete_others()
-        done = _kubectl("apply", "--filename=-", content=json.dumps(manifest))
-        if done.returncode:
+        result = _kubectl("apply", "--filename=-", content=json.dumps(manifest))
+        if result.returncode:
             raise UsageError(
-                f"Kubernetes does not take the TrainJob ({_words(done.stderr)}); it is in {place}"
+                f"Kubernetes does not take the TrainJob ({_words(result.stderr)}); it is in {path}"
             )
         self._deleted = self._warned = False
         self._looked = 0.0
@@ -118,9 +118,9 @@ class _TrainJob:
         running = sum(_phase(pod) == "Running" for pod in self._pods.values())
         if running == self._launch.nodes:
             return None
-        why = next(filter(None, map(_why, self._pods.values())), "")
+        reason = next(filter(None, map(_why, self._pods.values())), "")
         return f"TrainJob {self.name} waits for its pods, {running} of {self._launch.nodes} run" + (
-            f" ({why})" if why else ""
+            f" ({reason})" if reason else ""
         )
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
@@ -137,14 +137,14 @@ class _TrainJob:
         """Delete the TrainJob: pods get SIGTERM and their grace period. Retries until accepted."""
         if self._deleted:
             return
-        done = _delete(self.name, self._chosen.namespace)
-        self._deleted = done.returncode == 0
+        result = _delete(self.name, self._chosen.namespace)
+        self._deleted = result.returncode == 0
         if not self._deleted and not self._warned:
             self._warned = True
             log.warning(
                 "TrainJob %s could not be deleted (%s), its pods keep their GPUs; delete it: "
                 "kubectl delete %s %s --namespace=%s",
-                self.name, _words(done.stderr), KIND, self.name, self._chosen.namespace,
+                self.name, _words(result.stderr), KIND, self.name, self._chosen.namespace,
             )  # fmt: skip
 
     def _look(self) -> None:
@@ -161,33 +161,33 @@ class _TrainJob:
                     f"cloze: TrainJob {self.name} was deleted in the cluster; run again to continue"
                 )
             return
-        failed = [
-            found
-            for found in _conditions(json.loads(job.stdout))
-            if found.get("type") == "Failed" and found.get("status") == "True"
+        failures = [
+            condition
+            for condition in _conditions(json.loads(job.stdout))
+            if condition.get("type") == "Failed" and condition.get("status") == "True"
         ]
         if (pods := _pods(self.name, self._chosen.namespace)) is not None:
             self._pods = _by_node(pods)
-        if failed and not self._pods:
+        if failures and not self._pods:
             self._fault = (
                 f"cloze: TrainJob {self.name} failed: "
-                f"{failed[0].get('message') or failed[0].get('reason')}"
+                f"{failures[0].get('message') or failures[0].get('reason')}"
             )
 
     def _delete_others(self) -> None:
-        chosen = f"{ARTIFACT}={artifact_label(self._launch.artifact)}"
-        done = _kubectl(
+        selector = f"{ARTIFACT}={artifact_label(self._launch.artifact)}"
+        result = _kubectl(
             "delete",
             KIND,
             f"--namespace={self._chosen.namespace}",
-            f"--selector={chosen}",
+            f"--selector={selector}",
             "--ignore-not-found",
             "--wait=true",
         )
-        if done.returncode:
+        if result.returncode:
             raise ClozeError(
                 f"an earlier TrainJob of {self._launch.artifact} cannot be deleted "
-                f"({_words(done.stderr)}); delete it by hand"
+                f"({_words(result.stderr)}); delete it by hand"
             )
 
 
@@ -211,9 +211,9 @@ def living(path: str) -> tuple[str, str] | None:
     Raises:
         ClozeError: the cluster does not respond.
     """
-    place = storage.join(path, LOGS, DIRECTORY)
-    for file in reversed(storage.list_names(place)):
-        metadata = yaml.safe_load(storage.read_text(storage.join(place, file)))["metadata"]
+    directory = storage.join(path, LOGS, DIRECTORY)
+    for file in reversed(storage.list_names(directory)):
+        metadata = yaml.safe_load(storage.read_text(storage.join(directory, file)))["metadata"]
         name, namespace = str(metadata["name"]), str(metadata["namespace"])
         job = _kubectl("get", KIND, name, f"--namespace={namespace}", "--output=json")
         if job.returncode == 0:
@@ -226,7 +226,7 @@ def living(path: str) -> tuple[str, str] | None:
             raise ClozeError(
                 f"the cluster does not say whether TrainJob {name} still trains in {path} "
                 f"({_words(job.stderr)}); run this "
-                f"on a host where kubectl answers, or delete the TrainJob and remove {place}"
+                f"on a host where kubectl answers, or delete the TrainJob and remove {directory}"
             )
     return None
 
@@ -243,10 +243,10 @@ def cancel(path: str, found: tuple[str, str], report: Callable[[str], None]) -> 
     report(f"TrainJob {name} is deleted; its pods have their grace period to save a checkpoint")
     deadline = time.monotonic() + patience
     while not _is_gone(_kubectl("get", KIND, name, f"--namespace={namespace}", "--output=name")):
-        done = _delete(name, namespace)
+        result = _delete(name, namespace)
         if time.monotonic() > deadline:
             raise ClozeError(
-                f"TrainJob {name} cannot be deleted ({_words(done.stderr)}); look at it with "
+                f"TrainJob {name} cannot be deleted ({_words(result.stderr)}); look at it with "
                 f"kubectl"
             )
         time.sleep(LOOK_SECONDS)
@@ -254,8 +254,8 @@ def cancel(path: str, found: tuple[str, str], report: Callable[[str], None]) -> 
         if time.monotonic() > deadline:
             raise ClozeError(f"the pods of TrainJob {name} do not end; look at them with kubectl")
         time.sleep(LOOK_SECONDS)
-    saved = checkpoints.complete_steps(path)
-    return {"artifact": path, "state": "cancelled", "checkpoint": saved[-1] if saved else None}
+    steps = checkpoints.complete_steps(path)
+    return {"artifact": path, "state": "cancelled", "checkpoint": steps[-1] if steps else None}
 
 
 def _is_gone(asked: subprocess.CompletedProcess[str]) -> bool:
@@ -265,12 +265,12 @@ def _is_gone(asked: subprocess.CompletedProcess[str]) -> bool:
 
 def _by_node(pods: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
     """Return the newest pod of each node, because Kubernetes may have recreated pods."""
-    found: dict[int, Mapping[str, Any]] = {}
+    newest: dict[int, Mapping[str, Any]] = {}
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", ""))):
         index = pod["metadata"].get("labels", {}).get(INDEX)
         if index is not None:
-            found[int(index)] = pod
-    return found
+            newest[int(index)] = pod
+    return newest
 
 
 def _phase(pod: Mapping[str, Any]) -> str:
@@ -278,13 +278,13 @@ def _phase(pod: Mapping[str, Any]) -> str:
 
 
 def _conditions(thing: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = thing.get("status", {}).get("conditions") or []
-    return found
+    conditions: list[dict[str, Any]] = thing.get("status", {}).get("conditions") or []
+    return conditions
 
 
 def _statuses(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pod.get("status", {}).get("containerStatuses") or []
-    return found
+    statuses: list[dict[str, Any]] = pod.get("status", {}).get("containerStatuses") or []
+    return statuses
 
 
 def _why(pod: Mapping[str, Any]) -> str:
@@ -302,20 +302,20 @@ def _why(pod: Mapping[str, Any]) -> str:
 def _end(pod: Mapping[str, Any]) -> tuple[int, str]:
     """Return a pod's exit code, and the reason of its end: OOMKilled, Evicted, …"""
     status = pod.get("status", {})
-    code, words = (
+    code, reasons = (
         1 if _phase(pod) == "Failed" else 0,
         [str(status[name]) for name in ("reason", "message") if status.get(name)],
     )
     for container in _statuses(pod):
-        ended = container.get("state", {}).get("terminated")
-        if ended:
-            code = int(ended.get("exitCode", code))
-            words += [
-                str(ended[name])
+        terminated = container.get("state", {}).get("terminated")
+        if terminated:
+            code = int(terminated.get("exitCode", code))
+            reasons += [
+                str(terminated[name])
                 for name in ("reason", "message")
-                if ended.get(name) and ended[name] not in ("Error", "Completed")
+                if terminated.get(name) and terminated[name] not in ("Error", "Completed")
             ]
-    return code, ": ".join(words)
+    return code, ": ".join(reasons)
 
 
 def _words(stderr: str) -> str:

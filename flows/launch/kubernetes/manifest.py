@@ -21,7 +21,7 @@ from cloze.core.stages.execution import Execution
 from cloze.flows.launch.protocol import LaunchSpec
 
 API = "trainer.kubeflow.org/v1alpha1"
-MANAGER = "cloze.dev/launcher"  # owner of our patches
+MANAGER = "cloze.dev/launcher"  # owner of the patches
 ARTIFACT = "cloze.dev/artifact"  # label: hash of the artifact's directory
 NODE = "node"  # replicated job and container in Trainer's runtimes
 PORT = 29500  # open between a TrainJob's pods
@@ -106,9 +106,9 @@ class Options(BaseModel):
     @field_validator("env")
     @classmethod
     def _not_trainers(cls, pairs: tuple[str, ...]) -> tuple[str, ...]:
-        taken = next((pair for pair in pairs if pair.startswith("PET_")), None)
-        if taken:
-            raise ValueError(f"{taken!r}: Trainer sets the variables PET_… itself")
+        reserved = next((pair for pair in pairs if pair.startswith("PET_")), None)
+        if reserved:
+            raise ValueError(f"{reserved!r}: Trainer sets the variables PET_… itself")
         return pairs
 
 
@@ -118,7 +118,7 @@ def options(execution: Execution) -> Options:
     Raises:
         UsageError: an option is unknown, missing or malformed.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in execution.kubernetes_options:
         name, separator, value = option.partition("=")
         name = name.removeprefix("--").replace("-", "_")
@@ -133,25 +133,25 @@ def options(execution: Execution) -> Options:
                 f"{did_you_mean(name, Options.model_fields)}"
             )
         if name in SEVERAL:
-            given[name] = (*given.get(name, ()), value)
-        elif name in given:
+            values[name] = (*values.get(name, ()), value)
+        elif name in values:
             raise UsageError(
-                f"kubernetes_options ({option}) says {name} a second time; it was {given[name]}"
+                f"kubernetes_options ({option}) says {name} a second time; it was {values[name]}"
             )
         else:
-            given[name] = value
-    if "image" not in given:
+            values[name] = value
+    if "image" not in values:
         raise UsageError(
             "kubernetes_options (image) is missing; add --kubernetes-option image=REGISTRY/"
             "cloze:VERSION"
         )
     try:
-        return Options.model_validate(given)
+        return Options.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
+        problem = error.errors()[0]
         raise UsageError(
-            f"kubernetes_options ({'.'.join(map(str, first['loc']))}): "
-            f"{first['msg'].removeprefix('Value error, ')}"
+            f"kubernetes_options ({'.'.join(map(str, problem['loc']))}): "
+            f"{problem['msg'].removeprefix('Value error, ')}"
         ) from None
 
 
@@ -222,9 +222,9 @@ def _must_be_seen(path: str, chosen: Options) -> None:
         return
     mounts = [claim.partition(":")[2] for claim in chosen.claim]
     if not any(PurePosixPath(path).is_relative_to(mount) for mount in mounts):
-        where = f"is on no claim ({', '.join(mounts)})" if mounts else "is on this host's disk"
+        location = f"is on no claim ({', '.join(mounts)})" if mounts else "is on this host's disk"
         raise UsageError(
-            f"{path} {where}, so the pods would not see it; add --kubernetes-option claim=NAME:/"
+            f"{path} {location}, so the pods would not see it; add --kubernetes-option claim=NAME:/"
             f"PATH, where PATH contains it"
         )
 
@@ -234,17 +234,19 @@ def _environment(chosen: Options) -> list[dict[str, Any]]:
         {"name": name, "value": value}
         for name, _, value in (pair.partition("=") for pair in chosen.env)
     ]
-    secret = []
+    secrets = []
     for pair in chosen.secret:
-        name, _, place = pair.partition("=")
-        of, _, key = place.partition("/")
-        secret.append({"name": name, "valueFrom": {"secretKeyRef": {"name": of, "key": key}}})
-    return [*plain, *secret]
+        name, _, reference = pair.partition("=")
+        secret_name, _, key = reference.partition("/")
+        secrets.append(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": key}}}
+        )
+    return [*plain, *secrets]
 
 
 def _resources(launch: LaunchSpec, execution: Execution, chosen: Options) -> dict[str, Any]:
-    usual = 0 if execution.device == "cpu" else max(launch.counts)
-    gpus = usual if chosen.gpus is None else chosen.gpus
+    default_gpus = 0 if execution.device == "cpu" else max(launch.counts)
+    gpus = default_gpus if chosen.gpus is None else chosen.gpus
     amounts: dict[str, str] = {}
     if chosen.cpu:
         amounts["cpu"] = chosen.cpu
@@ -262,9 +264,11 @@ def _pod(execution: Execution, chosen: Options) -> dict[str, Any]:
     ]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     for number, claim in enumerate(chosen.claim):
-        of, _, place = claim.partition(":")
-        volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": of}})
-        mounts.append({"name": f"claim-{number}", "mountPath": place})
+        claim_name, _, mount_path = claim.partition(":")
+        volumes.append(
+            {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim_name}}
+        )
+        mounts.append({"name": f"claim-{number}", "mountPath": mount_path})
     tolerations = []
     for toleration in chosen.toleration:
         key, separator, value = toleration.partition("=")

@@ -78,11 +78,11 @@ def submit(script: str) -> str:
         UsageError: Slurm refused the job; the message has the reason.
     """
     result = _run("sbatch", "--parsable", script)
-    words = _words(result.stderr)
-    if result.returncode and _UNANSWERED.search(words):
-        raise UnansweredError(words)
+    message = _words(result.stderr)
+    if result.returncode and _UNANSWERED.search(message):
+        raise UnansweredError(message)
     if result.returncode:
-        raise UsageError(f"Slurm rejects the job ({words}); check --slurm-option and `sinfo`")
+        raise UsageError(f"Slurm rejects the job ({message}); check --slurm-option and `sinfo`")
     return result.stdout.strip().partition(";")[0]  # with several clusters: ID;CLUSTER
 
 
@@ -127,8 +127,8 @@ def requeue(job: str) -> str | None:
 
     This ends all processes of the job, including the caller.
     """
-    shown = _run("scontrol", "--oneliner", "show", "job", job)
-    if "JobState=RUNNING" not in shown.stdout.split():
+    description = _run("scontrol", "--oneliner", "show", "job", job)
+    if "JobState=RUNNING" not in description.stdout.split():
         return "it is being ended by Slurm"
     result = _run("scontrol", "requeue", job)
     return _words(result.stderr) if result.returncode > 0 else None
@@ -140,18 +140,18 @@ def nodes() -> list[tuple[str, str]]:
     Raises:
         UsageError: this process runs outside a Slurm job.
     """
-    listed = os.environ.get("SLURM_JOB_NODELIST")
-    if not listed:
+    node_list = os.environ.get("SLURM_JOB_NODELIST")
+    if not node_list:
         raise UsageError(
             "launcher srun runs inside a Slurm job (salloc, sbatch); on a login node, use "
             "--launcher slurm"
         )
-    names = _output("scontrol", "show", "hostnames", listed).split()
-    shown = [
+    names = _output("scontrol", "show", "hostnames", node_list).split()
+    details = [
         dict(_fields(line))
-        for line in _output("scontrol", "--oneliner", "show", "node", listed).splitlines()
+        for line in _output("scontrol", "--oneliner", "show", "node", node_list).splitlines()
     ]
-    addresses = {fields.get("NodeName"): fields.get("NodeAddr") for fields in shown}
+    addresses = {fields.get("NodeName"): fields.get("NodeAddr") for fields in details}
     return [(name, addresses.get(name) or name) for name in names]
 
 

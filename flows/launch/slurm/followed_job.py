@@ -111,23 +111,23 @@ class FollowedJob:
         self._next_poll = time.monotonic() + self._pause
         again = " again" if self._start is not None else ""
         if status is None:
-            why = f"Slurm does not answer; job {self._job} is followed by its files"
+            message = f"Slurm does not answer; job {self._job} is followed by its files"
         elif status.queued:
             reason = status.reason or status.state.lower()
-            why = f"job {self._job} waits in the queue{again} ({reason})"
+            message = f"job {self._job} waits in the queue{again} ({reason})"
         else:
-            why = ""
+            message = ""
         self._status = status or self._status
-        if why == self._waits:
+        if message == self._waits:
             return []
-        self._waits = why
-        return [(None, {"waiting": why})] if why else []
+        self._waits = message
+        return [(None, {"waiting": message})] if message else []
 
     def _error(self) -> ClozeError:
         """Return the error of a job that ended without a result."""
         if self._end is not None and not self._end.get("again"):
             return BY_EXIT_CODE.get(self._end["exit_code"], ClozeError)(self._end["error"])
-        why = {
+        outcome = {
             "CANCELLED": "was cancelled",
             "TIMEOUT": (
                 "reached its time limit before it could stop; raise it with --slurm-option --time=…"
@@ -144,7 +144,8 @@ class FollowedJob:
         if self._end is not None:
             when = f" after it was requeued ({self._end['error']})"
         return ClozeError(
-            f"Slurm's job {self._job} {why}{when}{self._last_line()}; its output is in {self._log}"
+            f"Slurm's job {self._job} {outcome}{when}{self._last_line()}; its output is in "
+            f"{self._log}"
         )
 
     def _last_line(self) -> str:

@@ -50,10 +50,10 @@ class SrunStarter:
                 f"hostfile ({execution.hostfile}) is for --launcher ssh; a Slurm job has its nodes"
             )
         slurm_cli.check()
-        there = len(slurm_cli.nodes())
-        if execution.nodes > there:
+        available = len(slurm_cli.nodes())
+        if execution.nodes > available:
             raise UsageError(
-                f"nodes ({execution.nodes}) are more than the {there} of Slurm's job "
+                f"nodes ({execution.nodes}) are more than the {available} of Slurm's job "
                 f"{os.environ['SLURM_JOB_ID']}"
             )
 
@@ -160,15 +160,15 @@ def _run(place: str, report: Reporter) -> tuple[StageResult, BuildContext]:
         build=build,
         launch=content.get("launch", ""),
     )
-    chosen = protocol.launcher(execution.launcher)
-    chosen.check(execution)
+    launcher = protocol.launcher(execution.launcher)
+    launcher.check(execution)
     if cancel_requests.cancel_requested(job.path):
         raise KeyboardInterrupt
     if work.launch:
         start_attempt(job.path, work.launch)  # ends the ranks of an earlier start on a lost host
     with _alone(place, execution.scheduler_grace_seconds), build.cleanup:
         return coordinator.run_with_restarts(
-            work, lambda tried: LaunchCoordinator(chosen, tried).run()
+            work, lambda tried: LaunchCoordinator(launcher, tried).run()
         ), build
 
 
@@ -180,10 +180,10 @@ def _alone(place: str, seconds: float) -> Iterator[None]:
         UsageError: another job holds the lock.
     """
     deadline = time.monotonic() + seconds
-    with ExitStack() as held:
+    with ExitStack() as stack:
         while True:
             try:
-                held.enter_context(locked(place))
+                stack.enter_context(locked(place))
                 break
             except UsageError:
                 if time.monotonic() > deadline:
@@ -195,16 +195,16 @@ def _why_not_again(place: str, path: str) -> str | None:
     """Return why the job must not be requeued: cancelled, or no progress; None: requeue it."""
     if cancel_requests.cancel_requested(path):
         return "it was cancelled"
-    saved, file = checkpoints.complete_steps(path), storage.join(place, IDLE)
-    newest = saved[-1] if saved else None
-    before = event_files.read_json(file)
-    times = before["times"] + 1 if before is not None and before["newest"] == newest else 0
-    if times >= MOST_IDLE:
+    steps, file = checkpoints.complete_steps(path), storage.join(place, IDLE)
+    newest = steps[-1] if steps else None
+    previous = event_files.read_json(file)
+    requeues = previous["times"] + 1 if previous is not None and previous["newest"] == newest else 0
+    if requeues >= MOST_IDLE:
         return (
-            f"it was queued {times} times without a new checkpoint; give it more time "
+            f"it was queued {requeues} times without a new checkpoint; give it more time "
             f"(--slurm-option --time=…)"
         )
-    event_files.write_json(file, {"newest": newest, "times": times})
+    event_files.write_json(file, {"newest": newest, "times": requeues})
     return None
 
 
@@ -216,12 +216,12 @@ def _interrupt(*_: object) -> NoReturn:
 def main(place: str) -> int:
     """Run the coordinator of a batch job and return the exit code. Args: place: `_logs/slurm`."""
     signal.signal(signal.SIGTERM, _interrupt)
-    number, start = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    report = _Box(start_file(place, number, start))
+    job_id, start = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    report = _Box(start_file(place, job_id, start))
     report.send(
         {
             "begun": {
-                "job": number,
+                "job": job_id,
                 "start": start,
                 "nodes": os.environ.get("SLURM_JOB_NODELIST", ""),
             }
@@ -233,11 +233,11 @@ def main(place: str) -> int:
         return _stopped(
             place,
             report,
-            number,
+            job_id,
             ClozeError("it was stopped before it had anything to save; run again"),
         )
     except StoppedError as error:
-        return _stopped(place, report, number, error)
+        return _stopped(place, report, job_id, error)
     except Exception as error:
         return _failed(report, error)
     report.send({"outcome": asdict(outcome), "counters": dict(build.counters)})
@@ -253,14 +253,18 @@ def _failed(report: _Box, error: Exception) -> int:
 
 def _stopped(place: str, report: _Box, number: str, error: ClozeError) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue ends this process
-    last: dict[str, Any] = {"error": str(error), "exit_code": error.exit_code}
-    why = _why_not_again(place, str(Path(place).parents[1]))
-    report.send({**last, "again": why is None})
-    if why is None and (why := slurm_cli.requeue(number)) is not None:
-        report.send({**last, "again": False})
+    event: dict[str, Any] = {"error": str(error), "exit_code": error.exit_code}
+    reason = _why_not_again(place, str(Path(place).parents[1]))
+    report.send({**event, "again": reason is None})
+    if reason is None and (reason := slurm_cli.requeue(number)) is not None:
+        report.send({**event, "again": False})
     print(
         f"{error}; "
-        + ("the job is queued again" if why is None else f"the job is not queued again: {why}"),
+        + (
+            "the job is queued again"
+            if reason is None
+            else f"the job is not queued again: {reason}"
+        ),
         flush=True,
     )
     return error.exit_code

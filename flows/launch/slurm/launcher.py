@@ -75,11 +75,11 @@ class SlurmLauncher:
         slurm_cli.check()
 
     def start(self, work: LaunchRequest) -> RankGroup:
-        place = storage.join(work.build.path, LOGS, DIRECTORY)
-        job = _running(place, work)
+        directory = storage.join(work.build.path, LOGS, DIRECTORY)
+        job = _running(directory, work)
         if job is None:
-            job = _submit(place, work)
-        return FollowedJob(work, place, job)
+            job = _submit(directory, work)
+        return FollowedJob(work, directory, job)
 
 
 def _running(place: str, work: LaunchRequest) -> str | None:
@@ -188,11 +188,11 @@ def job_name(job: Job) -> str:
 def batch_script(work: LaunchRequest, place: str) -> str:
     """Return the batch script. It becomes the coordinator, so that Slurm's SIGTERM reaches it."""
     execution, stage = work.execution, work.job.stage
-    before = math.ceil(execution.scheduler_grace_seconds + MARGIN_SECONDS)
+    stop_seconds = math.ceil(execution.scheduler_grace_seconds + MARGIN_SECONDS)
     options = [
         f"--job-name={job_name(work.job)}", f"--nodes={execution.nodes}",
         "--dependency=singleton",  # Slurm runs one job per name at a time
-        "--ntasks-per-node=1", f"--signal=B:TERM@{before}", "--requeue",
+        "--ntasks-per-node=1", f"--signal=B:TERM@{stop_seconds}", "--requeue",
         "--open-mode=append", f"--output={place}/%j.log", *execution.slurm_options,
     ]  # fmt: skip
     python = execution.remote_python or sys.executable
@@ -200,7 +200,7 @@ def batch_script(work: LaunchRequest, place: str) -> str:
         "#!/bin/bash",
         *(f"#SBATCH {shlex.quote(option)}" for option in options),
         f"# {stage} in {work.build.path}: the head of a batch job, on its first node. It stops "
-        f"{before} s before the time limit.",
+        f"{stop_seconds} s before the time limit.",
         f"exec {shlex.quote(python)} -m cloze.flows.launch.slurm.job {shlex.quote(place)}",
     ]
     return "\n".join(lines) + "\n"
@@ -212,19 +212,19 @@ def living(path: str) -> str | None:
     Raises:
         ClozeError: Slurm does not respond.
     """
-    place = storage.join(path, LOGS, DIRECTORY)
-    if not storage.is_local(path) or not storage.is_dir(place):
+    directory = storage.join(path, LOGS, DIRECTORY)
+    if not storage.is_local(path) or not storage.is_dir(directory):
         return None
-    work = event_files.read_json(storage.join(place, WORK))
+    work = event_files.read_json(storage.join(directory, WORK))
     if work is None:
         return None
-    submitted = event_files.read_json(storage.join(place, SUBMITTED))
+    submitted = event_files.read_json(storage.join(directory, SUBMITTED))
     status = None if submitted is None else slurm_cli.job_status(str(submitted["job"]))
     jobs = slurm_cli.named(job_name(Job(**work["job"])))
     if jobs is None or (submitted is not None and status is None):
         raise ClozeError(
             f"Slurm does not say whether a job still trains in {path}; run this on a host where "
-            f"squeue answers, or end the job and remove {place}"
+            f"squeue answers, or end the job and remove {directory}"
         )
     if submitted is not None and status is not None and not status.ended:
         return str(submitted["job"])
@@ -251,8 +251,8 @@ def cancel(path: str, job: str, report: Callable[[str], None]) -> dict[str, Any]
             slurm_cli.cancel(job)
             deadline = float("inf")
         time.sleep(slurm_cli.POLL_SECONDS[0])
-    saved = checkpoints.complete_steps(path)
-    return {"artifact": path, "state": "cancelled", "checkpoint": saved[-1] if saved else None}
+    steps = checkpoints.complete_steps(path)
+    return {"artifact": path, "state": "cancelled", "checkpoint": steps[-1] if steps else None}
 
 
 LAUNCHER: Launcher = SlurmLauncher()
