@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from cloze.core.artifacts.claim import BUILDING, Claim
 from cloze.core.errors import ClozeError, UsageError
 from cloze.flows.nightly.discovery import STAGE, CheckpointInfo, find_checkpoints
 from cloze.flows.nightly.journal import CHAMPION, REGISTERED, Champion, Journal
+from cloze.flows.tracking.metadata import user_name
 from cloze.flows.tracking.models import RUN_NAME
 
 if TYPE_CHECKING:
@@ -231,4 +231,4 @@ def roll_back(journal: Journal, why: str) -> Champion:
 
 
 def _user() -> str:
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    return f"{user_name()}@{socket.gethostname()}"

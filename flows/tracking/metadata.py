@@ -6,6 +6,7 @@ import functools
 import getpass
 import json
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -25,11 +26,19 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GIT_SECONDS = 5.0
 
 
+def user_name() -> str:
+    """Return the user's name, or the number of a user without one, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 @functools.cache
 def tags() -> dict[str, str]:
     """Return MLflow's and Cloze's tags: user, host, command, commit, modified files or not."""
     values = {
-        "mlflow.user": getpass.getuser(),
+        "mlflow.user": user_name(),
         "mlflow.source.name": Path(sys.argv[0]).name or "cloze",
         "mlflow.source.type": "LOCAL",
         "cloze.host": socket.gethostname(),

@@ -95,13 +95,13 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
         source, dropped = split_table.table.path, dict(split_table.table.dropped)
     for row in rows:
         _check(row)
-    ids = [row.id for row in rows if row.id is not None]
-    check_ids(ids, [row.place for row in rows])
+    check_ids([row.id for row in rows if row.id is not None], [row.place for row in rows])
     if options.folds:
         rows = [
             rows[i]
             for i in fold_indices([row.context for row in rows], split, options.folds, options.fold)
         ]
+    ids = [row.id for row in rows if row.id is not None]
     max_endings = max((len(row.endings) for row in rows), default=0)
     label_names = options.labels or tuple(str(number) for number in range(max_endings))
     labelled = split in ("train", "dev") or not {row.answer for row in rows} <= {None, "", NO_LABEL}

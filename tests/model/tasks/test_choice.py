@@ -16,9 +16,10 @@ import torch
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig
-from cloze.model.tasks.formats.choices import Choices
+from cloze.model.tasks.formats.choices import Choices, read_choices
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.kinds.choice import LONGEST_ENDING, ChoiceSamples
+from cloze.model.tasks.options import ChoiceOptions
 from cloze.model.tasks.predict import predict, read_predictions
 from cloze.model.tasks.source import EpochSource, TaskObjective
 from cloze.model.tasks.table import load_task
@@ -378,3 +379,24 @@ def test_the_real_sample_of_swag_is_read(shared_data: Path) -> None:
         == "A drum line passes by walking down the street playing their instruments."
     )
     assert found.labels == [0, 3, 1, 3, 0, 3, 0, 1, 3, 3]
+
+
+def test_the_examples_of_a_fold_keep_their_ids(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"q{n}", "context": f"text {n}", "endings": ["a", "b"], "label": n % 2}
+        for n in range(12)
+    ]
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ChoiceOptions(
+        files={"train": "all.jsonl", "dev": "all.jsonl"},
+        columns={"id": "id", "context": "context", "label": "label"},
+        folds=3,
+    )
+    read = {
+        split: read_choices(str(tmp_path), split, options, "all.jsonl")
+        for split in ("dev", "train")
+    }
+    for examples_of_split in read.values():
+        expected = [f"q{text.split()[1]}" for text in examples_of_split.contexts]
+        assert examples_of_split.ids == expected
+    assert len(read["dev"].contexts) + len(read["train"].contexts) == 12

@@ -254,7 +254,7 @@ def test_bad_bases(
         )
         == 2
     )
-    assert "holds a corpus artifact, not a dataset" in capfd.readouterr().err
+    assert "is the artifact of a corpus, not of a dataset" in capfd.readouterr().err
     with pytest.raises(DataError, match="gives no rows that .*old lacks"):
         same = write_corpus(tmp_path / "same", OLD)
         make(same, f"{old.artifact}/tokenizer", tmp_path / "b", append=old.artifact, length_bins=2)
