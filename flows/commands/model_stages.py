@@ -240,16 +240,16 @@ def show(out: Console, plan: Mapping[str, Any]) -> None:
     out.print(f"{plan['steps']:,} steps of {rows}: {format_count(plan['tokens'])} tokens\n")
     columns = ["ZeRO", "recomputed", "rows x passes", "memory", "hours", "GPU-hours"]
     table = table_of(columns, right=columns, title="largest micro-batch that fits, by ZeRO stage")
-    for way in plan["ways"]:
+    for alternative in plan["ways"]:
         cells = [
-            str(way["zero"]),
-            "yes" if way["activation_checkpointing"] else "no",
-            f"{way['micro_batch']:,} x {way['accumulation']:,}",
-            format_bytes(way["memory"]["total"]),
-            _hours(way["hours"]),
-            _hours(way["gpu_hours"]),
+            str(alternative["zero"]),
+            "yes" if alternative["activation_checkpointing"] else "no",
+            f"{alternative['micro_batch']:,} x {alternative['accumulation']:,}",
+            format_bytes(alternative["memory"]["total"]),
+            _hours(alternative["hours"]),
+            _hours(alternative["gpu_hours"]),
         ]
-        is_chosen = all(way[name] == chosen[name] for name in way)
+        is_chosen = all(alternative[name] == chosen[name] for name in alternative)
         table.add_row(*(f"[bold]{cell}[/]" for cell in cells) if is_chosen else cells)
     out.print(table)
     time = f"{format_duration(3600 * chosen['hours'])} at {chosen['mfu']:.0%} of the peak"

@@ -91,10 +91,10 @@ def records_directory(runs: Path, out: str, *, is_transient: bool) -> Iterator[P
     the runs, or if the runs' directory is not writable.
     """
     directory = command_directory(runs, out)
-    holds_runs = storage.is_local(out) and runs.resolve().is_relative_to(
+    contains_runs = storage.is_local(out) and runs.resolve().is_relative_to(
         Path(storage.filesystem(out)[1]).resolve()
     )
-    is_transient = is_transient or holds_runs
+    is_transient = is_transient or contains_runs
     with ExitStack() as stack:
         try:
             if not is_transient:

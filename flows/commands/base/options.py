@@ -89,19 +89,21 @@ class GroupedOption(click.Option):
         if isinstance(default, bool):
             extra["default"] = "on" if default else "off"
         elif default not in (None, "", ()) and not isinstance(default, dict):
-            shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-            if len(shown) <= LONGEST_DEFAULT:
-                extra["default"] = shown
+            default_text = (
+                " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+            )
+            if len(default_text) <= LONGEST_DEFAULT:
+                extra["default"] = default_text
         return extra
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)
         if record is None or not self.secondary_opts:
             return record
-        names, _, rest = record[0].partition(" / ")
-        no, _, metavar = rest.partition(" ")
+        names, _, remainder = record[0].partition(" / ")
+        negative, _, metavar = remainder.partition(" ")
         joined = f"--[no-]{names[2:]} {metavar}".rstrip()
-        return (joined if no == f"--no-{names[2:]}" else record[0]), record[1]
+        return (joined if negative == f"--no-{names[2:]}" else record[0]), record[1]
 
 
 class GroupedCommand(click.Command):
