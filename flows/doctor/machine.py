@@ -30,9 +30,9 @@ class Finding:
         check: name of the check.
         found: what the check found.
         ok: the finding needs no action.
-        fix: what to do if it is not ok.
-        repair: function that does it; None: the user must do it.
-        fixed: `repair` was called, and the finding is gone.
+        fix: remedy if `ok` is false.
+        repair: function that applies the remedy; None: the user must apply it.
+        fixed: `repair` was called and removed the finding.
         failed: error of `repair`.
     """
 
@@ -236,9 +236,8 @@ def devices() -> Iterator[Finding]:
         yield Finding(
             check="devices",
             found=(
-                f"the driver lists {driver_count} GPUs, torch {torch['version']} (CUDA "
-                f"{torch['cuda']}) "
-                f"sees {len(names)}"
+                f"the driver lists {driver_count} GPUs, torch {torch['version']} "
+                f"(CUDA {torch['cuda']}) sees {len(names)}"
             ),
             ok=False,
             fix="install a torch that was built for this driver, or a newer driver",

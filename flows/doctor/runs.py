@@ -33,9 +33,8 @@ def servers() -> Iterator[Finding]:
     for service in current.get("services", {}).values():
         is_up = service["state"] == "up"
         fix = (
-            f"read {service['log']}, remove the cause, then end `cloze ui` (process "
-            f"{current['pid']})"
-            " and start it again"
+            f"read {service['log']}, remove the cause, then end `cloze ui` "
+            f"(process {current['pid']}) and start it again"
         )
         is_starting = service["state"] in ("starting", "waiting") and not service["restarts"]
         yield Finding(
@@ -74,7 +73,7 @@ def _refusal(api: str) -> str:
 
 
 def stuck() -> Iterator[Finding]:
-    """Find runs in progress whose process is gone, in local records and in Prefect."""
+    """Find runs in progress whose process has ended, in local records and in Prefect."""
     runs = runs_directory()
     api = os.environ.get("PREFECT_API_URL") or state.running(runs).get("api")
     reachable = api if api and answers(f"{api.rstrip('/')}/health") and not _refusal(api) else None
@@ -111,7 +110,7 @@ def held_slots() -> Iterator[Finding]:
 
 
 def orphans() -> Iterator[Finding]:
-    """Find Cloze processes whose parent (from their environment) is gone, and leftover servers."""
+    """Find Cloze processes whose parent (from their environment) has ended, and leftover servers."""
     runs = runs_directory()
     orphaned = {process.pid: "server of an ended `cloze ui`" for process in _leftovers(runs)}
     for process in _own_processes():

@@ -151,13 +151,12 @@ class InstanceExpander:
                 )
             raise UsageError(
                 f"no instance of {source_node} has the values {dict(axes)} of {section.name}'s "
-                f"matrix; "
-                f"name its axes otherwise"
+                f"matrix; name its axes otherwise"
             )
 
 
 GATHERED = "nodes"  # config field of stages that read all nodes
-MILESTONES = "milestones"  # config field with the steps whose checkpoints are kept for good
+MILESTONES = "milestones"  # config field with the steps whose checkpoints are never deleted
 
 
 class GraphBuilder:

@@ -1,4 +1,4 @@
-"""The graph of a command: one node, whose inputs are paths and whose artifact has a given path.
+"""Graph of a command: one node, whose inputs are paths and whose artifact has a given path.
 
 `cloze pretrain --dataset W/dataset --out W/pretrain` is a run of this graph. Its records are in
 `RUNS/.commands/HASH`, because the artifact may be in an object store.
@@ -31,7 +31,7 @@ KEPT = 100  # commands whose records are kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandConfig:
-    """The graph of a command; takes the place of a `RunConfig` in a session.
+    """Graph of a command; replaces a `RunConfig` in a session.
 
     Attributes:
         node: the only node; `node.out` is the artifact's directory.

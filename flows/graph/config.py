@@ -80,7 +80,7 @@ class RunConfig:
             )
 
     def dump(self) -> dict[str, Any]:
-        """Return the whole config as YAML-compatible values by node, with defaults filled in."""
+        """Return the complete config as YAML-compatible values by node, with defaults filled in."""
         nodes = {name: node.config.model_dump(mode="json") for name, node in self.nodes.items()}
         extra = {TOKENIZER: self.tokenizer} if self.tokenizer else {}
         return {NAME: self.name, **extra, **nodes, RUN: self.execution.model_dump(mode="json")}

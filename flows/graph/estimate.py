@@ -67,7 +67,7 @@ class Estimate:
         return asdict(self)
 
 
-# of cached nodes
+# estimate of a cached node
 NOTHING = Estimate(seconds=0.0, disk_bytes=0, memory_bytes=0, gpu_memory_bytes=0, basis="measured")
 
 

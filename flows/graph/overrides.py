@@ -17,7 +17,7 @@ import yaml
 from cloze.core.config import StageConfig
 from cloze.core.errors import UsageError
 
-WHOLE = ""  # key of the value that replaces the old one before its keys are set
+WHOLE = ""  # key of a value that replaces the old one before the nested keys are set
 
 
 class _Loader(yaml.SafeLoader):
@@ -88,7 +88,7 @@ def nest(overrides: Mapping[str, Any]) -> dict[str, Any]:
 def unfold(pairs: Iterable[tuple[str, Any]], onto: dict[str, Any] | None = None) -> dict[str, Any]:
     """Turn values by dotted key into nested ones: `pretrain.steps` -> `{"pretrain": {"steps": …}}`.
 
-    Nested keys are merged. The key `WHOLE` holds a value that first replaces the whole field: a
+    Nested keys are merged. The key `WHOLE` has the value that first replaces the complete field: a
     mapping that was set as a value, or a plain value whose keys were set afterwards.
 
     Args:

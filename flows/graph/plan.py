@@ -1,4 +1,4 @@
-"""The plan of a run: its nodes, their inputs, which would run and why; and the build of one node.
+"""Plan of a run: nodes, inputs, and the reason why a node runs; and the build of one node.
 
 An artifact is in `RUNS/NAME/NODE-FINGERPRINT`, and the link `RUNS/NAME/NODE` leads to the newest.
 Fingerprints follow from the config alone, so planning needs no artifacts, and a return to an

@@ -80,7 +80,7 @@ class MachineResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
-    """Slots that a node takes while it runs.
+    """Slots that a node occupies while it runs.
 
     Attributes:
         cpus: number of cores.
@@ -95,7 +95,7 @@ class ResourceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A taken slot and the process that holds it."""
+    """An occupied slot and the process that holds its lock."""
 
     slot: str
     pid: int
@@ -125,7 +125,7 @@ def acquire(
     stop_asked: Callable[[], bool],
     waiting: Callable[[], None],
 ) -> Iterator[tuple[str, ...]]:
-    """Hold slots and yield the names of the granted GPUs.
+    """Acquire slots and yield the names of the granted GPUs.
 
     Args:
         wanted: the requested slots.
@@ -190,7 +190,7 @@ def _take(
 def _try(
     held: contextlib.ExitStack, kind: str, names: list[str], count: int
 ) -> list[tuple[str, IO[str]]] | None:
-    """Lock `count` of the slots; return None, and hold none, if fewer are free."""
+    """Lock `count` of the slots; return None, and lock none, if fewer are free."""
     with contextlib.ExitStack() as attempt:
         locked_slots = []
         for name in names:
@@ -253,7 +253,7 @@ def describe_holders(*kinds: str) -> str:
 
 
 def holders() -> list[Holder]:
-    """Return the slots that are taken now."""
+    """Return the occupied slots and their holders."""
     active = []
     for path in sorted(directory().glob("?pu-*")):
         if path.name.endswith("-queue"):

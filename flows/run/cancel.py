@@ -41,8 +41,7 @@ def cancel(
     if record["host"] != socket.gethostname():
         raise UsageError(
             f"run {name} runs on {record['host']} (process {record['pid']}); cancel it there, or "
-            f"in "
-            f"Prefect's UI"
+            f"in Prefect's UI"
         )
     grace = _grace(record)
     status_file.ask_to_cancel(record)

@@ -38,7 +38,7 @@ def _of_profile() -> str | None:
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
     with suppress(OSError):
         if "PREFECT_API_URL" in (home / "profiles.toml").read_text(encoding="utf-8"):
-            # takes a second
+            # the import lasts a second
             from prefect.settings import PREFECT_API_URL
 
             url: str | None = PREFECT_API_URL.value()

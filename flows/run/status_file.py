@@ -117,7 +117,7 @@ class RunStatusFile:
             storage.write_bytes(str(self.path), json.dumps(self.content).encode(), private=True)
 
     def update(self, **values: Any) -> None:
-        """Set fields of the whole run."""
+        """Set fields of the run."""
         self.content |= values
         self.write()
 
@@ -181,7 +181,7 @@ def _end_nodes(content: Mapping[str, Any], running: str) -> None:
 
 
 def _as_crashed(content: dict[str, Any], ended: float) -> dict[str, Any]:
-    """Return the record of a run whose process is gone."""
+    """Return the record of a run whose process has ended."""
     _end_nodes(content, CRASHED)
     error = f"process {content['pid']} on {content['host']} is gone"
     return {**content, "state": CRASHED, "ended": ended, "error": error}

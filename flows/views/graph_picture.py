@@ -139,7 +139,7 @@ def _stacked(row: Sequence[str], size: _Size, gap: float) -> dict[str, float]:
 
 
 def _offsets(row: Sequence[str], size: _Size, gap: float) -> list[float]:
-    """Return the least distance of each from the first."""
+    """Return the minimum distance of each node from the first."""
     offsets = [0.0] * len(row)
     for index in range(1, len(row)):
         offsets[index] = offsets[index - 1] + (size(row[index - 1]) + size(row[index])) / 2 + gap

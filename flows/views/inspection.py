@@ -159,8 +159,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
     first_row = rows[0]
     title = (
         f"{first_row['documents']:,} documents, {first_row['words']:,} words, "
-        f"{first_row['bytes']:,} bytes of "
-        f"held-out text"
+        f"{first_row['bytes']:,} bytes of held-out text"
     )
     table = Table(
         box=None, header_style="bold", title=title, title_justify="left", title_style="dim"
@@ -391,9 +390,8 @@ def _end(found: Facts) -> RenderableType:
     if found["outcome"] == "kept":
         word_count = sum(map(count_words, found["sentences"]))
         verdict = (
-            f"kept  {_count(len(found['sentences']), 'sentence')}, {word_count:,} words, in the "
-            f"split "
-            f"{found['split']}"
+            f"kept  {_count(len(found['sentences']), 'sentence')}, {word_count:,} words, "
+            f"in the split {found['split']}"
         )
         return Panel(Text(verdict, style="bold green"), border_style="green", expand=False)
     return Panel(

@@ -237,8 +237,8 @@ def show(
     phrases = [f"{len(pending)} of {len(steps)} nodes would run"]
     if together is not None:
         phrases.append(
-            f"{seconds_told(pending_estimates)} of work, {format_duration(together)} until all "
-            f"is made"
+            f"{seconds_told(pending_estimates)} of work, "
+            f"{format_duration(together)} until all is made"
         )
     disk, memory = (
         sum(estimate.disk_bytes or 0 for estimate in pending_estimates),
@@ -265,7 +265,7 @@ def show(
 
 
 def estimate_error_lines(last: Mapping[str, Any] | None, when: str = "Last time") -> Iterator[str]:
-    """Yield lines that say how far estimates were off, from `estimate_error`."""
+    """Yield lines with the error of past estimates, from `estimate_error`."""
     if last is None:
         return
     side = "longer" if last["off"] >= 0 else "shorter"
@@ -284,7 +284,7 @@ def estimate_error_lines(last: Mapping[str, Any] | None, when: str = "Last time"
             )
 
 
-# Tables of `cloze status`: one line a run, or one line a node of a run.
+# Tables of `cloze status`: one line per run, or one line per node of a run.
 
 STYLES = {
     "running": "bold cyan",
@@ -325,7 +325,7 @@ def when(seconds: float | None) -> str:
 
 
 def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one line a run: state, finished nodes, current nodes."""
+    """Print one line per run: state, finished nodes, current nodes."""
     table = table_of(
         ("run", "state", "nodes", "started", "took", "now"), right=("nodes", "took"), whole=True
     )
@@ -355,7 +355,7 @@ def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
-    """Print one line a node."""
+    """Print one line per node."""
     end_time = found["ended"] or time.time()
     out.print(
         f"[bold]{escape(found['run'])}[/] {state(found['state'])}  started "

@@ -39,7 +39,7 @@ def complete_from(names: Callable[[click.Context], Iterable[str]], kind: str = "
     ) -> list[CompletionItem]:
         del parameter
         items = []
-        with suppress(Exception):  # a traceback would garble the prompt
+        with suppress(Exception):  # a traceback would corrupt the prompt
             items = [CompletionItem(name) for name in names(ctx) if name.startswith(incomplete)]
         return [*items, CompletionItem(incomplete, type=kind)] if kind else items
 
