@@ -1,4 +1,4 @@
-"""Commands for services: `deploy`, `doctor`, `ui`, and `fetch`."""
+"""Commands for services: `deploy`, `doctor` and `ui`."""
 
 from __future__ import annotations
 

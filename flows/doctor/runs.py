@@ -110,7 +110,7 @@ def held_slots() -> Iterator[Finding]:
 
 
 def orphans() -> Iterator[Finding]:
-    """Find Cloze processes whose parent (from their environment) has ended, and leftover servers."""
+    """Find Cloze processes whose parent (by their environment) has ended, and leftover servers."""
     runs = runs_directory()
     orphaned = {process.pid: "server of an ended `cloze ui`" for process in _leftovers(runs)}
     for process in _own_processes():

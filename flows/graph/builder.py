@@ -191,9 +191,9 @@ class GraphBuilder:
         self.graph = PartialGraph(sections=active, never=never, tokenizer=tokenizer)
         self._expander = InstanceExpander(self.graph, InputFinder(self.graph, self.instances))
         self._instances: dict[str, list[Node]] = {}
-        for gathers in (False, True):
+        for reads_all in (False, True):
             for name, section in active.items():
-                if section.stage.reads_all_nodes == gathers:
+                if section.stage.reads_all_nodes == reads_all:
                     self.instances(name)
         self._keep_milestones()
 

@@ -271,7 +271,7 @@ def parallel_seconds(steps: Sequence[PlannedNode], found: Mapping[str, Estimate]
             if seconds is None:
                 return None
             busy = any(
-                parent in waiting or any(parent == other for _, other, _ in running)
+                parent in waiting or any(parent == running_name for _, running_name, _ in running)
                 for parent in step.depends_on
             )
             if not busy and request.gpus <= free["gpus"] and request.cpus <= free["cpus"]:

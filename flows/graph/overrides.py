@@ -97,14 +97,14 @@ def unfold(pairs: Iterable[tuple[str, Any]], onto: dict[str, Any] | None = None)
     """
     nested: dict[str, Any] = {} if onto is None else onto
     for key, value in pairs:
-        *parents, last = key.split(".")
+        *parents, leaf = key.split(".")
         target = nested
         for parent in parents:
             child = target.setdefault(parent, {})
             if not isinstance(child, dict):
                 child = target[parent] = {WHOLE: child}
             target = child
-        target[last] = {WHOLE: value} if isinstance(value, Mapping) else value
+        target[leaf] = {WHOLE: value} if isinstance(value, Mapping) else value
     return nested
 
 

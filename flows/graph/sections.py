@@ -270,14 +270,14 @@ class InputFinder:
         order = list(self.graph.sections)
         position = order.index(name)
         earlier = [
-            other
-            for other in reversed(order[:position])
-            if self.graph.sections[other].stage_name in kinds
+            candidate
+            for candidate in reversed(order[:position])
+            if self.graph.sections[candidate].stage_name in kinds
         ]
         later = [
-            other
-            for other in order[position + 1 :]
-            if self.graph.sections[other].stage_name in kinds
+            candidate
+            for candidate in order[position + 1 :]
+            if self.graph.sections[candidate].stage_name in kinds
         ]
         return next(iter([*earlier, *later]), None)
 

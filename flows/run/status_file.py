@@ -222,11 +222,11 @@ def newest(directory: Path) -> dict[str, Any] | None:
     The record gets the key `path`; a zombie run's record gets the state crashed.
     """
     for path in reversed(records_in(directory)):
-        content = read_file(path)
-        if content is not None:
-            if _is_dead(content, path):
-                content = _as_crashed(content, path.stat().st_mtime)  # time of the last write
-            return {**content, "path": str(path)}
+        record = read_file(path)
+        if record is not None:
+            if _is_dead(record, path):
+                record = _as_crashed(record, path.stat().st_mtime)  # time of the last write
+            return {**record, "path": str(path)}
     return None
 
 
@@ -276,9 +276,9 @@ def crashed_runs(runs: Path) -> list[str]:
     names = []
     for directory in (*directories(runs), *command_directories(runs)):
         for path in records_in(directory)[-1:]:
-            content = read_file(path)
-            if content is not None and _is_dead(content, path):
-                names.append(str(content["run"]))
+            record = read_file(path)
+            if record is not None and _is_dead(record, path):
+                names.append(str(record["run"]))
     return names
 
 
@@ -287,13 +287,13 @@ def mark_crashed(runs: Path) -> list[str]:
     marked = []
     for directory in (*directories(runs), *command_directories(runs)):
         for path in records_in(directory):
-            content = read_file(path)
-            if content is None or not _is_dead(content, path):
+            record = read_file(path)
+            if record is None or not _is_dead(record, path):
                 continue
             with suppress(OSError):
-                crashed = _as_crashed(content, path.stat().st_mtime)
+                crashed = _as_crashed(record, path.stat().st_mtime)
                 storage.write_bytes(str(path), json.dumps(crashed).encode(), private=True)
-                marked.append(str(content["run"]))
+                marked.append(str(record["run"]))
     return marked
 
 

@@ -38,10 +38,10 @@ class Row:
 
 def rows(steps: Sequence[PlannedNode]) -> list[Row]:
     """Return the plan's lines; each follows the lines that it needs."""
-    gather = len(steps) > MOST_LINES
+    by_section = len(steps) > MOST_LINES
     instances: dict[str, list[PlannedNode]] = {}
     for step in steps:
-        instances.setdefault(step.node.section if gather else step.name, []).append(step)
+        instances.setdefault(step.node.section if by_section else step.name, []).append(step)
     names = {key: _name(found) for key, found in instances.items()}
     line_of = {step.name: names[key] for key, found in instances.items() for step in found}
     found = []

@@ -131,7 +131,7 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         query: str | None = ctx.meta.get(HELP_ALL)
         rows: dict[str, list[tuple[str, str]]] = {}
-        total = shown = 0
+        total = visible = 0
         groups = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -142,11 +142,11 @@ class GroupedCommand(click.Command):
             total += 1
             if _matches(query, group, record, getattr(parameter, "common", True)):
                 rows.setdefault(group, []).append(record)
-                shown += 1
+                visible += 1
         for group in sorted(rows, key=(GENERAL, OTHER).__contains__):
             with formatter.section(group):
                 formatter.write_dl(rows[group])
-        if shown < total:
+        if visible < total:
             names = [
                 group.lower() for group in dict.fromkeys(groups) if group not in (GENERAL, OTHER)
             ]
