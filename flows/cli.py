@@ -176,8 +176,8 @@ def _flags_first(arguments: list[str]) -> list[str]:
     """Move the global flags before the command; after `--`, arguments keep their place."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     flags = [argument for argument in arguments[:end] if argument in GLOBAL_FLAGS]
-    rest = [argument for argument in arguments[:end] if argument not in GLOBAL_FLAGS]
-    return [*flags, *rest, *arguments[end:]]
+    remaining = [argument for argument in arguments[:end] if argument not in GLOBAL_FLAGS]
+    return [*flags, *remaining, *arguments[end:]]
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -76,8 +76,8 @@ def _directories_around(path: Path) -> Iterator[Path]:
 
     owner = Path(targets.containing_artifact(str(path)))
     yield owner
-    above = owner.parent.parent
-    for start, pattern in ((owner.parent, "*"), (above, "*"), (above, "*/*")):
+    grandparent = owner.parent.parent
+    for start, pattern in ((owner.parent, "*"), (grandparent, "*"), (grandparent, "*/*")):
         for name in (MANIFEST, BUILDING):
             for file in sorted(start.glob(f"{pattern}/{name}")):
                 if not file.parent.is_symlink():
@@ -91,8 +91,8 @@ def _ancestors(fingerprint: str, nearby: _NearbyArtifacts) -> dict[str, Any]:
     path = nearby.find(fingerprints.artifact_fingerprint_of(fingerprint))
     if path is None:
         return {"fingerprint": fingerprint, "parents": {}}
-    part = fingerprints.subpath_of(fingerprint)
-    row = {"artifact": path, "fingerprint": fingerprint, **({"part": part} if part else {})}
+    subpath = fingerprints.subpath_of(fingerprint)
+    row = {"artifact": path, "fingerprint": fingerprint, **({"part": subpath} if subpath else {})}
     if not artifact.is_artifact(path):
         builder = claim.read(path)
         inputs = {
@@ -173,13 +173,13 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     from cloze.flows.run import targets
     from cloze.flows.views import terminal
 
-    wanted = targets.resolve(target)
-    if wanted.is_run:
-        paths = artifact.find_artifacts(str(runs_directory() / wanted.run))
-    elif wanted.run:  # a node or section; it may also have unfinished artifacts
-        paths = list(filter(artifact.is_artifact, wanted.paths)) or [wanted.path]
+    resolved = targets.resolve(target)
+    if resolved.is_run:
+        paths = artifact.find_artifacts(str(runs_directory() / resolved.run))
+    elif resolved.run:  # a node or section; it may also have unfinished artifacts
+        paths = list(filter(artifact.is_artifact, resolved.paths)) or [resolved.path]
     else:
-        paths = artifact.find_artifacts(targets.containing_artifact(wanted.path))
+        paths = artifact.find_artifacts(targets.containing_artifact(resolved.path))
     sizes = [sum(entry.size for entry in artifact.read_manifest(path).files) for path in paths]
     results: dict[str, Verification] = {}
     columns = (
@@ -204,7 +204,12 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
             )
     all_ok = all(result.ok for result in results.values())
     if as_json:
-        emit({"ok": all_ok, "artifacts": [_row(path, found) for path, found in results.items()]})
+        emit(
+            {
+                "ok": all_ok,
+                "artifacts": [_row(path, verification) for path, verification in results.items()],
+            }
+        )
     for path, result in results.items():
         if result.ok and not as_json:
             click.echo(f"{path} matches its manifest, content sha256 {result.content_sha256}")

@@ -44,12 +44,12 @@ def _parse_metadata(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
     triples = []
     for text in texts:
         name, _, value = text.partition("=")
-        kind, dot, what = name.partition(".")
-        if not (kind and dot and what and value):
+        kind, dot, attribute = name.partition(".")
+        if not (kind and dot and attribute and value):
             raise ValueError(
                 f"{text!r} must look like KIND.WHAT=TEXT, such as books.licence=CC0-1.0"
             )
-        triples.append((kind, what, value))
+        triples.append((kind, attribute, value))
     return triples
 
 
@@ -224,7 +224,7 @@ def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> No
 def _parse_bins(text: str) -> int | list[int]:
     """Parse `8` or `32,64,128`."""
     try:
-        numbers = [int(part) for part in text.split(",")]
+        numbers = [int(item) for item in text.split(",")]
     except ValueError:
         raise ValueError(
             f"{text!r} is not a number, or a list of lengths such as 32,64,128"

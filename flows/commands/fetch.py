@@ -73,8 +73,11 @@ def download(remote: Remote, directory: Path, progress: Progress) -> Path:
     if target.exists():
         return target
     directory.mkdir(parents=True, exist_ok=True)
-    part, validator_file = directory / f"{remote.name}.part", directory / f"{remote.name}.part.etag"
-    offset = part.stat().st_size if part.exists() and validator_file.exists() else 0
+    part_file, validator_file = (
+        directory / f"{remote.name}.part",
+        directory / f"{remote.name}.part.etag",
+    )
+    offset = part_file.stat().st_size if part_file.exists() and validator_file.exists() else 0
     headers = {"User-Agent": AGENT}
     if offset:
         headers |= {"Range": f"bytes={offset}-", "If-Range": validator_file.read_text()}
@@ -87,7 +90,7 @@ def download(remote: Remote, directory: Path, progress: Progress) -> Path:
             total = int(length) + size if length else None
             validator = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
             validator_file.write_text(validator)
-            with part.open("ab" if is_resumed else "wb") as stream:
+            with part_file.open("ab" if is_resumed else "wb") as stream:
                 while chunk := response.read(CHUNK_BYTES):
                     stream.write(chunk)
                     size += len(chunk)
@@ -109,12 +112,12 @@ def download(remote: Remote, directory: Path, progress: Progress) -> Path:
             " continue"
         )
     try:
-        _check(remote, part)
+        _check(remote, part_file)
     except DataError:
-        part.unlink()
+        part_file.unlink()
         validator_file.unlink(missing_ok=True)
         raise
-    os.replace(part, target)
+    os.replace(part_file, target)
     validator_file.unlink(missing_ok=True)
     return target
 

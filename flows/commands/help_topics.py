@@ -36,7 +36,7 @@ def _tasks() -> str:
 def _columns(rows: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
 
@@ -150,14 +150,14 @@ def help_(ctx: click.Context, subject: str | None, option: str | None, as_json: 
         text = topic if isinstance(topic, str) else topic()
     else:
         command: Any = root.command
-        named = command.get_command(ctx, subject)
-        if named is None:
+        subcommand = command.get_command(ctx, subject)
+        if subcommand is None:
             raise UsageError(
                 f"no command or topic {subject!r}; {did_you_mean(subject, _subjects(ctx))}"
             )
-        inner = click.Context(named, info_name=subject, parent=root)
-        inner.meta[HELP_ALL] = option or ""
-        text = named.get_help(inner)
+        context = click.Context(subcommand, info_name=subject, parent=root)
+        context.meta[HELP_ALL] = option or ""
+        text = subcommand.get_help(context)
     if as_json:
         emit({"help": text})
     else:

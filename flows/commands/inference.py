@@ -68,8 +68,8 @@ FILL_MASK = InferenceCommand(
 def _show_vector(answer: Answer) -> RenderableType:
     """Return the first numbers of a vector, and the text."""
     vector = answer["embedding"]
-    more = " …" if len(vector) > SHOWN else ""
-    return f"{' '.join(f'{number:.3f}' for number in vector[:SHOWN])}{more}  {answer['text']}"
+    ellipsis = " …" if len(vector) > SHOWN else ""
+    return f"{' '.join(f'{number:.3f}' for number in vector[:SHOWN])}{ellipsis}  {answer['text']}"
 
 
 @click.command("embed", cls=InferenceCommand, text="Text to embed.", show=_show_vector)
@@ -174,10 +174,10 @@ def _show_answers(answer: Answer) -> RenderableType:
         if prediction["start"] is None:
             table.add_row(score, Text("(no answer)", style="dim"), "")
             continue
-        words = " ".join(prediction["answer"].split())
+        text = " ".join(prediction["answer"].split())
         span = f"{prediction['start']}-{prediction['end']}"
         style = "bold" if number == 0 else ""
-        table.add_row(score, Text(words, style=style), Text(span, style="dim"))
+        table.add_row(score, Text(text, style=style), Text(span, style="dim"))
     return table
 
 
@@ -247,11 +247,11 @@ def _show_continuations(answer: Answer) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    lines = []
+    texts = []
     for row in answer["continuations"]:
         prompt = row["text"].removesuffix(row["continuation"])
-        lines.append(Text.assemble((prompt, "dim"), (row["continuation"], "bold")))
-    return Group(*lines)
+        texts.append(Text.assemble((prompt, "dim"), (row["continuation"], "bold")))
+    return Group(*texts)
 
 
 GENERATE = InferenceCommand(

@@ -232,7 +232,7 @@ def show(out: Console, plan: Mapping[str, Any]) -> None:
     from cloze.core.humanize import format_bytes, format_count, format_duration
     from cloze.flows.views.terminal import table_of
 
-    hardware, chosen = plan["hardware"], plan["chosen"]
+    hardware, recommended = plan["hardware"], plan["chosen"]
     gpus = f"{hardware['gpus']:,}" if hardware["gpus"] else "this machine's"
     size = f"{format_count(plan['parameters'])} parameters"
     out.print(f"[bold]{escape(plan['model'])}[/], {size}, on {gpus} {hardware['name']}")
@@ -240,23 +240,23 @@ def show(out: Console, plan: Mapping[str, Any]) -> None:
     out.print(f"{plan['steps']:,} steps of {rows}: {format_count(plan['tokens'])} tokens\n")
     columns = ["ZeRO", "recomputed", "rows x passes", "memory", "hours", "GPU-hours"]
     table = table_of(columns, right=columns, title="largest micro-batch that fits, by ZeRO stage")
-    for way in plan["ways"]:
+    for alternative in plan["ways"]:
         cells = [
-            str(way["zero"]),
-            "yes" if way["activation_checkpointing"] else "no",
-            f"{way['micro_batch']:,} x {way['accumulation']:,}",
-            format_bytes(way["memory"]["total"]),
-            _hours(way["hours"]),
-            _hours(way["gpu_hours"]),
+            str(alternative["zero"]),
+            "yes" if alternative["activation_checkpointing"] else "no",
+            f"{alternative['micro_batch']:,} x {alternative['accumulation']:,}",
+            format_bytes(alternative["memory"]["total"]),
+            _hours(alternative["hours"]),
+            _hours(alternative["gpu_hours"]),
         ]
-        is_chosen = all(way[name] == chosen[name] for name in way)
+        is_chosen = all(alternative[name] == recommended[name] for name in alternative)
         table.add_row(*(f"[bold]{cell}[/]" for cell in cells) if is_chosen else cells)
     out.print(table)
-    time = f"{format_duration(3600 * chosen['hours'])} at {chosen['mfu']:.0%} of the peak"
+    time = f"{format_duration(3600 * recommended['hours'])} at {recommended['mfu']:.0%} of the peak"
     out.print(f"\n{time}; a checkpoint takes {format_bytes(plan['checkpoint_bytes'])}.\n")
     width = min(out.width, WIDEST)
     # keep an option and its value on one line
-    options = re.sub(" (?!--)", "\N{NO-BREAK SPACE}", chosen["command"])
+    options = re.sub(" (?!--)", "\N{NO-BREAK SPACE}", recommended["command"])
     lines = textwrap.wrap(options, width - 10, break_on_hyphens=False)
     command = " \\\n        ".join(lines).replace("\N{NO-BREAK SPACE}", " ")
     out.print(f"    {command}\n", soft_wrap=True, markup=False)

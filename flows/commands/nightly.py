@@ -70,8 +70,10 @@ def _show_preview(preview: dict[str, Any]) -> None:
     from cloze.flows.views import terminal
 
     out = Console(highlight=False)
-    now = preview["champion"]
-    out.print(f"champion: {now['run']} step {now['step']:,}" if now else "champion: none yet")
+    current = preview["champion"]
+    out.print(
+        f"champion: {current['run']} step {current['step']:,}" if current else "champion: none yet"
+    )
     if not preview["new"]:
         out.print("No new checkpoints.")
         return
@@ -81,14 +83,14 @@ def _show_preview(preview: dict[str, Any]) -> None:
     }
     table = terminal.table_of(("new checkpoint", "step", "what"), right=("step",))
     for checkpoint in preview["new"]:
-        what = plans.get(checkpoint["key"], "skip")
-        table.add_row(checkpoint["run"], f"{checkpoint['step']:,}", what)
+        action = plans.get(checkpoint["key"], "skip")
+        table.add_row(checkpoint["run"], f"{checkpoint['step']:,}", action)
     out.print(table)
     nodes = [node for node in preview["nodes"] if not node["cached"]]
     seconds = [node["seconds"] for node in nodes if node["seconds"] is not None]
     is_known = nodes and len(seconds) == len(nodes)
-    took = f"; they took {format_duration(sum(seconds))} the last time" if is_known else ""
-    out.print(f"\n{len(nodes)} of {len(preview['nodes'])} nodes would run{took}.")
+    estimate = f"; they took {format_duration(sum(seconds))} the last time" if is_known else ""
+    out.print(f"\n{len(nodes)} of {len(preview['nodes'])} nodes would run{estimate}.")
 
 
 def _show_result(result: NightlyResult) -> None:

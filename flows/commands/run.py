@@ -144,11 +144,11 @@ def show_plan(session: RunSession, as_json: bool) -> None:
     from cloze.flows.views import run_tables
 
     estimates, left_out = session.estimates, session.config.left_out
-    last = status_file.last_estimate_error(session.directory)
+    last_error = status_file.last_estimate_error(session.directory)
     total = estimate.parallel_seconds(session.steps, estimates)
     if not as_json:
         out = Console(highlight=False)
-        run_tables.show(out, session.steps, estimates, total, last, left_out)
+        run_tables.show(out, session.steps, estimates, total, last_error, left_out)
         return
     nodes = [
         {
@@ -161,7 +161,7 @@ def show_plan(session: RunSession, as_json: bool) -> None:
         for step in session.steps
     ]  # fmt: skip
     name = session.config.name
-    emit({"run": name, "nodes": nodes, "seconds": total, "last": last, "left_out": left_out})
+    emit({"run": name, "nodes": nodes, "seconds": total, "last": last_error, "left_out": left_out})
 
 
 def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
@@ -253,14 +253,14 @@ def run_with_prefect(session: RunSession) -> Mapping[str, BuildResult]:
             raise schedule.combine_errors(session.failures) from None
         if not _is_unreachable(error):
             raise
-        rest = session.remaining()
+        remaining = session.remaining()
         cause = " ".join(str(error).split())[:200]
-        forced = [step.name for step in rest.steps if step.forced]
+        forced = [step.name for step in remaining.steps if step.forced]
         note = f"; still forced: {', '.join(forced)}" if forced else ""
         session.screen.print(
             f"[yellow]Prefect is unreachable ({escape(cause)});[/] continuing without it{note}"
         )
-        return run_plain(rest)
+        return run_plain(remaining)
     return session.results
 
 

@@ -49,12 +49,12 @@ def status(target: str | None, as_json: bool) -> None:
 
     runs, out = runs_directory(), Console(highlight=False)
     if target is not None:
-        wanted = targets.resolve(target)
-        name = wanted.run or targets.containing_artifact(wanted.path)
+        resolved = targets.resolve(target)
+        name = resolved.run or targets.containing_artifact(resolved.path)
         record = status_file.read(runs, name)
-        if wanted.node:
+        if resolved.node:
             nodes = record["nodes"]
-            record["nodes"] = {node: nodes[node] for node in wanted.nodes if node in nodes}
+            record["nodes"] = {node: nodes[node] for node in resolved.nodes if node in nodes}
         if as_json:
             emit({"runs": [_row(record)]})
         else:
@@ -72,8 +72,8 @@ def status(target: str | None, as_json: bool) -> None:
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:
     from cloze.flows.graph.estimate import estimate_error
 
-    shown = {key: value for key, value in record.items() if key not in ("config", "parameters")}
-    return {**shown, "off": estimate_error(record)}
+    fields = {key: value for key, value in record.items() if key not in ("config", "parameters")}
+    return {**fields, "off": estimate_error(record)}
 
 
 @click.command()
@@ -119,10 +119,10 @@ def _newest_logs(text: str) -> Path:
         local_directory(targets.containing_artifact(path))
         for path in targets.resolve(text, in_any_run=True).paths
     ]
-    found = [log for directory in directories for log in (directory / LOGS).glob("*.log")]
-    if not found:
+    log_files = [log for directory in directories for log in (directory / LOGS).glob("*.log")]
+    if not log_files:
         raise DataError(f"{text} has no logs yet ({LOGS}/*.log); see `cloze status {text}`")
-    return max(found, key=lambda log: log.stat().st_mtime_ns).parent.parent
+    return max(log_files, key=lambda log: log.stat().st_mtime_ns).parent.parent
 
 
 def _end(path: Path, lines: int) -> list[str]:
@@ -165,11 +165,11 @@ def cancel(target: str, as_json: bool) -> None:
     """
     from cloze.flows.run import targets
 
-    wanted = targets.resolve(target)
-    if wanted.is_run:
-        _cancel_run(wanted.run, as_json)
+    resolved = targets.resolve(target)
+    if resolved.is_run:
+        _cancel_run(resolved.run, as_json)
     else:
-        _cancel_artifact(targets.containing_artifact(wanted.path), as_json)
+        _cancel_artifact(targets.containing_artifact(resolved.path), as_json)
 
 
 def _cancel_artifact(path: str, as_json: bool) -> None:
@@ -196,11 +196,11 @@ def _cancel_run(name: str, as_json: bool) -> None:
     from cloze.flows.run import cancel as run_cancel
 
     record = run_cancel.cancel(runs_directory(), name, _note)
-    stopped = [
+    stopped_nodes = [
         node for node, row in record["nodes"].items() if row["state"] in ("stopped", "crashed")
     ]
     if as_json:
-        emit({"run": name, "state": record["state"], "stopped": stopped})
+        emit({"run": name, "state": record["state"], "stopped": stopped_nodes})
     else:
         click.echo(f"{name}: {record['state']}. Continue with `cloze resume {name}`.")
 
@@ -248,11 +248,11 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
     }
     if "processes" in changes and not changes.keys() & {"launcher", "hostfile", "nodes"}:
         changes |= ALONE
-    wanted = targets.resolve(target)
-    if wanted.is_run:
-        _resume_run(wanted.run, changes, prefect, as_json)
+    resolved = targets.resolve(target)
+    if resolved.is_run:
+        _resume_run(resolved.run, changes, prefect, as_json)
     else:
-        _resume_training(targets.containing_artifact(wanted.path), changes, as_json)
+        _resume_training(targets.containing_artifact(resolved.path), changes, as_json)
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:

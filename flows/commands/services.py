@@ -1,4 +1,4 @@
-"""Commands for services: `deploy`, `doctor`, `ui`, and `fetch`."""
+"""Commands for services: `deploy`, `doctor` and `ui`."""
 
 from __future__ import annotations
 
@@ -35,18 +35,21 @@ def deploy(api: str | None, as_json: bool) -> None:
     api = api or server_addresses.api(plan.runs_directory())
     from cloze.flows.prefect import deploy as deploying
 
-    done = deploying.deploy(api)
+    deployment = deploying.deploy(api)
     if as_json:
-        emit(dataclasses.asdict(done))
+        emit(dataclasses.asdict(deployment))
         return
-    click.echo(f"{len(done.deployments)} deployments at {done.api}, work pool {done.pool}:")
-    for name in done.deployments:
+    click.echo(
+        f"{len(deployment.deployments)} deployments at {deployment.api}, work pool "
+        f"{deployment.pool}:"
+    )
+    for name in deployment.deployments:
         click.echo(f"  {name}")
-    for name in done.removed:
+    for name in deployment.removed:
         click.echo(f"  {name}  removed")
-    click.echo(f"schedules: {', '.join(done.schedules) or 'none'}")
-    click.echo(f"automations: {'; '.join(done.automations)}")
-    click.echo(f"A worker runs them: prefect worker start --pool {done.pool} --type process")
+    click.echo(f"schedules: {', '.join(deployment.schedules) or 'none'}")
+    click.echo(f"automations: {'; '.join(deployment.automations)}")
+    click.echo(f"A worker runs them: prefect worker start --pool {deployment.pool} --type process")
 
 
 @click.command()
@@ -89,12 +92,12 @@ def doctor(ctx: click.Context, fix: bool, as_json: bool) -> None:
             findings.append(finding)
             if not as_json:
                 _show(finding)
-    well = all(finding.ok or finding.fixed for finding in findings)
+    all_ok = all(finding.ok or finding.fixed for finding in findings)
     if as_json:
-        emit({"ok": well, "checks": [finding.row() for finding in findings]})
+        emit({"ok": all_ok, "checks": [finding.row() for finding in findings]})
     elif any(finding.repair is not None and not finding.ok for finding in findings) and not fix:
         click.echo("\n`cloze doctor --fix` repairs what is marked with a star.")
-    if not well:
+    if not all_ok:
         ctx.exit(1)
 
 

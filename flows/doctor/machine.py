@@ -30,9 +30,9 @@ class Finding:
         check: name of the check.
         found: what the check found.
         ok: the finding needs no action.
-        fix: what to do if it is not ok.
-        repair: function that does it; None: the user must do it.
-        fixed: `repair` was called, and the finding is gone.
+        fix: remedy if `ok` is false.
+        repair: function that applies the remedy; None: the user must apply it.
+        fixed: `repair` was called and removed the finding.
         failed: error of `repair`.
     """
 
@@ -130,9 +130,12 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "ncc
 
 
 def python() -> Iterator[Finding]:
-    fine = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    is_supported = (3, 10) <= sys.version_info[:2] <= (3, 13)
     yield Finding(
-        check="python", found=platform.python_version(), ok=fine, fix="use Python 3.10 to 3.13"
+        check="python",
+        found=platform.python_version(),
+        ok=is_supported,
+        fix="use Python 3.10 to 3.13",
     )
 
 
@@ -172,14 +175,14 @@ def _is_installed(name: str) -> bool:
 
 
 def _package(name: str, version: str) -> Finding:
-    for wrong, partner, how in BROKEN:
-        if wrong.name == name and Version(version) in wrong.specifier:
-            lower = str(wrong.specifier).removeprefix(">=")
+    for requirement, partner, symptom in BROKEN:
+        if requirement.name == name and Version(version) in requirement.specifier:
+            bound = str(requirement.specifier).removeprefix(">=")
             return Finding(
                 check=name,
-                found=f"{version}, with {partner}: {how}",
+                found=f"{version}, with {partner}: {symptom}",
                 ok=False,
-                fix=f"pip install '{name}<{lower}'",
+                fix=f"pip install '{name}<{bound}'",
             )
     return Finding(check=name, found=version)
 
@@ -232,27 +235,27 @@ def processor() -> Iterator[Finding]:
 
 def devices() -> Iterator[Finding]:
     """Check that torch sees all GPUs of the driver, and that NCCL is available for several."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _TORCH], capture_output=True, text=True, check=False, timeout=180
     )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["failed"])[-1]
+    if process.returncode:
+        last_line = (process.stderr.strip().splitlines() or ["failed"])[-1]
         yield Finding(
             check="torch imports",
-            found=last,
+            found=last_line,
             ok=False,
             fix="reinstall torch for this machine's driver",
         )
         return
-    torch = json.loads(done.stdout.splitlines()[-1])
+    torch = json.loads(process.stdout.splitlines()[-1])
     names = [f"{name} ({memory / 2**30:.0f} GiB)" for name, memory in torch["gpus"]]
-    driver = _driver_gpus()
-    if len(names) < driver and "CUDA_VISIBLE_DEVICES" not in os.environ:
+    driver_count = _driver_gpus()
+    if len(names) < driver_count and "CUDA_VISIBLE_DEVICES" not in os.environ:
         yield Finding(
             check="devices",
             found=(
-                f"the driver lists {driver} GPUs, torch {torch['version']} (CUDA {torch['cuda']}) "
-                f"sees {len(names)}"
+                f"the driver lists {driver_count} GPUs, torch {torch['version']} "
+                f"(CUDA {torch['cuda']}) sees {len(names)}"
             ),
             ok=False,
             fix="install a torch that was built for this driver, or a newer driver",
@@ -262,11 +265,11 @@ def devices() -> Iterator[Finding]:
             check="devices", found=", ".join(names) or "no GPU: training computes on the CPU"
         )
     if names:
-        without = len(names) > 1 and torch["nccl"] is None
+        lacks_nccl = len(names) > 1 and torch["nccl"] is None
         yield Finding(
             check="nccl",
             found=torch["nccl"] or "none",
-            ok=not without,
+            ok=not lacks_nccl,
             fix="install a torch with NCCL, which training on several GPUs needs",
         )
 
@@ -274,26 +277,26 @@ def devices() -> Iterator[Finding]:
 def _driver_gpus() -> int:
     if shutil.which("nvidia-smi") is None:
         return 0
-    listed = subprocess.run(
+    process = subprocess.run(
         ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60
     )
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return sum(line.startswith("GPU ") for line in process.stdout.splitlines())
 
 
 def disk() -> Iterator[Finding]:
     """Check the free bytes and free files where runs are stored."""
     runs = runs_directory()
     path = runs if runs.exists() else Path.cwd()
-    free, files = shutil.disk_usage(path).free, os.statvfs(path)
-    fine = free > FREE_BYTES
+    free, statistics = shutil.disk_usage(path).free, os.statvfs(path)
+    is_enough = free > FREE_BYTES
     fix = f"free some space: artifacts in {runs} without a link belong to earlier configs"
     yield Finding(
-        check="free disk", found=f"{free / 1e9:.0f} GB at {path.resolve()}", ok=fine, fix=fix
+        check="free disk", found=f"{free / 1e9:.0f} GB at {path.resolve()}", ok=is_enough, fix=fix
     )
-    if files.f_files and files.f_favail < FREE_SHARE_OF_FILES * files.f_files:
+    if statistics.f_files and statistics.f_favail < FREE_SHARE_OF_FILES * statistics.f_files:
         yield Finding(
             check="free files",
-            found=f"only {files.f_favail:,} more files fit on the disk",
+            found=f"only {statistics.f_favail:,} more files fit on the disk",
             ok=False,
             fix=fix,
         )

@@ -29,18 +29,21 @@ from cloze.flows.ui.services import grace_seconds, without_user
 def servers() -> Iterator[Finding]:
     """Check the servers of `cloze ui` and those named in the environment."""
     runs = runs_directory()
-    now = state.running(runs)
-    for service in now.get("services", {}).values():
-        up = service["state"] == "up"
+    current = state.running(runs)
+    for service in current.get("services", {}).values():
+        is_up = service["state"] == "up"
         fix = (
-            f"read {service['log']}, remove the cause, then end `cloze ui` (process {now['pid']})"
-            " and start it again"
+            f"read {service['log']}, remove the cause, then end `cloze ui` "
+            f"(process {current['pid']}) and start it again"
         )
-        begins = service["state"] in ("starting", "waiting") and not service["restarts"]
+        is_starting = service["state"] in ("starting", "waiting") and not service["restarts"]
         yield Finding(
-            check=service["title"], found=_describe_service(service), ok=up or begins, fix=fix
+            check=service["title"],
+            found=_describe_service(service),
+            ok=is_up or is_starting,
+            fix=fix,
         )
-    if not now:
+    if not current:
         yield Finding(
             check="servers", found=f"none run for {runs.resolve()}; `cloze ui` starts them"
         )
@@ -48,12 +51,12 @@ def servers() -> Iterator[Finding]:
         address = os.environ.get(variable, "").rstrip("/")
         if address.startswith("http"):
             address = without_user(address)
-            fine = answers(f"{address}{path}")
-            refusal = _refusal(address) if fine and variable == "PREFECT_API_URL" else ""
+            responds = answers(f"{address}{path}")
+            refusal = _refusal(address) if responds and variable == "PREFECT_API_URL" else ""
             yield Finding(
                 check=variable,
-                found=refusal or f"{address} {'answers' if fine else 'does not answer'}",
-                ok=fine and not refusal,
+                found=refusal or f"{address} {'answers' if responds else 'does not answer'}",
+                ok=responds and not refusal,
                 fix=f"start that server (`cloze ui` starts one here), or unset {variable}",
             )
 
@@ -70,14 +73,14 @@ def _refusal(api: str) -> str:
 
 
 def stuck() -> Iterator[Finding]:
-    """Find runs in progress whose process is gone, in local records and in Prefect."""
+    """Find runs in progress whose process has ended, in local records and in Prefect."""
     runs = runs_directory()
     api = os.environ.get("PREFECT_API_URL") or state.running(runs).get("api")
     reachable = api if api and answers(f"{api.rstrip('/')}/health") and not _refusal(api) else None
-    for line in sweep.sweep(runs, reachable, mark=False):
+    for message in sweep.sweep(runs, reachable, mark=False):
         yield Finding(
             check="stuck run",
-            found=line,
+            found=message,
             ok=False,
             fix="mark it as crashed, to free its slots; then continue with `cloze resume RUN`",
             repair=partial(sweep.sweep, runs, reachable),
@@ -93,21 +96,21 @@ def held_slots() -> Iterator[Finding]:
     for (pid, run, node), holders in by_holder.items():
         age = format_duration(max(0.0, time.time() - holders[0].since))
         names = ", ".join(holder.slot for holder in holders)
-        found = f"{names}: {node} of run {run}, process {pid}, for {age}"
+        description = f"{names}: {node} of run {run}, process {pid}, for {age}"
         record = status_file.newest(status_file.directory_of(runs, run))
-        over = record and record["pid"] == pid and record["state"] != status_file.RUNNING
+        is_over = record and record["pid"] == pid and record["state"] != status_file.RUNNING
         fix = f"the run has ended, but its process still holds the slots; end it (kill {pid})"
         yield Finding(
             check="slots",
-            found=found,
-            ok=not over,
+            found=description,
+            ok=not is_over,
             fix=fix,
-            repair=partial(_end, [pid]) if over else None,
+            repair=partial(_end, [pid]) if is_over else None,
         )
 
 
 def orphans() -> Iterator[Finding]:
-    """Find Cloze processes whose parent (from their environment) is gone, and leftover servers."""
+    """Find Cloze processes whose parent (by their environment) has ended, and leftover servers."""
     runs = runs_directory()
     orphaned = {process.pid: "server of an ended `cloze ui`" for process in _leftovers(runs)}
     for process in _own_processes():
@@ -119,12 +122,12 @@ def orphans() -> Iterator[Finding]:
                 and _is_in_namespace(process.pid)
             ):
                 orphaned.setdefault(process.pid, f"the process {parent} of its run is gone")
-    for pid, why in orphaned.items():
+    for pid, reason in orphaned.items():
         with suppress(psutil.Error):
-            line = " ".join(psutil.Process(pid).cmdline())[:60]
+            command = " ".join(psutil.Process(pid).cmdline())[:60]
             yield Finding(
                 check="orphan",
-                found=f"process {pid} ({line}): {why}",
+                found=f"process {pid} ({command}): {reason}",
                 ok=False,
                 fix=f"end it (kill {pid})",
                 repair=partial(_end, [pid]),
@@ -137,8 +140,8 @@ def refused_records() -> Iterator[Finding]:
     reasons = count_dead_letters(spools)
     if not reasons:
         return
-    (reason, _), *others = reasons.most_common()
-    more = f" (and {len(others)} more reasons, in {spools / FILE})" if others else ""
+    (reason, _), *other_reasons = reasons.most_common()
+    more = f" (and {len(other_reasons)} more reasons, in {spools / FILE})" if other_reasons else ""
     yield Finding(
         check="records",
         found=f"{reasons.total():,} refused by MLflow: {reason}{more}",
@@ -152,10 +155,10 @@ def refused_records() -> Iterator[Finding]:
 
 
 def _describe_service(service: dict[str, object]) -> str:
-    parts = [str(service["state"]), str(service["address"] or "")]
+    phrases = [str(service["state"]), str(service["address"] or "")]
     if service["restarts"]:
-        parts.append(f"restarted {service['restarts']} times; last: {service['last']}")
-    return ", ".join(part for part in parts if part)
+        phrases.append(f"restarted {service['restarts']} times; last: {service['last']}")
+    return ", ".join(phrase for phrase in phrases if phrase)
 
 
 def _leftovers(runs: Path) -> list[psutil.Process]:

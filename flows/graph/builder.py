@@ -36,32 +36,34 @@ class InstanceExpander:
 
     def expand(self, section: Section) -> Iterator[Node]:
         """Make the nodes of a section."""
-        for own, below in combinations(section.matrix, section.name):
-            spoken: set[str] = set()
-            given = {**section.fields, **below}
-            roles = {role: given.pop(role) for role in list(given) if role in section.stage.inputs}
-            texts = {**section.roles, **roles}
-            for role, wanted in section.stage.inputs.items():
-                if role not in texts and not wanted.explicit_only:
-                    texts[role] = None
-            texts = dict(spread_roles(section, texts))
+        for combination, point_fields in combinations(section.matrix, section.name):
+            used_axes: set[str] = set()
+            settings = {**section.fields, **point_fields}
+            roles = {
+                role: settings.pop(role) for role in list(settings) if role in section.stage.inputs
+            }
+            references = {**section.roles, **roles}
+            for role, spec in section.stage.inputs.items():
+                if role not in references and not spec.explicit_only:
+                    references[role] = None
+            references = dict(spread_roles(section, references))
             fields = section.stage.config.model_fields
-            for axes, inputs in self._there(section, texts, own, spoken):
-                values = dict(substitute_axes(given, axes, spoken.add))
-                for axis in plain_axes(section.matrix) & own.keys():
+            for axes, inputs in self._there(section, references, combination, used_axes):
+                values = dict(substitute_axes(settings, axes, used_axes.add))
+                for axis in plain_axes(section.matrix) & combination.keys():
                     if axis in fields:
-                        values[axis] = own[axis]
-                    elif axis not in spoken:
+                        values[axis] = combination[axis]
+                    elif axis not in used_axes:
                         raise UsageError(
                             f"{section.name}.matrix.{axis} is no field of {section.stage_name}, "
                             f"and nothing there says {{{axis}}};"
                             f" {did_you_mean(axis, fields)}"
                         )
-                made = self.graph.add_node(
+                node = self.graph.add_node(
                     section, {**self._lent(section, inputs), **values}, axes, inputs
                 )
-                if made is not None:
-                    yield made
+                if node is not None:
+                    yield node
 
     def _there(
         self, section: Section, texts: Mapping[str, Any], axes: Mapping[str, Any], spoken: set[str]
@@ -114,39 +116,47 @@ class InstanceExpander:
                 f"{section.name}.{role} ({texts[role]!r}) speaks of an axis that this node has not;"
                 f" use {set(axes) or '{}'}"
             )
-        rest = {other: text for other, text in texts.items() if other != role}
-        found = list(
+        remaining = {other: text for other, text in texts.items() if other != role}
+        candidates = list(
             self.finder.candidates(section, role, substitute_axes(texts[role], axes, spoken.add))
         )
-        if not found:
-            yield from self._chosen(section, rest, axes, chosen, spoken)
+        if not candidates:
+            yield from self._chosen(section, remaining, axes, chosen, spoken)
             return
-        fitting = 0
-        for values, origin in found:
+        match_count = 0
+        for values, origin in candidates:
             if all(axes.get(axis, value) == value for axis, value in values.items()):
-                fitting += 1
+                match_count += 1
                 yield from self._chosen(
-                    section, rest, {**axes, **values}, {**chosen, role: origin}, spoken
+                    section, remaining, {**axes, **values}, {**chosen, role: origin}, spoken
                 )
-        if not fitting and not chosen:
-            of = found[0][1].node
+        if not match_count and not chosen:
+            source_node = candidates[0][1].node
             for other in self.graph.lacking:
-                same = all(axes.get(axis, value) == value for axis, value in other.values.items())
-                if of is not None and other.section == self.graph.nodes[of].section and same:
+                agrees = all(axes.get(axis, value) == value for axis, value in other.values.items())
+                if (
+                    source_node is not None
+                    and other.section == self.graph.nodes[source_node].section
+                    and agrees
+                ):
                     raise LeftOutError(f"needs {other.name}, which is left out")
             if section.when == AVAILABLE:
-                wanted = ", ".join(f"{axis} {axes[axis]}" for axis in found[0][0] if axis in axes)
+                requirements = ", ".join(
+                    f"{axis} {axes[axis]}" for axis in candidates[0][0] if axis in axes
+                )
                 raise LeftOutError(
-                    f"no instance of {self.graph.nodes[of].section if of else of} has {wanted}"
+                    f"no instance of "
+                    f"{self.graph.nodes[source_node].section if source_node else source_node}"
+                    f" has {requirements}"
                 )
             raise UsageError(
-                f"no instance of {of} has the values {dict(axes)} of {section.name}'s matrix; name "
-                f"its axes otherwise"
+                f"no instance of {source_node} has the values {dict(axes)} of {section.name}'s "
+                f"matrix; name its axes otherwise"
             )
 
 
 GATHERED = "nodes"  # config field of stages that read all nodes
-MILESTONES = "milestones"  # config field with the steps whose checkpoints are kept for good
+MILESTONES = "milestones"  # config field with the steps whose checkpoints are never deleted
 
 
 class GraphBuilder:
@@ -169,15 +179,21 @@ class GraphBuilder:
             run: execution settings of the run.
             tokenizer: path of an existing vocabulary, which replaces the vocab node.
         """
-        whole = {name: inherit(sections, name) for name in sections}
-        never = frozenset(name for name, said in whole.items() if said_when(name, said) == NEVER)
-        kept = {name: Section(name, said, run) for name, said in whole.items() if name not in never}
-        self.graph = PartialGraph(sections=kept, never=never, tokenizer=tokenizer)
+        inherited = {name: inherit(sections, name) for name in sections}
+        never = frozenset(
+            name for name, values in inherited.items() if said_when(name, values) == NEVER
+        )
+        active = {
+            name: Section(name, values, run)
+            for name, values in inherited.items()
+            if name not in never
+        }
+        self.graph = PartialGraph(sections=active, never=never, tokenizer=tokenizer)
         self._expander = InstanceExpander(self.graph, InputFinder(self.graph, self.instances))
         self._instances: dict[str, list[Node]] = {}
-        for gathers in (False, True):
-            for name, section in kept.items():
-                if section.stage.reads_all_nodes == gathers:
+        for reads_all in (False, True):
+            for name, section in active.items():
+                if section.stage.reads_all_nodes == reads_all:
                     self.instances(name)
         self._keep_milestones()
 
@@ -189,9 +205,9 @@ class GraphBuilder:
         """
         pending = self.graph.pending
         if name in pending:
-            circle = " -> ".join([*pending[pending.index(name) :], name])
+            cycle = " -> ".join([*pending[pending.index(name) :], name])
             raise UsageError(
-                f"the nodes need each other in a circle ({circle}); name another input for one of "
+                f"the nodes need each other in a circle ({cycle}); name another input for one of "
                 f"them"
             )
         if name not in self._instances:
@@ -204,23 +220,23 @@ class GraphBuilder:
 
     def _gather(self, section: Section) -> Iterator[Node]:
         """Make the node of a stage that reads every node with named inputs."""
-        found = {
+        nodes = {
             name: node
             for name, node in self.graph.nodes.items()
             if not self.graph.sections[node.section].stage.reads_all_nodes
         }
-        gathered = {}
+        placements = {}
         # the stage needs the position of each node
         if GATHERED in section.stage.config.model_fields:
-            gathered[GATHERED] = {name: _place(node) for name, node in found.items()}
-        made = self.graph.add_node(
+            placements[GATHERED] = {name: _place(node) for name, node in nodes.items()}
+        new_node = self.graph.add_node(
             section,
-            {**section.fields, **gathered},
+            {**section.fields, **placements},
             {},
-            {name: InputSource(node=name) for name in found},
+            {name: InputSource(node=name) for name in nodes},
         )
-        assert made is not None  # the section names no files
-        yield made
+        assert new_node is not None  # the section names no files
+        yield new_node
 
     def _keep_milestones(self) -> None:
         """Add the checkpoints that other nodes read to the milestones of their trainings."""
@@ -228,17 +244,17 @@ class GraphBuilder:
         for node in list(nodes.values()):
             for origin in node.inputs.values():
                 if origin.node is not None and parse_step(origin.path) >= 0:
-                    maker = nodes[origin.node]
-                    config = _with_milestone(maker.config, parse_step(origin.path))
-                    nodes[maker.name] = replace(maker, config=config)
+                    producer = nodes[origin.node]
+                    config = _with_milestone(producer.config, parse_step(origin.path))
+                    nodes[producer.name] = replace(producer, config=config)
 
 
 def _place(node: Node) -> dict[str, Any]:
     """Return a node's section, its matrix values, and the nodes that it reads by role."""
     inputs = {
-        role: f"{one.node}/{one.path}" if one.path else one.node
-        for role, one in node.inputs.items()
-        if one.node is not None
+        role: f"{source.node}/{source.path}" if source.path else source.node
+        for role, source in node.inputs.items()
+        if source.node is not None
     }
     return {"section": node.section, "values": dict(node.values), "inputs": inputs}
 
@@ -246,5 +262,5 @@ def _place(node: Node) -> dict[str, Any]:
 def _with_milestone(config: StageConfig, step: int) -> StageConfig:
     if MILESTONES not in type(config).model_fields:
         return config
-    kept = tuple(sorted({*getattr(config, MILESTONES), step}))
-    return config.model_copy(update={MILESTONES: kept})
+    steps = tuple(sorted({*getattr(config, MILESTONES), step}))
+    return config.model_copy(update={MILESTONES: steps})

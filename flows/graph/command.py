@@ -1,4 +1,4 @@
-"""The graph of a command: one node, whose inputs are paths and whose artifact has a given path.
+"""Graph of a command: one node, whose inputs are paths and whose artifact has a given path.
 
 `cloze pretrain --dataset W/dataset --out W/pretrain` is a run of this graph. Its records are in
 `RUNS/.commands/HASH`, because the artifact may be in an object store.
@@ -31,7 +31,7 @@ KEPT = 100  # commands whose records are kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandConfig:
-    """The graph of a command; takes the place of a `RunConfig` in a session.
+    """Graph of a command; replaces a `RunConfig` in a session.
 
     Attributes:
         node: the only node; `node.out` is the artifact's directory.
@@ -91,10 +91,10 @@ def records_directory(runs: Path, out: str, *, is_transient: bool) -> Iterator[P
     the runs, or if the runs' directory is not writable.
     """
     directory = command_directory(runs, out)
-    holds_runs = storage.is_local(out) and runs.resolve().is_relative_to(
+    contains_runs = storage.is_local(out) and runs.resolve().is_relative_to(
         Path(storage.filesystem(out)[1]).resolve()
     )
-    is_transient = is_transient or holds_runs
+    is_transient = is_transient or contains_runs
     with ExitStack() as stack:
         try:
             if not is_transient:

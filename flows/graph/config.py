@@ -80,7 +80,7 @@ class RunConfig:
             )
 
     def dump(self) -> dict[str, Any]:
-        """Return the whole config as YAML-compatible values by node, with defaults filled in."""
+        """Return the complete config as YAML-compatible values by node, with defaults filled in."""
         nodes = {name: node.config.model_dump(mode="json") for name, node in self.nodes.items()}
         extra = {TOKENIZER: self.tokenizer} if self.tokenizer else {}
         return {NAME: self.name, **extra, **nodes, RUN: self.execution.model_dump(mode="json")}
@@ -90,8 +90,8 @@ def _check_sections(values: Mapping[str, Any]) -> None:
     known = {*stages.TABLE, RUN, NAME, TOKENIZER}
     for key in values:
         if key not in known and stage_of(str(key)) is None:
-            stage, at, label = str(key).partition("@")
-            if at and stage in stages.TABLE:
+            stage, separator, label = str(key).partition("@")
+            if separator and stage in stages.TABLE:
                 raise UsageError(
                     f"config section {key!r} has a label ({label!r}) that is no word; use letters, "
                     f"digits, '_' and '-'"
@@ -145,14 +145,15 @@ def read(
     Raises:
         UsageError: no such file or preset, or invalid YAML.
     """
-    named = {**{name: PRESETS / f"{name}.yaml" for name in preset_names()}, **(more or {})}
-    if reference in named:
-        path, base = named[reference], samples_directory().parent
+    config_paths = {**{name: PRESETS / f"{name}.yaml" for name in preset_names()}, **(more or {})}
+    if reference in config_paths:
+        path, base = config_paths[reference], samples_directory().parent
     elif Path(reference).is_file():
         path, base = Path(reference), Path(reference).resolve().parent
     else:
         raise UsageError(
-            f"{reference!r} is neither a config file nor a preset; {did_you_mean(reference, named)}"
+            f"{reference!r} is neither a config file nor a preset; "
+            f"{did_you_mean(reference, config_paths)}"
         )
     try:
         values = read_yaml(path.read_text(encoding="utf-8")) or {}
@@ -167,39 +168,43 @@ def read(
 
 def _resolved(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
     """Make the paths in all sections absolute; URLs, package lists and node names stay."""
-    found = dict(values)
+    resolved = dict(values)
     for name, section in values.items():
         stage = stage_of(str(name))
         if stage is not None and isinstance(section, Mapping):
-            found[name] = _resolved_section(section, stages.stage(stage), str(base))
+            resolved[name] = _resolved_section(section, stages.stage(stage), str(base))
     tokenizer = values.get(TOKENIZER)
     if isinstance(tokenizer, str) and "://" not in tokenizer:
-        found[TOKENIZER] = str(base / tokenizer)
-    return found
+        resolved[TOKENIZER] = str(base / tokenizer)
+    return resolved
 
 
 def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> dict[str, Any]:
     fields = {key: value for key, value in section.items() if key in stage.config.model_fields}
-    found = {**section, **resolve_paths(stage.config, fields, base)}
+    resolved = {**section, **resolve_paths(stage.config, fields, base)}
     for role in stage.inputs.keys() & section.keys():
-        said = section[role]
-        found[role] = (
-            [_resolved_named(one, base) for one in said]
-            if isinstance(said, list)
-            else _resolved_reference(said, base)
+        reference = section[role]
+        resolved[role] = (
+            [_resolved_named(item, base) for item in reference]
+            if isinstance(reference, list)
+            else _resolved_reference(reference, base)
         )
     matrix = section.get(MATRIX)
     if isinstance(matrix, Mapping):
-        found[MATRIX] = {
+        resolved[MATRIX] = {
             axis: {
-                name: _resolved_section(below or {}, stage, base) for name, below in points.items()
+                name: _resolved_section(point_fields or {}, stage, base)
+                for name, point_fields in points.items()
             }
             if isinstance(points, Mapping)
-            and all(isinstance(below, Mapping) or below is None for below in points.values())
+            and all(
+                isinstance(point_fields, Mapping) or point_fields is None
+                for point_fields in points.values()
+            )
             else points
             for axis, points in matrix.items()
         }
-    return found
+    return resolved
 
 
 def _resolved_reference(reference: Any, base: str) -> Any:
@@ -217,20 +222,20 @@ def _resolved_named(reference: Any, base: str) -> Any:
     """Make the path in `NAME=PATH` or `PATH` absolute, for a role with several inputs."""
     if not isinstance(reference, str):
         return reference
-    name, place = split_name(reference)
-    return f"{name}=" * bool(name) + str(_resolved_reference(place, base))
+    name, path = split_name(reference)
+    return f"{name}=" * bool(name) + str(_resolved_reference(path, base))
 
 
 def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Apply overrides section by section; an override of an absent section adds the section."""
     _check_sections(overrides)
-    found = dict(values)
+    merged = dict(values)
     for name, override in overrides.items():
         if not isinstance(override, Mapping):
-            found[name] = override
+            merged[name] = override
             continue
         stage = stage_of(name)
-        found[name] = merge(
-            _section(found, name), override, stages.stage(stage).config if stage else None, name
+        merged[name] = merge(
+            _section(merged, name), override, stages.stage(stage).config if stage else None, name
         )
-    return found
+    return merged

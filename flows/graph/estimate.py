@@ -67,7 +67,7 @@ class Estimate:
         return asdict(self)
 
 
-# of cached nodes
+# estimate of a cached node
 NOTHING = Estimate(seconds=0.0, disk_bytes=0, memory_bytes=0, gpu_memory_bytes=0, basis="measured")
 
 
@@ -82,17 +82,17 @@ def estimates(steps: Sequence[PlannedNode], runs: Path) -> dict[str, Estimate]:
         return {step.name: NOTHING for step in steps}
     computer, measured = this_computer(), MeasuredThroughputs(runs)
     facts: dict[str, Metadata] = {}  # of artifacts, by path
-    found: dict[str, Estimate] = {}
+    node_estimates: dict[str, Estimate] = {}
     for step in steps:
         inputs = {role: facts.get(path) or _facts_at(path) for role, path in step.inputs.items()}
         try:
-            found[step.name], expected = _estimate(step, inputs, computer, measured)
+            node_estimates[step.name], expected = _estimate(step, inputs, computer, measured)
         except FAULTS:  # a broken input: the stage itself reports it
-            found[step.name], expected = _last(step), {}
+            node_estimates[step.name], expected = _last(step), {}
         if step.cached:  # expected metadata fill the gaps of the summary
-            found[step.name], expected = NOTHING, {**expected, **_facts_at(step.artifact)}
+            node_estimates[step.name], expected = NOTHING, {**expected, **_facts_at(step.artifact)}
         facts[step.artifact] = expected
-    return found
+    return node_estimates
 
 
 def _estimate(
@@ -102,12 +102,12 @@ def _estimate(
     measured: MeasuredThroughputs,
 ) -> tuple[Estimate, Metadata]:
     """Return the cost estimate of a node and the expected metadata of its artifact."""
-    costs = stages.stage(step.node.stage).cost_model
-    if costs is None:
+    cost_model = stages.stage(step.node.stage).cost_model
+    if cost_model is None:
         return _last(step), {}
-    before = None if step.previous is None else artifact_metadata(step.previous)
-    cost = costs.estimate(step.node.config, inputs, step.node.execution, computer, before)
-    seconds, basis = _seconds(step, cost, costs, before, measured)
+    previous = None if step.previous is None else artifact_metadata(step.previous)
+    cost = cost_model.estimate(step.node.config, inputs, step.node.execution, computer, previous)
+    seconds, basis = _seconds(step, cost, cost_model, previous, measured)
     total = int(cost.expected_metadata.get("steps") or 0)
     if step.resumes_at and total and cost.seconds is None:  # only the remaining steps are trained
         start = min(cost.startup_seconds, seconds)
@@ -139,27 +139,29 @@ def _seconds(
 ) -> tuple[float, Basis]:
     if cost.seconds is not None:
         return cost.seconds, "measured"
-    own = None if before is None else costs.measure(before)
-    if before is not None and own is not None and own.kind == cost.kind:
-        known: tuple[MeasuredThroughput, float] | None = (
-            own,
-            max(0.0, float(before["seconds"]) - own.seconds),
+    last_throughput = None if before is None else costs.measure(before)
+    if before is not None and last_throughput is not None and last_throughput.kind == cost.kind:
+        reference: tuple[MeasuredThroughput, float] | None = (
+            last_throughput,
+            max(0.0, float(before["seconds"]) - last_throughput.seconds),
         )
-        if abs(own.amount - cost.work) <= SAME * own.amount:
+        if abs(last_throughput.amount - cost.work) <= SAME * last_throughput.amount:
             return max(
-                float(before["seconds"]), own.seconds
+                float(before["seconds"]), last_throughput.seconds
             ), "measured"  # the manifest only has the seconds of the last attempt
-    elif before is not None and own is None:  # the stage measures no throughput
+    elif before is not None and last_throughput is None:  # the stage measures no throughput
         return float(before["seconds"]), "measured" if step.forced else "scaled"
     else:
-        known = measured.nearest(step.node.stage, costs, cost)
-    if known is None:
+        reference = measured.nearest(step.node.stage, costs, cost)
+    if reference is None:
         return cost.startup_seconds + cost.work / (cost.speed * cost.parallelism), "rough"
-    pace, start = known
-    near = max(pace.size, cost.size) <= NEAR * min(pace.size, cost.size)
-    far = cost.work > FAR * pace.amount
-    speed = max(pace.speed, cost.speed) if far else pace.speed
-    return start + cost.work / (speed * cost.parallelism), "scaled" if near and not far else "rough"
+    throughput, start = reference
+    is_near = max(throughput.size, cost.size) <= NEAR * min(throughput.size, cost.size)
+    is_far = cost.work > FAR * throughput.amount
+    speed = max(throughput.speed, cost.speed) if is_far else throughput.speed
+    return start + cost.work / (
+        speed * cost.parallelism
+    ), "scaled" if is_near and not is_far else "rough"
 
 
 class MeasuredThroughputs:
@@ -176,16 +178,16 @@ class MeasuredThroughputs:
         """Return throughput and startup seconds of the artifact nearest in size, or None."""
         if stage not in self._paces:
             self._paces[stage] = list(self._read(stage, costs))
-        fitting = [known for known in self._paces[stage] if known[0].kind == cost.kind]
-        return min(fitting, key=lambda known: _distance(known[0], cost), default=None)
+        same_kind = [known for known in self._paces[stage] if known[0].kind == cost.kind]
+        return min(same_kind, key=lambda known: _distance(known[0], cost), default=None)
 
     def _read(self, stage: str, costs: CostModel) -> Iterable[tuple[MeasuredThroughput, float]]:
-        for place in self._newest(stage):
+        for path in self._newest(stage):
             with suppress(*FAULTS):
-                facts = artifact_metadata(artifact.read_manifest(str(place)))
-                pace = costs.measure(facts)
-                if pace is not None and pace.amount > 0:
-                    yield pace, max(0.0, float(facts["seconds"]) - pace.seconds)
+                facts = artifact_metadata(artifact.read_manifest(str(path)))
+                throughput = costs.measure(facts)
+                if throughput is not None and throughput.amount > 0:
+                    yield throughput, max(0.0, float(facts["seconds"]) - throughput.seconds)
 
     def _newest(self, stage: str) -> list[Path]:
         if self._places is None:
@@ -220,18 +222,20 @@ def _facts_of_artifact(path: str, changed: float) -> Metadata:
 
 def _facts_at(path: str) -> Metadata:
     """Return the metadata of the artifact that contains `path`; empty if there is none."""
-    place = Path(path)
-    for found in (place, *list(place.parents)[:3]):
+    location = Path(path)
+    for candidate in (location, *list(location.parents)[:3]):
         with suppress(ClozeError, OSError):
-            return _facts_of_artifact(str(found), (found / artifact.MANIFEST).stat().st_mtime)
+            return _facts_of_artifact(
+                str(candidate), (candidate / artifact.MANIFEST).stat().st_mtime
+            )
     return {}
 
 
 def this_computer() -> MachineSpec:
     """Return the machine description for the stages' cost models."""
-    there = slots.machine()
-    memory, name = _gpu() if there.gpus else (0, "")
-    return MachineSpec(cpus=there.cpus, gpus=len(there.gpus), gpu_bytes=memory, gpu=name)
+    resources = slots.machine()
+    memory, name = _gpu() if resources.gpus else (0, "")
+    return MachineSpec(cpus=resources.cpus, gpus=len(resources.gpus), gpu_bytes=memory, gpu=name)
 
 
 @cache
@@ -253,30 +257,33 @@ def parallel_seconds(steps: Sequence[PlannedNode], found: Mapping[str, Estimate]
 
     Nodes start in the plan's order, as soon as their inputs exist and enough slots are free.
     """
-    there = slots.machine()
-    free = {"gpus": len(there.gpus), "cpus": there.cpus}
+    resources = slots.machine()
+    free = {"gpus": len(resources.gpus), "cpus": resources.cpus}
     waiting = {step.name: step for step in steps if not step.cached}
     running: list[tuple[float, str, slots.ResourceRequest]] = []
     now = 0.0
     while waiting or running:
         for name, step in list(waiting.items()):
-            seconds, wanted = (
+            seconds, request = (
                 found[name].seconds,
-                resource_request(stages.stage(step.node.stage), step.node.execution, there),
+                resource_request(stages.stage(step.node.stage), step.node.execution, resources),
             )
             if seconds is None:
                 return None
             busy = any(
-                parent in waiting or any(parent == other for _, other, _ in running)
+                parent in waiting or any(parent == running_name for _, running_name, _ in running)
                 for parent in step.depends_on
             )
-            if not busy and wanted.gpus <= free["gpus"] and wanted.cpus <= free["cpus"]:
-                free["gpus"], free["cpus"] = free["gpus"] - wanted.gpus, free["cpus"] - wanted.cpus
-                running.append((now + seconds, name, wanted))
+            if not busy and request.gpus <= free["gpus"] and request.cpus <= free["cpus"]:
+                free["gpus"], free["cpus"] = (
+                    free["gpus"] - request.gpus,
+                    free["cpus"] - request.cpus,
+                )
+                running.append((now + seconds, name, request))
                 del waiting[name]
         running.sort(key=lambda one: one[0])
-        now, _, wanted = running.pop(0)
-        free["gpus"], free["cpus"] = free["gpus"] + wanted.gpus, free["cpus"] + wanted.cpus
+        now, _, request = running.pop(0)
+        free["gpus"], free["cpus"] = free["gpus"] + request.gpus, free["cpus"] + request.cpus
     return now
 
 
@@ -291,32 +298,32 @@ def estimate_error(content: Mapping[str, Any]) -> dict[str, Any] | None:
         (0.1: 10 % longer). `memory` and `gpu_memory`, if nodes reported memory: the same keys in
         bytes and `node`, for the node with the largest error.
     """
-    made = {
+    built = {
         name: node
         for name, node in content.get("nodes", {}).items()
         if node["state"] == FINISHED
         and (node.get("estimate") or {}).get("seconds") is not None
         and "started" in node
     }
-    if not made:
+    if not built:
         return None
-    expected = sum(node["estimate"]["seconds"] for node in made.values())
-    took = sum(node["ended"] - node["started"] for node in made.values())
-    found: dict[str, Any] = {
+    expected = sum(node["estimate"]["seconds"] for node in built.values())
+    actual = sum(node["ended"] - node["started"] for node in built.values())
+    comparison: dict[str, Any] = {
         "expected": round(expected, 1),
-        "took": round(took, 1),
-        "off": round(took / max(expected, 0.1) - 1, 3),
+        "took": round(actual, 1),
+        "off": round(actual / max(expected, 0.1) - 1, 3),
     }
     for name, key in (("memory", "memory_bytes"), ("gpu_memory", "gpu_memory_bytes")):
-        worst = _memory_off(made, key)
-        found |= {name: worst} if worst else {}
-    return found
+        worst = _memory_off(built, key)
+        comparison |= {name: worst} if worst else {}
+    return comparison
 
 
 def _memory_off(made: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any] | None:
-    known = [
-        {"node": name, "expected": expected, "took": took, "off": round(took / expected - 1, 3)}
+    comparisons = [
+        {"node": name, "expected": expected, "took": actual, "off": round(actual / expected - 1, 3)}
         for name, node in made.items()
-        if (expected := node["estimate"].get(key)) and (took := node.get("figures", {}).get(key))
+        if (expected := node["estimate"].get(key)) and (actual := node.get("figures", {}).get(key))
     ]
-    return max(known, key=lambda one: abs(one["off"]), default=None)
+    return max(comparisons, key=lambda one: abs(one["off"]), default=None)

@@ -67,8 +67,8 @@ class Node:
 
 def stage_of(section: str) -> str | None:
     """Return the stage in a section's name, `pretrain` in `pretrain@512`; None if it is invalid."""
-    name, at, label = section.partition("@")
-    return name if name in stages.TABLE and (not at or LABEL.fullmatch(label)) else None
+    name, separator, label = section.partition("@")
+    return name if name in stages.TABLE and (not separator or LABEL.fullmatch(label)) else None
 
 
 def kept_part(part: str, reference: str) -> str:
@@ -77,9 +77,9 @@ def kept_part(part: str, reference: str) -> str:
     Raises:
         UsageError: the path leads out of the artifact.
     """
-    kept = KEPT_STEP.fullmatch(part)
-    if kept:
-        return f"{STEPS}/{step_name(int(kept[1]))}"
+    match = KEPT_STEP.fullmatch(part)
+    if match:
+        return f"{STEPS}/{step_name(int(match[1]))}"
     if part.startswith("/") or ".." in part.split("/"):
         raise UsageError(
             f"{reference!r} leads out of its node; name a kept checkpoint, such as pretrain/"
@@ -96,36 +96,38 @@ def select_nodes(nodes: Mapping[str, Node], wanted: Iterable[str], run: str) -> 
     Raises:
         UsageError: a name matches no node; the message suggests the nearest name.
     """
-    found: set[str] = set()
+    selected: set[str] = set()
     for name in wanted:
         groups = (
-            {n for n in nodes if n == name},
-            {n for n, node in nodes.items() if node.section == name},
+            {candidate for candidate in nodes if candidate == name},
+            {candidate for candidate, node in nodes.items() if node.section == name},
         )
         matches = next((group for group in groups if group), None)
         matches = matches or {
-            n for n, node in nodes.items() if node.stage == name or fnmatchcase(n, name)
+            candidate
+            for candidate, node in nodes.items()
+            if node.stage == name or fnmatchcase(candidate, name)
         }
         if not matches:
             known = {*nodes, *(node.section for node in nodes.values())}
             raise UsageError(f"{name!r} is no node of run {run!r}; {did_you_mean(name, known)}")
-        found |= matches
-    return found
+        selected |= matches
+    return selected
 
 
 def with_descendants(nodes: Mapping[str, Node], names: Collection[str]) -> set[str]:
     """Return the named nodes and all that depend on them. `nodes` must be in topological order."""
-    found = set(names)
+    selected = set(names)
     for name, node in nodes.items():
-        if found.intersection(node.depends_on):
-            found.add(name)
-    return found
+        if selected.intersection(node.depends_on):
+            selected.add(name)
+    return selected
 
 
 def with_ancestors(nodes: Mapping[str, Node], names: Collection[str]) -> set[str]:
     """Return the named nodes and all that they depend on. `nodes` must be in topological order."""
-    found = set(names)
+    selected = set(names)
     for name in reversed(list(nodes)):
-        if name in found:
-            found.update(nodes[name].depends_on)
-    return found
+        if name in selected:
+            selected.update(nodes[name].depends_on)
+    return selected

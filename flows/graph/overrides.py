@@ -17,7 +17,7 @@ import yaml
 from cloze.core.config import StageConfig
 from cloze.core.errors import UsageError
 
-WHOLE = ""  # key of the value that replaces the old one before its keys are set
+WHOLE = ""  # key of a value that replaces the old one before the nested keys are set
 
 
 class _Loader(yaml.SafeLoader):
@@ -88,24 +88,24 @@ def nest(overrides: Mapping[str, Any]) -> dict[str, Any]:
 def unfold(pairs: Iterable[tuple[str, Any]], onto: dict[str, Any] | None = None) -> dict[str, Any]:
     """Turn values by dotted key into nested ones: `pretrain.steps` -> `{"pretrain": {"steps": …}}`.
 
-    Nested keys are merged. The key `WHOLE` holds a value that first replaces the whole field: a
+    Nested keys are merged. The key `WHOLE` has the value that first replaces the complete field: a
     mapping that was set as a value, or a plain value whose keys were set afterwards.
 
     Args:
         pairs: (dotted key, value).
         onto: nested values that the pairs are added to, in place.
     """
-    found: dict[str, Any] = {} if onto is None else onto
+    nested: dict[str, Any] = {} if onto is None else onto
     for key, value in pairs:
-        *parents, last = key.split(".")
-        target = found
+        *parents, leaf = key.split(".")
+        target = nested
         for parent in parents:
-            below = target.setdefault(parent, {})
-            if not isinstance(below, dict):
-                below = target[parent] = {WHOLE: below}
-            target = below
-        target[last] = {WHOLE: value} if isinstance(value, Mapping) else value
-    return found
+            child = target.setdefault(parent, {})
+            if not isinstance(child, dict):
+                child = target[parent] = {WHOLE: child}
+            target = child
+        target[leaf] = {WHOLE: value} if isinstance(value, Mapping) else value
+    return nested
 
 
 def merge(
@@ -134,17 +134,19 @@ def merge(
         if not isinstance(override, Mapping):
             merged[key] = override
             continue
-        now = override.get(WHOLE, merged.get(key))
-        rest = {name: value for name, value in override.items() if name != WHOLE}
-        if rest and now not in (None, True) and not isinstance(now, Mapping):
-            expanded = config.expand_shorthand(key, now) if config is not None else None
+        current = override.get(WHOLE, merged.get(key))
+        nested = {name: value for name, value in override.items() if name != WHOLE}
+        if nested and current not in (None, True) and not isinstance(current, Mapping):
+            expanded = config.expand_shorthand(key, current) if config is not None else None
             if expanded is None:
                 raise UsageError(
-                    f"--set {where}.{key}.{next(iter(rest))} reaches into {where}.{key}, which "
-                    f"holds {now!r}, not a mapping; set the whole of it"
+                    f"--set {where}.{key}.{next(iter(nested))} reaches into {where}.{key}, which "
+                    f"holds {current!r}, not a mapping; set the whole of it"
                 )
-            now = expanded
-        merged[key] = merge({} if now in (None, True) else now, rest, None, f"{where}.{key}")
+            current = expanded
+        merged[key] = merge(
+            {} if current in (None, True) else current, nested, None, f"{where}.{key}"
+        )
     return merged
 
 
@@ -174,9 +176,12 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
     axes: list[list[tuple[str, Any, Mapping[str, Any]]]] = []
     for axis, values in matrix.items():
         if isinstance(values, Mapping) and all(
-            isinstance(below, Mapping) or below is None for below in values.values()
+            isinstance(point_fields, Mapping) or point_fields is None
+            for point_fields in values.values()
         ):
-            points = [(str(axis), name, below or {}) for name, below in values.items()]
+            points = [
+                (str(axis), name, point_fields or {}) for name, point_fields in values.items()
+            ]
         elif isinstance(values, Sequence) and not isinstance(values, str):
             points = [(str(axis), value, {}) for value in values]
         else:
@@ -184,17 +189,17 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
                 f"{where}.matrix.{axis} ({values!r}) must be a list of values, or names with "
                 f"fields below each"
             )
-        words = [slug(value, f"{where}.matrix.{axis}") for _, value, _ in points]
-        if not points or len(set(words)) < len(words):
+        slugs = [slug(value, f"{where}.matrix.{axis}") for _, value, _ in points]
+        if not points or len(set(slugs)) < len(slugs):
             raise UsageError(
                 f"{where}.matrix.{axis} ({values!r}) must hold at least one value, and each once"
             )
         axes.append(points)
-    for chosen in product(*axes):
+    for combination in product(*axes):
         fields: dict[str, Any] = {}
-        for _, _, below in chosen:
-            fields |= below
-        yield {axis: value for axis, value, _ in chosen}, fields
+        for _, _, point_fields in combination:
+            fields |= point_fields
+        yield {axis: value for axis, value, _ in combination}, fields
 
 
 def plain_axes(matrix: Any) -> set[str]:
@@ -230,13 +235,13 @@ def substitute_axes(
         on_axis: called with each axis that is found.
     """
     if isinstance(value, str):
-        for axis, found in axes.items():
-            spoken = f"{{{axis}}}"
-            if spoken in value:
+        for axis, axis_value in axes.items():
+            placeholder = f"{{{axis}}}"
+            if placeholder in value:
                 on_axis(axis)
-                if value == spoken:
-                    return found
-                value = value.replace(spoken, str(found))
+                if value == placeholder:
+                    return axis_value
+                value = value.replace(placeholder, str(axis_value))
         return value
     if isinstance(value, Mapping):
         return {key: substitute_axes(item, axes, on_axis) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""The plan of a run: its nodes, their inputs, which would run and why; and the build of one node.
+"""Plan of a run: nodes, inputs, and the reason why a node runs; and the build of one node.
 
 An artifact is in `RUNS/NAME/NODE-FINGERPRINT`, and the link `RUNS/NAME/NODE` leads to the newest.
 Fingerprints follow from the config alone, so planning needs no artifacts, and a return to an
@@ -111,34 +111,39 @@ def plan(
     forced = select_nodes(nodes, force, config.name) | with_descendants(
         nodes, select_nodes(nodes, start, config.name)
     )
-    chosen = select_nodes(nodes, only, config.name)
-    wanted = select_nodes(nodes, until, config.name)
-    if wanted:
-        led = with_ancestors(nodes, wanted)
-        nodes = {name: node for name, node in nodes.items() if name in led}
-        forced, chosen = forced & led, chosen & led
-    if chosen:
-        forced &= chosen
+    only_names = select_nodes(nodes, only, config.name)
+    until_names = select_nodes(nodes, until, config.name)
+    if until_names:
+        needed = with_ancestors(nodes, until_names)
+        nodes = {name: node for name, node in nodes.items() if name in needed}
+        forced, only_names = forced & needed, only_names & needed
+    if only_names:
+        forced &= only_names
     steps: dict[str, PlannedNode] = {}
     directory = run_directory(config)
     outside: dict[str, str] = {}  # fingerprints of inputs outside the run
     with fingerprints.hash_cache_session():
         for name, node in nodes.items():
             steps[name] = _step(node, directory, steps, outside, name in forced, begun)
-    if not chosen:
+    if not only_names:
         return list(steps.values())
-    for name in chosen:
+    for name in only_names:
         for parent in steps[name].node.depends_on:
-            if parent not in chosen and not artifact.is_artifact(steps[parent].artifact):
-                place = Path(steps[parent].artifact).name
+            if parent not in only_names and not artifact.is_artifact(steps[parent].artifact):
+                artifact_name = Path(steps[parent].artifact).name
                 raise UsageError(
-                    f"--only {name} needs {place}, which is not there; run the stages before it "
-                    f"first"
+                    f"--only {name} needs {artifact_name}, which is not there; run the stages "
+                    f"before it first"
                 )
     return [
-        replace(step, depends_on=tuple(n for n in step.depends_on if n in chosen))
+        replace(
+            step,
+            depends_on=tuple(
+                dependency for dependency in step.depends_on if dependency in only_names
+            ),
+        )
         for name, step in steps.items()
-        if name in chosen
+        if name in only_names
     ]
 
 
@@ -150,31 +155,34 @@ def _step(
     forced: bool,
     begun: Collection[str],
 ) -> PlannedNode:
-    stage, before = stages.stage(node.stage), _manifest(node.out or str(directory / node.name))
-    inputs, prints = _inputs(node, steps, outside)
+    stage, previous_manifest = (
+        stages.stage(node.stage),
+        _manifest(node.out or str(directory / node.name)),
+    )
+    inputs, input_hashes = _inputs(node, steps, outside)
     try:
-        fingerprint, parents = stage.lineage(node.config, prints)
+        fingerprint, parents = stage.lineage(node.config, input_hashes)
     except DataError as error:
         raise _name_place(error, node, node.name) from error
-    place = node.out or str(directory / f"{node.name}-{fingerprint[:12]}")
-    made = _manifest(place)
-    why, resumes_at = "", 0
+    path = node.out or str(directory / f"{node.name}-{fingerprint[:12]}")
+    manifest = _manifest(path)
+    reason_text, resumes_at = "", 0
     if forced and fingerprint not in begun:
-        why = FORCED
-    elif resumes_at := _saved_step(place, fingerprint):
-        why = f"continues from step {resumes_at:,}"
-    elif made is None or made.fingerprint != fingerprint:
-        remade = [parent for parent in node.depends_on if steps[parent].reason]
-        why = _why(before, node.config, stage.version, parents, remade)
+        reason_text = FORCED
+    elif resumes_at := _saved_step(path, fingerprint):
+        reason_text = f"continues from step {resumes_at:,}"
+    elif manifest is None or manifest.fingerprint != fingerprint:
+        rebuilt = [parent for parent in node.depends_on if steps[parent].reason]
+        reason_text = _why(previous_manifest, node.config, stage.version, parents, rebuilt)
     return PlannedNode(
         node=node,
         inputs=inputs,
         depends_on=node.depends_on,
         fingerprint=fingerprint,
-        artifact=place,
-        cached=not why,
-        reason=why,
-        previous=before,
+        artifact=path,
+        cached=not reason_text,
+        reason=reason_text,
+        previous=previous_manifest,
         resumes_at=resumes_at,
     )
 
@@ -189,15 +197,15 @@ def _saved_step(place: str, fingerprint: str) -> int:
     if not claim.is_unfinished(place):
         return 0
     try:
-        begun = claim.read(place)
+        build_claim = claim.read(place)
     except DataError:
         return 0
-    saved = (
+    saved_steps = (
         checkpoints.complete_steps(place)
-        if begun is not None and begun.fingerprint == fingerprint
+        if build_claim is not None and build_claim.fingerprint == fingerprint
         else []
     )
-    return checkpoints.parse_step(saved[-1]) if saved else 0
+    return checkpoints.parse_step(saved_steps[-1]) if saved_steps else 0
 
 
 def _inputs(
@@ -205,7 +213,7 @@ def _inputs(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the paths and the fingerprints of a node's inputs by role."""
     paths: dict[str, str] = {}
-    prints: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for role, origin in node.inputs.items():
         if origin.node is None:
             if origin.path not in outside:
@@ -213,21 +221,21 @@ def _inputs(
                     outside[origin.path] = fingerprints.input_fingerprint(origin.path)
                 except DataError as error:
                     raise _name_place(error, node, f"{node.section}.{role}") from error
-            paths[role], prints[role] = origin.path, outside[origin.path]
+            paths[role], hashes[role] = origin.path, outside[origin.path]
             continue
         source = steps[origin.node]
         if not origin.path:
-            paths[role], prints[role] = source.artifact, source.fingerprint
+            paths[role], hashes[role] = source.artifact, source.fingerprint
             continue
         paths[role] = storage.join(source.artifact, origin.path)
-        prints[role] = f"{source.fingerprint}/{origin.path}"
+        hashes[role] = f"{source.fingerprint}/{origin.path}"
         if source.cached and not storage.exists(paths[role]):
             raise UsageError(
                 f"{node.name} goes on from {origin.path} of {source.name}, which was not kept; use "
                 f"another step, or make it again:"
                 f" --force-node {source.name}"
             )
-    return paths, prints
+    return paths, hashes
 
 
 def _name_place(error: DataError, node: Node, place: str) -> DataError:
@@ -254,22 +262,22 @@ def _why(
         return "not made yet"
     if before.version != version:
         return f"stage version {before.version} became {version}"
-    now = config.model_dump(mode="json")
+    current = config.model_dump(mode="json")
     fields = type(config).model_fields
     skipped = {*config.path_fields(), *config.watching_fields()}
     defaults = {
         key: to_jsonable_python(fields[key].get_default(call_default_factory=True), fallback=str)
-        for key in now
+        for key in current
     }
-    was = {
+    earlier = {
         **defaults,
         **before.config,
     }  # options added since then had their defaults
-    changed = [key for key in now if key not in skipped and was[key] != now[key]]
+    changed = [key for key in current if key not in skipped and earlier[key] != current[key]]
     if changed:
         key = changed[0]
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        old, new = (json.dumps(value) for value in (was[key], now[key]))
+        old, new = (json.dumps(value) for value in (earlier[key], current[key]))
         values = f" {old} became {new}" if len(old) + len(new) < 60 else " changed"
         return f"{key}{values}{more}"
     inputs = [
@@ -308,14 +316,14 @@ def build_node(
 
 def link_to(step: PlannedNode) -> None:
     """Point the link with the node's name, next to the artifact, at the artifact; atomic."""
-    place = Path(step.artifact)
-    link = place.with_name(step.name)
-    if link.is_symlink() and os.readlink(link) == place.name:
+    path = Path(step.artifact)
+    link = path.with_name(step.name)
+    if link.is_symlink() and os.readlink(link) == path.name:
         return
-    new = place.with_name(f".{step.name}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    new.symlink_to(place.name)
-    os.replace(new, link)
+    temporary_link = path.with_name(f".{step.name}.{os.getpid()}")
+    temporary_link.unlink(missing_ok=True)
+    temporary_link.symlink_to(path.name)
+    os.replace(temporary_link, link)
 
 
 def result_json(result: BuildResult) -> dict[str, Any]:

@@ -32,10 +32,10 @@ def resource_request(
             gpu_ids=execution.gpu_ids,
         )
     if stage.worker == "cloze.model":
-        usual = machine.cpus
+        default_cpus = machine.cpus
     else:
-        usual = execution.workers if stage.worker else 1
-    return ResourceRequest(cpus=min(execution.cpus or usual, machine.cpus))
+        default_cpus = execution.workers if stage.worker else 1
+    return ResourceRequest(cpus=min(execution.cpus or default_cpus, machine.cpus))
 
 
 MOST_AT_ONCE = 32  # threads, for nodes that run or wait for slots; slots limit computation
@@ -112,10 +112,12 @@ def run_graph(
             for future in running:
                 future.cancel()
             wait(running)
-            ended = [future.exception() for future in running if not future.cancelled()]
-            saved = next((error for error in ended if isinstance(error, StoppedError)), None)
-            if saved is not None:
-                raise saved from None
+            outcomes = [future.exception() for future in running if not future.cancelled()]
+            stop_error = next(
+                (error for error in outcomes if isinstance(error, StoppedError)), None
+            )
+            if stop_error is not None:
+                raise stop_error from None
             raise
     if errors:
         raise combine_errors(errors)

@@ -38,13 +38,13 @@ class Section:
         self.stage_name, self.label = stage, name.partition("@")[2]
         self.stage: Stage = stages.stage(stage)
         self.matrix = values.get(MATRIX)
-        own = values.get(RUN) or {}
-        if not isinstance(own, Mapping):
+        run_values = values.get(RUN) or {}
+        if not isinstance(run_values, Mapping):
             raise UsageError(
-                f"{name}.{RUN} ({own!r}) must be a mapping of keys to values, such as {{processes: "
-                f"2}}"
+                f"{name}.{RUN} ({run_values!r}) must be a mapping of keys to values, such as "
+                f"{{processes: 2}}"
             )
-        self.run = merge(run, own, None, f"{name}.{RUN}")
+        self.run = merge(run, run_values, None, f"{name}.{RUN}")
         self.when = said_when(name, values)
         self.roles = {key: value for key, value in values.items() if key in self.stage.inputs}
         self.fields = {
@@ -125,16 +125,16 @@ def said_when(name: str, values: Mapping[str, Any]) -> str:
     Raises:
         UsageError: the value is none of the three words.
     """
-    said = values.get(WHEN, ALWAYS)
-    if said not in (ALWAYS, AVAILABLE, NEVER):
-        raise UsageError(f"{name}.{WHEN} ({said!r}) must be {ALWAYS}, {AVAILABLE} or {NEVER}")
-    return str(said)
+    value = values.get(WHEN, ALWAYS)
+    if value not in (ALWAYS, AVAILABLE, NEVER):
+        raise UsageError(f"{name}.{WHEN} ({value!r}) must be {ALWAYS}, {AVAILABLE} or {NEVER}")
+    return str(value)
 
 
 def node_name(section: Section, axes: Mapping[str, Any]) -> str:
     """Return the name of a section's node with these values of the axes."""
-    words = [slug(value, f"{section.name}.matrix.{axis}") for axis, value in axes.items()]
-    label = "-".join([*([section.label] if section.label else []), *words])
+    slugs = [slug(value, f"{section.name}.matrix.{axis}") for axis, value in axes.items()]
+    label = "-".join([*([section.label] if section.label else []), *slugs])
     return f"{section.stage_name}@{label}" if label else section.stage_name
 
 
@@ -144,11 +144,11 @@ def inherit(sections: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, A
     A matrix is inherited whole or not at all.
     """
     stage = str(stage_of(name))
-    own, base = dict(sections[name]), sections.get(stage, {})
+    values, base = dict(sections[name]), sections.get(stage, {})
     if name == stage:
-        return own
-    matrix = {MATRIX: own.pop(MATRIX)} if MATRIX in own else {}
-    return {**merge(base, own, stages.stage(stage).config, name), **matrix}
+        return values
+    matrix = {MATRIX: values.pop(MATRIX)} if MATRIX in values else {}
+    return {**merge(base, values, stages.stage(stage).config, name), **matrix}
 
 
 # matrix values of the source node, and the input's source
@@ -178,22 +178,22 @@ class InputFinder:
             LeftOutError: the referenced node is left out.
             UsageError: the reference does not fit the role, or no candidate exists.
         """
-        wanted = section.stage.inputs[role_of(role)]
+        spec = section.stage.inputs[role_of(role)]
         if text is False:
-            if wanted.required:
+            if spec.required:
                 raise UsageError(
                     f"{section.name}.{role} (false) cannot be left out; name a node or an "
                     f"artifact's path"
                 )
             return
         if text is None or text is True:
-            if "vocab" in wanted.kinds and self.graph.tokenizer is not None:
+            if "vocab" in spec.kinds and self.graph.tokenizer is not None:
                 yield {}, InputSource(path=self.graph.tokenizer)
                 return
-            source = self._nearest(section.name, wanted.kinds)
+            source = self._nearest(section.name, spec.kinds)
             if source is None:
-                if wanted.required or text is True:
-                    needed = " or ".join(wanted.kinds) or role
+                if spec.required or text is True:
+                    needed = " or ".join(spec.kinds) or role
                     raise UsageError(
                         f"stage {section.stage_name} needs stage {needed}, which the config lacks; "
                         f"add a section {needed}:,"
@@ -204,7 +204,7 @@ class InputFinder:
                 yield node.values, InputSource(node=node.name)
             return
         reference = str(text)
-        name, _, part = reference.partition("/")
+        name, _, subpath = reference.partition("/")
         if name in self.graph.never and section.when == AVAILABLE:
             raise LeftOutError
         if name in self.graph.sections:
@@ -212,7 +212,9 @@ class InputFinder:
                 yield (
                     node.values,
                     self._checked(
-                        section, role, InputSource(node=node.name, path=kept_part(part, reference))
+                        section,
+                        role,
+                        InputSource(node=node.name, path=kept_part(subpath, reference)),
                     ),
                 )
             return
@@ -221,7 +223,9 @@ class InputFinder:
             yield (
                 {},
                 self._checked(
-                    section, role, InputSource(node=instance.name, path=kept_part(part, reference))
+                    section,
+                    role,
+                    InputSource(node=instance.name, path=kept_part(subpath, reference)),
                 ),
             )
             return
@@ -237,10 +241,10 @@ class InputFinder:
 
     def _some(self, name: str) -> list[Node]:
         """Return the nodes of a section; raise LeftOutError if there is none."""
-        found = self.instances(name)
-        if not found:
+        nodes = self.instances(name)
+        if not nodes:
             raise LeftOutError(f"needs {name}, which is left out")
-        return found
+        return nodes
 
     def _instance(self, name: str) -> Node | None:
         """Make the nodes of the name's stage, and return the node of that name, or None."""
@@ -252,9 +256,9 @@ class InputFinder:
 
     def _checked(self, section: Section, role: str, origin: InputSource) -> InputSource:
         """Return `origin`. Raises UsageError if the stage of its node does not fit the role."""
-        wanted, node = section.stage.inputs[role_of(role)], self.graph.nodes[str(origin.node)]
-        kinds = (*wanted.kinds, *wanted.explicit_kinds)
-        if wanted.kinds and node.stage not in kinds:
+        spec, node = section.stage.inputs[role_of(role)], self.graph.nodes[str(origin.node)]
+        kinds = (*spec.kinds, *spec.explicit_kinds)
+        if spec.kinds and node.stage not in kinds:
             raise UsageError(
                 f"{section.name}.{role} ({node.name}) is a {node.stage} node; it takes one of "
                 f"{', '.join(kinds)}"
@@ -264,16 +268,18 @@ class InputFinder:
     def _nearest(self, name: str, kinds: tuple[str, ...]) -> str | None:
         """Return the nearest earlier section that makes one of `kinds`, else the next later one."""
         order = list(self.graph.sections)
-        place = order.index(name)
-        before = [
-            other
-            for other in reversed(order[:place])
-            if self.graph.sections[other].stage_name in kinds
+        position = order.index(name)
+        earlier = [
+            candidate
+            for candidate in reversed(order[:position])
+            if self.graph.sections[candidate].stage_name in kinds
         ]
-        after = [
-            other for other in order[place + 1 :] if self.graph.sections[other].stage_name in kinds
+        later = [
+            candidate
+            for candidate in order[position + 1 :]
+            if self.graph.sections[candidate].stage_name in kinds
         ]
-        return next(iter([*before, *after]), None)
+        return next(iter([*earlier, *later]), None)
 
 
 def spread_roles(section: Section, texts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -293,12 +299,14 @@ def spread_roles(section: Section, texts: Mapping[str, Any]) -> Iterator[tuple[s
                 f"one"
             )
         else:
-            yield from assign_input_keys(role, [str(one) for one in text], _usual_name).items()
+            yield from assign_input_keys(
+                role, [str(reference) for reference in text], _usual_name
+            ).items()
 
 
 def _usual_name(reference: str) -> str:
     """Return the default name of one of several inputs: a node's label or a path's last part."""
-    name, _, part = reference.partition("/")
-    if part and stage_of(name) is None:
+    name, _, subpath = reference.partition("/")
+    if subpath and stage_of(name) is None:
         return reference.rstrip("/").rpartition("/")[2]
     return name.partition("@")[2] or name

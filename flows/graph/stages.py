@@ -61,31 +61,31 @@ def stage(name: str) -> Stage:
     reference = TABLE.get(name) or TOOLS.get(name)
     if reference is None:
         raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, TABLE)}")
-    found: Stage = import_object(reference)
-    if found.worker is None:
-        return found
+    definition: Stage = import_object(reference)
+    if definition.worker is None:
+        return definition
     # a heavy import, and this module is imported at every start
     from cloze.flows.launch.coordinator import run_in_worker_processes
 
-    return dataclasses.replace(found, run=run_in_worker_processes(found, reference))
+    return dataclasses.replace(definition, run=run_in_worker_processes(definition, reference))
 
 
 def headline(manifest: Manifest) -> str:
     """Return the main metrics of an artifact as text, as formatted by its stage."""
     reference = TABLE.get(manifest.stage) or TOOLS.get(manifest.stage)
-    found: Stage | None = import_object(reference) if reference else None
-    return found.headline(manifest.summary) if found else ""
+    definition: Stage | None = import_object(reference) if reference else None
+    return definition.headline(manifest.summary) if definition else ""
 
 
 def figures(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics by which runs of a stage are compared, from its summary."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for key in stage(name).comparison_metrics:
         value = summary.get(key)
-        inner = value if isinstance(value, Mapping) else {key: value}
-        found |= {
-            k: float(v)
-            for k, v in inner.items()
-            if isinstance(v, (int, float)) and not isinstance(v, bool)
+        values = value if isinstance(value, Mapping) else {key: value}
+        metrics |= {
+            metric: float(number)
+            for metric, number in values.items()
+            if isinstance(number, (int, float)) and not isinstance(number, bool)
         }
-    return found
+    return metrics

@@ -51,33 +51,35 @@ class RetryPolicy:
         """
         if not is_retryable(error):
             return False
-        now = _place(error)
-        again, self._before = now is not None and now == self._before, now
+        failure = _place(error)
+        is_repeated, self._before = failure is not None and failure == self._before, failure
         fewer = self._fewer(error, gpus)
-        return fewer or not again
+        return fewer or not is_repeated
 
     def _fewer(self, error: BaseException, gpus: Sequence[str] | None) -> bool:
         """Set the number of processes of the next attempt; return whether it is lower."""
-        least, count = self.execution.min_processes, self.execution.processes
+        minimum, count = self.execution.min_processes, self.execution.processes
         self._deaths += isinstance(error, ClozeError) and error.process_died
-        if least is None:
+        if minimum is None:
             return False
-        left = gpus
+        remaining = gpus
         if gpus is not None and self.execution.gpu_ids:
-            there = {number_of(one) for one in gpus}
-            left = [one for one in self.execution.gpu_ids if number_of(one) in there]
-        if left is not None and len(left) < count:
-            wanted = len(left)
+            available = {number_of(gpu) for gpu in gpus}
+            remaining = [gpu for gpu in self.execution.gpu_ids if number_of(gpu) in available]
+        if remaining is not None and len(remaining) < count:
+            target = len(remaining)
         elif self._deaths >= DEATHS:
-            wanted, self._deaths = count - 1, 0
+            target, self._deaths = count - 1, 0
         else:
-            wanted = count
-        wanted = max(least, wanted)
-        given = (
-            {"gpu_ids": tuple(left[:wanted])} if left is not None and self.execution.gpu_ids else {}
+            target = count
+        target = max(minimum, target)
+        changes = (
+            {"gpu_ids": tuple(remaining[:target])}
+            if remaining is not None and self.execution.gpu_ids
+            else {}
         )
-        self.execution = self.execution.model_copy(update={"processes": wanted, **given})
-        return wanted < count
+        self.execution = self.execution.model_copy(update={"processes": target, **changes})
+        return target < count
 
 
 def _place(error: BaseException) -> tuple[int, str] | None:

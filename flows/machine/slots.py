@@ -40,17 +40,17 @@ def number_of(name: str) -> str:
     """Return the CUDA number of a GPU, given a number, a UUID or its prefix; unknown names stay."""
     if name.isdecimal():
         return name
-    found = [number for uuid, number in _listed().items() if uuid.startswith(name)]
-    return found[0] if len(found) == 1 else name
+    numbers = [number for uuid, number in _listed().items() if uuid.startswith(name)]
+    return numbers[0] if len(numbers) == 1 else name
 
 
 def _listed() -> dict[str, str]:
     """Return the numbers of this host's GPUs by UUID. Not cached, because GPUs can fail."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        listed = subprocess.run(
+        output = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=20
         ).stdout
-        return {found[2]: found[1] for found in map(_GPU_LINE.match, listed.splitlines()) if found}
+        return {match[2]: match[1] for match in map(_GPU_LINE.match, output.splitlines()) if match}
     return {}
 
 
@@ -80,7 +80,7 @@ class MachineResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
-    """Slots that a node takes while it runs.
+    """Slots that a node occupies while it runs.
 
     Attributes:
         cpus: number of cores.
@@ -95,7 +95,7 @@ class ResourceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A taken slot and the process that holds it."""
+    """An occupied slot and the process that holds its lock."""
 
     slot: str
     pid: int
@@ -125,7 +125,7 @@ def acquire(
     stop_asked: Callable[[], bool],
     waiting: Callable[[], None],
 ) -> Iterator[tuple[str, ...]]:
-    """Hold slots and yield the names of the granted GPUs.
+    """Acquire slots and yield the names of the granted GPUs.
 
     Args:
         wanted: the requested slots.
@@ -138,12 +138,12 @@ def acquire(
     Raises:
         KeyboardInterrupt: `stop_asked` returned true.
     """
-    with contextlib.ExitStack() as held:
-        named = list(wanted.gpu_ids) or [*there.gpus]
+    with contextlib.ExitStack() as stack:
+        gpus = list(wanted.gpu_ids) or [*there.gpus]
         granted = _take(
-            held, GPU, named, len(wanted.gpu_ids) or wanted.gpus, run, node, stop_asked, waiting
+            stack, GPU, gpus, len(wanted.gpu_ids) or wanted.gpus, run, node, stop_asked, waiting
         )
-        _take(held, CPU, [*there.cores], wanted.cpus, run, node, stop_asked, waiting)
+        _take(stack, CPU, [*there.cores], wanted.cpus, run, node, stop_asked, waiting)
         yield tuple(granted)
 
 
@@ -159,59 +159,59 @@ def _take(
 ) -> list[str]:
     if count == 0:
         return []
-    first, is_reported, began = False, False, time.monotonic()
+    is_first, is_reported, start = False, False, time.monotonic()
     with contextlib.ExitStack() as queue:
         while True:
             if stop_asked():
                 raise KeyboardInterrupt
-            first = first or _locked(queue, f"{kind}-queue") is not None
-            found = _try(held, kind, names, count) if first else None
-            if found is not None:
+            is_first = is_first or _locked(queue, f"{kind}-queue") is not None
+            locked_slots = _try(held, kind, names, count) if is_first else None
+            if locked_slots is not None:
                 break
-            if not is_reported and time.monotonic() - began > PATIENCE_SECONDS:
+            if not is_reported and time.monotonic() - start > PATIENCE_SECONDS:
                 is_reported = True
                 waiting()
             time.sleep(POLL_SECONDS)
-        me = {
+        record = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "run": run,
             "node": node,
             "since": time.time(),
         }
-        for _, stream in found:
+        for _, stream in locked_slots:
             stream.seek(0)
             stream.truncate()
-            stream.write(json.dumps(me))
+            stream.write(json.dumps(record))
             stream.flush()
-        return [name for name, _ in found]
+        return [name for name, _ in locked_slots]
 
 
 def _try(
     held: contextlib.ExitStack, kind: str, names: list[str], count: int
 ) -> list[tuple[str, IO[str]]] | None:
-    """Lock `count` of the slots; return None, and hold none, if fewer are free."""
+    """Lock `count` of the slots; return None, and lock none, if fewer are free."""
     with contextlib.ExitStack() as attempt:
-        found = []
+        locked_slots = []
         for name in names:
             # a GPU has several names
             stream = _locked(attempt, f"{kind}-{number_of(name) if kind == GPU else name}")
             if stream is not None:
-                found.append((name, stream))
-            if len(found) == count:
+                locked_slots.append((name, stream))
+            if len(locked_slots) == count:
                 held.push(attempt.pop_all().__exit__)
-                return found
+                return locked_slots
     return None
 
 
 def _locked(stack: contextlib.ExitStack, name: str) -> IO[str] | None:
     """Return the slot's file, locked until the stack closes; None if another process holds it."""
-    place = directory()
-    if not place.is_dir():
-        place.mkdir(parents=True, exist_ok=True)
+    slots_directory = directory()
+    if not slots_directory.is_dir():
+        slots_directory.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):
-            place.chmod(0o1777)
-    stream = os.fdopen(_opened(place / name.replace("/", "_")), "r+", encoding="utf-8")
+            slots_directory.chmod(0o1777)
+    stream = os.fdopen(_opened(slots_directory / name.replace("/", "_")), "r+", encoding="utf-8")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -239,22 +239,22 @@ def _opened(path: Path) -> int:
 
 def describe_holders(*kinds: str) -> str:
     """Return a message that names the holders of all slots of these kinds."""
-    held: dict[tuple[str, str, int], list[str]] = {}
-    for one in holders():
-        kind, _, name = one.slot.partition("-")
+    slots_by_holder: dict[tuple[str, str, int], list[str]] = {}
+    for holder in holders():
+        kind, _, name = holder.slot.partition("-")
         if kind in kinds:
-            held.setdefault((kind.upper(), one.run, one.pid), []).append(name)
-    named = [
+            slots_by_holder.setdefault((kind.upper(), holder.run, holder.pid), []).append(name)
+    descriptions = [
         (f"{kind} {', '.join(names)}" if len(names) <= MOST_NAMED else f"{len(names)} {kind}s")
         + f" {'is' if len(names) == 1 else 'are'} held by {run} (process {pid})"
-        for (kind, run, pid), names in held.items()
+        for (kind, run, pid), names in slots_by_holder.items()
     ]
-    return ", ".join(named) or f"no {' or '.join(kinds).upper()} is held just now"
+    return ", ".join(descriptions) or f"no {' or '.join(kinds).upper()} is held just now"
 
 
 def holders() -> list[Holder]:
-    """Return the slots that are taken now."""
-    found = []
+    """Return the occupied slots and their holders."""
+    active = []
     for path in sorted(directory().glob("?pu-*")):
         if path.name.endswith("-queue"):
             continue
@@ -266,7 +266,7 @@ def holders() -> list[Holder]:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 record: dict[str, Any] = json.loads(stream.read())
-                found.append(
+                active.append(
                     Holder(
                         slot=path.name,
                         pid=record["pid"],
@@ -275,4 +275,4 @@ def holders() -> list[Holder]:
                         since=float(record["since"]),
                     )
                 )
-    return found
+    return active

@@ -50,7 +50,7 @@ def render(
     """
     environment = templates_in(TEMPLATES)
     environment.filters |= {"si": format_count, "seconds": format_duration}
-    of = {stage: [node for node in nodes if node.stage == stage] for stage in stages.TABLE}
+    by_stage = {stage: [node for node in nodes if node.stage == stage] for stage in stages.TABLE}
     packages: dict[str, str] = {}
     for node in nodes:
         packages |= node.manifest.packages
@@ -58,14 +58,14 @@ def render(
     return environment.get_template("report.html").render(
         nodes=[(node, stages.headline(node.manifest)) for node in nodes[:MOST_ROWS]],
         more=max(0, len(nodes) - MOST_ROWS),
-        of=of,
-        corpora=[(node, _dropped(node)) for node in of["corpus"][:MOST_PANELS]],
-        datasets=[(node, _lengths(node)) for node in of["dataset"][:MOST_PANELS]],
-        losses=plots.losses(curves(nodes), _entropy(of["pretrain"]))
-        if any(node.history for node in of["pretrain"])
+        of=by_stage,
+        corpora=[(node, _dropped(node)) for node in by_stage["corpus"][:MOST_PANELS]],
+        datasets=[(node, _lengths(node)) for node in by_stage["dataset"][:MOST_PANELS]],
+        losses=plots.losses(curves(nodes), _entropy(by_stage["pretrain"]))
+        if any(node.history for node in by_stage["pretrain"])
         else "",
-        throughput=plots.throughput(of["pretrain"][0].history)
-        if len(of["pretrain"]) == 1 and of["pretrain"][0].history
+        throughput=plots.throughput(by_stage["pretrain"][0].history)
+        if len(by_stage["pretrain"]) == 1 and by_stage["pretrain"][0].history
         else "",
         tables=[
             _table(section, members)
@@ -73,10 +73,12 @@ def render(
             if len(members) > 1
         ],
         summary_tables=summary_tables,
-        task=_task(of["finetune"][0]) if len(of["finetune"]) == 1 else "",
-        evaluated=of["evaluate"][0].manifest.summary if len(of["evaluate"]) == 1 else None,
+        task=_task(by_stage["finetune"][0]) if len(by_stage["finetune"]) == 1 else "",
+        evaluated=by_stage["evaluate"][0].manifest.summary
+        if len(by_stage["evaluate"]) == 1
+        else None,
         graph=_picture(nodes),
-        cards=_cards(of, scores),
+        cards=_cards(by_stage, scores),
         masks=[
             (name, [mask for mask in masks if mask["node"] == name])
             for name in dict.fromkeys(mask["node"] for mask in masks)
@@ -135,34 +137,36 @@ def _task_cards(
     tuned: Sequence[ReportNode], scores: Mapping[str, Mapping[str, Score]]
 ) -> list[tuple[str, str, str]]:
     """Return a card per task, for the group with the best mean."""
-    found = []
+    cards = []
     for task, members in list(_by_task(tuned).items())[:MOST_CARDS]:
-        groups = [group for group, same in scored_groups(tuned).items() if same[0] in members]
+        groups = [
+            group for group, replicates in scored_groups(tuned).items() if replicates[0] in members
+        ]
         if not groups:
             continue
         metric = next(iter(scores[groups[0]]))
         sign = -1.0 if lower_is_better(metric) else 1.0
         group = max(groups, key=lambda group: sign * scores[group][metric].mean)
         score = scores[group][metric]
-        several = (
+        remark = (
             f"mean of {score.n}: {score.format}, best {score.best_node}" if score.n > 1 else group
         )
-        found.append(
-            (f"{score.mean:.3f}", " ".join(filter(None, (task, metric.replace("_", " ")))), several)
+        cards.append(
+            (f"{score.mean:.3f}", " ".join(filter(None, (task, metric.replace("_", " ")))), remark)
         )
-    return found
+    return cards
 
 
 def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
-    found: dict[str, list[ReportNode]] = {}
+    by_task: dict[str, list[ReportNode]] = {}
     for node in nodes:
-        found.setdefault(node.task, []).append(node)
-    return found
+        by_task.setdefault(node.task, []).append(node)
+    return by_task
 
 
 def _pretrain_cards(trained: Sequence[ReportNode]) -> list[tuple[str, str, str]]:
     """Return cards for the lowest held-out loss and for the last pretraining's speed."""
-    found = []
+    cards = []
     measured = [node for node in trained if node.manifest.summary["heldout_loss"] is not None]
     if measured:
         best = min(measured, key=lambda node: float(node.manifest.summary["heldout_loss"]))
@@ -172,7 +176,7 @@ def _pretrain_cards(trained: Sequence[ReportNode]) -> list[tuple[str, str, str]]
             gain = summary["unigram_entropy"] - summary["heldout_loss"]
             remark = f"{abs(gain):.2f} {'below' if gain >= 0 else 'above'} the unigram entropy"
         label = f"held-out {summary['objectives'][0].upper()} loss (nats)"
-        found.append(
+        cards.append(
             (
                 f"{summary['heldout_loss']:.3f}",
                 label,
@@ -180,25 +184,25 @@ def _pretrain_cards(trained: Sequence[ReportNode]) -> list[tuple[str, str, str]]
             )
         )
     summary = trained[-1].manifest.summary
-    found.append(
+    cards.append(
         (
             format_count(summary["tokens_per_second"]),
             "tokens/s",
             f"{summary['steps']:,} steps, {summary['precision']}",
         )
     )
-    return found
+    return cards
 
 
 def _sections(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
     """Return the nodes with scores by section; nodes without a matrix are grouped by stage."""
-    found: dict[str, list[ReportNode]] = {}
+    sections: dict[str, list[ReportNode]] = {}
     for node in nodes:
         if node.scores:
-            found.setdefault(node.place.section if node.place.values else node.stage, []).append(
+            sections.setdefault(node.place.section if node.place.values else node.stage, []).append(
                 node
             )
-    return found
+    return sections
 
 
 def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
@@ -210,37 +214,39 @@ def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
     groups = by_group(members)
     seeds = list(dict.fromkeys(_replicate(node) for node in members))
     metrics = list(dict.fromkeys(metric for node in members for metric in node.scores))
-    unlike = len(_by_task(members)) > 1
-    rows, first = [], {}
-    for group, same in groups.items():
-        each = {_replicate(node): next(iter(node.scores.values())) for node in same}
-        found, score = scores_of(same), next(iter(same[0].scores))
-        first[group] = found[score].mean
+    has_several_tasks = len(_by_task(members)) > 1
+    rows, group_means = [], {}
+    for group, replicates in groups.items():
+        by_seed = {_replicate(node): next(iter(node.scores.values())) for node in replicates}
+        group_scores, score = scores_of(replicates), next(iter(replicates[0].scores))
+        group_means[group] = group_scores[score].mean
         rows.append(
             {
                 "group": group,
-                "score": f"{same[0].task} {score}".replace("_", " "),
-                "each": [each.get(seed) for seed in seeds] if len(seeds) > 1 else [],
-                "means": [found.get(metric) for metric in metrics],
-                "best": found[score],
+                "score": f"{replicates[0].task} {score}".replace("_", " "),
+                "each": [by_seed.get(seed) for seed in seeds] if len(seeds) > 1 else [],
+                "means": [group_scores.get(metric) for metric in metrics],
+                "best": group_scores[score],
             }
         )
-    name = "score" if unlike else metrics[0].replace("_", " ")
-    compared = len(first) > 1 and not unlike
+    name = "score" if has_several_tasks else metrics[0].replace("_", " ")
+    is_comparable = len(group_means) > 1 and not has_several_tasks
     best = (
-        (min if lower_is_better(metrics[0]) else max)(first, key=lambda group: first[group])
-        if compared
+        (min if lower_is_better(metrics[0]) else max)(
+            group_means, key=lambda group: group_means[group]
+        )
+        if is_comparable
         else None
     )
     return {
         "section": section,
         "first": name,
-        "unlike": unlike,
+        "unlike": has_several_tasks,
         "seeds": seeds if len(seeds) > 1 else [],
         "metrics": [metric.replace("_", " ") for metric in metrics],
         "rows": rows,
         "best": best,
-        "plot": plots.bars(first, name) if compared else "",
+        "plot": plots.bars(group_means, name) if is_comparable else "",
     }
 
 
@@ -270,8 +276,8 @@ def _short(line: str) -> str:
 
 def _entropy(trained: Sequence[ReportNode]) -> float | None:
     """Return the unigram entropy of the held-out targets if all trainings have the same."""
-    found = {node.manifest.summary.get("unigram_entropy") for node in trained}
-    return found.pop() if len(found) == 1 else None
+    entropies = {node.manifest.summary.get("unigram_entropy") for node in trained}
+    return entropies.pop() if len(entropies) == 1 else None
 
 
 def _lengths(node: ReportNode) -> str:
@@ -282,7 +288,7 @@ def _lengths(node: ReportNode) -> str:
 def _task(node: ReportNode) -> str:
     metrics = node.manifest.summary["metrics"]
     score = next(iter(metrics), "")
-    shown = {
+    displayed = {
         key.replace("_", " "): value
         for key, value in metrics.items()
         if key == score or key in BASELINES
@@ -291,7 +297,11 @@ def _task(node: ReportNode) -> str:
         key.replace("_", " "): plots.MUTED if key == "from_scratch" else "#cbd2d9"
         for key in BASELINES
     }
-    return plots.bars(shown, f"{score.replace('_', ' ')} on dev", colours) if len(shown) > 1 else ""
+    return (
+        plots.bars(displayed, f"{score.replace('_', ' ')} on dev", colours)
+        if len(displayed) > 1
+        else ""
+    )
 
 
 def _dropped(node: ReportNode) -> list[str]:
@@ -303,11 +313,11 @@ def _dropped(node: ReportNode) -> list[str]:
         ("quarantined", "quarantined"),
     ):
         counts = {
-            key.removeprefix(f"{kind}/").replace("_", " "): n
-            for key, n in node.manifest.counters.items()
-            if key.startswith(f"{kind}/") and n
+            key.removeprefix(f"{kind}/").replace("_", " "): count
+            for key, count in node.manifest.counters.items()
+            if key.startswith(f"{kind}/") and count
         }
-        most = dict(sorted(counts.items(), key=lambda item: -item[1])[:14])
-        if most:
-            figures.append(plots.bars(most, unit))
+        largest = dict(sorted(counts.items(), key=lambda item: -item[1])[:14])
+        if largest:
+            figures.append(plots.bars(largest, unit))
     return figures

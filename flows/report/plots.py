@@ -61,11 +61,11 @@ def svg(figure: Figure) -> str:
 
 def smooth(values: Sequence[float], weight: float = 0.9) -> list[float]:
     """Return the exponential moving average with bias correction."""
-    mean, norm, out = 0.0, 0.0, []
+    mean, norm, averages = 0.0, 0.0, []
     for value in values:
         mean, norm = weight * mean + (1 - weight) * value, weight * norm + (1 - weight)
-        out.append(mean / norm)
-    return out
+        averages.append(mean / norm)
+    return averages
 
 
 def losses(curves: Sequence[Curve], entropy: float | None) -> str:
@@ -126,9 +126,9 @@ def throughput(history: Sequence[Mapping[str, Any]]) -> str:
     with mpl.rc_context(STYLE):
         figure, axes = _figure(7.6, 2.1)
         points = [
-            (line["step"], line["tokens_per_second"] / 1e3)
-            for line in history
-            if "tokens_per_second" in line
+            (entry["step"], entry["tokens_per_second"] / 1e3)
+            for entry in history
+            if "tokens_per_second" in entry
         ]
         if points:
             axes.plot(*zip(*points, strict=True), color=GREEN, linewidth=1.2)
@@ -144,7 +144,10 @@ def lengths(counts: Sequence[int], length: int) -> str:
         figure, axes = _figure(7.6, 2.1)
         width = length / max(1, len(counts))
         axes.bar(
-            [width * (i + 0.5) for i in range(len(counts))], counts, width=width * 0.92, color=BLUE
+            [width * (index + 0.5) for index in range(len(counts))],
+            counts,
+            width=width * 0.92,
+            color=BLUE,
         )
         axes.set_xlim(0, length)
         axes.set_xlabel("tokens a row")
@@ -157,16 +160,18 @@ def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | No
     with mpl.rc_context(STYLE):
         figure, axes = _figure(7.6, 0.45 + 0.27 * max(1, len(values)))
         names = list(values)[::-1]
-        drawn = axes.barh(
+        container = axes.barh(
             names,
-            [values[n] for n in names],
-            color=[(colours or {}).get(n, BLUE) for n in names],
+            [values[name] for name in names],
+            color=[(colours or {}).get(name, BLUE) for name in names],
             height=0.66,
         )
-        whole = all(float(value).is_integer() for value in values.values())
+        is_integer = all(float(value).is_integer() for value in values.values())
         axes.bar_label(
-            drawn,
-            labels=[f"{values[n]:,.0f}" if whole else f"{values[n]:.3f}" for n in names],
+            container,
+            labels=[
+                f"{values[name]:,.0f}" if is_integer else f"{values[name]:.3f}" for name in names
+            ],
             padding=4,
             color=INK,
         )

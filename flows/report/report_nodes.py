@@ -58,10 +58,12 @@ class ReportNode:
     @property
     def group(self) -> str:
         """Name shared with its replicates: `finetune@sst2` for `finetune@sst2-1`."""
-        words = [str(value) for axis, value in self.place.values.items() if axis not in REPLICATES]
+        name_parts = [
+            str(value) for axis, value in self.place.values.items() if axis not in REPLICATES
+        ]
         stage, _, label = self.place.section.partition("@")
-        words = [*([label] if label else []), *words]
-        return f"{stage}@{'-'.join(words)}" if words else stage
+        name_parts = [*([label] if label else []), *name_parts]
+        return f"{stage}@{'-'.join(name_parts)}" if name_parts else stage
 
     @property
     def task(self) -> str:
@@ -71,15 +73,15 @@ class ReportNode:
     @property
     def scores(self) -> dict[str, float]:
         """Comparable metrics; the main metric of a task is the first."""
-        found = self.manifest.summary
-        named = found.get("metrics") or {
-            name: found.get(name) for name in PRETRAINED if self.stage == "pretrain"
+        summary = self.manifest.summary
+        metrics = summary.get("metrics") or {
+            name: summary.get(name) for name in PRETRAINED if self.stage == "pretrain"
         }
-        if found.get("metric") in named:  # a manifest's keys are sorted alphabetically
-            named = {found["metric"]: named[found["metric"]], **named}
+        if summary.get("metric") in metrics:  # a manifest's keys are sorted alphabetically
+            metrics = {summary["metric"]: metrics[summary["metric"]], **metrics}
         return {
             name: float(value)
-            for name, value in named.items()
+            for name, value in metrics.items()
             if isinstance(value, (int, float)) and math.isfinite(value)
         }
 
@@ -116,11 +118,11 @@ def lower_is_better(metric: str) -> bool:
 
 def scores_of(nodes: Iterable[ReportNode]) -> dict[str, Score]:
     """Return the score of each metric over the nodes that have it."""
-    found: dict[str, list[tuple[float, str]]] = {}
+    observations: dict[str, list[tuple[float, str]]] = {}
     for node in nodes:
         for metric, value in node.scores.items():
-            found.setdefault(metric, []).append((value, node.name))
-    return {metric: _score(metric, values) for metric, values in found.items()}
+            observations.setdefault(metric, []).append((value, node.name))
+    return {metric: _score(metric, values) for metric, values in observations.items()}
 
 
 def _score(metric: str, found: Sequence[tuple[float, str]]) -> Score:
@@ -141,11 +143,11 @@ def scored_groups(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
     for node in nodes:
         if node.scores:
             sections.setdefault(node.place.section, []).append(node)
-    found: dict[str, list[ReportNode]] = {}
+    scored: dict[str, list[ReportNode]] = {}
     for section, members in sections.items():
         groups = by_group(members)
-        found |= groups if len(groups) > 1 else {section: members}
-    return found
+        scored |= groups if len(groups) > 1 else {section: members}
+    return scored
 
 
 def scores(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Score]]:
@@ -153,7 +155,7 @@ def scores(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Score]]:
 
     Groups of a section are not averaged: they differ in task or settings.
     """
-    return {group: scores_of(same) for group, same in scored_groups(nodes).items()}
+    return {group: scores_of(replicates) for group, replicates in scored_groups(nodes).items()}
 
 
 def describe_groups(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Any]]:
@@ -165,17 +167,17 @@ def describe_groups(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Any]]:
     """
     return {
         group: {
-            "section": same[0].place.section,
-            "task": same[0].task or None,
-            "score": next(iter(same[0].scores)),
+            "section": replicates[0].place.section,
+            "task": replicates[0].task or None,
+            "score": next(iter(replicates[0].scores)),
             "values": {
                 axis: value
-                for axis, value in same[0].place.values.items()
+                for axis, value in replicates[0].place.values.items()
                 if axis not in REPLICATES
             },
-            "over": [axis for axis in REPLICATES if axis in same[0].place.values],
+            "over": [axis for axis in REPLICATES if axis in replicates[0].place.values],
         }
-        for group, same in scored_groups(nodes).items()
+        for group, replicates in scored_groups(nodes).items()
     }
 
 
@@ -190,8 +192,10 @@ def by_group(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
 def last_pretrainings(nodes: Sequence[ReportNode]) -> list[ReportNode]:
     """Return the pretrainings that no other one continues."""
     trained = [node for node in nodes if node.stage == "pretrain"]
-    before = {origin.partition("/")[0] for node in trained for origin in node.place.inputs.values()}
-    return [node for node in trained if node.name not in before]
+    continued = {
+        origin.partition("/")[0] for node in trained for origin in node.place.inputs.values()
+    }
+    return [node for node in trained if node.name not in continued]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,35 +214,37 @@ def curves(nodes: Sequence[ReportNode]) -> list[Curve]:
     A phase that counts its steps from 1 is shifted by the step of the checkpoint that it starts
     from.
     """
-    found, ends = [], dict[str, float]()
+    all_curves, ends = [], dict[str, float]()
     for node in nodes:
         if node.stage != "pretrain":
             continue
         objective = str((node.manifest.summary.get("objectives") or ["mlm"])[0])
-        steps = [float(line["step"]) for line in node.history if "step" in line]
+        steps = [float(entry["step"]) for entry in node.history if "step" in entry]
         shift = _shift(node, ends) if steps else 0.0
-        lines = [
-            {**line, "step": float(line["step"]) + shift} for line in node.history if "step" in line
+        entries = [
+            {**entry, "step": float(entry["step"]) + shift}
+            for entry in node.history
+            if "step" in entry
         ]
         train = tuple(
-            (line["step"], line[f"{objective}_loss"])
-            for line in lines
-            if line.get(f"{objective}_loss") is not None
+            (entry["step"], entry[f"{objective}_loss"])
+            for entry in entries
+            if entry.get(f"{objective}_loss") is not None
         )
         heldout = tuple(
-            (line["step"], line["heldout_loss"])
-            for line in lines
-            if line.get("heldout_loss") is not None
+            (entry["step"], entry["heldout_loss"])
+            for entry in entries
+            if entry.get("heldout_loss") is not None
         )
         ends[node.name] = max(steps, default=0.0) + shift
-        found.append(Curve(name=node.name, objective=objective, train=train, heldout=heldout))
-    return found
+        all_curves.append(Curve(name=node.name, objective=objective, train=train, heldout=heldout))
+    return all_curves
 
 
 def _shift(node: ReportNode, ends: Mapping[str, float]) -> float:
     origin = node.place.inputs.get("checkpoint")  # with `continue` the step count continues
     if origin is None:
         return 0.0
-    name, _, part = origin.partition("/")
-    kept = part.rpartition("step-")[2]
-    return float(int(kept)) if kept.isdigit() else ends.get(name, 0.0)
+    name, _, subpath = origin.partition("/")
+    step = subpath.rpartition("step-")[2]
+    return float(int(step)) if step.isdigit() else ends.get(name, 0.0)

@@ -78,24 +78,28 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
     from cloze.flows.report.page import render
 
     nodes = [_gathered(name, path, config) for name, path in build.inputs.items()]
-    filling = last_pretrainings(nodes)
+    encoders = last_pretrainings(nodes)
     masks: list[dict[str, Any]] = []
-    for number, node in enumerate(filling[:MOST_FILLED]):
-        build.report.progress(number, len(filling[:MOST_FILLED]) + 1, "parts", {"step": "masks"})
+    for number, node in enumerate(encoders[:MOST_FILLED]):
+        build.report.progress(number, len(encoders[:MOST_FILLED]) + 1, "parts", {"step": "masks"})
         masks += _filled(node, config)
     build.report.progress(0, 1, "parts", {"step": "page"})
-    found = scores(nodes)
-    both, glue = multitask_versus_single(nodes), glue_table(nodes)
-    own = [*best_settings(nodes), *([both] if both else [])]
+    group_scores = scores(nodes)
+    comparison, glue = multitask_versus_single(nodes), glue_table(nodes)
+    score_tables = [*best_settings(nodes), *([comparison] if comparison else [])]
     page = render(
-        nodes, found, masks, len(filling) - MOST_FILLED, [*([glue] if glue else []), *own]
+        nodes,
+        group_scores,
+        masks,
+        len(encoders) - MOST_FILLED,
+        [*([glue] if glue else []), *score_tables],
     )
     storage.write_bytes(build.file(FILE), page.encode())
     score_rows = {
         group: {metric: score.as_json() for metric, score in metrics.items()}
-        for group, metrics in found.items()
+        for group, metrics in group_scores.items()
     }
-    tables = {"tables": [table.as_json() for table in own]} if own else {}
+    tables = {"tables": [table.as_json() for table in score_tables]} if score_tables else {}
     return StageResult(
         summary={
             "report": FILE,
@@ -109,24 +113,24 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
 
 def _gathered(name: str, path: str, config: ReportConfig) -> ReportNode:
     manifest = artifact.read_manifest(path)
-    place = config.nodes.get(name) or NodePlacement(section=name)
+    placement = config.nodes.get(name) or NodePlacement(section=name)
     history = _history(Path(path)) if manifest.stage == "pretrain" else []
-    return ReportNode(name=name, path=path, manifest=manifest, place=place, history=history)
+    return ReportNode(name=name, path=path, manifest=manifest, place=placement, history=history)
 
 
 def _filled(node: ReportNode, config: ReportConfig) -> list[dict[str, Any]]:
     """Return the sentences filled by the node's model; empty if the model cannot fill masks."""
-    wanted = {"requests": [{"text": text} for text in config.masked], "top_k": config.top_k}
+    request = {"requests": [{"text": text} for text in config.masked], "top_k": config.top_k}
     answers: list[Mapping[str, Any]] = []
     try:
-        run_inference("fill-mask", wanted, node.path, answers.extend)
+        run_inference("fill-mask", request, node.path, answers.extend)
     except UsageError:
         return []
     pairs = zip(config.masked, answers, strict=True)
     return [
-        {"node": node.name, "text": text, "candidates": one}
-        for text, found in pairs
-        for one in found["predictions"]
+        {"node": node.name, "text": text, "candidates": candidates}
+        for text, answer in pairs
+        for candidates in answer["predictions"]
     ]
 
 
@@ -146,13 +150,13 @@ def headline(summary: Mapping[str, Any]) -> str:
 
     With tables, return the best setting of a grid or the tables' titles.
     """
-    found = summary.get("scores") or {}
-    if not found:
+    all_scores = summary.get("scores") or {}
+    if not all_scores:
         return ""
     groups: dict[str, dict[str, Any]] = {}
     for stage in ("evaluate", "finetune", "pretrain"):
         groups = {
-            name: metrics for name, metrics in found.items() if name.partition("@")[0] == stage
+            name: metrics for name, metrics in all_scores.items() if name.partition("@")[0] == stage
         }
         if groups:
             break
@@ -161,21 +165,21 @@ def headline(summary: Mapping[str, Any]) -> str:
         return best_setting(tables) or (
             tables[0]["title"] if len(tables) == 1 else f"{len(tables)} tables"
         )
-    which = summary.get("groups") or {}
-    lines = []
+    descriptions = summary.get("groups") or {}
+    phrases = []
     for group, metrics in list(groups.items())[:MOST_TOLD]:
         # manifest keys are sorted alphabetically, so the group names its main metric
-        metric = str((which.get(group) or {}).get("score") or next(iter(metrics)))
+        metric = str((descriptions.get(group) or {}).get("score") or next(iter(metrics)))
         score = metrics[metric]
-        one = len(groups) == 1 and score["n"] > 1
-        several = (
+        is_mean = len(groups) == 1 and score["n"] > 1
+        detail = (
             f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']}"
-            if one
+            if is_mean
             else ""
         )
-        lines.append(f"{group} {metric.replace('_', ' ')}{several} {score['mean']:.3f}")
+        phrases.append(f"{group} {metric.replace('_', ' ')}{detail} {score['mean']:.3f}")
     more = f" and {len(groups) - MOST_TOLD} more" if len(groups) > MOST_TOLD else ""
-    return ", ".join(lines) + more
+    return ", ".join(phrases) + more
 
 
 def _ahead(
@@ -187,14 +191,14 @@ def _ahead(
 ) -> CostEstimate:
     """Estimate the cost: each last pretraining fills masks in a process of its own."""
     del execution, computer, before
-    trained = {name for name in inputs if name.partition("@")[0] == "pretrain"}
-    read = {
+    pretrainings = {name for name in inputs if name.partition("@")[0] == "pretrain"}
+    continued = {
         origin.partition("/")[0]
-        for name in trained
+        for name in pretrainings
         if name in config.nodes
         for origin in config.nodes[name].inputs.values()
     }
-    filling = min(len(trained - read), MOST_FILLED)
+    filling = min(len(pretrainings - continued), MOST_FILLED)
     return CostEstimate(
         work=float(filling),
         speed=1 / FILL_SECONDS,

@@ -124,26 +124,26 @@ def best_submission(
     None: no model has predictions for it.
     """
     models = {node.name: node for node in tuned(nodes, file.task)}
-    found = []
+    candidates = []
     for node in nodes:
-        maker = models.get(node.place.inputs.get("checkpoint", "").partition("/")[0])
+        model = models.get(node.place.inputs.get("checkpoint", "").partition("/")[0])
         if (
             node.stage == "evaluate"
-            and maker is not None
-            and maker.scores
+            and model is not None
+            and model.scores
             and node.manifest.summary.get("split") in file.splits
         ):
-            found.append((maker, node))
-    return max(found, key=lambda pair: score(pair[0]), default=None)
+            candidates.append((model, node))
+    return max(candidates, key=lambda pair: score(pair[0]), default=None)
 
 
 def glue_table(nodes: Sequence[ReportNode], least: int = 2) -> SummaryTable | None:
     """Return the GLUE scores in hundredths; None: the run has fewer than `least` GLUE tasks."""
-    there = [task for task in TASKS if tuned(nodes, task)]
-    if len(there) < least:
+    present = [task for task in TASKS if tuned(nodes, task)]
+    if len(present) < least:
         return None
     rows: list[Sequence[str]] = []
-    for task in there:
+    for task in present:
         rows += _rows(task, tuned(nodes, task))
         mismatched = [
             node
@@ -153,7 +153,7 @@ def glue_table(nodes: Sequence[ReportNode], least: int = 2) -> SummaryTable | No
             and node.manifest.summary.get("split") == MISMATCHED
         ]
         rows += _rows(f"{task}, mismatched", mismatched)
-    absent = [task for task in TASKS if task not in there]
+    absent = [task for task in TASKS if task not in present]
     notes = [f"Not in this run: {', '.join(absent)}."] if absent else []
     return SummaryTable(
         title="GLUE, dev",
@@ -176,20 +176,20 @@ def glue_table(nodes: Sequence[ReportNode], least: int = 2) -> SummaryTable | No
 def _rows(name: str, nodes: Sequence[ReportNode]) -> list[Sequence[str]]:
     """Return a row per metric; `name` is the task as in `TEST` and `DEV`."""
     rows: list[Sequence[str]] = []
-    for metric, found in scores_of(nodes).items():
+    for metric, metric_score in scores_of(nodes).items():
         if metric in BASELINES:
             continue
         dev, test = DEV.get((name, metric), (None, None)), TEST.get((name, metric), (None, None))
-        spread = "" if found.std is None else f" ± {100 * found.std:.1f}"
-        mean = f"{100 * found.mean:.1f}{spread} (n {found.n})"
+        spread = "" if metric_score.std is None else f" ± {100 * metric_score.std:.1f}"
+        mean = f"{100 * metric_score.mean:.1f}{spread} (n {metric_score.n})"
         paper = (_told(dev[0]), _told(test[0]), _told(dev[1]), _told(test[1]))
         rows.append(
             (
                 name,
                 metric,
                 mean,
-                f"{100 * found.best:.1f}",
-                found.best_node.partition("@")[2],
+                f"{100 * metric_score.best:.1f}",
+                metric_score.best_node.partition("@")[2],
                 *paper,
             )
         )
@@ -202,16 +202,16 @@ def _told(value: float | None) -> str:
 
 def missing_files(nodes: Sequence[ReportNode]) -> dict[str, str]:
     """Return the submission files that this run has no predictions for, with the reason."""
-    found = {}
+    reasons = {}
     for name, file in FILES.items():
         if best_submission(nodes, file) is None:
-            there = tuned(nodes, file.task)
-            found[name] = (
+            models = tuned(nodes, file.task)
+            reasons[name] = (
                 f"no {file.splits[0]} file of {file.task}: dev only"
-                if there
+                if models
                 else f"task {file.task} is not in this run"
             )
-    return found
+    return reasons
 
 
 # Stage `submission`: `submission.zip` for gluebenchmark.com, and the table of scores.
@@ -253,17 +253,17 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
     ]
     files, notes = dict[str, dict[str, Any]](), list[str]()
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zip_file:
         for name, file in FILES.items():
-            found = best_submission(nodes, file)
-            if found is None:
+            best = best_submission(nodes, file)
+            if best is None:
                 continue
-            maker, answered = found
-            lines = _lines(answered, file)
-            made.writestr(
+            model, evaluation = best
+            lines = _lines(evaluation, file)
+            zip_file.writestr(
                 zipfile.ZipInfo(name, STAMP), "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED
             )
-            files[name] = {"node": maker.name, "rows": len(lines) - 1}
+            files[name] = {"node": model.name, "rows": len(lines) - 1}
             if len(lines) - 1 != file.rows:
                 notes.append(
                     f"{name} has {len(lines) - 1:,} rows, GLUE's has {file.rows:,}: the server "
@@ -288,8 +288,8 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
             "",
             "## submission.zip",
             "",
-            *(f"- {n}: {f['node']}" for n, f in files.items()),
-            *(f"- {r}" for r in reasons),
+            *(f"- {file_name}: {entry['node']}" for file_name, entry in files.items()),
+            *(f"- {sentence}" for sentence in reasons),
             "",
         ]
     )
@@ -298,7 +298,7 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
     )
     summary: dict[str, Any] = {"files": files, "missing": missing, "table": TABLE, "tables": tables}
     return StageResult(
-        rows=sum(f["rows"] for f in files.values()),
+        rows=sum(entry["rows"] for entry in files.values()),
         summary=summary | ({"submission": ZIP} if files else {}),
     )
 
@@ -311,14 +311,14 @@ def _lines(node: ReportNode, file: SubmissionFile) -> list[str]:
         io.StringIO(storage.read_text(path), newline=""), delimiter="\t", quoting=csv.QUOTE_NONE
     )
     for number, row in enumerate(rows, start=2):
-        said = row.get("prediction")
-        if said is None or not _fits(said, file):
-            known = "a number" if file.labels is None else ", ".join(file.labels)
+        prediction = row.get("prediction")
+        if prediction is None or not _fits(prediction, file):
+            allowed = "a number" if file.labels is None else ", ".join(file.labels)
             raise DataError(
-                f"{path}, line {number}: prediction {said!r} is none that GLUE knows of "
-                f"{file.task} ({known})"
+                f"{path}, line {number}: prediction {prediction!r} is none that GLUE knows of "
+                f"{file.task} ({allowed})"
             )
-        lines.append(f"{row.get('index', number - 2)}\t{said}")
+        lines.append(f"{row.get('index', number - 2)}\t{prediction}")
     return lines
 
 

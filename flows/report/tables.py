@@ -73,11 +73,11 @@ def best_settings(nodes: Sequence[ReportNode]) -> list[SummaryTable]:
 
 
 def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
-    found: dict[str, list[ReportNode]] = {}
+    by_task: dict[str, list[ReportNode]] = {}
     for node in nodes:
         if node.stage == "finetune" and node.scores:
-            found.setdefault(str(node.manifest.summary.get("task")), []).append(node)
-    return found
+            by_task.setdefault(str(node.manifest.summary.get("task")), []).append(node)
+    return by_task
 
 
 def _setting(node: ReportNode) -> dict[str, Any]:
@@ -90,23 +90,25 @@ def _setting(node: ReportNode) -> dict[str, Any]:
 
 def _ranked(task: str, members: Sequence[ReportNode]) -> SummaryTable | None:
     groups = by_group([node for node in members if _setting(node)])
-    axes = list(dict.fromkeys(axis for same in groups.values() for axis in _setting(same[0])))
+    axes = list(
+        dict.fromkeys(axis for replicates in groups.values() for axis in _setting(replicates[0]))
+    )
     differing = [
         axis
         for axis in axes
-        if len({str(_setting(same[0]).get(axis)) for same in groups.values()}) > 1
+        if len({str(_setting(replicates[0]).get(axis)) for replicates in groups.values()}) > 1
     ]
     if len(groups) < 2 or not differing:
         return None
     metric = next(iter(members[0].scores))
-    scores = {group: scores_of(same)[metric] for group, same in groups.items()}
+    scores = {group: scores_of(replicates)[metric] for group, replicates in groups.items()}
     ranked = sorted(
         scores, key=lambda group: scores[group].mean, reverse=not lower_is_better(metric)
     )
     rows = []
     for group in ranked[:MOST]:
-        setting, found = _setting(groups[group][0]), scores[group]
-        rows.append((*(str(setting.get(axis, "")) for axis in differing), *_figures(found)))
+        setting, group_score = _setting(groups[group][0]), scores[group]
+        rows.append((*(str(setting.get(axis, "")) for axis in differing), *_figures(group_score)))
     notes = [f"The first row is the best by its mean on dev over {scores[ranked[0]].n} seeds."]
     if len(ranked) > MOST:
         notes.append(f"{len(ranked) - MOST} more settings are in the report's scores.")
@@ -120,15 +122,17 @@ def _ranked(task: str, members: Sequence[ReportNode]) -> SummaryTable | None:
 
 def best_setting(tables: Sequence[Mapping[str, Any]]) -> str | None:
     """Describe the best setting in a report's tables; None: no grid, or several tasks."""
-    of_settings = [table for table in tables if tuple(table["columns"][-len(FIGURES) :]) == FIGURES]
-    if len(of_settings) != 1:
+    setting_tables = [
+        table for table in tables if tuple(table["columns"][-len(FIGURES) :]) == FIGURES
+    ]
+    if len(setting_tables) != 1:
         return None
-    axes, row = of_settings[0]["columns"][: -len(FIGURES)], of_settings[0]["rows"][0]
+    axes, row = setting_tables[0]["columns"][: -len(FIGURES)], setting_tables[0]["rows"][0]
     setting = ", ".join(
         f"{axis} {value}" for axis, value in zip(axes, row[: len(axes)], strict=True)
     )
-    what = str(of_settings[0]["title"]).removeprefix(SETTINGS)
-    return f"{what}: best with {setting}, mean {row[len(axes)]} of {row[-1]}"
+    task = str(setting_tables[0]["title"]).removeprefix(SETTINGS)
+    return f"{task}: best with {setting}, mean {row[len(axes)]} of {row[-1]}"
 
 
 def _figures(found: Score) -> tuple[str, str, str, str]:
@@ -146,23 +150,23 @@ def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
     None: the run has no such pair.
     """
     tuned = _by_task(nodes)
-    whole = {node.name: node for node in tuned.get(MULTITASK, ())}
+    multitask_nodes = {node.name: node for node in tuned.get(MULTITASK, ())}
     rows: list[Sequence[str]] = []
-    for group, members in by_group(whole.values()).items():
-        found = scores_of(members)
-        for name, part in (members[0].manifest.config.get("tasks") or {}).items():
-            alone = scores_of(tuned.get(str((part or {}).get("task") or name), ()))
-            for metric, score in alone.items():
-                both = found.get(f"{name}_{metric}")
-                if both is not None and metric not in BASELINES:
+    for group, members in by_group(multitask_nodes.values()).items():
+        multitask_scores = scores_of(members)
+        for name, options in (members[0].manifest.config.get("tasks") or {}).items():
+            single_scores = scores_of(tuned.get(str((options or {}).get("task") or name), ()))
+            for metric, score in single_scores.items():
+                multitask_score = multitask_scores.get(f"{name}_{metric}")
+                if multitask_score is not None and metric not in BASELINES:
                     rows.append(
                         (
                             group,
                             name,
                             metric,
                             score.format,
-                            both.format,
-                            f"{both.mean - score.mean:+.3f}",
+                            multitask_score.format,
+                            f"{multitask_score.mean - score.mean:+.3f}",
                         )
                     )
     if not rows:

@@ -32,35 +32,35 @@ def cancel(
         DataError: the run does not exist, or its process cannot be killed.
         UsageError: the run is not running, or runs on another host.
     """
-    found = status_file.read(runs, name)
+    record = status_file.read(runs, name)
     directory = status_file.directory_of(runs, name)
-    if found["state"] != status_file.RUNNING:
+    if record["state"] != status_file.RUNNING:
         raise UsageError(
-            f"run {name} does not run (it is {found['state']}); `cloze status {name}` shows it"
+            f"run {name} does not run (it is {record['state']}); `cloze status {name}` shows it"
         )
-    if found["host"] != socket.gethostname():
+    if record["host"] != socket.gethostname():
         raise UsageError(
-            f"run {name} runs on {found['host']} (process {found['pid']}); cancel it there, or in "
-            f"Prefect's UI"
+            f"run {name} runs on {record['host']} (process {record['pid']}); cancel it there, or "
+            f"in Prefect's UI"
         )
-    grace = _grace(found)
-    status_file.ask_to_cancel(found)
+    grace = _grace(record)
+    status_file.ask_to_cancel(record)
     report(
-        f"process {found['pid']} is asked to end; its trainings have {grace:.0f} s to save a "
+        f"process {record['pid']} is asked to end; its trainings have {grace:.0f} s to save a "
         f"checkpoint"
     )
     with suppress(ProcessLookupError):
-        os.kill(found["pid"], signal.SIGTERM)
+        os.kill(record["pid"], signal.SIGTERM)
     if not _ended(directory, grace + PATIENCE_SECONDS):
         report(
             f"it did not end in {grace + PATIENCE_SECONDS:.0f} s and is killed, with all that it "
             f"has started"
         )
         with suppress(ProcessLookupError):
-            os.kill(found["pid"], signal.SIGKILL)  # the kernel kills the ranks with it
+            os.kill(record["pid"], signal.SIGKILL)  # the kernel kills the ranks with it
         if not _ended(directory, PATIENCE_SECONDS):
             raise DataError(
-                f"{directory} is still held by process {found['pid']}, which cannot be killed; "
+                f"{directory} is still held by process {record['pid']}, which cannot be killed; "
                 f"look at `cloze doctor`"
             )
         status_file.mark_crashed(runs)
@@ -71,10 +71,12 @@ def _grace(found: Mapping[str, Any]) -> float:
     """Return the longest grace period: the config's, those that nodes reported, or the default."""
     config = found["config"]
     sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
-    given = [(section.get("run") or {}).get("grace_seconds") for section in sections]
+    configured = [(section.get("run") or {}).get("grace_seconds") for section in sections]
     reported = [node.get("grace_seconds") for node in found.get("nodes", {}).values()]
-    usual = [] if given[0] is not None else [DEFAULT_GRACE_SECONDS]
-    return max(float(seconds) for seconds in (*usual, *given, *reported) if seconds is not None)
+    defaults = [] if configured[0] is not None else [DEFAULT_GRACE_SECONDS]
+    return max(
+        float(seconds) for seconds in (*defaults, *configured, *reported) if seconds is not None
+    )
 
 
 def _ended(directory: Path, seconds: float) -> bool:

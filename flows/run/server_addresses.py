@@ -30,19 +30,19 @@ def servers(runs: Path) -> dict[str, Any]:
 
 def api(runs: Path) -> str | None:
     """Return the URL of the Prefect API: from the environment, the profile, or `cloze ui`."""
-    named = os.environ.get("PREFECT_API_URL") or _of_profile() or servers(runs).get("api")
-    return str(named).rstrip("/") if named else None
+    url = os.environ.get("PREFECT_API_URL") or _of_profile() or servers(runs).get("api")
+    return str(url).rstrip("/") if url else None
 
 
 def _of_profile() -> str | None:
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
     with suppress(OSError):
         if "PREFECT_API_URL" in (home / "profiles.toml").read_text(encoding="utf-8"):
-            # takes a second
+            # the import lasts a second
             from prefect.settings import PREFECT_API_URL
 
-            named: str | None = PREFECT_API_URL.value()
-            return named
+            url: str | None = PREFECT_API_URL.value()
+            return url
     return None
 
 
@@ -59,5 +59,5 @@ def answers(api: str) -> bool:
 
 def mlflow(runs: Path) -> str | None:
     """Return the address of the MLflow server; None if none is known."""
-    named = os.environ.get("MLFLOW_TRACKING_URI") or ""
-    return named.rstrip("/") if named.startswith("http") else servers(runs).get("mlflow")
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or ""
+    return uri.rstrip("/") if uri.startswith("http") else servers(runs).get("mlflow")

@@ -236,10 +236,10 @@ class RunSession:
 
     def seconds_left(self, name: str) -> float | None:
         """Return the expected remaining seconds of a running node; None if unknown."""
-        left: float | None = (
+        seconds: float | None = (
             self.record.content["nodes"][name].get("seconds_left") if self.record else None
         )
-        return left
+        return seconds
 
     @property
     def stopping(self) -> bool:

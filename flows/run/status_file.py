@@ -117,7 +117,7 @@ class RunStatusFile:
             storage.write_bytes(str(self.path), json.dumps(self.content).encode(), private=True)
 
     def update(self, **values: Any) -> None:
-        """Set fields of the whole run."""
+        """Set fields of the run."""
         self.content |= values
         self.write()
 
@@ -148,14 +148,14 @@ class RunStatusFile:
         part = step if isinstance(step, str) else None  # the parts of a stage count separately
         if node.get("part") != part or "begun" not in node:
             node |= {"part": part, "begun": [time.time(), done]}
-        shown = {
+        values = {
             key: value for key, value in figures.items() if isinstance(value, (int, float, str))
         }
         node |= {
             "done": done,
             "total": total,
             "unit": unit,
-            "figures": {**node.get("figures", {}), **shown},
+            "figures": {**node.get("figures", {}), **values},
         }
         node["seconds_left"] = _left(node["begun"], done, total)
         if time.monotonic() - self._written > SECONDS:
@@ -181,17 +181,17 @@ def _end_nodes(content: Mapping[str, Any], running: str) -> None:
 
 
 def _as_crashed(content: dict[str, Any], ended: float) -> dict[str, Any]:
-    """Return the record of a run whose process is gone."""
+    """Return the record of a run whose process has ended."""
     _end_nodes(content, CRASHED)
     error = f"process {content['pid']} on {content['host']} is gone"
     return {**content, "state": CRASHED, "ended": ended, "error": error}
 
 
 def _left(begun: tuple[float, float], done: float, total: float | None) -> float | None:
-    since, first = begun
-    if total is None or done <= first:
+    start_time, start_done = begun
+    if total is None or done <= start_done:
         return None
-    return round((total - done) * (time.time() - since) / (done - first), 1)
+    return round((total - done) * (time.time() - start_time) / (done - start_done), 1)
 
 
 def ask_to_cancel(record: Mapping[str, Any]) -> None:
@@ -222,18 +222,18 @@ def newest(directory: Path) -> dict[str, Any] | None:
     The record gets the key `path`; a zombie run's record gets the state crashed.
     """
     for path in reversed(records_in(directory)):
-        content = read_file(path)
-        if content is not None:
-            if _is_dead(content, path):
-                content = _as_crashed(content, path.stat().st_mtime)  # time of the last write
-            return {**content, "path": str(path)}
+        record = read_file(path)
+        if record is not None:
+            if _is_dead(record, path):
+                record = _as_crashed(record, path.stat().st_mtime)  # time of the last write
+            return {**record, "path": str(path)}
     return None
 
 
 def all_records(runs: Path) -> dict[str, dict[str, Any]]:
     """Return the newest record of every run below `runs`, by run name."""
-    found = {path.name: newest(path) for path in directories(runs)}
-    return {name: record for name, record in found.items() if record is not None}
+    newest_records = {path.name: newest(path) for path in directories(runs)}
+    return {name: record for name, record in newest_records.items() if record is not None}
 
 
 def last_estimate_error(directory: Path) -> dict[str, Any] | None:
@@ -247,8 +247,8 @@ def last_estimate_error(directory: Path) -> dict[str, Any] | None:
 
 def command_records(runs: Path) -> dict[str, dict[str, Any]]:
     """Return the newest record of every command, by the artifact's directory."""
-    found = [record for path in command_directories(runs) if (record := newest(path)) is not None]
-    return {record["run"]: record for record in found}
+    records = [record for path in command_directories(runs) if (record := newest(path)) is not None]
+    return {record["run"]: record for record in records}
 
 
 def directory_of(runs: Path, name: str) -> Path:
@@ -273,13 +273,13 @@ def read(runs: Path, name: str) -> dict[str, Any]:
 
 def crashed_runs(runs: Path) -> list[str]:
     """Return the names of zombie runs: recorded as running, but no process holds the lock."""
-    found = []
+    names = []
     for directory in (*directories(runs), *command_directories(runs)):
         for path in records_in(directory)[-1:]:
-            content = read_file(path)
-            if content is not None and _is_dead(content, path):
-                found.append(str(content["run"]))
-    return found
+            record = read_file(path)
+            if record is not None and _is_dead(record, path):
+                names.append(str(record["run"]))
+    return names
 
 
 def mark_crashed(runs: Path) -> list[str]:
@@ -287,13 +287,13 @@ def mark_crashed(runs: Path) -> list[str]:
     marked = []
     for directory in (*directories(runs), *command_directories(runs)):
         for path in records_in(directory):
-            content = read_file(path)
-            if content is None or not _is_dead(content, path):
+            record = read_file(path)
+            if record is None or not _is_dead(record, path):
                 continue
             with suppress(OSError):
-                crashed = _as_crashed(content, path.stat().st_mtime)
+                crashed = _as_crashed(record, path.stat().st_mtime)
                 storage.write_bytes(str(path), json.dumps(crashed).encode(), private=True)
-                marked.append(str(content["run"]))
+                marked.append(str(record["run"]))
     return marked
 
 

@@ -91,9 +91,9 @@ def resolve(text: str, *, in_any_run: bool = False) -> Target:
         if paths:
             return Target(text=text, run=run, node=node, paths=paths)
     if in_any_run and not run:
-        anywhere = [path for name in run_names(runs) for path in _artifacts(runs, name, node)]
-        if anywhere:
-            return Target(text=text, paths=tuple(anywhere))
+        matches = [path for name in run_names(runs) for path in _artifacts(runs, name, node)]
+        if matches:
+            return Target(text=text, paths=tuple(matches))
     names = target_names(in_any_run=in_any_run)
     raise DataError(
         f"{text!r} is not a run in {runs}, a node (RUN/NODE), or the directory of an artifact or"
@@ -128,8 +128,8 @@ def containing_artifact(path: str) -> str:
 
 def node_name(directory: Path) -> str:
     """Return the node of an artifact's directory, `NODE-FINGERPRINT`, or of the link `NODE`."""
-    name, dash, fingerprint = directory.name.rpartition("-")
-    return name if dash and len(fingerprint) == FINGERPRINT_LENGTH else directory.name
+    name, separator, fingerprint = directory.name.rpartition("-")
+    return name if separator and len(fingerprint) == FINGERPRINT_LENGTH else directory.name
 
 
 def run_names(runs: Path) -> list[str]:

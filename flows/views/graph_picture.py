@@ -51,12 +51,12 @@ def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float, thread
         thread: height that a passing edge takes.
     """
     parents: dict[str, tuple[str, ...]] = {}
-    for name, before in after.items():
-        parents[name] = tuple(dict.fromkeys(parent for parent in before if parent in parents))
+    for name, predecessors in after.items():
+        parents[name] = tuple(dict.fromkeys(parent for parent in predecessors if parent in parents))
     parents, implied = _without_noise(parents)
     layers: dict[str, int] = {}
-    for name, before in parents.items():
-        layers[name] = 1 + max((layers[parent] for parent in before), default=-1)
+    for name, predecessors in parents.items():
+        layers[name] = 1 + max((layers[parent] for parent in predecessors), default=-1)
     rows: list[list[str]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
     for name, layer in layers.items():
         rows[layer].append(name)
@@ -64,22 +64,22 @@ def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float, thread
         name: [] for name in layers
     }  # neighbours in the previous layer, with passing edges
     ways: dict[tuple[str, str], list[str]] = {}
-    for name, before in parents.items():
-        for parent in before:
-            way, last = [], parent
+    for name, predecessors in parents.items():
+        for parent in predecessors:
+            way, previous = [], parent
             for layer in range(layers[parent] + 1, layers[name]):
                 # one position per source and layer, shared by all its long edges
                 passing = f"\0{parent}\0{layer}"
                 if passing not in up:
-                    up[passing] = [last]
+                    up[passing] = [previous]
                     rows[layer].append(passing)
                 way.append(passing)
-                last = passing
-            up[name].append(last)
+                previous = passing
+            up[name].append(previous)
             ways[parent, name] = way
     down: dict[str, list[str]] = {name: [] for name in up}
-    for name, above in up.items():
-        for parent in above:
+    for name, neighbours in up.items():
+        for parent in neighbours:
             down[parent].append(name)
     heights = _heights(rows, up, down, lambda name: thread if name.startswith("\0") else box, gap)
     top = min((heights[name] for row in rows for name in row), default=0.0) - box / 2
@@ -99,17 +99,17 @@ def _without_noise(
     """Return the edges to draw, and those of them that other edges imply."""
     ancestors: dict[str, set[str]] = {}
     implied: set[tuple[str, str]] = set()
-    shown: dict[str, tuple[str, ...]] = {}
-    for name, before in parents.items():
-        through = set().union(*(ancestors[parent] for parent in before))
-        ancestors[name] = through | set(before)
-        longer = [parent for parent in before if parent in through]
-        if len(before) > IMPLIED_INPUTS:
-            shown[name] = tuple(parent for parent in before if parent not in through)
+    drawn: dict[str, tuple[str, ...]] = {}
+    for name, inputs in parents.items():
+        indirect = set().union(*(ancestors[parent] for parent in inputs))
+        ancestors[name] = indirect | set(inputs)
+        redundant = [parent for parent in inputs if parent in indirect]
+        if len(inputs) > IMPLIED_INPUTS:
+            drawn[name] = tuple(parent for parent in inputs if parent not in indirect)
         else:
-            shown[name] = before
-            implied |= {(parent, name) for parent in longer}
-    return shown, frozenset(implied)
+            drawn[name] = inputs
+            implied |= {(parent, name) for parent in redundant}
+    return drawn, frozenset(implied)
 
 
 def _heights(
@@ -125,10 +125,10 @@ def _heights(
     for sweep in range(2 * SWEEPS):
         neighbours = up if sweep % 2 == 0 else down
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            wanted = {name: _mean(heights, neighbours[name], heights[name]) for name in row}
+            targets = {name: _mean(heights, neighbours[name], heights[name]) for name in row}
             if sweep < SWEEPS:  # the order is fixed after half of the sweeps
-                row.sort(key=lambda name: wanted[name])
-            heights |= _fitted(row, wanted, size, gap)
+                row.sort(key=lambda name: targets[name])
+            heights |= _fitted(row, targets, size, gap)
     return heights
 
 
@@ -139,10 +139,10 @@ def _stacked(row: Sequence[str], size: _Size, gap: float) -> dict[str, float]:
 
 
 def _offsets(row: Sequence[str], size: _Size, gap: float) -> list[float]:
-    """Return the least distance of each from the first."""
+    """Return the minimum distance of each node from the first."""
     offsets = [0.0] * len(row)
-    for at in range(1, len(row)):
-        offsets[at] = offsets[at - 1] + (size(row[at - 1]) + size(row[at])) / 2 + gap
+    for index in range(1, len(row)):
+        offsets[index] = offsets[index - 1] + (size(row[index - 1]) + size(row[index])) / 2 + gap
     return offsets
 
 
@@ -155,8 +155,11 @@ def _fitted(
     for name, offset in zip(row, offsets, strict=True):
         mean, count = wanted[name] - offset, 1
         while pools and pools[-1][0] > mean:
-            other, others = pools.pop()
-            mean, count = (mean * count + other * others) / (count + others), count + others
+            last_mean, last_count = pools.pop()
+            mean, count = (
+                (mean * count + last_mean * last_count) / (count + last_count),
+                count + last_count,
+            )
         pools.append((mean, count))
     bases = [mean for mean, count in pools for _ in range(count)]
     return {name: base + offset for name, base, offset in zip(row, bases, offsets, strict=True)}
@@ -164,9 +167,10 @@ def _fitted(
 
 def _mean(heights: Mapping[str, float], others: Sequence[str], otherwise: float) -> float:
     """Return the mean height of the neighbours; passing edges have the weight THREAD_PULL."""
-    pulls = [THREAD_PULL if other.startswith("\0") else 1.0 for other in others]
+    pulls = [THREAD_PULL if neighbour.startswith("\0") else 1.0 for neighbour in others]
     return (
-        sum(heights[other] * pull for other, pull in zip(others, pulls, strict=True)) / sum(pulls)
+        sum(heights[neighbour] * pull for neighbour, pull in zip(others, pulls, strict=True))
+        / sum(pulls)
         if others
         else otherwise
     )
@@ -259,8 +263,8 @@ def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
     ways = sorted(
         placed.ways, key=lambda edge: edge not in placed.implied
     )  # implied edges are drawn below the others
-    parts = [_edge(edge, placed, lefts, widths) for edge in ways]
-    parts += [
+    elements = [_edge(edge, placed, lefts, widths) for edge in ways]
+    elements += [
         _box(
             name,
             node,
@@ -279,7 +283,7 @@ def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
         f'aria-label="{escape(f"{len(nodes)} nodes: {states}")}" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'font-family="Inter, Segoe UI, Helvetica, Arial, DejaVu Sans, '
-        f'sans-serif">{"".join(parts)}</svg>'
+        f'sans-serif">{"".join(elements)}</svg>'
     )
 
 
@@ -293,21 +297,24 @@ def _gathered(nodes: Mapping[str, NodePicture]) -> dict[str, NodePicture]:
     groups: dict[tuple[str, int], list[str]] = {}
     for name, node in nodes.items():
         groups.setdefault((node.stage, depth[name]), []).append(name)
-    title = {
+    titles = {
         key: names[0] if len(names) == 1 else f"{key[0]} × {len(names)}"
         for key, names in groups.items()
     }
-    used = Counter(title.values())
-    title = {key: text if used[text] == 1 else f"{text} ({key[1]})" for key, text in title.items()}
-    of = {name: title[key] for key, names in groups.items() for name in names}
-    gathered = {}
+    title_counts = Counter(titles.values())
+    titles = {
+        key: text if title_counts[text] == 1 else f"{text} ({key[1]})"
+        for key, text in titles.items()
+    }
+    title_of = {name: titles[key] for key, names in groups.items() for name in names}
+    grouped = {}
     for key, names in groups.items():
         states = Counter(nodes[name].state for name in names)
         after = dict.fromkeys(
-            of[parent] for name in names for parent in nodes[name].after if parent in of
+            title_of[parent] for name in names for parent in nodes[name].after if parent in title_of
         )
-        after.pop(title[key], None)
-        gathered[title[key]] = (
+        after.pop(titles[key], None)
+        grouped[titles[key]] = (
             NodePicture(
                 stage=key[0],
                 state=next((state for state in _WORST_FIRST if states[state]), "waiting"),
@@ -323,7 +330,7 @@ def _gathered(nodes: Mapping[str, NodePicture]) -> dict[str, NodePicture]:
                 link=nodes[names[0]].link,
             )
         )
-    return gathered
+    return grouped
 
 
 def _cut(text: str) -> str:
@@ -336,22 +343,22 @@ def _width(name: str, node: NodePicture) -> float:
 
 def _box(name: str, node: NodePicture, left: float, middle: float, width: float) -> str:
     state = node.state if node.state in STATES else "waiting"
-    fill, line, mark = STATES[state]
-    top, text = MARGIN + middle - BOX_HEIGHT / 2, left + PADDING + MARK
-    first = top + (18 if node.line else BOX_HEIGHT / 2 + 4.5)
+    fill, border, mark = STATES[state]
+    top, text_x = MARGIN + middle - BOX_HEIGHT / 2, left + PADDING + MARK
+    name_y = top + (18 if node.line else BOX_HEIGHT / 2 + 4.5)
     box = (
         f"<title>{escape(f'{name}: {node.state}')}{escape(f' – {node.line}') if node.line else ''}<"
         f"/title>"
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT:.1f}" rx="7" '
-        f'fill="{fill}" stroke="{line}" stroke-width="1.5"/>'
+        f'fill="{fill}" stroke="{border}" stroke-width="1.5"/>'
         f'<text class="mark" x="{left + PADDING:.1f}" y="{top + BOX_HEIGHT / 2 + 5:.1f}" '
-        f'font-size="14" fill="{line}">{mark}</text>'
-        f'<text x="{text:.1f}" y="{first:.1f}" font-size="13" font-weight="600" '
+        f'font-size="14" fill="{border}">{mark}</text>'
+        f'<text x="{text_x:.1f}" y="{name_y:.1f}" font-size="13" font-weight="600" '
         f'fill="#1f2933">{escape(_cut(name))}</text>'
     )
     if node.line:
         box += (
-            f'<text class="line" x="{text:.1f}" y="{top + 34:.1f}" font-size="11" '
+            f'<text class="line" x="{text_x:.1f}" y="{top + 34:.1f}" font-size="11" '
             f'fill="#616e7c">{escape(_cut(node.line))}</text>'
         )
     if node.link:
@@ -363,18 +370,22 @@ def _edge(
     edge: tuple[str, str], placed: Layout, lefts: list[float], widths: Mapping[int, int]
 ) -> str:
     source, target = edge
-    first, last = placed.layers[source], placed.layers[target]
-    x, y = lefts[first] + widths[first], MARGIN + placed.heights[source]
+    first_layer, last_layer = placed.layers[source], placed.layers[target]
+    x, y = lefts[first_layer] + widths[first_layer], MARGIN + placed.heights[source]
     path = f"M{x:.1f} {y:.1f}"
     for layer, height in zip(
-        range(first + 1, last + 1), [*placed.ways[edge], placed.heights[target]], strict=True
+        range(first_layer + 1, last_layer + 1),
+        [*placed.ways[edge], placed.heights[target]],
+        strict=True,
     ):
         to_x, to_y = lefts[layer], MARGIN + height
         bend = (x + to_x) / 2
         path += f"C{bend:.1f} {y:.1f} {bend:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
         x, y = to_x, to_y
-        if layer < last:  # straight through the layer, between its boxes
+        if layer < last_layer:  # straight through the layer, between its boxes
             x += widths[layer]
             path += f"H{x:.1f}"
-    look = 'class="implied" stroke="#dde2e7"' if edge in placed.implied else 'stroke="#9aa5b1"'
-    return f'<path d="{path}" fill="none" {look} stroke-width="1.4"/>'
+    attributes = (
+        'class="implied" stroke="#dde2e7"' if edge in placed.implied else 'stroke="#9aa5b1"'
+    )
+    return f'<path d="{path}" fill="none" {attributes} stroke-width="1.4"/>'

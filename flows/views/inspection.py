@@ -78,12 +78,15 @@ def _segments(view: Row) -> list[RenderableType]:
     """Return one paragraph per segment or packed sequence."""
     length = len(view["pieces"])
     if view["boundaries"] is not None:
-        begins = [(at, f"sequence {number + 1}") for number, at in enumerate(view["boundaries"])]
+        begins = [
+            (position, f"sequence {number + 1}")
+            for number, position in enumerate(view["boundaries"])
+        ]
     elif view["segment_start"] < length:
         begins = [(0, "segment A"), (view["segment_start"], "segment B")]
     else:
         begins = [(0, "segment A")]
-    ends = [at for at, _ in begins[1:]] + [length]
+    ends = [position for position, _ in begins[1:]] + [length]
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold cyan", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -93,30 +96,32 @@ def _segments(view: Row) -> list[RenderableType]:
 
 
 def _text(view: Row, begin: int, end: int) -> Text:
-    predicted = {found["position"]: found for found in view["predictions"]}
+    predicted = {prediction["position"]: prediction for prediction in view["predictions"]}
     special, text = set(view["special"]), Text()
-    for at in range(begin, end):
-        words = view["texts"][at]
-        found = predicted.get(at)
-        if at in special:
-            text.append(f"{'' if at == begin else ' '}{words.strip()} ", style="dim magenta")
-        elif found is None:
-            text.append(words)
+    for position in range(begin, end):
+        token_text = view["texts"][position]
+        prediction = predicted.get(position)
+        if position in special:
+            text.append(
+                f"{'' if position == begin else ' '}{token_text.strip()} ", style="dim magenta"
+            )
+        elif prediction is None:
+            text.append(token_text)
         else:
-            text.append(words[: len(words) - len(words.lstrip())])
+            text.append(token_text[: len(token_text) - len(token_text.lstrip())])
             arrow = (
-                f"→{found['shown'].lstrip(MARKS) or found['shown']}"
-                if found["kind"] == RANDOM
+                f"→{prediction['shown'].lstrip(MARKS) or prediction['shown']}"
+                if prediction["kind"] == RANDOM
                 else ""
             )
-            text.append(f"{words.lstrip()}{arrow}", style=STYLES[found["kind"]])
+            text.append(f"{token_text.lstrip()}{arrow}", style=STYLES[prediction["kind"]])
     return text
 
 
 def _legend(view: Row) -> Text:
     text = Text()
     for kind, style in STYLES.items():
-        count = sum(found["kind"] == kind for found in view["predictions"])
+        count = sum(prediction["kind"] == kind for prediction in view["predictions"])
         text.append(f" {kind} ", style=style)
         text.append(f" {count}, {MEANINGS[kind]}   ", style="dim")
     return text
@@ -151,10 +156,10 @@ SHARES = {
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a comparison of tokenizers from rows of the summary of stage compare-vocab."""
-    first = rows[0]
+    first_row = rows[0]
     title = (
-        f"{first['documents']:,} documents, {first['words']:,} words, {first['bytes']:,} bytes of "
-        f"held-out text"
+        f"{first_row['documents']:,} documents, {first_row['words']:,} words, "
+        f"{first_row['bytes']:,} bytes of held-out text"
     )
     table = Table(
         box=None, header_style="bold", title=title, title_justify="left", title_style="dim"
@@ -189,19 +194,19 @@ _INVISIBLE = {"\n": "⏎", "\t": "⇥", "\u00a0": "⍽", "\r": "␍"}
 
 def page(found: Facts) -> Group:
     """Return the complete explanation."""
-    parts: list[RenderableType] = [_head(found), *map(_step, found["steps"])]
+    sections: list[RenderableType] = [_head(found), *map(_step, found["steps"])]
     if found["infobox"]:
-        parts.append(_infobox(found["infobox"]))
+        sections.append(_infobox(found["infobox"]))
     if found["sentences"] or found["dropped_sentences"]:
-        parts.append(_sentences(found))
-    return Group(*parts, _duplicates(found), _end(found))
+        sections.append(_sentences(found))
+    return Group(*sections, _duplicates(found), _end(found))
 
 
 def _head(found: Facts) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", justify="right")
     table.add_column(overflow="fold")
-    text = sum(map(len, found["paragraphs"]))
+    character_count = sum(map(len, found["paragraphs"]))
     table.add_row("id", found["id"])
     table.add_row("file", found["file"])
     for name in ("url", "origin", "licence"):
@@ -209,16 +214,19 @@ def _head(found: Facts) -> RenderableType:
             table.add_row(name, found[name])
     table.add_row("raw", f"{found['raw_bytes']:,} bytes")
     table.add_row(
-        "after the reader", f"{_count(len(found['paragraphs']), 'paragraph')}, {text:,} characters"
+        "after the reader",
+        f"{_count(len(found['paragraphs']), 'paragraph')}, {character_count:,} characters",
     )
     if found["reader"]:
         table.add_row(
             "the reader dropped",
-            ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in found["reader"].items()),
+            ", ".join(
+                f"{reason.replace('_', ' ')} {count:,}" for reason, count in found["reader"].items()
+            ),
         )
-    shown = [Text(_short(paragraph), style="dim") for paragraph in found["paragraphs"][:2]]
+    excerpts = [Text(_short(paragraph), style="dim") for paragraph in found["paragraphs"][:2]]
     return Panel(
-        Group(table, Text(""), *shown),
+        Group(table, Text(""), *excerpts),
         title=Text(found["title"] or found["id"], style="bold"),
         title_align="left",
         border_style="cyan",
@@ -229,20 +237,20 @@ def _infobox(fields: Sequence[tuple[str, str, str]]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold")
-    last = ""
+    previous_box = ""
     for box, name, value in fields[:MOST_FIELDS]:
-        if box != last:
+        if box != previous_box:
             table.add_row(Text(box, style="dim"), "")
         table.add_row(Text(name), Text(_short(value)))
-        last = box
-    rest = (
+        previous_box = box
+    remainder = (
         [Text(f"… {len(fields) - MOST_FIELDS:,} more fields", style="dim italic")]
         if len(fields) > MOST_FIELDS
         else []
     )
     return Group(
         Rule(f"[bold]infobox  {_count(len(fields), 'field')}", align="left", style="cyan"),
-        Padding(Group(table, *rest), (0, 0, 0, 2)),
+        Padding(Group(table, *remainder), (0, 0, 0, 2)),
     )
 
 
@@ -267,17 +275,17 @@ def _step(view: Facts) -> RenderableType:
             characters="·",
         )
     else:
-        kinds = [
+        change_counts = [
             sum(change["kind"] == kind for change in view["changes"])
             for kind in ("changed", "removed", "added")
         ]
         counts = [
-            f"{n:,} {kind}"
-            for n, kind in zip(kinds, ("changed", "removed", "added"), strict=True)
-            if n
+            f"{count:,} {kind}"
+            for count, kind in zip(change_counts, ("changed", "removed", "added"), strict=True)
+            if count
         ]
-        less = view["characters"][0] - view["characters"][1]
-        size = f"  [dim]{before:,} → {after:,} paragraphs, {-less:+,} characters[/]"
+        removed_characters = view["characters"][0] - view["characters"][1]
+        size = f"  [dim]{before:,} → {after:,} paragraphs, {-removed_characters:+,} characters[/]"
         heading = f"{view['name']}  {', '.join(counts) or 'lines taken out'}{size}"
     for reason, text in view["removed"][:MOST]:
         lines.append(
@@ -286,11 +294,11 @@ def _step(view: Facts) -> RenderableType:
             )
         )
     lines += _rest(len(view["removed"]), "more taken out")
-    shown = [
+    changes = [
         change for change in view["changes"] if change["kind"] == "changed" or not view["removed"]
     ]
-    lines += [_change(change) for change in shown[:MOST]]
-    lines += _rest(len(shown), "more changes")
+    lines += [_change(change) for change in changes[:MOST]]
+    lines += _rest(len(changes), "more changes")
     return Group(
         Rule(f"[bold]{heading}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2))
     )
@@ -303,8 +311,8 @@ def _rest(count: int, what: str) -> list[RenderableType]:
 def _change(change: Facts) -> Text:
     text = Text.assemble((f"¶{change['paragraph']} ", "cyan"))
     for sign, piece in change["pieces"]:
-        shown = "…" if sign == "…" else _visible(piece) if sign in "+-" else piece
-        text.append(shown[:LINE] + ("…" if len(shown) > LINE else ""), style=_SIGNS[sign])
+        displayed = "…" if sign == "…" else _visible(piece) if sign in "+-" else piece
+        text.append(displayed[:LINE] + ("…" if len(displayed) > LINE else ""), style=_SIGNS[sign])
     return text
 
 
@@ -355,7 +363,7 @@ def _duplicates(found: Facts) -> RenderableType:
                 style="green",
             )
         )
-        lines += [Text.assemble("  ", *_duplicate(other)) for other in found["duplicates"]]
+        lines += [Text.assemble("  ", *_duplicate(duplicate)) for duplicate in found["duplicates"]]
         if found["duplicates_in_all"] > len(found["duplicates"]):
             lines.append(
                 Text(
@@ -380,10 +388,10 @@ def _duplicate(other: Facts) -> list[Any]:
 
 def _end(found: Facts) -> RenderableType:
     if found["outcome"] == "kept":
-        words = sum(map(count_words, found["sentences"]))
+        word_count = sum(map(count_words, found["sentences"]))
         verdict = (
-            f"kept  {_count(len(found['sentences']), 'sentence')}, {words:,} words, in the split "
-            f"{found['split']}"
+            f"kept  {_count(len(found['sentences']), 'sentence')}, {word_count:,} words, "
+            f"in the split {found['split']}"
         )
         return Panel(Text(verdict, style="bold green"), border_style="green", expand=False)
     return Panel(

@@ -44,9 +44,9 @@ def training_line(values: Mapping[str, Any], name: str = "") -> str:
     if "step" not in values or "learning_rate" not in values:
         return ""
     line = f"{name} step {values['step']:,}".lstrip()
-    for part in _parts({**values, **_objectives(values)}):
-        if len(line) + 2 + len(part) <= WIDTH:
-            line += f"  {part}"
+    for metric in _parts({**values, **_objectives(values)}):
+        if len(line) + 2 + len(metric) <= WIDTH:
+            line += f"  {metric}"
     return line
 
 
@@ -57,30 +57,30 @@ def live_figures(values: Mapping[str, Any], most: int) -> str:
 
 def _objectives(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the total loss with the losses of several objectives; empty for a single objective."""
-    found = {
+    losses = {
         name: value
         for name, value in values.items()
         if name.endswith(_OF_ONE) and not name.startswith("heldout_")
     }
-    parts = [
+    texts = [
         f"{name.removesuffix(_OF_ONE)} {value:.3f}"
-        for name, value in found.items()
+        for name, value in losses.items()
         if isinstance(value, float)
     ]
     return (
-        {"loss": "  ".join([f"loss {values['loss']:.3f}", *parts])}
-        if len(parts) > 1 and "loss" in values
+        {"loss": "  ".join([f"loss {values['loss']:.3f}", *texts])}
+        if len(texts) > 1 and "loss" in values
         else {}
     )
 
 
 def _parts(values: Mapping[str, Any]) -> Iterator[str]:
-    for name, shown, format_value in SHOWN:
+    for name, label, format_value in SHOWN:
         value = values.get(name)
         if isinstance(value, str):
             yield value
         elif isinstance(value, (int, float)):
-            yield f"{shown} {format_value(value)}"
+            yield f"{label} {format_value(value)}"
 
 
 # Live lines with bar, total, rate and time left.
@@ -122,14 +122,14 @@ class _Left(ProgressColumn):
     """Time left, as `12:34` or `1:02:34`."""
 
     def render(self, task: Task) -> Text:
-        left = task.time_remaining
-        if task.total is None or left is None:
+        remaining_seconds = task.time_remaining
+        if task.total is None or remaining_seconds is None:
             return Text("")
-        hours, rest = divmod(int(left), 3600)
+        hours, remainder = divmod(int(remaining_seconds), 3600)
         text = (
-            f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+            f"{hours}:{remainder // 60:02d}:{remainder % 60:02d}"
             if hours
-            else f"{rest // 60}:{rest % 60:02d}"
+            else f"{remainder // 60}:{remainder % 60:02d}"
         )
         return Text(f"{text} left", style="progress.remaining")
 
@@ -138,9 +138,10 @@ class _Elapsed(ProgressColumn):
     """Time since the stage began, over all its parts."""
 
     def render(self, task: Task) -> Text:
-        began = task.fields.get("began", time.monotonic())
+        started = task.fields.get("began", time.monotonic())
         return Text(
-            str(datetime.timedelta(seconds=int(time.monotonic() - began))), style="progress.elapsed"
+            str(datetime.timedelta(seconds=int(time.monotonic() - started))),
+            style="progress.elapsed",
         )
 
 
@@ -224,12 +225,12 @@ class StageDisplay(Reporter):
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Print log entries with a held-out loss; on a non-terminal, others every LINES_APART s."""
         now = time.monotonic()
-        made = values.get("time", time.time())
+        logged_at = values.get("time", time.time())
         if (
-            made <= self._newest
+            logged_at <= self._newest
         ):  # already shown: by an earlier session, or before a restart of ranks
             return
-        self._newest = made
+        self._newest = logged_at
         if "heldout_loss" not in values and (
             self.screen.is_terminal or now - self._line_at < LINES_APART
         ):
@@ -241,8 +242,8 @@ class StageDisplay(Reporter):
 
     def _notes(self, figures: Mapping[str, Any]) -> None:
         """Print notes on lines of their own; a repeated note is printed once."""
-        chosen = ", ".join(f"{name} {figures[name]}" for name in CHOSEN if name in figures)
-        for note in (chosen if "precision" in figures else "", str(figures.get("note", ""))):
+        settings = ", ".join(f"{name} {figures[name]}" for name in CHOSEN if name in figures)
+        for note in (settings if "precision" in figures else "", str(figures.get("note", ""))):
             if note and note != self._noted:
                 self._noted = note
                 self.screen.print(
@@ -253,12 +254,12 @@ class StageDisplay(Reporter):
                 )
 
     def _note(self, figures: Mapping[str, Any]) -> str:
-        most = MORE if self._wide else FEW
-        if training := live_figures(figures, most):
+        limit = MORE if self._wide else FEW
+        if training := live_figures(figures, limit):
             return training
         numbers = [
             f"{name} {format_number(value)}"
             for name, value in figures.items()
             if name not in FRAMES
         ]
-        return "  ".join([*([str(figures["step"])] if "step" in figures else []), *numbers][:most])
+        return "  ".join([*([str(figures["step"])] if "step" in figures else []), *numbers][:limit])

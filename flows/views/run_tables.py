@@ -38,10 +38,10 @@ class Row:
 
 def rows(steps: Sequence[PlannedNode]) -> list[Row]:
     """Return the plan's lines; each follows the lines that it needs."""
-    gather = len(steps) > MOST_LINES
+    by_section = len(steps) > MOST_LINES
     instances: dict[str, list[PlannedNode]] = {}
     for step in steps:
-        instances.setdefault(step.node.section if gather else step.name, []).append(step)
+        instances.setdefault(step.node.section if by_section else step.name, []).append(step)
     names = {key: _name(found) for key, found in instances.items()}
     line_of = {step.name: names[key] for key, found in instances.items() for step in found}
     found = []
@@ -79,41 +79,41 @@ def _name(members: Sequence[PlannedNode]) -> str:
         return members[0].name
     node = members[0].node
     label = node.section.partition("@")[2]
-    words = [*([label] if label else []), *(f"{{{axis}}}" for axis in node.values)]
-    return f"{node.stage}@{'-'.join(words)}"
+    name_parts = [*([label] if label else []), *(f"{{{axis}}}" for axis in node.values)]
+    return f"{node.stage}@{'-'.join(name_parts)}"
 
 
 def tree(steps: Sequence[PlannedNode], estimates: Mapping[str, Estimate], width: int) -> Table:
     """Return the plan as a table whose first column is the tree."""
-    place = str(Path(steps[0].artifact).parent) if steps else None
-    gpus = any(found.gpu_memory_bytes for found in estimates.values())
+    directory = str(Path(steps[0].artifact).parent) if steps else None
+    gpus = any(estimate.gpu_memory_bytes for estimate in estimates.values())
     columns = ["node", "what", "time", "disk", "memory", *(["GPU"] if gpus else [])]
-    table = table_of(columns, right=columns[2:], title=place)
+    table = table_of(columns, right=columns[2:], title=directory)
     for column in (table.columns[0], *table.columns[2:]):
         column.no_wrap = True
-    lines = rows(steps)
-    parents = {row.name: _parent(row, lines) for row in lines}
+    tree_rows = rows(steps)
+    parents = {row.name: _parent(row, tree_rows) for row in tree_rows}
     children: dict[str | None, list[Row]] = {}
-    for row in lines:
+    for row in tree_rows:
         children.setdefault(parents[row.name], []).append(row)
-    above = _ancestors(lines)
+    ancestors = _ancestors(tree_rows)
 
     def add(row: Row, lead: str, last: bool, top: bool) -> None:
         mark = "" if top else "└ " if last else "├ "
-        others = [
+        other_inputs = [
             name
             for name in row.inputs
-            if name != parents[row.name] and name not in above.get(parents[row.name] or "", ())
+            if name != parents[row.name] and name not in ancestors.get(parents[row.name] or "", ())
         ]
         table.add_row(
             _branch(lead, mark, row.name, width // 2 - 4),
-            _what(row, others),
+            _what(row, other_inputs),
             *_taken(row, estimates, gpus),
         )
-        below = children.get(row.name, [])
-        deeper = lead if top else lead + ("  " if last else "│ ")
-        for number, child in enumerate(below):
-            add(child, deeper, number == len(below) - 1, False)
+        row_children = children.get(row.name, [])
+        child_lead = lead if top else lead + ("  " if last else "│ ")
+        for number, child in enumerate(row_children):
+            add(child, child_lead, number == len(row_children) - 1, False)
 
     for row in children.get(None, []):
         add(row, "", True, True)
@@ -124,39 +124,39 @@ def _branch(lead: str, mark: str, name: str, room: int) -> Text:
     """Return the name at its position in the tree, wrapped to the available width."""
     room = max(8, room - len(lead) - len(mark))
     text = Text(no_wrap=True)
-    for at in range(0, len(name), room):
-        text.append(f"{lead}{mark}" if not at else f"\n{lead}{' ' * len(mark)}")
-        text.append(name[at : at + room], style="bold")
+    for start in range(0, len(name), room):
+        text.append(f"{lead}{mark}" if not start else f"\n{lead}{' ' * len(mark)}")
+        text.append(name[start : start + room], style="bold")
     return text
 
 
 def _parent(row: Row, lines: Sequence[Row]) -> str | None:
-    order = [line.name for line in lines]
+    order = [candidate.name for candidate in lines]
     return max((name for name in row.inputs if name != row.name), key=order.index, default=None)
 
 
 def _ancestors(lines: Sequence[Row]) -> dict[str, set[str]]:
     """Return the direct and indirect inputs of each row."""
-    found: dict[str, set[str]] = {}
+    ancestors: dict[str, set[str]] = {}
     for row in lines:
-        found[row.name] = {
+        ancestors[row.name] = {
             *row.inputs,
-            *(far for name in row.inputs for far in found.get(name, ())),
+            *(ancestor for name in row.inputs for ancestor in ancestors.get(name, ())),
         }
-    return found
+    return ancestors
 
 
 def _what(row: Row, others: Sequence[str]) -> str:
-    todo = [step for step in row.steps if not step.cached]
+    pending = [step for step in row.steps if not step.cached]
     if len(row.steps) == 1:
-        text = f"[yellow]run:[/] {escape(todo[0].reason)}" if todo else "[dim]cached[/]"
+        text = f"[yellow]run:[/] {escape(pending[0].reason)}" if pending else "[dim]cached[/]"
     else:
-        cached, count = len(row.steps) - len(todo), f"{len(row.steps)} instances"
+        cached, count = len(row.steps) - len(pending), f"{len(row.steps)} instances"
         text = f"{count} [dim]cached[/]"
-        if todo and cached:
-            text = f"{count}: {cached} cached, {len(todo)} [yellow]run:[/] {_reasons(todo)}"
-        elif todo:
-            text = f"{count} [yellow]run:[/] {_reasons(todo)}"
+        if pending and cached:
+            text = f"{count}: {cached} cached, {len(pending)} [yellow]run:[/] {_reasons(pending)}"
+        elif pending:
+            text = f"{count} [yellow]run:[/] {_reasons(pending)}"
     if others:
         names = ", ".join(others)
         text += f" [dim]← {escape(names if len(names) <= MOST_NAMED else f'{len(others)} more')}[/]"
@@ -164,34 +164,36 @@ def _what(row: Row, others: Sequence[str]) -> str:
 
 
 def _reasons(todo: Iterable[PlannedNode]) -> str:
-    whys = list(dict.fromkeys(step.reason for step in todo))
-    return escape(whys[0]) + (f" and {len(whys) - 1} more reasons" if len(whys) > 1 else "")
+    reasons = list(dict.fromkeys(step.reason for step in todo))
+    return escape(reasons[0]) + (
+        f" and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+    )
 
 
 def _taken(row: Row, estimates: Mapping[str, Estimate], gpus: bool) -> list[str]:
-    found = [estimates[step.name] for step in row.steps if not step.cached]
-    if not found:
+    pending_estimates = [estimates[step.name] for step in row.steps if not step.cached]
+    if not pending_estimates:
         return [""] * (4 if gpus else 3)
-    each = (
-        [one.disk_bytes for one in found],
-        [one.memory_bytes for one in found],
-        [one.gpu_memory_bytes for one in found],
+    amounts = (
+        [estimate.disk_bytes for estimate in pending_estimates],
+        [estimate.memory_bytes for estimate in pending_estimates],
+        [estimate.gpu_memory_bytes for estimate in pending_estimates],
     )
-    known = [[value for value in values if value] for values in each]
-    bytes_told = [
-        format_bytes(sum(known[0])) if known[0] else "–",
-        *(format_bytes(max(values)) if values else "–" for values in known[1:]),
+    known_amounts = [[value for value in values if value] for values in amounts]
+    size_texts = [
+        format_bytes(sum(known_amounts[0])) if known_amounts[0] else "–",
+        *(format_bytes(max(values)) if values else "–" for values in known_amounts[1:]),
     ]
-    return [seconds_told(found), *bytes_told[: 3 if gpus else 2]]
+    return [seconds_told(pending_estimates), *size_texts[: 3 if gpus else 2]]
 
 
 def seconds_told(found: Sequence[Estimate]) -> str:
     """Return the sum of the estimated seconds as text; "–" if any is unknown."""
-    known = [one.seconds for one in found if one.seconds is not None]
-    if len(known) < len(found) or not known:
+    known_seconds = [estimate.seconds for estimate in found if estimate.seconds is not None]
+    if len(known_seconds) < len(found) or not known_seconds:
         return "–"
-    mark = ROUGH if any(one.basis == "rough" for one in found) else ""
-    return f"{mark}{format_duration(sum(known))}"
+    mark = ROUGH if any(estimate.basis == "rough" for estimate in found) else ""
+    return f"{mark}{format_duration(sum(known_seconds))}"
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
@@ -223,45 +225,47 @@ def show(
     out.print(tree(steps, estimates, out.width))
     for line in left_out_lines(left_out or {}):
         out.print(f"[yellow]left out:[/] {escape(line)}")
-    todo = [step for step in steps if not step.cached]
-    for step in todo:
+    pending = [step for step in steps if not step.cached]
+    for step in pending:
         if note := estimates[step.name].note:
             out.print(f"[dim]{escape(step.name)}: {escape(note)}[/]")
     out.print()
-    if not todo:
+    if not pending:
         out.print("Nothing to do.")
         return
-    found = [estimates[step.name] for step in todo]
-    parts = [f"{len(todo)} of {len(steps)} nodes would run"]
+    pending_estimates = [estimates[step.name] for step in pending]
+    phrases = [f"{len(pending)} of {len(steps)} nodes would run"]
     if together is not None:
-        parts.append(
-            f"{seconds_told(found)} of work, {format_duration(together)} until all is made"
+        phrases.append(
+            f"{seconds_told(pending_estimates)} of work, "
+            f"{format_duration(together)} until all is made"
         )
     disk, memory = (
-        sum(one.disk_bytes or 0 for one in found),
-        max((one.memory_bytes or 0 for one in found), default=0),
+        sum(estimate.disk_bytes or 0 for estimate in pending_estimates),
+        max((estimate.memory_bytes or 0 for estimate in pending_estimates), default=0),
     )
-    parts.append(f"{format_bytes(disk)} of disk, at most {format_bytes(memory)} of memory a node")
-    out.print("; ".join(parts) + ".")
-    unknown = sum(one.seconds is None for one in found)
+    phrases.append(f"{format_bytes(disk)} of disk, at most {format_bytes(memory)} of memory a node")
+    out.print("; ".join(phrases) + ".")
+    unknown = sum(estimate.seconds is None for estimate in pending_estimates)
     bases = {
-        basis: sum(one.basis == basis for one in found) for basis in ("measured", "scaled", "rough")
+        basis: sum(estimate.basis == basis for estimate in pending_estimates)
+        for basis in ("measured", "scaled", "rough")
     }
     meanings = {
         "measured": "as measured here",
         "scaled": "scaled from measured runs",
         "rough": f"rough ({ROUGH}): nothing like it was measured yet",
     }
-    parts = [f"{count} {meanings[basis]}" for basis, count in bases.items() if count]
+    phrases = [f"{count} {meanings[basis]}" for basis, count in bases.items() if count]
     out.print(
-        f"[dim]Times: {', '.join([*parts, *([f'{unknown} not known'] if unknown else [])])}.[/]"
+        f"[dim]Times: {', '.join([*phrases, *([f'{unknown} not known'] if unknown else [])])}.[/]"
     )
     for line in estimate_error_lines(last):
         out.print(f"[dim]{line}[/]")
 
 
 def estimate_error_lines(last: Mapping[str, Any] | None, when: str = "Last time") -> Iterator[str]:
-    """Yield lines that say how far estimates were off, from `estimate_error`."""
+    """Yield lines with the error of past estimates, from `estimate_error`."""
     if last is None:
         return
     side = "longer" if last["off"] >= 0 else "shorter"
@@ -269,18 +273,18 @@ def estimate_error_lines(last: Mapping[str, Any] | None, when: str = "Last time"
         f"{when}: {format_duration(last['expected'])} expected, {format_duration(last['took'])} "
         f"taken: {abs(last['off']):.0%} {side}."
     )
-    for name, what in (("memory", "of memory"), ("gpu_memory", "of a GPU's memory")):
-        found = last.get(name)
-        if found:
-            side = "more" if found["off"] >= 0 else "less"
+    for name, quantity in (("memory", "of memory"), ("gpu_memory", "of a GPU's memory")):
+        error = last.get(name)
+        if error:
+            side = "more" if error["off"] >= 0 else "less"
             yield (
-                f"{found['node']}: {format_bytes(found['expected'])} {what} expected, "
-                f"{format_bytes(found['took'])} taken:"
-                f" {abs(found['off']):.0%} {side}."
+                f"{error['node']}: {format_bytes(error['expected'])} {quantity} expected, "
+                f"{format_bytes(error['took'])} taken:"
+                f" {abs(error['off']):.0%} {side}."
             )
 
 
-# Tables of `cloze status`: one line a run, or one line a node of a run.
+# Tables of `cloze status`: one line per run, or one line per node of a run.
 
 STYLES = {
     "running": "bold cyan",
@@ -321,20 +325,20 @@ def when(seconds: float | None) -> str:
 
 
 def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one line a run: state, finished nodes, current nodes."""
+    """Print one line per run: state, finished nodes, current nodes."""
     table = table_of(
         ("run", "state", "nodes", "started", "took", "now"), right=("nodes", "took"), whole=True
     )
-    for name, found in sorted(records.items(), key=lambda item: -item[1]["started"]):
-        nodes = found["nodes"]
-        done = sum(node["state"] in ("finished", "cached") for node in nodes.values())
-        ended = found["ended"] or time.time()
+    for name, record in sorted(records.items(), key=lambda item: -item[1]["started"]):
+        nodes = record["nodes"]
+        done_count = sum(node["state"] in ("finished", "cached") for node in nodes.values())
+        end_time = record["ended"] or time.time()
         table.add_row(
             name,
-            state(found["state"]),
-            f"{done}/{len(nodes)}",
-            when(found["started"]),
-            format_duration(ended - found["started"]),
+            state(record["state"]),
+            f"{done_count}/{len(nodes)}",
+            when(record["started"]),
+            format_duration(end_time - record["started"]),
             ellipsized(_now(nodes)),
         )
     out.print(table)
@@ -342,18 +346,20 @@ def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:
     by_state = {
-        wanted: [name for name, node in nodes.items() if node["state"] == wanted]
-        for wanted in ("failed", "crashed", "running", "queued")
+        node_state: [name for name, node in nodes.items() if node["state"] == node_state]
+        for node_state in ("failed", "crashed", "running", "queued")
     }
-    return "; ".join(f"{wanted}: {', '.join(names)}" for wanted, names in by_state.items() if names)
+    return "; ".join(
+        f"{node_state}: {', '.join(names)}" for node_state, names in by_state.items() if names
+    )
 
 
 def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
-    """Print one line a node."""
-    ended = found["ended"] or time.time()
+    """Print one line per node."""
+    end_time = found["ended"] or time.time()
     out.print(
         f"[bold]{escape(found['run'])}[/] {state(found['state'])}  started "
-        f"{when(found['started'])}, {format_duration(ended - found['started'])}"
+        f"{when(found['started'])}, {format_duration(end_time - found['started'])}"
         f"  process {found['pid']} on {found['host']}"
     )
     table = table_of(
@@ -361,20 +367,24 @@ def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
     )
     nodes = found["nodes"]
     detailed = [name for name, node in nodes.items() if node["state"] in TELLING]
-    for line, names in group_instances(
+    for label, names in group_instances(
         nodes, {name: node.get("section", name) for name, node in nodes.items()}, detailed
     ).items():
         if len(names) > 1:
-            table.add_row(line, *_of_several([nodes[name] for name in names]))
+            table.add_row(label, *_of_several([nodes[name] for name in names]))
             continue
-        name, node = line, nodes[names[0]]
+        name, node = label, nodes[names[0]]
         started = node.get("started")
-        took = format_duration((node.get("ended") or time.time()) - started) if started else ""
-        left = format_duration(node["seconds_left"]) if node.get("seconds_left") is not None else ""
-        table.add_row(name, state(node["state"]), took, left, ellipsized(_node_summary(node)))
+        elapsed = format_duration((node.get("ended") or time.time()) - started) if started else ""
+        time_left = (
+            format_duration(node["seconds_left"]) if node.get("seconds_left") is not None else ""
+        )
+        table.add_row(
+            name, state(node["state"]), elapsed, time_left, ellipsized(_node_summary(node))
+        )
     out.print(table)
-    for line in estimate_error_lines(estimate_error(found), "Estimates"):
-        out.print(f"[dim]{escape(line)}[/]")
+    for label in estimate_error_lines(estimate_error(found), "Estimates"):
+        out.print(f"[dim]{escape(label)}[/]")
     for name, node in found["nodes"].items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):
             out.print(f"[red]{escape(name)}:[/] {escape(node['error'])}")
@@ -389,7 +399,7 @@ def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
 def _of_several(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, Text]:
     """Return state, total time, empty time left, and the number of nodes in each state."""
     states = Counter(node["state"] for node in nodes)
-    took = sum(
+    total_seconds = sum(
         (node.get("ended") or time.time()) - node["started"]
         for node in nodes
         if node.get("started")
@@ -397,7 +407,7 @@ def _of_several(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, Text
     counts = ", ".join(f"{count} {name}" for name, count in states.most_common())
     return (
         state(states.most_common()[0][0]) if len(states) == 1 else "",
-        format_duration(took) if took else "",
+        format_duration(total_seconds) if total_seconds else "",
         "",
         ellipsized(counts),
     )
@@ -407,9 +417,9 @@ def _node_summary(node: Mapping[str, Any]) -> str:
     if node["state"] == "running" and "done" in node:
         total = f"/{format_count(node['total'])}" if node.get("total") else ""
         numbers = [
-            (k, v)
-            for k, v in node.get("figures", {}).items()
-            if isinstance(v, float) and k not in WORDS
+            (name, amount)
+            for name, amount in node.get("figures", {}).items()
+            if isinstance(amount, float) and name not in WORDS
         ]
         figures = "  ".join(labelled(key, value) for key, value in numbers[:FIGURES])
         return f"{format_count(node['done'])}{total} {node.get('unit', '')}  {figures}".rstrip()

@@ -29,20 +29,20 @@ def group_instances(
         sections: section by node; a node without one gets its own line.
         apart: nodes that always get their own line.
     """
-    listed, alone = list(names), set(apart)
+    all_names, separate = list(names), set(apart)
     lines: dict[str, list[str]] = {}
-    if len(listed) <= MOST_LINES:
-        return {name: [name] for name in listed}
+    if len(all_names) <= MOST_LINES:
+        return {name: [name] for name in all_names}
     by_section: dict[str, list[str]] = {}
-    for name in listed:
-        if name not in alone:
+    for name in all_names:
+        if name not in separate:
             by_section.setdefault(sections.get(name, name), []).append(name)
-    for name in listed:
-        same = by_section.get(sections.get(name, name), [])
-        if name in alone or len(same) < FEWEST:
+    for name in all_names:
+        instances = by_section.get(sections.get(name, name), [])
+        if name in separate or len(instances) < FEWEST:
             lines[name] = [name]
-        elif same[0] == name:
-            lines[f"{sections[name]} ({len(same)})"] = same
+        elif instances[0] == name:
+            lines[f"{sections[name]} ({len(instances)})"] = instances
     return lines
 
 
@@ -64,9 +64,9 @@ def _has_flag(name: str) -> bool:
 
 def done_line(result: BuildResult, name: str | None = None) -> str:
     """Return a line about a finished stage, called `name` or else by the stage's name."""
-    how = "cached" if result.cached else format_duration(result.seconds)
+    duration = "cached" if result.cached else format_duration(result.seconds)
     return (
-        f"[green]✓[/] [bold]{name or result.manifest.stage:<9}[/] {how:>12}  "
+        f"[green]✓[/] [bold]{name or result.manifest.stage:<9}[/] {duration:>12}  "
         f"{escape(headline(result.manifest))}"
     )
 
@@ -124,32 +124,32 @@ def result_table(
     Args:
         sections: section by node; many instances of a section share a line.
     """
-    place = next((str(Path(result.artifact).parent) for result in results.values()), None)
-    table = table_of(("node", "time", "rows", "result"), right=("time", "rows"), title=place)
+    directory = next((str(Path(result.artifact).parent) for result in results.values()), None)
+    table = table_of(("node", "time", "rows", "result"), right=("time", "rows"), title=directory)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for line, names in group_instances(results, sections or {}).items():
-        found = [results[name] for name in names]
+    for label, names in group_instances(results, sections or {}).items():
+        group = [results[name] for name in names]
         seconds, cached = (
-            sum(one.manifest.seconds for one in found),
-            sum(one.cached for one in found),
+            sum(member.manifest.seconds for member in group),
+            sum(member.cached for member in group),
         )
-        rows = sum(one.manifest.rows for one in found)
-        more = f", {cached} cached" if cached else ""
-        spent = (
+        rows = sum(member.manifest.rows for member in group)
+        cached_note = f", {cached} cached" if cached else ""
+        duration = (
             f"cached ({format_duration(seconds)})"
-            if cached == len(found)
-            else f"{format_duration(seconds)}{more}"
+            if cached == len(group)
+            else f"{format_duration(seconds)}{cached_note}"
         )
-        text = headline(found[0].manifest) if len(found) == 1 else _mean(found)
-        table.add_row(escape(line), spent, f"{rows:,}" if rows else "", escape(text))
+        text = headline(group[0].manifest) if len(group) == 1 else _mean(group)
+        table.add_row(escape(label), duration, f"{rows:,}" if rows else "", escape(text))
     return table
 
 
 def _mean(found: Sequence[BuildResult]) -> str:
     """Return the mean and the maximum of the artifacts' main metric."""
-    metrics = [one.manifest.summary.get("metrics") or {} for one in found]
+    metrics = [item.manifest.summary.get("metrics") or {} for item in found]
     name = str(found[0].manifest.summary.get("metric") or next(iter(metrics[0]), ""))
-    values = [value for one in metrics if isinstance(value := one.get(name), (int, float))]
+    values = [value for item in metrics if isinstance(value := item.get(name), (int, float))]
     return (
         f"{name} {sum(values) / len(values):.3f} on average, best {max(values):.3f}"
         if values

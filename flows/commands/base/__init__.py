@@ -1,6 +1,6 @@
-"""Classes of commands and options: what enters is a stage's config, what leaves are options.
+"""Classes of commands, and the options that they make from the config of a stage.
 
-Read `stage_command.py` first. `field_options.py` makes an option of each config field,
-`placement.py` says under which heading, `options.py` prints them, and `inference_command.py` is
+Read `stage_command.py` first. `field_options.py` makes an option from each config field,
+`placement.py` assigns its heading, and `options.py` prints the options. `inference_command.py` is
 the counterpart of `stage_command.py` for commands that answer requests.
 """

@@ -173,11 +173,11 @@ def field_options(
         if settings.get("is_flag"):
             has_no = overriding or default is not False or bool(_fillers(model))
             switch = f"/--no-{spelling.name.removeprefix('--')}" if has_no else ""
-        place = placed.get(name, Place(OTHER, False))
+        placement = placed.get(name, Place(OTHER, False))
         yield GroupedOption(
             [f"{spelling.name}{switch}", f"{prefix}{name}"],
-            group=place.group,
-            common=place.common,
+            group=placement.group,
+            common=placement.common,
             default=None,
             field_default=None if overriding else default,
             **settings,
@@ -289,9 +289,9 @@ def _bare(annotation: Any) -> tuple[Any, list[Any]]:
             marks += annotation.__metadata__
             annotation = annotation.__origin__
             continue
-        parts = [part for part in get_args(annotation) if part is not types.NoneType]
-        if get_origin(annotation) in (Union, types.UnionType) and len(parts) == 1:
-            annotation = parts[0]
+        members = [member for member in get_args(annotation) if member is not types.NoneType]
+        if get_origin(annotation) in (Union, types.UnionType) and len(members) == 1:
+            annotation = members[0]
             continue
         return annotation, marks
 

@@ -39,7 +39,7 @@ def complete_from(names: Callable[[click.Context], Iterable[str]], kind: str = "
     ) -> list[CompletionItem]:
         del parameter
         items = []
-        with suppress(Exception):  # a traceback would garble the prompt
+        with suppress(Exception):  # a traceback would corrupt the prompt
             items = [CompletionItem(name) for name in names(ctx) if name.startswith(incomplete)]
         return [*items, CompletionItem(incomplete, type=kind)] if kind else items
 
@@ -89,19 +89,21 @@ class GroupedOption(click.Option):
         if isinstance(default, bool):
             extra["default"] = "on" if default else "off"
         elif default not in (None, "", ()) and not isinstance(default, dict):
-            shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-            if len(shown) <= LONGEST_DEFAULT:
-                extra["default"] = shown
+            default_text = (
+                " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+            )
+            if len(default_text) <= LONGEST_DEFAULT:
+                extra["default"] = default_text
         return extra
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)
         if record is None or not self.secondary_opts:
             return record
-        names, _, rest = record[0].partition(" / ")
-        no, _, metavar = rest.partition(" ")
+        names, _, remainder = record[0].partition(" / ")
+        negative, _, metavar = remainder.partition(" ")
         joined = f"--[no-]{names[2:]} {metavar}".rstrip()
-        return (joined if no == f"--no-{names[2:]}" else record[0]), record[1]
+        return (joined if negative == f"--no-{names[2:]}" else record[0]), record[1]
 
 
 class GroupedCommand(click.Command):
@@ -129,7 +131,7 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         query: str | None = ctx.meta.get(HELP_ALL)
         rows: dict[str, list[tuple[str, str]]] = {}
-        total = shown = 0
+        total = visible = 0
         groups = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -140,11 +142,11 @@ class GroupedCommand(click.Command):
             total += 1
             if _matches(query, group, record, getattr(parameter, "common", True)):
                 rows.setdefault(group, []).append(record)
-                shown += 1
+                visible += 1
         for group in sorted(rows, key=(GENERAL, OTHER).__contains__):
             with formatter.section(group):
                 formatter.write_dl(rows[group])
-        if shown < total:
+        if visible < total:
             names = [
                 group.lower() for group in dict.fromkeys(groups) if group not in (GENERAL, OTHER)
             ]

@@ -1,6 +1,6 @@
 """Stages as commands: click commands whose options are made from the stage on first use.
 
-    MERGE = StageCommand("merge", stage="merge", arguments=("checkpoint",), help="Average …")
+    MERGE = StageCommand("merge", stage="merge", positional=("checkpoint",), help="Average …")
 
 The table of commands lists names without importing a stage. A stage of a plugin, without a line
 there, gets `StageCommand(name, stage=name)`.
@@ -83,7 +83,7 @@ class StageArguments:
 
 
 class StageCommand(GroupedCommand):
-    """Command of a stage. Its function takes `arguments`, and the parameters that it declares.
+    """Command of a stage; its function has the parameter `arguments` and those that it declares.
 
     Args:
         stage: name in the tables of stages.
