@@ -131,10 +131,10 @@ class ReadCounters:
             self._check_share()
 
     def _check_share(self) -> None:
-        seen = self._refused + self.counters["read/documents"]
-        if self._refused > self.allowed * seen:
+        total = self._refused + self.counters["read/documents"]
+        if self._refused > self.allowed * total:
             raise DataError(
-                f"{self.slice.path}: {self._refused:,} of its first {seen:,} pages and lines could "
+                f"{self.slice.path}: {self._refused:,} of its first {total:,} pages and lines could "
                 f"not be read (the first: {self.unreadable[0].sentence}), more than "
                 f"corpus.max_rejected_share ({self.allowed:g}) allows; check that the file is of "
                 f"source {self.slice.kind}, raise the limit, or set corpus.on_error to quarantine"
@@ -142,14 +142,14 @@ class ReadCounters:
 
     def report(self) -> list[UnreadableItem]:
         """Return what could not be read; a last entry counts those not recorded."""
-        more = self._refused - len(self.unreadable)
-        if not more:
+        remaining = self._refused - len(self.unreadable)
+        if not remaining:
             return self.unreadable
-        sentence = f"{more:,} more pages or lines of this file could not be read"
-        name, last = f"{self.slice.kind}/{self.slice.name}", self.unreadable[-1].offset
+        sentence = f"{remaining:,} more pages or lines of this file could not be read"
+        name, offset = f"{self.slice.kind}/{self.slice.name}", self.unreadable[-1].offset
         return [
             *self.unreadable,
-            UnreadableItem(file=name, offset=last, reason="more", sentence=sentence),
+            UnreadableItem(file=name, offset=offset, reason="more", sentence=sentence),
         ]
 
     def record_damage(
@@ -243,10 +243,10 @@ class FileReader:
 
         File names are relative to the directory before the first wildcard.
         """
-        base, names = storage.glob(pattern)
+        directory, names = storage.glob(pattern)
         paths: dict[str, str] = {}
         for name in names:
-            path = storage.join(base, name) if base else name
+            path = storage.join(directory, name) if directory else name
             if storage.is_dir(path):
                 for file in storage.list_files(path):
                     if self._is_readable(f"{name}/{file}"):
@@ -261,7 +261,9 @@ class FileReader:
         return sorted(paths.items())
 
     def _cut_all(self, files: Iterable[tuple[str, str]]) -> list[Slice]:
-        return [part for name, path in files for part in self.cut(self._slice(name, path))]
+        return [
+            file_slice for name, path in files for file_slice in self.cut(self._slice(name, path))
+        ]
 
     def cut(self, file_slice: Slice) -> list[Slice]:
         """Divide a file into slices for several workers; the default is one slice.
@@ -286,7 +288,7 @@ class FileReader:
 
 
 def _is_hidden(name: str) -> bool:
-    return any(part.startswith((".", "_")) for part in name.split("/"))
+    return any(component.startswith((".", "_")) for component in name.split("/"))
 
 
 # Detection of file types by the first bytes, for readers that would accept anything as text.

@@ -138,16 +138,18 @@ class ExtractedPage:
 def drop_marginal_templates(line: str) -> str:
     """Remove unknown templates before and after sentences; those inside remain placeholders."""
     line = _AT_END.sub("", _BEHIND.sub(_behind, line))
-    if ahead := _AHEAD.match(line):
-        following = line[ahead.end() : ahead.end() + 1]
-        if not following.islower() and following not in tuple(",;:.)"):
-            line = line[ahead.end() :]
+    if match := _AHEAD.match(line):
+        next_character = line[match.end() : match.end() + 1]
+        if not next_character.islower() and next_character not in tuple(",;:.)"):
+            line = line[match.end() :]
     return line
 
 
 def _behind(match: re.Match[str]) -> str:
-    following = match.string[match.end() : match.end() + 1]
-    return match[0] if following.islower() or following in tuple(",;:") else f"{match[1]} "
+    next_character = match.string[match.end() : match.end() + 1]
+    return (
+        match[0] if next_character.islower() or next_character in tuple(",;:") else f"{match[1]} "
+    )
 
 
 class Blocks:
@@ -217,19 +219,23 @@ class Blocks:
             return
         items, indented = self._items, self._indented
         self._items, self._indented = [], True
-        leads = _LEADS.search(self._open) or not ends_as_sentence(self._open)
-        lead = self._open if self._open and leads else ""
+        introduces_list = _LEADS.search(self._open) or not ends_as_sentence(self._open)
+        introduction = self._open if self._open and introduces_list else ""
         if indented and not any(_LETTER.search(item) for item in items):  # formulas
-            self._omit_list(lead, PLACEHOLDER)
-        elif not _is_running_text(items, led=bool(lead), indented=indented, english=self._english):
+            self._omit_list(introduction, PLACEHOLDER)
+        elif not _is_running_text(
+            items, led=bool(introduction), indented=indented, english=self._english
+        ):
             self._page.dropped["list_item"] += len(items)
-            self._omit_list(lead, HOLE_LIST)
-        elif lead and all(ends_as_sentence(item) or _CLAUSE.search(item) for item in items[:-1]):
-            self._open = " ".join([lead, *items])
+            self._omit_list(introduction, HOLE_LIST)
+        elif introduction and all(
+            ends_as_sentence(item) or _CLAUSE.search(item) for item in items[:-1]
+        ):
+            self._open = " ".join([introduction, *items])
             self._emit()
         else:
-            if lead:
-                self._page.paragraphs.append(lead)
+            if introduction:
+                self._page.paragraphs.append(introduction)
                 self._open = ""
             self._emit()
             self._page.paragraphs += items
@@ -288,10 +294,10 @@ def plain(text: str) -> str:
     if "[" in text or "]" in text or "{" in text or "}" in text or "~" in text or text[:1] == "|":
         text = _RESIDUE.sub("", text)
     if is_plain(text):
-        closed = without_padding(text)
+        cleaned = without_padding(text)
     else:
-        closed = close_gaps(unescape_literals(" ".join(text.split())))
-    text = (text if closed == text else " ".join(closed.split())).lstrip(",;: –—-")
+        cleaned = close_gaps(unescape_literals(" ".join(text.split())))
+    text = (text if cleaned == text else " ".join(cleaned.split())).lstrip(",;: –—-")
     if ")" in text and (" ago)" in text or "(age" in text):
         text = _AGE.sub("", text)
     return text

@@ -116,8 +116,10 @@ def appended_sections(*languages: str) -> frozenset[str]:
     Args:
         languages: languages of the headings; none: all that are known.
     """
-    chosen = languages or tuple(APPENDED_SECTIONS)
-    return frozenset(name for language in chosen for name in APPENDED_SECTIONS.get(language, ()))
+    selected_languages = languages or tuple(APPENDED_SECTIONS)
+    return frozenset(
+        name for language in selected_languages for name in APPENDED_SECTIONS.get(language, ())
+    )
 
 
 _CODE = re.compile(r"([a-z]{2,3})(?:-.*)?")

@@ -62,10 +62,10 @@ class _ZipMember:
         try:
             if self._handle is None:
                 self._handle = self._archive.open(self._entry)
-            found = self._handle.read(min(size, _ZIP_BLOCK))
+            data = self._handle.read(min(size, _ZIP_BLOCK))
         except _ERRORS as error:
             raise self._torn("damaged", f"cannot be unpacked ({str(error).rstrip('.')})") from error
-        self._unpacked += len(found)
+        self._unpacked += len(data)
         if (
             self._unpacked > FREE_BYTES
             and self._unpacked > MAXIMUM_RATIO * self._entry.compress_size
@@ -73,7 +73,7 @@ class _ZipMember:
             raise self._torn(
                 "bomb", f"unpacks to more than {MAXIMUM_RATIO} times its size; no text does"
             )
-        return found
+        return data
 
     def _torn(self, reason: str, sentence: str) -> CorruptStreamError:
         self._ended = True
@@ -185,10 +185,10 @@ class _Member:
         if self.torn:
             return b""
         try:
-            found: bytes = self._handle.read1(
+            data: bytes = self._handle.read1(
                 min(size, _BLOCK)
             )  # available bytes, not all up to the damage
-            return found
+            return data
         except (CorruptStreamError, tarfile.TarError) as error:
             self.torn = True
             if isinstance(error, CorruptStreamError):
@@ -304,7 +304,7 @@ def of_record(record: Mapping[str, Any]) -> Article:
         url=str(record.get("url") or ""),
         licence=_licence(record.get("license")),
         templates=tuple(
-            str(one.get("name", "")).partition(":")[2] for one in templates or () if isinstance(one,
+            str(template.get("name", "")).partition(":")[2] for template in templates or () if isinstance(template,
             dict)
         ),
     )  # fmt: skip
@@ -313,9 +313,9 @@ def of_record(record: Mapping[str, Any]) -> Article:
 def _licence(found: Any) -> str:
     """Return the names of a list of licences, joined by OR."""
     names = [
-        str(one.get("identifier") or one.get("url") or "")
-        for one in found or ()
-        if isinstance(one, dict)
+        str(licence.get("identifier") or licence.get("url") or "")
+        for licence in found or ()
+        if isinstance(licence, dict)
     ]
     return " OR ".join(dict.fromkeys(licence_name(name) for name in names if name))
 
@@ -339,12 +339,12 @@ def _namespace(root: Any) -> int:
         if value.strip().lstrip("-").isdigit():
             return int(value)
     body = root.find("body")
-    found = (
+    match = (
         re.search(r"(?:^|\s)ns-(\d{1,4})(?=\s|$)", body.get("class", ""))
         if body is not None
         else None
     )
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
@@ -363,10 +363,10 @@ def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
         return "redirect"
     if article.namespace:
         return "namespace"
-    written = "".join(f"{{{{{name}}}}}" for name in article.templates)
+    template_markup = "".join(f"{{{{{name}}}}}" for name in article.templates)
     if (
         mediawiki_names.names_meanings(article.title)
-        or mediawiki_names.lists_meanings(article.wikitext or written, more)
+        or mediawiki_names.lists_meanings(article.wikitext or template_markup, more)
         or (_MAY_MEAN.search(text) and root.xpath(f"boolean({_MEANINGS})"))
     ):
         return "disambiguation"
