@@ -58,7 +58,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableItem:
-    """Something that could not be read; a line of `unreadable.jsonl`."""
+    """Record of something that could not be read: a line of `unreadable.jsonl`."""
 
     file: str  # kind/name of the slice, and the name inside an archive or package
     offset: int  # bytes from the start of the decompressed file; 0 if unknown
@@ -78,10 +78,10 @@ class ReadCounters:
 
     Attributes:
         slice: the slice.
-        stop: raise an error on damage, or if more than `allowed` is unreadable.
+        stop: if True, raise an error on damage or if more than `allowed` is unreadable.
         allowed: share of pages and lines of a file that may be unreadable (0 to 1).
         counters: counts by name.
-        unreadable: the first MOST_UNREADABLE places that could not be read.
+        unreadable: records of what could not be read, at most MOST_UNREADABLE.
         origin: provenance of the documents that are yielded next.
     """
 
@@ -134,8 +134,8 @@ class ReadCounters:
         total = self._refused + self.counters["read/documents"]
         if self._refused > self.allowed * total:
             raise DataError(
-                f"{self.slice.path}: {self._refused:,} of its first {total:,} pages and lines could "
-                f"not be read (the first: {self.unreadable[0].sentence}), more than "
+                f"{self.slice.path}: {self._refused:,} of its first {total:,} pages and lines "
+                f"could not be read (the first: {self.unreadable[0].sentence}), more than "
                 f"corpus.max_rejected_share ({self.allowed:g}) allows; check that the file is of "
                 f"source {self.slice.kind}, raise the limit, or set corpus.on_error to quarantine"
             )
@@ -164,7 +164,7 @@ class ReadCounters:
         """Record that the file is damaged or of another format. The caller stops reading it.
 
         Raises:
-            DataError: unless the options say to quarantine.
+            DataError: unless `corpus.on_error` is `quarantine`.
         """
         if self.stop:
             raise DataError(
@@ -344,7 +344,7 @@ def is_text(head: bytes, tally: ReadCounters) -> bool:
     """Return True if a file that begins with these bytes may be text; else record the damage.
 
     Raises:
-        DataError: the file is of another type, and the options say to stop.
+        DataError: the file is of another type, and `corpus.on_error` is not `quarantine`.
     """
     return _check_kind(head, tally, "", "not_text", "no text")
 

@@ -160,8 +160,8 @@ def _locate(name: str) -> tuple[str, str]:
         root = root / component if (root / component).is_dir() else root / f"{component}.py"
     if not root.exists():
         raise DataError(
-            f"package {package!r} holds no module {'.'.join(submodules)!r} that can be read; check the path "
-            f"of source docstrings"
+            f"package {package!r} holds no module {'.'.join(submodules)!r} that can be read; "
+            f"check the path of source docstrings"
         )
     return ".".join([package, *submodules]), str(root)
 

@@ -37,10 +37,10 @@ class DamageListener(Protocol):
 def read_lines(source: ByteSource, tally: DamageListener, limit: int) -> Iterator[Line]:
     """Yield the lines of `source`. Lines interrupted by damage are left out and reported.
 
-    After damage the next stream of the file follows; a stream is assumed to begin with a line.
+    After damage, reading continues with the next stream, which is assumed to begin with a line.
     """
     open_pieces: list[bytes] = []  # of the open line
-    size = discarded = 0  # bytes of the open line in `rest`; bytes discarded because of the limit
+    size = discarded = 0  # bytes of the open line: in `open_pieces`; discarded
     offset = 0  # of the open line
     while True:
         try:
@@ -184,12 +184,12 @@ def _are_wrapped(lines: list[str]) -> bool:
     width = max(lengths, default=0)
     if len(lengths) < _FEWEST or not _NARROWEST <= width <= _WIDEST:
         return False
-    is_full = [
+    are_full = [
         len(line.rstrip()) + 1 + len(next_line.split(maxsplit=1)[0]) > width
         for line, next_line in zip(lines[:-1], lines[1:], strict=True)
         if line.strip() and next_line.strip()
     ]
-    return len(is_full) >= _FEWEST - 1 and sum(is_full) * 2 >= len(is_full)
+    return len(are_full) >= _FEWEST - 1 and sum(are_full) * 2 >= len(are_full)
 
 
 def get_nested(record: Any, name: str) -> Any:

@@ -138,7 +138,7 @@ def _has_finite(words: list[str]) -> bool:
 
 # Tests for readers of markup: whether a line is running text, in any script.
 
-# Of any language: German closes with the opening mark of English.
+# Closing marks of any language; German closes with the opening mark of English.
 _CLOSERS = "\"'”’“‘»›«‹)\\]」』）》】"
 _BURMESE_STOP = "၊"  # ends a clause as often as a sentence
 _END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS}\s]*\Z")

@@ -1,8 +1,8 @@
 """Documents from records with fields, and source `jsonl`.
 
-A JSON file has one object per line, or is one array of objects, which is held in memory. A line or
-element that is not an object with a text is counted and recorded; reading continues. The records of
-Parquet and Arrow files (pipeline/corpus/readers/table_files.py) are converted in the same way.
+A JSON file has one object per line, or is one array of objects, which is read into memory. A line
+or element that is not an object with a text is counted and recorded; reading continues. The records
+of Parquet and Arrow files (table_files.py) are converted in the same way.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class RecordConverter:
 
 
 def _listed(available: Iterable[str]) -> str:
-    """Return a message part that lists the field names; empty without names."""
+    """Return the field names for a message; empty without names."""
     names = list(available)
     if not names:
         return ""

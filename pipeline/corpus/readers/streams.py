@@ -38,7 +38,7 @@ class ByteSource(Protocol):
         """Return at most `size` bytes, none at the end.
 
         Raises:
-            CorruptStreamError: once for each unreadable place.
+            CorruptStreamError: once for each unreadable stream.
         """
 
     def close(self) -> None: ...
@@ -52,6 +52,8 @@ _XZ_MEMORY = 1 << 30  # maximum dictionary bytes of a stream
 
 
 class _Decompressor(Protocol):
+    """Interface of the decompressors of all formats."""
+
     @property
     def eof(self) -> bool: ...
 
@@ -95,6 +97,8 @@ def _zstd() -> _Decompressor:
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
+    """Compression format of a stream."""
+
     make: Callable[[], _Decompressor]
     magic: re.Pattern[bytes]  # first bytes of a stream
 
@@ -110,7 +114,8 @@ FORMATS = {
     ".zst": StreamFormat(_zstd, re.compile(rb"\x28\xb5\x2f\xfd")),
 }
 _LONGEST_MAGIC = 10
-# Compressed bytes until damage is noticed: bzip2 blocks have up to 900 kB, zstd frames 128 kB.
+# Compressed bytes that a decompressor may read before it detects damage: bzip2 blocks have up to
+# 900 kB, zstd frames 128 kB.
 _LATE = 4 << 20
 
 
@@ -212,8 +217,8 @@ class Streams:
     def _skip(self) -> None:
         """Skip to the next stream after the open one.
 
-        A gap in a stream is noticed only later, perhaps inside the next stream; the search
-        therefore goes back.
+        The decompressor may detect a gap only inside the next stream, so the search begins
+        _LATE bytes earlier.
         """
         self._decompressor = None
         self._position = max(self._start + 1, self._position - _LATE)
@@ -289,7 +294,7 @@ def _is_text(data: bytes, encoding: str) -> bool:
     return len(text) >= 8 and unprintable_count <= _MOST_UNPRINTABLE * len(text)
 
 
-# Opening of source files: decompressed by name, and as UTF-8 whatever the byte order mark.
+# Opening of source files: decompressed by file name, and converted to UTF-8.
 
 FIRST_BYTES = 1 << 16
 _FEWEST_BYTES = 64  # needed to detect UTF-16 without a mark

@@ -75,7 +75,7 @@ _UNCLOSED = frozenset(
 # nesting depth; Resiliparse's time grows with it, and lxml omits deeper elements
 _DEEPEST = 256
 _LONGEST = 2 << 20  # characters for trafilatura: a few seconds
-# Meaningless tags that trafilatura removes one by one, moving the text each time: quadratic time.
+# Tags without meaning; trafilatura removes each and moves the text after it: quadratic time.
 _STRIPPED = re.compile(
     r"</?(?:abbr|acronym|bdi|bdo|big|cite|data|dfn|font|ins|mark|nobr|small|span|wbr)\b[^<>]*>",
     re.IGNORECASE,

@@ -124,13 +124,13 @@ class _Block:
 
     @property
     def is_prose(self) -> bool:
-        """Return True if long and closed like a sentence, unlike title pages and contents."""
+        """Return True if the block is long and ends like a sentence, unlike title pages."""
         text = self.text
         return len(text) >= 200 and bool(_CLOSED.search(text)) and len(text) / len(self.lines) > 40
 
     @property
     def is_sentence(self) -> bool:
-        """Return True if closed like a sentence and mostly in small letters, unlike title pages."""
+        """Return True if the block ends like a sentence and most words begin in lower case."""
         text = self.text
         words = text.split()
         return (
@@ -196,7 +196,7 @@ def _blank_line_blocks(lines: list[str]) -> Iterator[_Block]:
 def _unwrapped(block: _Block, width: int) -> Iterator[_Block]:
     """Yield the paragraphs of a block without blank lines.
 
-    A paragraph ends at a sentence end if the next word would have fitted on the line.
+    A line ends its paragraph if it ends a sentence and had space for the next word.
     """
     open_lines: list[str] = []
     gap = block.gap

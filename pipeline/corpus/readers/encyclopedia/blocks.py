@@ -96,7 +96,7 @@ def lowered(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-# Assembly of paragraphs. The neighbours of a list, formula or table decide what becomes of it.
+# Assembly of paragraphs. The neighbours of a list, formula or table determine whether it is kept.
 
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template without opening braces
@@ -110,7 +110,7 @@ _CLAUSE = re.compile(r"[;,](?:\s*(?:and|or|und|et|y|e|och|og|en|i|и))?\Z")
 _LEADS = re.compile(r"[:：—–]\Z")
 _CONTINUES = re.compile(r"[a-z]+[\s,]")
 
-# An unknown template after a sentence is like a note, before one like a heading: no words are
+# An unknown template after a sentence is usually a note, and before one a heading: no words are
 # missing.
 _BEHIND = re.compile(rf"([{LATIN}{OTHER_SCRIPTS}][\"'”’)\]]*)(\s*)(?:{HOLE_TEMPLATE}\s*)+")
 # Where no mark ends a sentence.
@@ -126,7 +126,7 @@ class ExtractedPage:
 
     Attributes:
         paragraphs: the text.
-        infobox: fields of the infoboxes, if wanted.
+        infobox: fields of the infoboxes, if collected.
         dropped: counts of omitted text by reason.
     """
 
@@ -153,7 +153,7 @@ def _behind(match: re.Match[str]) -> str:
 
 
 class Blocks:
-    """Assembler of paragraphs from blocks that are given in order.
+    """Assembler of paragraphs from the blocks of a page, added in order.
 
     Args:
         page: page to add the paragraphs to.
@@ -215,6 +215,7 @@ class Blocks:
         return self._page
 
     def _close_list(self) -> None:
+        """Add the items of the open list as text, or replace the list by a placeholder."""
         if not self._items:
             return
         items, indented = self._items, self._indented
@@ -247,6 +248,7 @@ class Blocks:
         self._open = f"{self._open} {hole}" if self._open else hole
 
     def _emit(self) -> None:
+        """Add the open paragraph to the page if it reads as running text."""
         text, self._open = self._open, ""
         if not _LETTER.search(text):
             return
@@ -265,7 +267,7 @@ def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english
     """Return True if the items of a list are kept as text.
 
     In English, a list without a lead-in whose items hardly have verbs is a bibliography or an
-    inventory, whatever the items end in.
+    inventory, even if its items end like sentences.
     """
     if any(has_hole(item) or _CITATION.search(item) for item in items):
         return False

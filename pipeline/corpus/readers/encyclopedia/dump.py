@@ -103,7 +103,7 @@ def _borders(path: str, index: str, size: int, step: int, _changed: str) -> tupl
 
 
 def _offsets(index: str) -> Iterator[int]:
-    """Yield the offsets in an index, once per run of lines; unreadable parts are left out."""
+    """Yield the offsets in an index, once per run of lines; unreadable streams are skipped."""
     source = open_source(index)
     remainder, last_offset = b"", -1
     try:
@@ -272,9 +272,8 @@ def _site(file_slice: Slice, options: WikipediaOptions) -> Site:
 
     source = open_source(file_slice.path)
     try:
-        tally = ReadCounters(
-            slice=file_slice, stop=False
-        )  # problems here are reported by the first slice
+        # The reader of the first slice reports the problems found here.
+        tally = ReadCounters(slice=file_slice, stop=False)
         dump = Dump(as_utf8(source), tally, options.maximum_document_bytes)
         next(dump.pages(), None)
         return dump.site

@@ -212,7 +212,7 @@ _TAG = re.compile(
 )
 _SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
 _FORMULAS = frozenset({"math", "chem", "ce"})
-# Words of the sentence around them.
+# Elements whose content is shown: the sentence around them lacks words without it.
 _SHOWN = frozenset({"score", "syntaxhighlight", "source", "hiero", "pre"})
 BEFORE_GAP = " \n\t([{"
 """A removal leaves a gap only after one of these characters."""
@@ -229,7 +229,7 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
     pieces: list[str] = []
     position = end = 0
     unclosed: set[str] = set()  # names without remaining closing tags
-    has_dotted_i = "İ" in text  # two letters in lower case
+    has_dotted_i = "İ" in text  # its lower case has two characters
     while match := _TAG.search(text, end):
         begin, end = match.span()
         tag = match[1]
@@ -277,7 +277,7 @@ def _closing(name: str, exactly: bool) -> re.Pattern[str]:
 
 
 def left_over(before: str, after: str) -> str:
-    """Return what a removal between two characters leaves: a gap, a blank, or nothing.
+    """Return the replacement of text removed between two characters: gap, blank or nothing.
 
     Args:
         before, after: adjacent characters; empty at the ends of the text.
@@ -290,7 +290,7 @@ def left_over(before: str, after: str) -> str:
 
 
 def formula(content: str, formulas: Formulas) -> str:
-    """Return a TeX formula as text if it reads so; else as `formulas` says, or a placeholder."""
+    """Return a TeX formula as text if simple; else as TeX if `formulas` allows, or a placeholder."""
     if _SIMPLE_FORMULA.fullmatch(content):
         return content
     return escape_literals(f"${' '.join(content.split())}$") if formulas == "latex" else PLACEHOLDER

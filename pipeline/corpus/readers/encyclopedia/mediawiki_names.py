@@ -147,7 +147,7 @@ NO_PROSE = {
     "commons": "its pages describe files in templates, so hardly a sentence would be left",
     "species": "its pages are lists of names, so hardly a sentence would be left",
 }
-"""Wikis without running text, and what would be lost, for the error message."""
+"""Projects without running text, and the reason for the error message."""
 
 
 def language_code(name: str) -> str:

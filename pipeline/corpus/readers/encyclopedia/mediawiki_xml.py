@@ -111,9 +111,8 @@ class _PageParser:
         if name not in _TEXTS:  # unescaped markup: its text belongs to the page
             return
         pieces, self._pieces = self._pieces, None
-        if pieces is None or (
-            name == "id" and self._path != ["page"]
-        ):  # revisions have their own id
+        # Revisions have an id, too.
+        if pieces is None or (name == "id" and self._path != ["page"]):
             return
         setattr(self.page, name, "".join(pieces))
         if name == "text":
@@ -179,10 +178,8 @@ class Dump:
         self._source, self._tally, self._limit = source, tally, limit
         self._last = last
         self._begun = fragment
-        self._buffer, self._offset = (
-            b"",
-            0,
-        )  # buffered bytes, and their offset in the decompressed dump
+        # Buffered bytes, and their offset in the decompressed dump.
+        self._buffer, self._offset = b"", 0
         self._refused = False
         self._gap = False  # bytes were lost since the last page
         self._open: _PageParser | None = None

@@ -279,7 +279,7 @@ def _split(text: str, begin: int) -> tuple[list[str], int]:
         -1,
         0,
         list[str](),
-    )  # `templates` counts the templates in `opened`
+    )  # `templates` counts the templates in `open_brackets`
     for match in _TOKEN.finditer(text, begin):
         token = match[0]
         if token in ("{{", "[["):

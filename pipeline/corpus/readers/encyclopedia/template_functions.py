@@ -1,7 +1,7 @@
 """Template functions; other templates are data (encyclopedia/templates.txt).
 
-A function gets positional and named arguments as plain text, the language of the wiki and, from the
-data, an own text. The results were compared with MediaWiki's rendering
+A function gets positional and named arguments as plain text and, for some rules, a text from the
+data. The results were compared with MediaWiki's rendering
 (benchmarks/fidelity_templates.py).
 """
 

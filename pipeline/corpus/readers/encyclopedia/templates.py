@@ -1,10 +1,10 @@
 """Rendering of templates inside sentences.
 
-Most templates are data (templates.txt), some are functions (template_functions.py). For others the
-form decides: the only argument is shown, as are the text of `{{x|en|text}}` and the parts of a date
-or measure; a template without arguments directly after a word is a note (`word{{when}}`). All
-others leave a placeholder, because unknown words are missing; sentences with a placeholder are
-dropped.
+Most templates are data (templates.txt), some are functions (template_functions.py). Others are
+rendered by their form. A single argument is shown, as are the text of `{{x|en|text}}` and the
+components of a date or measure; a template without arguments directly after a word is a note
+(`word{{when}}`). All others leave a placeholder, because unknown words are missing; sentences with
+a placeholder are dropped.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ text passages and ignore lists, tables, and headers" (Devlin et al. 2019, sectio
 tables, and lists that are not running text are dropped.
 
 mwparserfromhell knows more of the grammar, but parses about 2 MB/s, this module more than 10. It
-also returns broken markup, which is frequent in dumps, as text; here none of it may stay.
+also returns broken markup, which is frequent in dumps, as text; this module removes it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _INTERWIKI = frozenset(
     "w wikt wiktionary s wikisource q wikiquote b commons c d m meta species voy".split()
 )
 
-# Typical of files, whatever the name of their namespace: an ending, or display options.
+# Typical of files in a namespace of any name: a file ending, or display options.
 _FILE = re.compile(
     r"\A[^|\n]*\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[gav]|opus|flac|wav|mp[34]|mid|webm|mpe?g|"
     r"stl|pdf|djvu)\s*(?:\||\Z)|"
@@ -229,6 +229,7 @@ class WikitextParser(ArticleRules):
         return "".join(root.pieces)
 
     def _link(self, content: str, before: str = "") -> str:
+        """Return the text that a link shows; empty for files, categories and languages."""
         target, bar, label = content.partition("|")
         target = target.strip()
         is_shown = target.startswith(":")
@@ -259,6 +260,7 @@ class WikitextParser(ArticleRules):
         return "".join(f"\n{tables.MARK}{row}" for row in rows or [""]) + "\n"
 
     def _paragraphs(self, text: str) -> ExtractedPage:
+        """Assemble the paragraphs from text without brackets and tags, line by line."""
         page = ExtractedPage()
         blocks = Blocks(page, self.language == "en")
         lines: list[str] = []  # of the open paragraph
@@ -368,7 +370,7 @@ def _close(stack: list[_Frame], resolve: Callable[[str, str], str], following: s
 
 
 def _abandon(stack: list[_Frame]) -> None:
-    """Close a bracket without an end: keep what reads as text."""
+    """Close a bracket without an end, and keep its content that reads as text."""
     frame = stack.pop()
     content = "".join(frame.pieces)
     if frame.kind == "[[":

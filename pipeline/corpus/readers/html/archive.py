@@ -137,7 +137,7 @@ class UnpackedStream:
 
     @property
     def place(self) -> int:
-        """Return whether the last read was before the slice (-1), in it (0) or after it (1)."""
+        """Return -1 if the last read was before the slice, 0 if in it, 1 if after it."""
         position = self._handle.tell()
         return -1 if position < self._begin else int(position >= self._end)
 
@@ -160,10 +160,7 @@ def cut(file_slice: Slice) -> list[Slice]:
     if count < 2:
         return [file_slice]
     borders = [file_slice.size * number // count for number in range(count)]
-    ends = [
-        *borders[1:],
-        file_slice.size + 1,
-    ]  # the last range includes the end of the file
+    ends = [*borders[1:], file_slice.size + 1]  # the last range includes the end of the file
     return [
         replace(file_slice, span=(begin, end), size=min(end, file_slice.size) - begin)
         for begin, end in zip(borders, ends, strict=True)
@@ -176,7 +173,7 @@ def is_tar(head: bytes) -> bool:
 
 
 class _Member:
-    """A file in a tar archive; `torn` means that the archive cannot be read further."""
+    """A file in a tar archive; `torn` is True once the archive cannot be read further."""
 
     def __init__(self, name: str, handle: Any) -> None:
         self._name, self._handle, self.torn = name, handle, False
@@ -185,9 +182,8 @@ class _Member:
         if self.torn:
             return b""
         try:
-            data: bytes = self._handle.read1(
-                min(size, _BLOCK)
-            )  # available bytes, not all up to the damage
+            # `read` would raise before it returns the bytes that precede the damage.
+            data: bytes = self._handle.read1(min(size, _BLOCK))
             return data
         except (CorruptStreamError, tarfile.TarError) as error:
             self.torn = True
@@ -210,7 +206,7 @@ def members(source: ByteSource) -> Iterator[tuple[str, int, ByteSource]]:
     try:
         with tarfile.open(fileobj=cast(IO[bytes], source), mode="r|", bufsize=_BLOCK) as archive:
             while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # of millions, tarfile would keep all
+                archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all
                 handle = archive.extractfile(member) if member.isfile() else None
                 if handle is not None:
                     content = _Member(member.name, handle)
@@ -298,16 +294,18 @@ def of_record(record: Mapping[str, Any]) -> Article:
         html=html,
         wikitext=wikitext if isinstance(wikitext, str) else "",
         namespace=namespace if isinstance(namespace, int) else 0,
-        language=mediawiki_names.language_code(str(get_nested(record,
-        "in_language.identifier") or "")),
+        language=mediawiki_names.language_code(
+            str(get_nested(record, "in_language.identifier") or "")
+        ),
         wiki=str(get_nested(record, "is_part_of.identifier") or ""),
         url=str(record.get("url") or ""),
         licence=_licence(record.get("license")),
         templates=tuple(
-            str(template.get("name", "")).partition(":")[2] for template in templates or () if isinstance(template,
-            dict)
+            str(template.get("name", "")).partition(":")[2]
+            for template in templates or ()
+            if isinstance(template, dict)
         ),
-    )  # fmt: skip
+    )
 
 
 def _licence(found: Any) -> str:

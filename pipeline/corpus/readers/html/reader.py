@@ -76,7 +76,7 @@ class HtmlReader(FileReader):
 
 
 class _Reading:
-    """State of reading one slice; `found` tells whether it has any page."""
+    """State of reading one slice; `found` is True once the slice has a page."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Reading:
             self.record_damage(error.reason, str(error), offset=error.offset)
 
     def record_damage(self, reason: str, sentence: str, *, offset: int = 0) -> None:
-        """Record damage inside the slice; other damage belongs to other slices."""
+        """Record damage inside the slice; readers of other slices record the rest."""
         if not self._source.place:
             self._tally.record_damage(reason, sentence, offset=offset)
 
@@ -177,8 +177,8 @@ class _Reading:
             return
         if not self._known and "article_body" not in record:
             message = (
-                f"{location} has no article_body but {', '.join(list(record)[:12])}, so the file is "
-                f"no dump of Wikimedia Enterprise"
+                f"{location} has no article_body but {', '.join(list(record)[:12])}, so the file "
+                f"is no dump of Wikimedia Enterprise"
             )
             self._tally.record_damage(
                 "not_html", message, inner=name, remedy="name it as source jsonl"
