@@ -248,9 +248,9 @@ class FileReader:
         for name in names:
             path = storage.join(directory, name) if directory else name
             if storage.is_dir(path):
-                for file in storage.list_files(path):
-                    if self._is_readable(f"{name}/{file}"):
-                        paths[f"{name}/{file}"] = storage.join(path, file)
+                for file_name in storage.list_files(path):
+                    if self._is_readable(f"{name}/{file_name}"):
+                        paths[f"{name}/{file_name}"] = storage.join(path, file_name)
             elif not _is_hidden(name):
                 paths[name] = path
         if not paths:

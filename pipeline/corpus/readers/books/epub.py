@@ -183,17 +183,17 @@ def _blocks(element: Any) -> Iterator[tuple[str, str]]:
     def walk(node: Any, tag: str) -> Iterator[tuple[str, str]]:
         pieces.append(node.text or "")
         for child in node:
-            name = child.tag
-            if not isinstance(name, str):
+            child_tag = child.tag
+            if not isinstance(child_tag, str):
                 pass  # a comment
-            elif name == "br" or name == "hr":
+            elif child_tag == "br" or child_tag == "hr":
                 pieces.append(" ")
-            elif name in _IGNORED or _is_boilerplate(child):
+            elif child_tag in _IGNORED or _is_boilerplate(child):
                 pass
-            elif name in _BLOCKS or name in _HEADINGS:
+            elif child_tag in _BLOCKS or child_tag in _HEADINGS:
                 yield from flush(tag)
-                yield from walk(child, name)
-                yield from flush(name)
+                yield from walk(child, child_tag)
+                yield from flush(child_tag)
             else:
                 yield from walk(child, tag)
             pieces.append(child.tail or "")

@@ -67,7 +67,9 @@ class BooksReader(FileReader):
                 book = format_module.read(text, tally)
         if book is None:
             return
-        name = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace("_", " ")
+        fallback_title = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace(
+            "_", " "
+        )
         sections = merge_sections(book.sections)
         if not sections and not tally.unreadable:
             tally.quarantine("empty_file", "the book holds no text")
@@ -75,7 +77,7 @@ class BooksReader(FileReader):
             tally.read(
                 sum(len(paragraph.encode("utf-8", "surrogatepass")) for paragraph in paragraphs)
             )
-            title = book.title or name
+            title = book.title or fallback_title
             yield Document(
                 id=f"{self.kind}/{file_slice.name}/{number}",
                 source=self.kind,

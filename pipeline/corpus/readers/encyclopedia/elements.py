@@ -290,7 +290,7 @@ def left_over(before: str, after: str) -> str:
 
 
 def formula(content: str, formulas: Formulas) -> str:
-    """Return a TeX formula as text if simple; else as TeX if `formulas` allows, or a placeholder."""
+    """Return a TeX formula as text if simple; else TeX if `formulas` allows, or a placeholder."""
     if _SIMPLE_FORMULA.fullmatch(content):
         return content
     return escape_literals(f"${' '.join(content.split())}$") if formulas == "latex" else PLACEHOLDER

@@ -275,11 +275,8 @@ def _arguments(text: str, depth: int) -> Iterator[tuple[str, str, str]]:
 def _split(text: str, begin: int) -> tuple[list[str], int]:
     """Return the arguments of a template whose name ends at `begin`, and its end; 0: no end."""
     arguments: list[str] = []
-    start, template_depth, open_brackets = (
-        -1,
-        0,
-        list[str](),
-    )  # `templates` counts the templates in `open_brackets`
+    # `template_depth` is the number of templates in `open_brackets`.
+    start, template_depth, open_brackets = -1, 0, list[str]()
     for match in _TOKEN.finditer(text, begin):
         token = match[0]
         if token in ("{{", "[["):
