@@ -82,7 +82,7 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
     damaged UTF-8, not Windows-1252. Other encodings are refused.
 
     Args:
-        data: the bytes.
+        data: bytes of the file or document.
         tally: counters of the slice.
         offset: position of `data` in the file.
     """

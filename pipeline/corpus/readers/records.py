@@ -41,7 +41,7 @@ class RecordConverter:
     """Converter of the records of one slice to documents.
 
     Args:
-        file_slice: its `fields` name the columns.
+        file_slice: slice whose `fields` name the columns.
         options: options of the stage.
         tally: counters of the slice.
 
@@ -69,7 +69,7 @@ class RecordConverter:
         Args:
             values: values of FIELDS; None if missing.
             number: number of the record in the file, from 1.
-            where: description for messages: `the line at byte 5`.
+            where: description of the record for messages, such as `the line at byte 5`.
             offset: byte in the decompressed file, or row.
             available: names of the record's fields.
         """

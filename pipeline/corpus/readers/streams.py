@@ -129,8 +129,8 @@ class Streams:
     """Decompressed bytes of all streams in a range of a compressed file.
 
     Args:
-        handle: the compressed file; closed with this object.
-        form: its format.
+        handle: compressed file; `close` closes it.
+        form: compression format of the file.
         begin, end: range of the compressed file; `begin` is the first byte of a stream.
     """
 

@@ -29,8 +29,8 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
 
     Args:
         data: bytes of the page.
-        charset: from the HTTP header; empty: none.
-        is_html: the page may declare its encoding in `<meta>`.
+        charset: encoding in the HTTP header; empty if there is none.
+        is_html: bool, True if the page may declare its encoding in `<meta>`.
     """
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 

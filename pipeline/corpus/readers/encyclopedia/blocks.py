@@ -52,7 +52,7 @@ class ArticleRules:
         language: language of the pages (ISO 639).
         formulas: treatment of formulas that do not read as text.
         kept_tables: treatment of tables.
-        infoboxes: collect the fields of infoboxes.
+        infoboxes: if True, the fields of infoboxes are collected.
     """
 
     dropped_sections: frozenset[str] = frozenset()
@@ -157,7 +157,7 @@ class Blocks:
 
     Args:
         page: page to add the paragraphs to.
-        english: apply rules based on English words.
+        english: bool, True to apply rules based on English words.
     """
 
     def __init__(self, page: ExtractedPage, english: bool) -> None:
@@ -183,7 +183,7 @@ class Blocks:
         """Add a list item.
 
         Args:
-            indented: the item is indented text (`:`) without a bullet.
+            indented: bool, True if the item is indented text (`:`) without a bullet.
         """
         text = plain(text)
         if _LETTER.search(text) or A_HOLE.search(text):

@@ -250,7 +250,7 @@ def check_wiki(path: str, name: str, address: str, options: WikipediaOptions) ->
     Args:
         path: path of the dump.
         name: database name, such as `enwiktionary`; may be empty.
-        address: URL of one of its pages.
+        address: URL of a page of the wiki.
         options: options of the stage.
 
     Raises:

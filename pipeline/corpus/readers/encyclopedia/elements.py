@@ -224,7 +224,7 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
     Short formulas are kept as text; other formulas leave a placeholder.
 
     Args:
-        formulas: `latex` also keeps other formulas, as `$…$`.
+        formulas: `latex` to keep other formulas as `$…$`, else `drop`.
     """
     pieces: list[str] = []
     position = end = 0

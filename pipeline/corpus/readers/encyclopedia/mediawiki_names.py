@@ -114,7 +114,7 @@ def appended_sections(*languages: str) -> frozenset[str]:
     """Return the lower-case headings of sections without running text: references, links, notes.
 
     Args:
-        languages: languages of the headings; none: all that are known.
+        languages: ISO 639 codes of the headings; if none are given, all known languages.
     """
     selected_languages = languages or tuple(APPENDED_SECTIONS)
     return frozenset(

@@ -158,11 +158,11 @@ class Dump:
         source: decompressed UTF-8 without byte order mark.
         tally: counters of the slice.
         limit: maximum characters of a text.
-        fragment: `source` lacks the beginning of the dump.
-        last: `source` includes the end of the dump.
+        fragment: bool, True if `source` lacks the beginning of the dump.
+        last: bool, True if `source` includes the end of the dump.
 
     Attributes:
-        site: set when the first page is read.
+        site: content of `<siteinfo>`, once the first page is read.
         count: number of pages started.
     """
 

@@ -42,7 +42,7 @@ def render_table(content: str, form: Form) -> list[str]:
 
     Args:
         content: text between `{|` and `|}`, with links and templates resolved.
-        form: `prose` gives `Year: 1990; Population: 5,000.`, `markdown` gives `| 1990 | 5,000 |`.
+        form: `prose` for `Year: 1990; Population: 5,000.`, `markdown` for `| 1990 | 5,000 |`.
     """
     return format_table(*_cells(content), form)
 
@@ -210,7 +210,7 @@ def collect_infoboxes(text: str, inline: Callable[[str], str], page: ExtractedPa
 
     Args:
         text: the page without comments, references and other non-text elements.
-        inline: returns what the page shows for a piece of wikitext.
+        inline: function from wikitext to the text that the page shows.
         page: result of the page.
     """
     for box, name, value in _arguments(text, 0):

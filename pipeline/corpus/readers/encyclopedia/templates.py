@@ -163,7 +163,7 @@ def is_silent(name: str, rest: Sequence[str]) -> bool:
 
     Args:
         name: lower-case name, with blanks for underscores.
-        rest: arguments. A date argument marks editors' doubts and requests.
+        rest: unparsed arguments. A date argument is typical of requests by editors.
     """
     return (
         _BEGINNINGS.match(name) is not None

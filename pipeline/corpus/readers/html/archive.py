@@ -350,7 +350,7 @@ def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
 
     Args:
         article: the page.
-        root: root of its HTML.
+        root: lxml element, the root of its HTML.
         more: lower-case names of additional templates that mark disambiguation pages.
     """
     text = article.html  # searching its tree takes as long as parsing it

@@ -169,8 +169,8 @@ def cells(table: Any, line: Callable[[Any], str]) -> tuple[str, list[list[Cell]]
     """Return (caption, rows); rows of nested tables are not included.
 
     Args:
-        table: the element.
-        line: returns an element's text on one line.
+        table: lxml element of the table.
+        line: function from an element to its text on one line.
     """
     caption = ""
     rows: list[list[Cell]] = []
@@ -216,9 +216,9 @@ def collect(element: Any, lines: Callable[[Any], list[str]], page: ExtractedPage
     """Add the fields of a box to `page` if it is an infobox.
 
     Args:
-        element: the box.
-        lines: returns the text of an element by line.
-        page: result of the page.
+        element: lxml element of the box.
+        lines: function from an element to the lines of its text.
+        page: result to which the fields are added.
     """
     if not _CLASS.search(element.get("class", "")):
         return

@@ -113,8 +113,8 @@ class _TreeWalk:
     """Conversion of one page.
 
     Args:
-        rules: rules of the pages.
-        flat: collect everything on one line, as in a cell.
+        rules: extractor with the rules of the pages.
+        flat: bool, True for the text of one element, such as a cell, as lines without blocks.
     """
 
     def __init__(self, rules: HtmlExtractor, flat: bool = False) -> None:
