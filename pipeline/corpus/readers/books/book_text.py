@@ -1,7 +1,7 @@
 """Books in plain text: front and back matter, paragraphs and chapters.
 
-Line lengths show which of three layouts a book has: hard-wrapped lines with blank lines between
-paragraphs (Project Gutenberg), hard-wrapped lines without blank lines, or one line per paragraph.
+Line lengths show the layout: one line per paragraph, or wrapped lines with blank lines between
+paragraphs (Project Gutenberg) or without.
 """
 
 from __future__ import annotations

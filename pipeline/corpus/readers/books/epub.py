@@ -1,7 +1,7 @@
 """Books in EPUB: the chapters of the spine, in reading order.
 
 An EPUB is an untrusted zip archive. Members are read into memory one by one, under limits far above
-real books; nothing is extracted to disk, so names with `../` have no effect. XML entities are not
+real books. Nothing is extracted to disk, so names with `../` have no effect. XML entities are not
 resolved.
 """
 

@@ -1,7 +1,8 @@
 """Readers of MediaWiki dumps in any language, and of WikiExtractor's output.
 
-A dump (XML with wikitext, often compressed) or WikiExtractor's files enter; documents leave, one
-per article, as paragraphs of plain text, with the fields of infoboxes if requested.
+Dumps (XML with wikitext, often compressed) and WikiExtractor's files enter. Documents leave, one
+per article, as paragraphs of plain text. Documents from dumps also have the fields of infoboxes, if
+requested.
 
 Read dump.py first, then wikitext.py, which converts the wikitext of a page. mediawiki_xml.py
 divides a dump into pages. elements.py, templates.py, tables.py and blocks.py are the steps of

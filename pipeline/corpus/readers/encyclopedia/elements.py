@@ -1,8 +1,8 @@
 """Gaps left by removed markup, literals, quotes, and elements without running text.
 
-Gaps are marked where something was removed, so that only these places are repaired: `({{IPA|x}};
-born 1935)` has a gap and becomes `(born 1935)`; `(or, more precisely, a hill)` has none and is not
-changed.
+A private-use character marks each gap, so that only text around gaps is repaired. For example,
+`({{IPA|x}}; born 1935)` has a gap and becomes `(born 1935)`. `(or, more precisely, a hill)` has
+none and is not changed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Most templates are data (templates.txt), some are functions (template_functions.py). Others are
 rendered by their form. A single argument is shown, as are the text of `{{x|en|text}}` and the
-components of a date or measure; a template without arguments directly after a word is a note
+components of a date or measure. A template without arguments directly after a word is a note
 (`word{{when}}`). All others leave a placeholder, because unknown words are missing; sentences with
 a placeholder are dropped.
 """
