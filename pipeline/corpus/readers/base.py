@@ -58,7 +58,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableItem:
-    """Something that could not be read; a line of `unreadable.jsonl`."""
+    """Record of something that could not be read: a line of `unreadable.jsonl`."""
 
     file: str  # kind/name of the slice, and the name inside an archive or package
     offset: int  # bytes from the start of the decompressed file; 0 if unknown
@@ -78,10 +78,10 @@ class ReadCounters:
 
     Attributes:
         slice: the slice.
-        stop: raise an error on damage, or if more than `allowed` is unreadable.
+        stop: if True, raise an error on damage or if more than `allowed` is unreadable.
         allowed: share of pages and lines of a file that may be unreadable (0 to 1).
         counters: counts by name.
-        unreadable: the first MOST_UNREADABLE places that could not be read.
+        unreadable: records of what could not be read, at most MOST_UNREADABLE.
         origin: provenance of the documents that are yielded next.
     """
 
@@ -131,25 +131,25 @@ class ReadCounters:
             self._check_share()
 
     def _check_share(self) -> None:
-        seen = self._refused + self.counters["read/documents"]
-        if self._refused > self.allowed * seen:
+        total = self._refused + self.counters["read/documents"]
+        if self._refused > self.allowed * total:
             raise DataError(
-                f"{self.slice.path}: {self._refused:,} of its first {seen:,} pages and lines could "
-                f"not be read (the first: {self.unreadable[0].sentence}), more than "
+                f"{self.slice.path}: {self._refused:,} of its first {total:,} pages and lines "
+                f"could not be read (the first: {self.unreadable[0].sentence}), more than "
                 f"corpus.max_rejected_share ({self.allowed:g}) allows; check that the file is of "
                 f"source {self.slice.kind}, raise the limit, or set corpus.on_error to quarantine"
             )
 
     def report(self) -> list[UnreadableItem]:
         """Return what could not be read; a last entry counts those not recorded."""
-        more = self._refused - len(self.unreadable)
-        if not more:
+        remaining = self._refused - len(self.unreadable)
+        if not remaining:
             return self.unreadable
-        sentence = f"{more:,} more pages or lines of this file could not be read"
-        name, last = f"{self.slice.kind}/{self.slice.name}", self.unreadable[-1].offset
+        sentence = f"{remaining:,} more pages or lines of this file could not be read"
+        name, offset = f"{self.slice.kind}/{self.slice.name}", self.unreadable[-1].offset
         return [
             *self.unreadable,
-            UnreadableItem(file=name, offset=last, reason="more", sentence=sentence),
+            UnreadableItem(file=name, offset=offset, reason="more", sentence=sentence),
         ]
 
     def record_damage(
@@ -164,7 +164,7 @@ class ReadCounters:
         """Record that the file is damaged or of another format. The caller stops reading it.
 
         Raises:
-            DataError: unless the options say to quarantine.
+            DataError: unless `corpus.on_error` is `quarantine`.
         """
         if self.stop:
             raise DataError(
@@ -243,14 +243,14 @@ class FileReader:
 
         File names are relative to the directory before the first wildcard.
         """
-        base, names = storage.glob(pattern)
+        directory, names = storage.glob(pattern)
         paths: dict[str, str] = {}
         for name in names:
-            path = storage.join(base, name) if base else name
+            path = storage.join(directory, name) if directory else name
             if storage.is_dir(path):
-                for file in storage.list_files(path):
-                    if self._is_readable(f"{name}/{file}"):
-                        paths[f"{name}/{file}"] = storage.join(path, file)
+                for file_name in storage.list_files(path):
+                    if self._is_readable(f"{name}/{file_name}"):
+                        paths[f"{name}/{file_name}"] = storage.join(path, file_name)
             elif not _is_hidden(name):
                 paths[name] = path
         if not paths:
@@ -261,7 +261,9 @@ class FileReader:
         return sorted(paths.items())
 
     def _cut_all(self, files: Iterable[tuple[str, str]]) -> list[Slice]:
-        return [part for name, path in files for part in self.cut(self._slice(name, path))]
+        return [
+            file_slice for name, path in files for file_slice in self.cut(self._slice(name, path))
+        ]
 
     def cut(self, file_slice: Slice) -> list[Slice]:
         """Divide a file into slices for several workers; the default is one slice.
@@ -286,7 +288,7 @@ class FileReader:
 
 
 def _is_hidden(name: str) -> bool:
-    return any(part.startswith((".", "_")) for part in name.split("/"))
+    return any(component.startswith((".", "_")) for component in name.split("/"))
 
 
 # Detection of file types by the first bytes, for readers that would accept anything as text.
@@ -342,7 +344,7 @@ def is_text(head: bytes, tally: ReadCounters) -> bool:
     """Return True if a file that begins with these bytes may be text; else record the damage.
 
     Raises:
-        DataError: the file is of another type, and the options say to stop.
+        DataError: the file is of another type, and `corpus.on_error` is not `quarantine`.
     """
     return _check_kind(head, tally, "", "not_text", "no text")
 

@@ -182,9 +182,9 @@ def _section(lines: list[str], number: int) -> tuple[str, int]:
     text = lines[number].strip()
     if _is_underlined(lines, number):
         return text.rstrip(":").lower(), number + 2
-    google = _GOOGLE.fullmatch(text)
-    if google and _block_follows(lines, number):
-        return google[1].strip().lower(), number + 1
+    match = _GOOGLE.fullmatch(text)
+    if match and _block_follows(lines, number):
+        return match[1].strip().lower(), number + 1
     return "", number
 
 
@@ -198,25 +198,25 @@ def _descriptions(lines: list[str]) -> Iterator[list[str]]:
             continue
         number = _skipped(lines, number)
         block = [line for line in lines[begin:number] if line.strip()]
-        base = min(map(_indent, block), default=0)
+        base_indent = min(map(_indent, block), default=0)
         entry: list[str] = []
-        for line in [*lines[begin:number], " " * base + "end"]:
-            if line.strip() and _indent(line) <= base:
+        for line in [*lines[begin:number], " " * base_indent + "end"]:
+            if line.strip() and _indent(line) <= base_indent:
                 yield from _paragraphs(inspect.cleandoc("\n".join(entry)).split("\n"))
-                named = _NAMED.match(line.strip())
-                entry = [line.strip()[named.end() :]] if named else [""]
+                match = _NAMED.match(line.strip())
+                entry = [line.strip()[match.end() :]] if match else [""]
             else:
                 entry.append(line)
 
 
 def _is_underlined(lines: list[str], number: int) -> bool:
     text = lines[number].strip()
-    following = lines[number + 1].strip() if number + 1 < len(lines) else ""
+    next_line = lines[number + 1].strip() if number + 1 < len(lines) else ""
     return (
         len(text) >= 2
         and not _UNDERLINE.fullmatch(text)
-        and bool(_UNDERLINE.fullmatch(following))
-        and len(following) >= min(len(text), 3)
+        and bool(_UNDERLINE.fullmatch(next_line))
+        and len(next_line) >= min(len(text), 3)
     )
 
 
@@ -255,10 +255,10 @@ def _inline(text: str) -> str:
     text = " ".join(text.split()).replace("()", "\x01")
     text = _BLANK_BEFORE_MARK.sub(r"\1", text).replace("( )", "").replace("\x01", "()")
     if text.endswith((":", ",", "(", "e.g.", "i.e.")):
-        sentences = _LAST_END.match(text)
-        if not sentences or sentences[0].endswith(("e.g.", "i.e.")):
+        sentence_match = _LAST_END.match(text)
+        if not sentence_match or sentence_match[0].endswith(("e.g.", "i.e.")):
             return ""
-        text = sentences[0].strip()
+        text = sentence_match[0].strip()
     return text if _is_prose(text) else ""
 
 
@@ -272,5 +272,5 @@ def _is_prose(text: str) -> bool:
         return False
     if not _SENTENCE_START.match(text) or _CODE.search(text):
         return False
-    symbols = len(_LETTER_OR_BLANK.sub("", text))
-    return symbols <= MOST_SYMBOLS * len(text)
+    symbol_count = len(_LETTER_OR_BLANK.sub("", text))
+    return symbol_count <= MOST_SYMBOLS * len(text)

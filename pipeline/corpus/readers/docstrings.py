@@ -89,15 +89,17 @@ class DocstringsReader(FileReader):
         """Return the files of modules, without tests and generated code, by relative name."""
         if Path(file_slice.path).is_file():
             return [(posixpath.basename(file_slice.path), file_slice.path)]
-        skipped = _SKIPPED_DIRECTORIES
+        skipped_names = _SKIPPED_DIRECTORIES
         if file_slice.name == STDLIB:
-            skipped |= _SKIPPED_STDLIB
+            skipped_names |= _SKIPPED_STDLIB
         files: list[tuple[str, str]] = []
         pending = [Path(file_slice.path)]
         while pending:
             for entry in pending.pop().iterdir():
                 if entry.is_dir() and not entry.is_symlink():
-                    if entry.name not in skipped and not entry.name.startswith((".", "config-")):
+                    if entry.name not in skipped_names and not entry.name.startswith(
+                        (".", "config-")
+                    ):
                         pending.append(entry)
                 elif entry.suffix == ".py" and not _SKIPPED_FILES.fullmatch(entry.name):
                     files.append((entry.relative_to(file_slice.path).as_posix(), str(entry)))
@@ -139,14 +141,14 @@ def _locate(name: str) -> tuple[str, str]:
     """Return (import name, path) of an installed package, without importing it."""
     if name == STDLIB:
         return STDLIB, sysconfig.get_path("stdlib")
-    top, *inner = name.replace("-", "_").split(".")
-    location = _find(top)
+    package, *submodules = name.replace("-", "_").split(".")
+    location = _find(package)
     if location is None:
         # The distribution may have another name than the package: scikit-learn, beautifulsoup4.
-        inner = []
+        submodules = []
         for candidate in sorted(_packages_of(name)):
             if (location := _find(candidate)) is not None:
-                top = candidate
+                package = candidate
                 break
     if location is None:
         raise DataError(
@@ -154,14 +156,14 @@ def _locate(name: str) -> tuple[str, str]:
             f"docstrings"
         )
     root = Path(location)
-    for part in inner:
-        root = root / part if (root / part).is_dir() else root / f"{part}.py"
+    for component in submodules:
+        root = root / component if (root / component).is_dir() else root / f"{component}.py"
     if not root.exists():
         raise DataError(
-            f"package {top!r} holds no module {'.'.join(inner)!r} that can be read; check the path "
-            f"of source docstrings"
+            f"package {package!r} holds no module {'.'.join(submodules)!r} that can be read; "
+            f"check the path of source docstrings"
         )
-    return ".".join([top, *inner]), str(root)
+    return ".".join([package, *submodules]), str(root)
 
 
 def _packages_of(distribution: str) -> list[str]:
@@ -194,10 +196,10 @@ def _find(name: str) -> str | None:
 
 def _module(package: str, name: str) -> str:
     """Return the full name of a module; a single-file package is named by itself."""
-    parts = name.removesuffix(".py").split("/")
-    if parts[-1] == "__init__" or parts == package.split(".")[-1:]:
-        parts.pop()
-    return ".".join(parts if package == STDLIB and parts else [package, *parts])
+    components = name.removesuffix(".py").split("/")
+    if components[-1] == "__init__" or components == package.split(".")[-1:]:
+        components.pop()
+    return ".".join(components if package == STDLIB and components else [package, *components])
 
 
 def _parse(name: str, path: str, tally: ReadCounters) -> ast.Module | None:
@@ -214,9 +216,11 @@ def _parse(name: str, path: str, tally: ReadCounters) -> ast.Module | None:
             warnings.simplefilter("ignore")  # ignore invalid escapes
             return ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        where = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        location = (
+            f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        )
         tally.quarantine(
-            "syntax_error", f"the file{where} is no Python that this version reads", inner=name
+            "syntax_error", f"the file{location} is no Python that this version reads", inner=name
         )
         return None
 
@@ -240,9 +244,9 @@ def _strings(tree: ast.Module) -> Iterator[str]:
             yield from _constants([node.value])
         # The field pushed last is popped first.
         for field in ("finalbody", "orelse", "handlers", "cases", "body"):
-            inner = getattr(node, field, ())
-            if isinstance(inner, list):
-                pending.extend(reversed(inner))
+            children = getattr(node, field, ())
+            if isinstance(children, list):
+                pending.extend(reversed(children))
 
 
 def _last_name(node: ast.expr) -> str:
@@ -256,9 +260,9 @@ def _last_name(node: ast.expr) -> str:
 def _constants(nodes: list[Any]) -> Iterator[str]:
     """Yield the multi-line strings in the expressions."""
     for node in nodes:
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Constant):
-                text = inner.value
+        for descendant in ast.walk(node):
+            if isinstance(descendant, ast.Constant):
+                text = descendant.value
                 if isinstance(text, str) and "\n" in text:
                     yield text
 

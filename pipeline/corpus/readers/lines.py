@@ -37,36 +37,36 @@ class DamageListener(Protocol):
 def read_lines(source: ByteSource, tally: DamageListener, limit: int) -> Iterator[Line]:
     """Yield the lines of `source`. Lines interrupted by damage are left out and reported.
 
-    After damage the next stream of the file follows; a stream is assumed to begin with a line.
+    After damage, reading continues with the next stream, which is assumed to begin with a line.
     """
-    rest: list[bytes] = []  # of the open line
-    size = discarded = 0  # bytes of the open line in `rest`; bytes discarded because of the limit
+    open_pieces: list[bytes] = []  # of the open line
+    size = discarded = 0  # bytes of the open line: in `open_pieces`; discarded
     offset = 0  # of the open line
     while True:
         try:
             chunk = source.read(_CHUNK)
         except CorruptStreamError as error:
             tally.record_damage(error.reason, str(error), offset=error.offset)
-            rest, size, discarded = [], 0, 0
+            open_pieces, size, discarded = [], 0, 0
             continue
         if not chunk:
             break
-        *ended, last = chunk.split(b"\n")
-        for piece in ended:
-            total = size + discarded + len(piece)
+        *complete_lines, remainder = chunk.split(b"\n")
+        for line in complete_lines:
+            total = size + discarded + len(line)
             if discarded or total > limit:
                 yield Line(offset, None, total)
             else:
-                yield Line(offset, b"".join([*rest, piece]) if rest else piece, total)
+                yield Line(offset, b"".join([*open_pieces, line]) if open_pieces else line, total)
             offset += total + 1
-            rest, size, discarded = [], 0, 0
-        if last:
-            rest.append(last)
-            size += len(last)
+            open_pieces, size, discarded = [], 0, 0
+        if remainder:
+            open_pieces.append(remainder)
+            size += len(remainder)
             if size > limit:
-                rest, size, discarded = [], 0, discarded + size
+                open_pieces, size, discarded = [], 0, discarded + size
     if size + discarded:
-        yield Line(offset, None if discarded else b"".join(rest), size + discarded)
+        yield Line(offset, None if discarded else b"".join(open_pieces), size + discarded)
 
 
 _HIGH = bytes(range(128, 256))
@@ -82,7 +82,7 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
     damaged UTF-8, not Windows-1252. Other encodings are refused.
 
     Args:
-        data: the bytes.
+        data: bytes of the file or document.
         tally: counters of the slice.
         offset: position of `data` in the file.
     """
@@ -94,35 +94,35 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
         try:
             return data[len(mark) :].decode(encoding)
         except UnicodeDecodeError as error:
-            where = offset + len(mark) + error.start
+            position = offset + len(mark) + error.start
             reason = "bad_utf8" if encoding == "utf-8" else "bad_encoding"
             tally.quarantine(
                 reason,
-                f"the text begins as {encoding.upper()}, byte {where:,} does not fit",
-                offset=where,
+                f"the text begins as {encoding.upper()}, byte {position:,} does not fit",
+                offset=position,
             )
             return None
     if b"\0" in data:
-        where = offset + data.index(b"\0")
+        position = offset + data.index(b"\0")
         tally.quarantine(
-            "binary", f"the file holds a NUL at byte {where:,} and is no text", offset=where
+            "binary", f"the file holds a NUL at byte {position:,} and is no text", offset=position
         )
         return None
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        where = offset + error.start
+        position = offset + error.start
         if _mostly_utf8(data):
             tally.quarantine(
-                "bad_utf8", f"the text is UTF-8, but not at byte {where:,}", offset=where
+                "bad_utf8", f"the text is UTF-8, but not at byte {position:,}", offset=position
             )
             return None
         if mark or not _is_western(data):
             tally.quarantine(
                 "bad_encoding",
-                f"the text is neither UTF-8 (see byte {where:,}) nor Windows-1252; convert it "
+                f"the text is neither UTF-8 (see byte {position:,}) nor Windows-1252; convert it "
                 f"(iconv -f ENCODING -t UTF-8)",
-                offset=where,
+                offset=position,
             )
             return None
         tally.counters["encoding/windows-1252"] += 1
@@ -135,8 +135,8 @@ def _is_western(data: bytes) -> bool:
         text = data.decode("cp1252")
     except UnicodeDecodeError:
         return False
-    high = len(data) - len(data.translate(None, _HIGH))
-    return text.translate(_NO_SPACE).isprintable() and high <= _MOST_HIGH * sum(
+    high_count = len(data) - len(data.translate(None, _HIGH))
+    return text.translate(_NO_SPACE).isprintable() and high_count <= _MOST_HIGH * sum(
         map(str.isalpha, text)
     )
 
@@ -144,8 +144,8 @@ def _is_western(data: bytes) -> bool:
 def _mostly_utf8(data: bytes) -> bool:
     """Return True if there are more multi-byte UTF-8 characters than invalid bytes."""
     text = data.decode("utf-8", "replace")
-    bad = text.count("\ufffd")
-    return sum(character > "\x7f" for character in text) - bad > bad
+    invalid_count = text.count("\ufffd")
+    return sum(character > "\x7f" for character in text) - invalid_count > invalid_count
 
 
 # Paragraphs of text without markup, for jsonl, parquet, arrow, text and WARC conversions.
@@ -166,11 +166,11 @@ def paragraphs(text: str) -> tuple[str, ...]:
     joined: list[str] = []
     open_lines: list[str] = []
     for line in [*lines, ""]:
-        bare = line.strip()
-        if open_lines and (not bare or len(open_lines[-1]) <= width // 2):
+        stripped = line.strip()
+        if open_lines and (not stripped or len(open_lines[-1]) <= width // 2):
             joined.append(" ".join(piece.strip() for piece in open_lines))
             open_lines = []
-        if bare:
+        if stripped:
             open_lines.append(line.rstrip())
     return tuple(joined)
 
@@ -184,12 +184,12 @@ def _are_wrapped(lines: list[str]) -> bool:
     width = max(lengths, default=0)
     if len(lengths) < _FEWEST or not _NARROWEST <= width <= _WIDEST:
         return False
-    full = [
-        len(line.rstrip()) + 1 + len(following.split(maxsplit=1)[0]) > width
-        for line, following in zip(lines[:-1], lines[1:], strict=True)
-        if line.strip() and following.strip()
+    are_full = [
+        len(line.rstrip()) + 1 + len(next_line.split(maxsplit=1)[0]) > width
+        for line, next_line in zip(lines[:-1], lines[1:], strict=True)
+        if line.strip() and next_line.strip()
     ]
-    return len(full) >= _FEWEST - 1 and sum(full) * 2 >= len(full)
+    return len(are_full) >= _FEWEST - 1 and sum(are_full) * 2 >= len(are_full)
 
 
 def get_nested(record: Any, name: str) -> Any:
@@ -199,8 +199,8 @@ def get_nested(record: Any, name: str) -> Any:
     if name in record:
         return record[name]
     value: Any = record
-    for part in name.split("."):
-        if not isinstance(value, dict) or part not in value:
+    for key in name.split("."):
+        if not isinstance(value, dict) or key not in value:
             return None
-        value = value[part]
+        value = value[key]
     return value

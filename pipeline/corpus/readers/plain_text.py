@@ -52,11 +52,11 @@ class TextReader(FileReader):
         if data is None or (text := decode(data, tally)) is None:
             return
         tally.read(len(data))
-        name = posixpath.basename(file_slice.name).partition(".")[0].replace("_", " ")
+        title = posixpath.basename(file_slice.name).partition(".")[0].replace("_", " ")
         yield Document(
             id=f"{self.kind}/{file_slice.name}",
             source=self.kind,
-            title=name,
+            title=title,
             paragraphs=paragraphs(text),
         )
 

@@ -99,34 +99,38 @@ def has_finite_verb(text: str) -> bool:
 
 
 def _has_finite(words: list[str]) -> bool:
-    led = words[0].lower() in _DETERMINERS or words[0].lower() in _SUBJECTS
+    starts_with_subject = words[0].lower() in _DETERMINERS or words[0].lower() in _SUBJECTS
     for index in range(1, len(words)):
         word = words[index]
         if not word.islower():
             continue
-        before = words[index - 1].lower()
-        if before in _PERSONS and word not in _NO_VERB_AFTER:
+        previous = words[index - 1].lower()
+        if previous in _PERSONS and word not in _NO_VERB_AFTER:
             return True
-        if before in _NO_VERB_AFTER:
+        if previous in _NO_VERB_AFTER:
             continue
         if word in _AUXILIARIES or word in _FINITE:
             return True
-        following = words[index + 1] if index + 1 < len(words) else ""
+        next_word = words[index + 1] if index + 1 < len(words) else ""
         if word in _AMBIGUOUS and (
-            following in _AFTER_PAST or (led and index > 1 and following not in ("of", ""))
+            next_word in _AFTER_PAST
+            or (starts_with_subject and index > 1 and next_word not in ("of", ""))
         ):
             return True
         if len(word) > 4 and word.endswith("ed"):
-            if led and following not in ("by", "with", "for", "as", "under"):
+            if starts_with_subject and next_word not in ("by", "with", "for", "as", "under"):
                 return True
             # "States admitted to the Union" has no finite verb
-            if following in _AFTER_PAST and not (index == 1 and before[-1] == "s"):
+            if next_word in _AFTER_PAST and not (index == 1 and previous[-1] == "s"):
                 return True
         elif (
             len(word) > 3
             and word[-1] == "s"
             and word[-2] not in "su"
-            and (following in _AFTER_PRESENT or (led and index > 1 and following in _AFTER_PAST))
+            and (
+                next_word in _AFTER_PRESENT
+                or (starts_with_subject and index > 1 and next_word in _AFTER_PAST)
+            )
         ):
             return True
     return False
@@ -134,7 +138,7 @@ def _has_finite(words: list[str]) -> bool:
 
 # Tests for readers of markup: whether a line is running text, in any script.
 
-# Of any language: German closes with the opening mark of English.
+# Closing marks of any language; German closes with the opening mark of English.
 _CLOSERS = "\"'”’“‘»›«‹)\\]」』）》】"
 _BURMESE_STOP = "၊"  # ends a clause as often as a sentence
 _END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS}\s]*\Z")

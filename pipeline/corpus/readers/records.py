@@ -1,8 +1,8 @@
 """Documents from records with fields, and source `jsonl`.
 
-A JSON file has one object per line, or is one array of objects, which is held in memory. A line or
-element that is not an object with a text is counted and recorded; reading continues. The records of
-Parquet and Arrow files (pipeline/corpus/readers/table_files.py) are converted in the same way.
+A JSON file has one object per line, or is one array of objects, which is read into memory. A line
+or element that is not an object with a text is counted and recorded; reading continues. The records
+of Parquet and Arrow files (table_files.py) are converted in the same way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RecordConverter:
     """Converter of the records of one slice to documents.
 
     Args:
-        file_slice: its `fields` name the columns.
+        file_slice: slice whose `fields` name the columns.
         options: options of the stage.
         tally: counters of the slice.
 
@@ -69,11 +69,11 @@ class RecordConverter:
         Args:
             values: values of FIELDS; None if missing.
             number: number of the record in the file, from 1.
-            where: description for messages: `the line at byte 5`.
+            where: description of the record for messages, such as `the line at byte 5`.
             offset: byte in the decompressed file, or row.
             available: names of the record's fields.
         """
-        text, name = values["text"], values["id"]
+        text, record_id = values["text"], values["id"]
         if isinstance(text, bytes):
             try:
                 text = text.decode("utf-8")
@@ -88,21 +88,21 @@ class RecordConverter:
         if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
             column = self.names["text"]
             if text is None:
-                sentence = f"{where} has no text in its field {column!r}{_listed(available)}"
+                message = f"{where} has no text in its field {column!r}{_listed(available)}"
             else:
-                kind = type(text).__name__
-                sentence = f"{where} has a {kind}, not a text, in its field {column!r}"
-            self._tally.quarantine("no_text", sentence, offset=offset)
+                type_name = type(text).__name__
+                message = f"{where} has a {type_name}, not a text, in its field {column!r}"
+            self._tally.quarantine("no_text", message, offset=offset)
             return None
-        if name is None or isinstance(name, (dict, list)) or name == "":
+        if record_id is None or isinstance(record_id, (dict, list)) or record_id == "":
             if "id" in self.mapped:
                 self._tally.quarantine(
                     "no_id", f"{where} has no id in its field {self.names['id']!r}", offset=offset
                 )
                 return None
-            name = f"#{number}"
-        elif isinstance(name, str) and name.startswith("#"):
-            name = f"#{name}"  # it might be taken for a number
+            record_id = f"#{number}"
+        elif isinstance(record_id, str) and record_id.startswith("#"):
+            record_id = f"#{record_id}"  # it might be taken for a number
         size = sum(len(piece.encode("utf-8", "surrogatepass")) for piece in pieces)
         self._tally.read(size)
         if size > self._limit:
@@ -113,9 +113,9 @@ class RecordConverter:
             for field in ("title", "url", "licence")
         )
         return Document(
-            id=f"{self._slice.kind}/{self._slice.name}/{name}",
+            id=f"{self._slice.kind}/{self._slice.name}/{record_id}",
             source=self._slice.kind,
-            paragraphs=tuple(line for piece in pieces for line in paragraphs(piece)),
+            paragraphs=tuple(paragraph for piece in pieces for paragraph in paragraphs(piece)),
             title=title,
             url=url,
             licence=licence,
@@ -123,13 +123,13 @@ class RecordConverter:
 
 
 def _listed(available: Iterable[str]) -> str:
-    """Return a message part that lists the field names; empty without names."""
+    """Return the field names for a message; empty without names."""
     names = list(available)
     if not names:
         return ""
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    shown = ", ".join(names[:_MOST_LISTED])
-    return f" (its fields: {shown}{more}; name the one with --column text=NAME)"
+    omitted = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    listing = ", ".join(names[:_MOST_LISTED])
+    return f" (its fields: {listing}{omitted}; name the one with --column text=NAME)"
 
 
 # Source `jsonl`.
@@ -154,19 +154,19 @@ class JsonlReader(FileReader):
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
     ) -> Iterator[Document]:
         """Yield the documents of one file."""
-        records = RecordConverter(file_slice, options, tally)
+        converter = RecordConverter(file_slice, options, tally)
         source = open_source(file_slice.path)
         number = 0
         try:
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
-            if "text" not in records.mapped and not is_for(self.kind, head, tally):
+            if "text" not in converter.mapped and not is_for(self.kind, head, tally):
                 return
             if _ARRAY.match(head):
                 elements = _elements(unpacked, tally)
                 if elements is not None:
                     for number, record in enumerate(elements, 1):
-                        where = f"element {number:,} of the array"
-                        document = _document(record, records, tally, number, where, number)
+                        location = f"element {number:,} of the array"
+                        document = _document(record, converter, tally, number, location, number)
                         if document is not None:
                             yield document
                     return
@@ -176,13 +176,13 @@ class JsonlReader(FileReader):
             for number, line in enumerate(
                 read_lines(unpacked, tally, options.maximum_document_bytes), 1
             ):
-                where = f"the line at byte {line.offset:,}"
+                location = f"the line at byte {line.offset:,}"
                 if line.data is None:
                     tally.read(line.size)
                     tally.drop("too_long")
                     tally.quarantine(
                         "long_line",
-                        f"{where} has {line.size:,} bytes and was left out",
+                        f"{location} has {line.size:,} bytes and was left out",
                         offset=line.offset,
                     )
                     continue
@@ -200,9 +200,9 @@ class JsonlReader(FileReader):
                         )
                         return
                     reason, fault = _fault(line.data, str(error))
-                    tally.quarantine(reason, f"{where} {fault}", offset=line.offset)
+                    tally.quarantine(reason, f"{location} {fault}", offset=line.offset)
                     continue
-                document = _document(record, records, tally, number, where, line.offset)
+                document = _document(record, converter, tally, number, location, line.offset)
                 if document is not None:
                     yield document
         finally:
@@ -219,24 +219,24 @@ def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | None:
     """
     data = bytearray()
     try:
-        while len(data) <= MOST_ARRAY_BYTES and (piece := source.read(_CHUNK)):
-            data += piece
+        while len(data) <= MOST_ARRAY_BYTES and (chunk := source.read(_CHUNK)):
+            data += chunk
     except CorruptStreamError as error:
         tally.record_damage(error.reason, str(error), offset=error.offset)
         return []
     if len(data) > MOST_ARRAY_BYTES:
-        sentence = f"the file is one JSON array of more than {MOST_ARRAY_BYTES >> 20} MiB"
-        tally.record_damage("long_array", sentence, remedy=_ONE_A_LINE)
+        message = f"the file is one JSON array of more than {MOST_ARRAY_BYTES >> 20} MiB"
+        tally.record_damage("long_array", message, remedy=_ONE_A_LINE)
         return []
     try:
         elements: list[Any] = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        first = bytes(data).lstrip().split(b"\n", 1)[0]
+        first_line = bytes(data).lstrip().split(b"\n", 1)[0]
         try:
-            orjson.loads(first)
+            orjson.loads(first_line)
         except orjson.JSONDecodeError:
-            sentence = f"the file begins as a JSON array, but is not valid JSON ({error})"
-            tally.record_damage("bad_json", sentence, offset=error.pos)
+            message = f"the file begins as a JSON array, but is not valid JSON ({error})"
+            tally.record_damage("bad_json", message, offset=error.pos)
             return []
         return None
     return elements
@@ -249,10 +249,10 @@ def _document(
     if isinstance(record, dict):
         values = {field: get_nested(record, records.names[field]) for field in FIELDS}
         return records.document(values, number, where, offset, record)
-    kind = f"a {type(record).__name__}"
+    description = f"a {type(record).__name__}"
     if isinstance(record, list):
-        kind = "a list; write one object a line"
-    tally.quarantine("bad_json", f"{where} is no JSON object but {kind}", offset=offset)
+        description = "a list; write one object a line"
+    tally.quarantine("bad_json", f"{where} is no JSON object but {description}", offset=offset)
     return None
 
 

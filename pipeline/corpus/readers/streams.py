@@ -38,7 +38,7 @@ class ByteSource(Protocol):
         """Return at most `size` bytes, none at the end.
 
         Raises:
-            CorruptStreamError: once for each unreadable place.
+            CorruptStreamError: once for each unreadable stream.
         """
 
     def close(self) -> None: ...
@@ -52,6 +52,8 @@ _XZ_MEMORY = 1 << 30  # maximum dictionary bytes of a stream
 
 
 class _Decompressor(Protocol):
+    """Interface of the decompressors of all formats."""
+
     @property
     def eof(self) -> bool: ...
 
@@ -80,10 +82,10 @@ class _Gzip:
         return self._inner.unused_data
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        waiting = self._inner.unconsumed_tail
-        unpacked = self._inner.decompress(waiting + data if waiting else data, max_length)
-        self.needs_input = not self._inner.unconsumed_tail and len(unpacked) < max_length
-        return unpacked
+        pending = self._inner.unconsumed_tail
+        output = self._inner.decompress(pending + data if pending else data, max_length)
+        self.needs_input = not self._inner.unconsumed_tail and len(output) < max_length
+        return output
 
 
 def _zstd() -> _Decompressor:
@@ -95,6 +97,8 @@ def _zstd() -> _Decompressor:
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
+    """Compression format of a stream."""
+
     make: Callable[[], _Decompressor]
     magic: re.Pattern[bytes]  # first bytes of a stream
 
@@ -110,7 +114,8 @@ FORMATS = {
     ".zst": StreamFormat(_zstd, re.compile(rb"\x28\xb5\x2f\xfd")),
 }
 _LONGEST_MAGIC = 10
-# Compressed bytes until damage is noticed: bzip2 blocks have up to 900 kB, zstd frames 128 kB.
+# Compressed bytes that a decompressor may read before it detects damage: bzip2 blocks have up to
+# 900 kB, zstd frames 128 kB.
 _LATE = 4 << 20
 
 
@@ -124,8 +129,8 @@ class Streams:
     """Decompressed bytes of all streams in a range of a compressed file.
 
     Args:
-        handle: the compressed file; closed with this object.
-        form: its format.
+        handle: compressed file; `close` closes it.
+        form: compression format of the file.
         begin, end: range of the compressed file; `begin` is the first byte of a stream.
     """
 
@@ -171,16 +176,16 @@ class Streams:
                         "truncated", "the file ends inside a compressed stream", self._start
                     )
             try:
-                unpacked = decompressor.decompress(data, size)
+                output = decompressor.decompress(data, size)
             except self._errors as error:
                 message = str(error).rstrip(".")
                 raise self._fail(
                     "damaged", f"a compressed stream cannot be unpacked ({message})"
                 ) from error
-            self._unpacked += len(unpacked)
-            packed = self._position - self._start
-            if self._unpacked > FREE_BYTES and self._unpacked > MAXIMUM_RATIO * packed:
-                ratio = self._unpacked // packed
+            self._unpacked += len(output)
+            compressed_size = self._position - self._start
+            if self._unpacked > FREE_BYTES and self._unpacked > MAXIMUM_RATIO * compressed_size:
+                ratio = self._unpacked // compressed_size
                 raise self._fail(
                     "bomb",
                     f"a compressed stream unpacks to more than {ratio} times its size; no text "
@@ -188,8 +193,8 @@ class Streams:
                 )
             if decompressor.eof:
                 self._waiting, self._decompressor = decompressor.unused_data, None
-            if unpacked:
-                return unpacked
+            if output:
+                return output
 
     def _fail(self, reason: str, sentence: str) -> CorruptStreamError:
         """Skip the open stream; return the error to raise."""
@@ -212,17 +217,17 @@ class Streams:
     def _skip(self) -> None:
         """Skip to the next stream after the open one.
 
-        A gap in a stream is noticed only later, perhaps inside the next stream; the search
-        therefore goes back.
+        The decompressor may detect a gap only inside the next stream, so the search begins
+        _LATE bytes earlier.
         """
         self._decompressor = None
         self._position = max(self._start + 1, self._position - _LATE)
         self._handle.seek(self._position)
         data = b""
-        while more := self._more():
-            data = data[-_LONGEST_MAGIC:] + more
-            if magic := self._form.magic.search(data):
-                self._waiting = data[magic.start() :]
+        while chunk := self._more():
+            data = data[-_LONGEST_MAGIC:] + chunk
+            if match := self._form.magic.search(data):
+                self._waiting = data[match.start() :]
                 return
         self._waiting = b""
 
@@ -253,9 +258,9 @@ def detect_unicode(data: bytes) -> tuple[str, bytes]:
     data = data[:SAMPLE_BYTES]
     for mark, encoding in _MARKS:
         if data.startswith(mark):
-            rest = data[len(mark) :]
+            content = data[len(mark) :]
             is_other_text = (
-                mark in UTF16_MARKS and b"\0" not in rest and _ascii_share(rest) > _MOST_ASCII
+                mark in UTF16_MARKS and b"\0" not in content and _ascii_share(content) > _MOST_ASCII
             )
             return ("" if is_other_text else encoding), mark
     for encoding, high, low in (
@@ -283,11 +288,13 @@ def _is_text(data: bytes, encoding: str) -> bool:
         text = decoder.decode(data)
     except UnicodeDecodeError:
         return False
-    odd = sum(not (character.isprintable() or character.isspace()) for character in text)
-    return len(text) >= 8 and odd <= _MOST_UNPRINTABLE * len(text)
+    unprintable_count = sum(
+        not (character.isprintable() or character.isspace()) for character in text
+    )
+    return len(text) >= 8 and unprintable_count <= _MOST_UNPRINTABLE * len(text)
 
 
-# Opening of source files: decompressed by name, and as UTF-8 whatever the byte order mark.
+# Opening of source files: decompressed by file name, and converted to UTF-8.
 
 FIRST_BYTES = 1 << 16
 _FEWEST_BYTES = 64  # needed to detect UTF-16 without a mark
@@ -371,9 +378,9 @@ def unpacked(name: str, handle: IO[bytes], span: tuple[int, int] | None = None) 
     The source closes it.
     """
     name = name.lower()
-    for ending, form in FORMATS.items():
+    for ending, stream_format in FORMATS.items():
         if name.endswith(ending) or (ending == ".gz" and name.endswith(".tgz")):
-            return Streams(handle, form, *(span or (0, None)))
+            return Streams(handle, stream_format, *(span or (0, None)))
     return _Plain(handle)
 
 
@@ -392,8 +399,8 @@ def as_utf8(source: ByteSource) -> ByteSource:
     encoding, mark = detect_unicode(begin)
     if not encoding:
         return _PeekedSource(source, begin, damage)
-    text = _PeekedSource(source, begin[len(mark) :], damage)
-    return text if encoding == "utf-8" else Utf8Transcoder(text, encoding)
+    peeked = _PeekedSource(source, begin[len(mark) :], damage)
+    return peeked if encoding == "utf-8" else Utf8Transcoder(peeked, encoding)
 
 
 def peek(source: ByteSource, size: int) -> tuple[bytes, ByteSource]:

@@ -41,19 +41,19 @@ class TableReader(FileReader):
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
     ) -> Iterator[Document]:
         """Yield the documents of a file, or of the row groups in a slice of it."""
-        records = RecordConverter(file_slice, options, tally)
+        converter = RecordConverter(file_slice, options, tally)
         row = 0
         try:
             with storage.open_input(file_slice.path) as handle:
-                for row, batch in self._batches(handle, file_slice, records):
-                    columns = {field: _column(batch, records.names[field]) for field in FIELDS}
+                for row, batch in self._batches(handle, file_slice, converter):
+                    columns = {field: _column(batch, converter.names[field]) for field in FIELDS}
                     for index in range(batch.num_rows):
                         values = {
                             field: None if column is None else column[index].as_py()
                             for field, column in columns.items()
                         }
                         row += 1
-                        document = records.document(values, row, f"row {row:,}", row)
+                        document = converter.document(values, row, f"row {row:,}", row)
                         if document is not None:
                             yield document
         except ColumnMismatchError as error:
@@ -108,16 +108,16 @@ class ParquetReader(TableReader):
         file = pq.ParquetFile(handle, pre_buffer=False)
         begin, end = file_slice.span or (0, file_slice.size + 1)
         columns = _check_columns(file.schema_arrow, records)
-        passed = 0
+        preceding_rows = 0
         for group, (start, rows) in enumerate(_row_groups(file.metadata)):
             if begin <= start < end:
-                row = passed
+                row = preceding_rows
                 for batch in file.iter_batches(
                     _ROWS, row_groups=[group], columns=columns, use_threads=False
                 ):
                     yield row, batch
                     row += batch.num_rows
-            passed += rows
+            preceding_rows += rows
 
 
 class ArrowReader(TableReader):
@@ -126,12 +126,12 @@ class ArrowReader(TableReader):
 
     def _batches(self, handle: IO[bytes], file_slice: Slice, records: RecordConverter) -> Batches:
         """Yield the batches of an Arrow file or stream, or of a Feather file."""
-        passed = 0
+        preceding_rows = 0
         for batch in _ipc(handle):
             _check_columns(batch.schema, records)
             for start in range(0, batch.num_rows, _ROWS):
-                yield passed + start, batch.slice(start, _ROWS)
-            passed += batch.num_rows
+                yield preceding_rows + start, batch.slice(start, _ROWS)
+            preceding_rows += batch.num_rows
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -196,11 +196,11 @@ def _column(batch: pa.RecordBatch, name: str) -> Any:
 
     if name in batch.schema.names:
         return batch.column(name)
-    first, *inner = name.split(".")
-    if first not in batch.schema.names or not inner:
+    column, *path = name.split(".")
+    if column not in batch.schema.names or not path:
         return None
     try:
-        return pc.struct_field(batch.column(first), inner)
+        return pc.struct_field(batch.column(column), path)
     except (pa.ArrowException, TypeError):
         return None
 

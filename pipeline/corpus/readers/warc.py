@@ -95,16 +95,16 @@ def read_records(source: ByteSource, tally: ReadCounters, limit: int) -> Iterato
         tally: counters of the slice.
         limit: maximum bytes of content in memory.
     """
-    offset, first = 0, b""
+    offset, first_bytes = 0, b""
     while True:
         try:
-            first = first or source.read(_CHUNK)
+            first_bytes = first_bytes or source.read(_CHUNK)
         except CorruptStreamError as error:
             tally.record_damage(error.reason, str(error), offset=error.offset)
             continue
-        if not first:
+        if not first_bytes:
             return
-        member = _Member(source, first)
+        member = _Member(source, first_bytes)
         yield from _records(member, offset, tally, limit, packed=isinstance(source, Streams))
         while member.read():
             pass
@@ -112,7 +112,7 @@ def read_records(source: ByteSource, tally: ReadCounters, limit: int) -> Iterato
             tally.record_damage(
                 member.damage.reason, str(member.damage), offset=member.damage.offset
             )
-        offset, first = offset + member.tell(), member.following
+        offset, first_bytes = offset + member.tell(), member.following
 
 
 def _records(
@@ -122,44 +122,49 @@ def _records(
     from fastwarc.warc import ArchiveIterator
 
     stream: Any = member  # FastWARC calls only `read` and `tell`
-    last: WarcRecord | None = None  # complete only if another record or the end follows
+    pending: WarcRecord | None = None  # complete only if another record or the end follows
     offset, reason, fault = start, "", ""
     try:
         for record in ArchiveIterator(stream, parse_http=False, stream_detect=False):
-            if last is not None:
-                yield last
-            last, offset = None, start + record.stream_pos
-            size, stated = record.content_length, record.headers.get("Content-Length") or "no"
-            if stated.strip() != str(size):
+            if pending is not None:
+                yield pending
+            pending, offset = None, start + record.stream_pos
+            size, stated_length = (
+                record.content_length,
+                record.headers.get("Content-Length") or "no",
+            )
+            if stated_length.strip() != str(size):
                 reason = "bad_record"
-                fault = f"the record at byte {offset:,} has {stated[:30]} for its Content-Length"
+                fault = (
+                    f"the record at byte {offset:,} has {stated_length[:30]} for its Content-Length"
+                )
                 break
             if _attach_content(record, size, limit) < size:
-                reason, end = ("bad_length", "member") if packed else ("truncated", "file")
-                fault = f"the {end} ends inside the record at byte {offset:,} of {size:,} bytes"
+                reason, scope = ("bad_length", "member") if packed else ("truncated", "file")
+                fault = f"the {scope} ends inside the record at byte {offset:,} of {size:,} bytes"
                 break
-            kind = (record.headers.get("WARC-Type") or "").lower()
-            last = WarcRecord(offset, kind, size, record if size <= limit else None)
+            record_type = (record.headers.get("WARC-Type") or "").lower()
+            pending = WarcRecord(offset, record_type, size, record if size <= limit else None)
     except (OSError, ValueError) as error:
-        if last is None:
+        if pending is None:
             reason = "no_record"
             fault = f"no WARC record begins at byte {offset:,} ({str(error).rstrip('.')})"
         elif member.damage is None:
             reason = "bad_length"
-            fault = f"the record at byte {offset:,} does not end after its {last.size:,} bytes"
+            fault = f"the record at byte {offset:,} does not end after its {pending.size:,} bytes"
     if not fault:
-        if last is not None:
-            yield last
+        if pending is not None:
+            yield pending
         return
     while member.read():
         pass
     if member.damage is not None:
         return  # `read_records` reports the damage
-    sentence = f"{fault}; nothing is read up to byte {start + member.tell():,}"
+    message = f"{fault}; nothing is read up to byte {start + member.tell():,}"
     if packed:
-        tally.quarantine(reason, sentence, offset=offset)
+        tally.quarantine(reason, message, offset=offset)
     else:
-        tally.record_damage(reason, sentence, offset=offset)
+        tally.record_damage(reason, message, offset=offset)
 
 
 def _attach_content(record: Any, size: int, limit: int) -> int:
@@ -249,7 +254,7 @@ class WarcReader(FileReader):
             return "bad_record"
         if isinstance(content, str):
             return content
-        headers = {name.lower(): value for name, value in record.headers.items()}
+        headers = {record_id.lower(): value for record_id, value in record.headers.items()}
         uri = headers.get("warc-target-uri", "").strip("<>")
         text = decode_page(content.data, content.charset, is_html=content.mime in _HTML)
         title = ""
@@ -262,9 +267,9 @@ class WarcReader(FileReader):
                 tally.drop_lines(reason, count)
         else:
             lines = list(paragraphs(text))
-        name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
+        record_id = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
         return Document(
-            id=f"{self.kind}/{file_slice.name}/{name or raw.offset}",
+            id=f"{self.kind}/{file_slice.name}/{record_id or raw.offset}",
             source=self.kind,
             title=title or uri,
             paragraphs=tuple(lines),
@@ -274,32 +279,32 @@ class WarcReader(FileReader):
 
 def _content(record: Any, kind: str, limit: int) -> _Content | str:
     """Return the decoded payload, or the reason to drop the record."""
-    mime = record.headers.get("Content-Type", "") or ""
+    content_type = record.headers.get("Content-Type", "") or ""
     if kind == "response":
-        if not mime.lower().startswith("application/http"):
+        if not content_type.lower().startswith("application/http"):
             return "not_http"
         record.parse_http(auto_decode="all")
         if record.http_headers is None or record.http_headers.status_code is None:
             return "not_http"
         if record.http_headers.status_code != 200:
             return "http_status"
-        mime = record.http_headers.get("Content-Type", "") or ""
+        content_type = record.http_headers.get("Content-Type", "") or ""
     data = record.reader.read(limit + 1)
     if len(data) > limit:
         return "too_long"
-    charset = _CHARSET.search(mime)
-    name = mime.partition(";")[0].strip().lower()
-    if not name and kind == "conversion":
-        name = "text/plain"
-    elif not name and _LOOKS_HTML.match(data):
-        name = "text/html"
-    if name in _HTML and len(data) > _LONGEST_HTML:
+    match = _CHARSET.search(content_type)
+    media_type = content_type.partition(";")[0].strip().lower()
+    if not media_type and kind == "conversion":
+        media_type = "text/plain"
+    elif not media_type and _LOOKS_HTML.match(data):
+        media_type = "text/html"
+    if media_type in _HTML and len(data) > _LONGEST_HTML:
         return "too_long"
-    if name not in _HTML and name != "text/plain":
+    if media_type not in _HTML and media_type != "text/plain":
         return "not_text"
     if not data.strip():
         return "empty"
-    return _Content(name, charset[1] if charset else "", data)
+    return _Content(media_type, match[1] if match else "", data)
 
 
 reader = WarcReader()

@@ -29,18 +29,20 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
 
     Args:
         data: bytes of the page.
-        charset: from the HTTP header; empty: none.
-        is_html: the page may declare its encoding in `<meta>`.
+        charset: encoding in the HTTP header; empty if there is none.
+        is_html: bool, True if the page may declare its encoding in `<meta>`.
     """
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 
-    mark = next((name for sign, name in _MARKS if data.startswith(sign)), "")
+    mark_encoding = next(
+        (name for byte_order_mark, name in _MARKS if data.startswith(byte_order_mark)), ""
+    )
     meta = _META.search(data[:_META_BYTES]) if is_html else None
-    for label in filter(None, (mark, charset, meta[1].decode() if meta else "")):
+    for label in filter(None, (mark_encoding, charset, meta[1].decode() if meta else "")):
         encoding = map_encoding_to_html5(label, fallback_utf8=False)
         if encoding is None:
             continue
-        if encoding.startswith("utf-16") and label != mark:
+        if encoding.startswith("utf-16") and label != mark_encoding:
             continue  # a page with a readable <meta> is not UTF-16
         try:
             return _without_mark(data.decode(encoding))
@@ -73,7 +75,7 @@ _UNCLOSED = frozenset(
 # nesting depth; Resiliparse's time grows with it, and lxml omits deeper elements
 _DEEPEST = 256
 _LONGEST = 2 << 20  # characters for trafilatura: a few seconds
-# Meaningless tags that trafilatura removes one by one, moving the text each time: quadratic time.
+# Tags without meaning; trafilatura removes each and moves the text after it: quadratic time.
 _STRIPPED = re.compile(
     r"</?(?:abbr|acronym|bdi|bdo|big|cite|data|dfn|font|ins|mark|nobr|small|span|wbr)\b[^<>]*>",
     re.IGNORECASE,
@@ -113,8 +115,8 @@ def main_text(text: str, extractor: Extractor) -> tuple[str, list[str], Counter[
     if _depth(text) > _DEEPEST:
         return "too_deep"
     title, lines = _by_resiliparse(text)
-    prose = [line for line in lines if reads_as_prose(line)]
-    return title, prose, Counter(fragment=len(lines) - len(prose))
+    prose_lines = [line for line in lines if reads_as_prose(line)]
+    return title, prose_lines, Counter(fragment=len(lines) - len(prose_lines))
 
 
 def _by_trafilatura(text: str) -> tuple[list[str], Counter[str]]:
@@ -154,10 +156,10 @@ def _pieces(element: Any) -> Iterator[str]:
     yield element.text or ""
     for child in element:
         if child.tag != "list":
-            apart = " " if child.tag in _APART else ""
-            yield apart
+            separator = " " if child.tag in _APART else ""
+            yield separator
             yield from _pieces(child)
-            yield apart
+            yield separator
         yield child.tail or ""
 
 
@@ -166,7 +168,7 @@ def _by_resiliparse(text: str) -> tuple[str, list[str]]:
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse(text)
-    body = extract_plain_text(
+    content = extract_plain_text(
         tree,
         main_content=True,
         list_bullets=False,
@@ -176,13 +178,13 @@ def _by_resiliparse(text: str) -> tuple[str, list[str]]:
         noscript=False,
         comments=False,
     )
-    lines = (" ".join(line.split()) for line in body.split("\n"))
+    lines = (" ".join(line.split()) for line in content.split("\n"))
     return " ".join((tree.title or "").split()), list(filter(None, lines))
 
 
 def _title(text: str) -> str:
-    title = _TITLE.search(text)
-    return " ".join(html.unescape(title[1]).split()) if title else ""
+    match = _TITLE.search(text)
+    return " ".join(html.unescape(match[1]).split()) if match else ""
 
 
 def _depth(text: str) -> int:

@@ -1,7 +1,7 @@
 """Books in plain text: front and back matter, paragraphs and chapters.
 
-Line lengths show which of three layouts a book has: hard-wrapped lines with blank lines between
-paragraphs (Project Gutenberg), hard-wrapped lines without blank lines, or one line per paragraph.
+Line lengths show the layout: one line per paragraph, or wrapped lines with blank lines between
+paragraphs (Project Gutenberg) or without.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ class _Block:
 
     @property
     def is_prose(self) -> bool:
-        """Return True if long and closed like a sentence, unlike title pages and contents."""
+        """Return True if the block is long and ends like a sentence, unlike title pages."""
         text = self.text
         return len(text) >= 200 and bool(_CLOSED.search(text)) and len(text) / len(self.lines) > 40
 
     @property
     def is_sentence(self) -> bool:
-        """Return True if closed like a sentence and mostly in small letters, unlike title pages."""
+        """Return True if the block ends like a sentence and most words begin in lower case."""
         text = self.text
         words = text.split()
         return (
@@ -164,7 +164,7 @@ def _blocks(text: str) -> list[_Block]:
     blocks = list(_blank_line_blocks(lines))
     if len(blocks) * 25 < len(lengths):  # hardly a blank line
         width = lengths[len(lengths) * 99 // 100]
-        blocks = [part for block in blocks for part in _unwrapped(block, width)]
+        blocks = [paragraph for block in blocks for paragraph in _unwrapped(block, width)]
     return blocks
 
 
@@ -180,15 +180,15 @@ def _line_blocks(lines: list[str]) -> Iterator[_Block]:
 
 def _blank_line_blocks(lines: list[str]) -> Iterator[_Block]:
     open_lines: list[str] = []
-    gap = before = 0
+    gap = block_gap = 0
     for line in [*lines, ""]:
         if line.strip():
             if not open_lines:
-                before, gap = gap, 0
+                block_gap, gap = gap, 0
             open_lines.append(line)
             continue
         if open_lines:
-            yield _Block(tuple(open_lines), before)
+            yield _Block(tuple(open_lines), block_gap)
             open_lines = []
         gap += 1
 
@@ -196,18 +196,20 @@ def _blank_line_blocks(lines: list[str]) -> Iterator[_Block]:
 def _unwrapped(block: _Block, width: int) -> Iterator[_Block]:
     """Yield the paragraphs of a block without blank lines.
 
-    A paragraph ends at a sentence end if the next word would have fitted on the line.
+    A line ends its paragraph if it ends a sentence and had space for the next word.
     """
     open_lines: list[str] = []
     gap = block.gap
     for line in block.lines:
         previous = open_lines[-1] if open_lines else ""
-        ended = (
+        ends_paragraph = (
             bool(previous)
             and _CLOSED.search(previous)
             and len(previous) + 1 + len(line.split()[0]) < width - 1
         )
-        if open_lines and (ended or _is_heading(line.strip()) or _is_heading(previous.strip())):
+        if open_lines and (
+            ends_paragraph or _is_heading(line.strip()) or _is_heading(previous.strip())
+        ):
             yield _Block(tuple(open_lines), gap)
             open_lines, gap = [], 0
         open_lines.append(line)
@@ -221,17 +223,19 @@ def _strip_edges(blocks: list[_Block], tally: ReadCounters) -> list[_Block]:
     in_note = False  # a transcriber's note with its own title
     for position, block in enumerate(blocks):
         text = block.text
-        head, tail = position < _EDGE, position >= len(blocks) - _EDGE
-        if in_note and (tail or (head and block.gap < 2 and not _is_heading(text))):
+        near_start, near_end = position < _EDGE, position >= len(blocks) - _EDGE
+        if in_note and (near_end or (near_start and block.gap < 2 and not _is_heading(text))):
             tally.drop_lines("transcriber_note", len(block.lines))
             continue
         in_note = False
-        if (head or tail or position * 20 >= len(blocks) * 19) and _NOTE.match(text):
+        if (near_start or near_end or position * 20 >= len(blocks) * 19) and _NOTE.match(text):
             in_note = len(text) < 60 and "]" not in text
             tally.drop_lines("transcriber_note", len(block.lines))
-        elif (head or tail) and len(text) < _LONGEST_BANNER and _BANNER.search(text):
+        elif (near_start or near_end) and len(text) < _LONGEST_BANNER and _BANNER.search(text):
             tally.drop_lines("licence", len(block.lines))
-        elif (head and _CREDIT.match(text)) or ((head or tail) and _THE_END.fullmatch(text)):
+        elif (near_start and _CREDIT.match(text)) or (
+            (near_start or near_end) and _THE_END.fullmatch(text)
+        ):
             tally.drop_lines("credit", len(block.lines))
         elif not re.search(r"[^\W_]", text):
             tally.drop_lines("ornament", len(block.lines))
@@ -243,20 +247,20 @@ def _strip_edges(blocks: list[_Block], tally: ReadCounters) -> list[_Block]:
 def _without_contents(blocks: list[_Block], tally: ReadCounters) -> list[_Block]:
     """Drop each list of contents, up to the first prose or the first heading from the list."""
     remaining: list[_Block] = []
-    listed: list[str] | None = None
+    entries: list[str] | None = None
     for position, block in enumerate(blocks):
         if (
-            listed is None
+            entries is None
             and position * 2 < len(blocks) + 40
             and (_CONTENTS.fullmatch(block.text) or _CONTENTS.fullmatch(block.lines[0].strip()))
         ):
-            listed = [_key(line) for line in block.lines[1:]]
+            entries = [_key(line) for line in block.lines[1:]]
             tally.drop_lines("contents", len(block.lines))
-        elif listed is not None and (block.is_prose or _in_list(_key(block.lines[0]), listed)):
-            listed = None
+        elif entries is not None and (block.is_prose or _in_list(_key(block.lines[0]), entries)):
+            entries = None
             remaining.append(block)
-        elif listed is not None:
-            listed += [_key(line) for line in block.lines]
+        elif entries is not None:
+            entries += [_key(line) for line in block.lines]
             tally.drop_lines("contents", len(block.lines))
         else:
             remaining.append(block)
@@ -287,9 +291,9 @@ def _sections(blocks: list[_Block], tally: ReadCounters) -> list[Section]:
     after_heading = False  # a subtitle may follow
     for position, block in enumerate(blocks):
         text = block.text
-        chapter = _opens_chapter(block, text)
-        in_text = in_text or chapter or block.is_sentence or position >= _LONGEST_FRONT
-        if chapter or (_is_capital_heading(block, text) and spaced):
+        is_chapter = _opens_chapter(block, text)
+        in_text = in_text or is_chapter or block.is_sentence or position >= _LONGEST_FRONT
+        if is_chapter or (_is_capital_heading(block, text) and spaced):
             tally.drop_lines("heading", len(block.lines))
             if after_heading and in_text:
                 sections[-1] = (f"{sections[-1][0]} {text}".strip(), [])
@@ -333,19 +337,19 @@ def _opens_chapter(block: _Block, text: str) -> bool:
     """Return True if the block is a chapter heading by its words or number."""
     if len(block.lines) > 3 or len(text) > 120:
         return False
-    first = block.lines[0].strip()
+    first_line = block.lines[0].strip()
     if _is_heading(text) or (
-        len(block.lines) > 1 and _is_heading(first) and not _CLOSED.search(text)
+        len(block.lines) > 1 and _is_heading(first_line) and not _CLOSED.search(text)
     ):
         return True
-    if _NUMBER_ONLY.fullmatch(first):
+    if _NUMBER_ONLY.fullmatch(first_line):
         if len(block.lines) == 1:
-            return first[0].isupper() or (
-                first[0].isdigit() and (first.endswith(".") or block.gap >= 1)
+            return first_line[0].isupper() or (
+                first_line[0].isdigit() and (first_line.endswith(".") or block.gap >= 1)
             )
-        return first[0].isupper() and not _PROSE_END.search(text)
-    numbered = _NUMBER_TITLE.fullmatch(text)
-    return bool(numbered and numbered[1].isupper()) and len(block.lines) <= 2
+        return first_line[0].isupper() and not _PROSE_END.search(text)
+    match = _NUMBER_TITLE.fullmatch(text)
+    return bool(match and match[1].isupper()) and len(block.lines) <= 2
 
 
 def _is_capital_heading(block: _Block, text: str) -> bool:

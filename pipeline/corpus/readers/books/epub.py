@@ -1,7 +1,7 @@
 """Books in EPUB: the chapters of the spine, in reading order.
 
 An EPUB is an untrusted zip archive. Members are read into memory one by one, under limits far above
-real books; nothing is extracted to disk, so names with `../` have no effect. XML entities are not
+real books. Nothing is extracted to disk, so names with `../` have no effect. XML entities are not
 resolved.
 """
 
@@ -81,16 +81,18 @@ class _Epub:
 
     def book(self) -> Book:
         container = self._xml("META-INF/container.xml")
-        roots = [str(element.get("full-path", "")) for element in container.iter("{*}rootfile")]
-        if not roots:
+        package_paths = [
+            str(element.get("full-path", "")) for element in container.iter("{*}rootfile")
+        ]
+        if not package_paths:
             raise _Broken("META-INF/container.xml names no package")
-        package = self._xml(roots[0])
+        package = self._xml(package_paths[0])
         titles = [
             element.text or ""
             for element in package.iter("{http://purl.org/dc/elements/1.1/}title")
         ]
         book = Book(title=" ".join((titles or [""])[0].split()))
-        for name in self._spine(package, posixpath.dirname(roots[0])):
+        for name in self._spine(package, posixpath.dirname(package_paths[0])):
             try:
                 book.sections += self._sections(name)
             except _ERRORS as error:
@@ -149,10 +151,8 @@ class _Epub:
         data = self._member(name)
         if not data.strip():
             return []
-        declared = _ENCODING.search(data[:200])
-        parser = html.HTMLParser(
-            encoding=declared[1].decode() if declared else "utf-8", no_network=True
-        )
+        match = _ENCODING.search(data[:200])
+        parser = html.HTMLParser(encoding=match[1].decode() if match else "utf-8", no_network=True)
         try:
             root = html.document_fromstring(data, parser=parser)
         except (etree.ParserError, LookupError, ValueError) as error:
@@ -160,12 +160,12 @@ class _Epub:
             return []
         body = root.find(".//body")
         sections: list[Section] = [("", [])]
-        for kind, text in _blocks(root if body is None else body):
-            if kind not in _HEADINGS:
+        for tag, text in _blocks(root if body is None else body):
+            if tag not in _HEADINGS:
                 sections[-1][1].append(text)
                 continue
             self._tally.drop_lines("heading")
-            if kind in _CHAPTER_LEVELS or not sections[-1][1]:
+            if tag in _CHAPTER_LEVELS or not sections[-1][1]:
                 add_heading(sections, text)
         return sections
 
@@ -183,17 +183,17 @@ def _blocks(element: Any) -> Iterator[tuple[str, str]]:
     def walk(node: Any, tag: str) -> Iterator[tuple[str, str]]:
         pieces.append(node.text or "")
         for child in node:
-            name = child.tag
-            if not isinstance(name, str):
+            child_tag = child.tag
+            if not isinstance(child_tag, str):
                 pass  # a comment
-            elif name == "br" or name == "hr":
+            elif child_tag == "br" or child_tag == "hr":
                 pieces.append(" ")
-            elif name in _IGNORED or _is_boilerplate(child):
+            elif child_tag in _IGNORED or _is_boilerplate(child):
                 pass
-            elif name in _BLOCKS or name in _HEADINGS:
+            elif child_tag in _BLOCKS or child_tag in _HEADINGS:
                 yield from flush(tag)
-                yield from walk(child, name)
-                yield from flush(name)
+                yield from walk(child, child_tag)
+                yield from flush(child_tag)
             else:
                 yield from walk(child, tag)
             pieces.append(child.tail or "")
@@ -203,5 +203,5 @@ def _blocks(element: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_boilerplate(element: Any) -> bool:
-    marks = " ".join(element.get(name, "") for name in ("class", "id", "epub:type"))
-    return _BOILERPLATE.search(marks) is not None
+    labels = " ".join(element.get(name, "") for name in ("class", "id", "epub:type"))
+    return _BOILERPLATE.search(labels) is not None

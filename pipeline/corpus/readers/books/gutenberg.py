@@ -68,29 +68,29 @@ _OLD_FRAME = 40_000  # characters; a head this soon after another one belongs to
 
 def strip_boilerplate(text: str, tally: ReadCounters) -> str:
     """Return the books in `text` without the text around them; dropped lines count as `licence`."""
-    heads, closes = _marks(text)
-    if not heads and not closes and "<<" not in text:
+    heads, tails = _marks(text)
+    if not heads and not tails and "<<" not in text:
         return text
     books: list[str] = []
     begin: int | None = 0 if not heads else None
-    first_tail = closes[0][0] if closes else len(text)
+    first_tail = tails[0][0] if tails else len(text)
     if heads and heads[0][0] > first_tail and first_tail > _OLD_FRAME:
         begin = 0  # the book comes first, its frame after it
-    for start, end, opens in sorted(heads + closes):
-        if opens:
+    for start, end, is_head in sorted(heads + tails):
+        if is_head:
             if begin is not None and start - begin > _OLD_FRAME:
                 books.append(text[begin:start])  # a frame without end: the next book follows
             begin = end
         elif begin is not None:
             head = next((head for head in heads if head[0] > start), None)
             # A small print soon afterwards ends an older head, unless hardly any text follows it.
-            old = (
+            is_old_head = (
                 head is not None
                 and start - begin < _OLD_FRAME
                 and _SMALL_PRINT.match(text, start)
                 and len(text) - head[1] > start - begin
             )
-            if not old:
+            if not is_old_head:
                 books.append(text[begin:start])
             begin = None
     if begin is not None:
@@ -103,18 +103,18 @@ def strip_boilerplate(text: str, tally: ReadCounters) -> str:
 def _marks(text: str) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int, bool]]]:
     """Return the heads and the tails of frames as (begin, end, is a head)."""
     heads: list[tuple[int, int, bool]] = []
-    closes: list[tuple[int, int, bool]] = []
-    passed = -1
+    tails: list[tuple[int, int, bool]] = []
+    last_end = -1
     for start in sorted(_lines_with(text)):
-        if start <= passed:
+        if start <= last_end:
             continue
-        passed = start
-        if head := _HEAD.match(text, start):
-            heads.append((start, head.end(), True))
-            passed = head.end()
-        elif tail := _TAIL.match(text, start):
-            closes.append((start, tail.end(), False))
-    return heads, closes
+        last_end = start
+        if head_match := _HEAD.match(text, start):
+            heads.append((start, head_match.end(), True))
+            last_end = head_match.end()
+        elif tail_match := _TAIL.match(text, start):
+            tails.append((start, tail_match.end(), False))
+    return heads, tails
 
 
 def _lines_with(text: str) -> set[int]:

@@ -51,8 +51,8 @@ _CHAPTER_TAGS = ("h1", "h2")
 
 def is_markdown(name: str, text: str) -> bool:
     """Return True if the text is Markdown, by its file name or its headings."""
-    plain, packed = posixpath.splitext(name.lower())
-    return (plain if packed in FORMATS else plain + packed).endswith(NAMES) or (
+    stem, extension = posixpath.splitext(name.lower())
+    return (stem if extension in FORMATS else stem + extension).endswith(NAMES) or (
         "#" in text and len(_HEADING.findall(text)) >= _FEWEST_HEADINGS
     )
 
@@ -63,26 +63,28 @@ def read(text: str, tally: ReadCounters) -> Book:
 
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     book = Book()
-    if front := _FRONT_MATTER.match(text):
-        title = _FRONT_TITLE.search(front[1])
-        book.title = title[1].strip().strip("\"'") if title else ""
-        tally.drop_lines("front_matter", front[0].count("\n"))
-        text = text[front.end() :]
+    if front_matter := _FRONT_MATTER.match(text):
+        match = _FRONT_TITLE.search(front_matter[1])
+        book.title = match[1].strip().strip("\"'") if match else ""
+        tally.drop_lines("front_matter", front_matter[0].count("\n"))
+        text = text[front_matter.end() :]
     if "[^" in text:
-        text, notes = _FOOTNOTE.subn("", text)
-        tally.drop_lines("footnote", notes)
+        text, footnote_count = _FOOTNOTE.subn("", text)
+        tally.drop_lines("footnote", footnote_count)
         text = _FOOTNOTE_MARK.sub("", text)
     sections: list[Section] = [("", [])]
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    for tag, line in _blocks(parser, text, tally):
+    for tag, paragraph in _blocks(parser, text, tally):
         if tag not in _CHAPTER_TAGS:
             if tag == "p":
-                sections[-1][1].append(line)
+                sections[-1][1].append(paragraph)
         elif not book.title and not any(paragraphs for _, paragraphs in sections):
-            book.title = line
+            book.title = paragraph
         else:
-            add_heading(sections, line)
-    opening = [line for line in sections[0][1] if sections[0][0] or reads_as_prose(line)]
+            add_heading(sections, paragraph)
+    opening = [
+        paragraph for paragraph in sections[0][1] if sections[0][0] or reads_as_prose(paragraph)
+    ]
     tally.drop_lines("front_matter", len(sections[0][1]) - len(opening))
     book.sections = [(sections[0][0], opening), *sections[1:]]
     return book
@@ -92,11 +94,11 @@ def _blocks(
     parser: MarkdownIt, text: str, tally: ReadCounters, depth: int = 0
 ) -> Iterator[tuple[str, str]]:
     """Yield (h1 … h6, or p; text on one line) of the kept blocks, in order."""
-    tag, table = "p", False
+    tag, in_table = "p", False
     for token in parser.parse(text):
         if token.type in ("table_open", "table_close"):
-            table = token.type == "table_open"
-            tally.drop_lines("table", int(table))
+            in_table = token.type == "table_open"
+            tally.drop_lines("table", int(in_table))
         elif token.type == "code_block" and depth < _DEEPEST and _reads_as_text(token.content):
             yield from _blocks(parser, textwrap.dedent(token.content), tally, depth + 1)
         elif token.type in _DROPPED:
@@ -106,7 +108,7 @@ def _blocks(
             tally.drop_lines("heading")
         elif token.type == "heading_close":
             tag = "p"
-        elif token.type == "inline" and not table:
+        elif token.type == "inline" and not in_table:
             text = " ".join(_inline(token.children or []).split())
             if tag != "p":
                 text = _ATTRIBUTES.sub("", text)
@@ -119,8 +121,8 @@ def _reads_as_text(content: str) -> bool:
     if _CODE.search(content) or not _TEXT_MARKS.search(content):
         return False
     words = [piece for piece in content.split() if piece not in ("*", "-", "+")]
-    plain = sum(_WORD.fullmatch(word) is not None for word in words)
-    return plain >= max(_FEWEST_WORDS, _WORDS_SHARE * len(words))
+    plain_count = sum(_WORD.fullmatch(word) is not None for word in words)
+    return plain_count >= max(_FEWEST_WORDS, _WORDS_SHARE * len(words))
 
 
 def _inline(tokens: list[Token]) -> str:

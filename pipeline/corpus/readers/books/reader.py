@@ -61,11 +61,15 @@ class BooksReader(FileReader):
                 text = decode(data, tally)
                 if text is None:
                     return
-                form = markdown if markdown.is_markdown(file_slice.path, text) else book_text
-                book = form.read(text, tally)
+                format_module = (
+                    markdown if markdown.is_markdown(file_slice.path, text) else book_text
+                )
+                book = format_module.read(text, tally)
         if book is None:
             return
-        name = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace("_", " ")
+        fallback_title = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace(
+            "_", " "
+        )
         sections = merge_sections(book.sections)
         if not sections and not tally.unreadable:
             tally.quarantine("empty_file", "the book holds no text")
@@ -73,7 +77,7 @@ class BooksReader(FileReader):
             tally.read(
                 sum(len(paragraph.encode("utf-8", "surrogatepass")) for paragraph in paragraphs)
             )
-            title = book.title or name
+            title = book.title or fallback_title
             yield Document(
                 id=f"{self.kind}/{file_slice.name}/{number}",
                 source=self.kind,
@@ -85,17 +89,17 @@ class BooksReader(FileReader):
 def merge_sections(sections: list[Section]) -> list[Section]:
     """Join short sections with the next one, and divide long ones at paragraphs."""
     chapters: list[Section] = []
-    heading, waiting = "", list[str]()
+    heading, pending = "", list[str]()
     for name, paragraphs in sections:
         heading = heading or name if not paragraphs else name
-        waiting = waiting + paragraphs
-        if sum(map(len, waiting)) >= SHORTEST_CHAPTER:
-            chapters.append((heading, waiting))
-            heading, waiting = "", []
-    if waiting and chapters:
-        chapters[-1][1].extend(waiting)
-    elif waiting:
-        chapters.append((heading, waiting))
+        pending = pending + paragraphs
+        if sum(map(len, pending)) >= SHORTEST_CHAPTER:
+            chapters.append((heading, pending))
+            heading, pending = "", []
+    if pending and chapters:
+        chapters[-1][1].extend(pending)
+    elif pending:
+        chapters.append((heading, pending))
     return [(name, piece) for name, paragraphs in chapters for piece in _divide(paragraphs)]
 
 
@@ -106,10 +110,10 @@ def _divide(paragraphs: list[str]) -> list[list[str]]:
         return [paragraphs]
     count = round(length / PIECE)
     pieces: list[list[str]] = [[] for _ in range(count)]
-    passed = 0
+    offset = 0
     for paragraph in paragraphs:
-        pieces[min(count - 1, (passed + len(paragraph) // 2) * count // length)].append(paragraph)
-        passed += len(paragraph)
+        pieces[min(count - 1, (offset + len(paragraph) // 2) * count // length)].append(paragraph)
+        offset += len(paragraph)
     return [piece for piece in pieces if piece]
 
 

@@ -61,8 +61,8 @@ def read(data: bytes, tally: ReadCounters) -> Book | None:
     try:
         root = etree.fromstring(_ENTITY.sub(_character, data), parser)
     except (etree.XMLSyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        offset = sum(len(text) + 1 for text in data.split(b"\n")[: line - 1])
+        line_number = getattr(error, "lineno", None) or 1
+        offset = sum(len(text) + 1 for text in data.split(b"\n")[: line_number - 1])
         tally.record_damage(
             "damaged_tei", f"the XML cannot be read ({str(error).rstrip('.')})", offset=offset
         )
@@ -74,10 +74,10 @@ def read(data: bytes, tally: ReadCounters) -> Book | None:
         return None
     titles = [title for title in root.iter("{*}title") if _name(title.getparent()) == "titleStmt"]
     reader = _Tei(tally)
-    for part in root.iter("{*}front", "{*}body", "{*}back"):
-        if any(_name(above) in ("floatingText", "note") for above in part.iterancestors()):
+    for element in root.iter("{*}front", "{*}body", "{*}back"):
+        if any(_name(ancestor) in ("floatingText", "note") for ancestor in element.iterancestors()):
             continue
-        reader.part(part)
+        reader.part(element)
     book = Book(title=_flat("".join(titles[0].itertext())) if titles else "")
     book.sections = [section for section in reader.sections if section[1]]
     return book
@@ -96,12 +96,12 @@ class _Tei:
             self._division(element, "", 0)
             return
         for child in element:
-            kind = (
+            label = (
                 f"{child.get('type', '')} {_flat(''.join(_heads(child)))}".lower()
                 if isinstance(child.tag, str)
                 else ""
             )
-            if _DIVISION.fullmatch(_name(child)) and _PROSE_OUTSIDE.search(kind):
+            if _DIVISION.fullmatch(_name(child)) and _PROSE_OUTSIDE.search(label):
                 self._division(child, "", 0)
             elif _name(child):
                 self._tally.drop_lines("front_matter")
@@ -129,18 +129,18 @@ def _blocks(element: Any, depth: int) -> Iterator[str]:
     name = _name(element)
     if name in _DROPPED or depth > _DEEPEST:
         return
-    inner = [
+    block_children = [
         child
         for child in element
         if _name(child) in _BLOCKS
         or (_name(child) == "q" and len(child) and _name(child[0]) in _BLOCKS)
     ]
-    if not inner and not (name in ("lg", "sp", "list", "castList") and len(element)):
+    if not block_children and not (name in ("lg", "sp", "list", "castList") and len(element)):
         yield _inline(element)
         return
     pieces = [element.text or ""]
     for child in element:
-        if _name(child) in _BLOCKS or child in inner:
+        if _name(child) in _BLOCKS or child in block_children:
             yield "".join(pieces)
             pieces = []
             yield from _blocks(child, depth + 1)
@@ -166,10 +166,10 @@ def _child(child: Any, depth: int) -> str:
     if name in _BREAKS:
         return _JOIN if child.get("break") == "no" else f"{_JOIN}\n"
     if name == "choice":
-        forms = {_name(form): form for form in child}
+        alternatives = {_name(alternative): alternative for alternative in child}
         for kind in ("corr", "reg", "expan", "sic", "orig", "abbr"):
-            if kind in forms and depth <= _DEEPEST:
-                return _inline(forms[kind], depth + 1)
+            if kind in alternatives and depth <= _DEEPEST:
+                return _inline(alternatives[kind], depth + 1)
         return ""
     if name == "space":
         return " "

@@ -1,1 +1,12 @@
-"""Readers of MediaWiki dumps in any language, and of WikiExtractor's output."""
+"""Readers of MediaWiki dumps in any language, and of WikiExtractor's output.
+
+Dumps (XML with wikitext, often compressed) and WikiExtractor's files enter. Documents leave, one
+per article, as paragraphs of plain text. Documents from dumps also have the fields of infoboxes, if
+requested.
+
+Read dump.py first, then wikitext.py, which converts the wikitext of a page. mediawiki_xml.py
+divides a dump into pages. elements.py, templates.py, tables.py and blocks.py are the steps of
+wikitext.py; template_functions.py and template_numbers.py belong to templates.py. wikiextractor.py
+is a separate reader. The `.txt` files are data: names by language, and rules of templates. Package
+html/ also uses the rules of blocks.py, elements.py and tables.py.
+"""

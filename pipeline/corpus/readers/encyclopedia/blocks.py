@@ -52,7 +52,7 @@ class ArticleRules:
         language: language of the pages (ISO 639).
         formulas: treatment of formulas that do not read as text.
         kept_tables: treatment of tables.
-        infoboxes: collect the fields of infoboxes.
+        infoboxes: if True, the fields of infoboxes are collected.
     """
 
     dropped_sections: frozenset[str] = frozenset()
@@ -96,7 +96,7 @@ def lowered(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-# Assembly of paragraphs. The neighbours of a list, formula or table decide what becomes of it.
+# Assembly of paragraphs. The neighbours of a list, formula or table determine whether it is kept.
 
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template without opening braces
@@ -110,7 +110,7 @@ _CLAUSE = re.compile(r"[;,](?:\s*(?:and|or|und|et|y|e|och|og|en|i|и))?\Z")
 _LEADS = re.compile(r"[:：—–]\Z")
 _CONTINUES = re.compile(r"[a-z]+[\s,]")
 
-# An unknown template after a sentence is like a note, before one like a heading: no words are
+# An unknown template after a sentence is usually a note, and before one a heading: no words are
 # missing.
 _BEHIND = re.compile(rf"([{LATIN}{OTHER_SCRIPTS}][\"'”’)\]]*)(\s*)(?:{HOLE_TEMPLATE}\s*)+")
 # Where no mark ends a sentence.
@@ -126,7 +126,7 @@ class ExtractedPage:
 
     Attributes:
         paragraphs: the text.
-        infobox: fields of the infoboxes, if wanted.
+        infobox: fields of the infoboxes, if collected.
         dropped: counts of omitted text by reason.
     """
 
@@ -138,24 +138,26 @@ class ExtractedPage:
 def drop_marginal_templates(line: str) -> str:
     """Remove unknown templates before and after sentences; those inside remain placeholders."""
     line = _AT_END.sub("", _BEHIND.sub(_behind, line))
-    if ahead := _AHEAD.match(line):
-        following = line[ahead.end() : ahead.end() + 1]
-        if not following.islower() and following not in tuple(",;:.)"):
-            line = line[ahead.end() :]
+    if match := _AHEAD.match(line):
+        next_character = line[match.end() : match.end() + 1]
+        if not next_character.islower() and next_character not in tuple(",;:.)"):
+            line = line[match.end() :]
     return line
 
 
 def _behind(match: re.Match[str]) -> str:
-    following = match.string[match.end() : match.end() + 1]
-    return match[0] if following.islower() or following in tuple(",;:") else f"{match[1]} "
+    next_character = match.string[match.end() : match.end() + 1]
+    return (
+        match[0] if next_character.islower() or next_character in tuple(",;:") else f"{match[1]} "
+    )
 
 
 class Blocks:
-    """Assembler of paragraphs from blocks that are given in order.
+    """Assembler of paragraphs from the blocks of a page, added in order.
 
     Args:
         page: page to add the paragraphs to.
-        english: apply rules based on English words.
+        english: bool, True to apply rules based on English words.
     """
 
     def __init__(self, page: ExtractedPage, english: bool) -> None:
@@ -181,7 +183,7 @@ class Blocks:
         """Add a list item.
 
         Args:
-            indented: the item is indented text (`:`) without a bullet.
+            indented: bool, True if the item is indented text (`:`) without a bullet.
         """
         text = plain(text)
         if _LETTER.search(text) or A_HOLE.search(text):
@@ -213,23 +215,28 @@ class Blocks:
         return self._page
 
     def _close_list(self) -> None:
+        """Add the items of the open list as text, or replace the list by a placeholder."""
         if not self._items:
             return
         items, indented = self._items, self._indented
         self._items, self._indented = [], True
-        leads = _LEADS.search(self._open) or not ends_as_sentence(self._open)
-        lead = self._open if self._open and leads else ""
+        introduces_list = _LEADS.search(self._open) or not ends_as_sentence(self._open)
+        introduction = self._open if self._open and introduces_list else ""
         if indented and not any(_LETTER.search(item) for item in items):  # formulas
-            self._omit_list(lead, PLACEHOLDER)
-        elif not _is_running_text(items, led=bool(lead), indented=indented, english=self._english):
+            self._omit_list(introduction, PLACEHOLDER)
+        elif not _is_running_text(
+            items, led=bool(introduction), indented=indented, english=self._english
+        ):
             self._page.dropped["list_item"] += len(items)
-            self._omit_list(lead, HOLE_LIST)
-        elif lead and all(ends_as_sentence(item) or _CLAUSE.search(item) for item in items[:-1]):
-            self._open = " ".join([lead, *items])
+            self._omit_list(introduction, HOLE_LIST)
+        elif introduction and all(
+            ends_as_sentence(item) or _CLAUSE.search(item) for item in items[:-1]
+        ):
+            self._open = " ".join([introduction, *items])
             self._emit()
         else:
-            if lead:
-                self._page.paragraphs.append(lead)
+            if introduction:
+                self._page.paragraphs.append(introduction)
                 self._open = ""
             self._emit()
             self._page.paragraphs += items
@@ -241,6 +248,7 @@ class Blocks:
         self._open = f"{self._open} {hole}" if self._open else hole
 
     def _emit(self) -> None:
+        """Add the open paragraph to the page if it reads as running text."""
         text, self._open = self._open, ""
         if not _LETTER.search(text):
             return
@@ -259,7 +267,7 @@ def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english
     """Return True if the items of a list are kept as text.
 
     In English, a list without a lead-in whose items hardly have verbs is a bibliography or an
-    inventory, whatever the items end in.
+    inventory, even if its items end like sentences.
     """
     if any(has_hole(item) or _CITATION.search(item) for item in items):
         return False
@@ -288,10 +296,10 @@ def plain(text: str) -> str:
     if "[" in text or "]" in text or "{" in text or "}" in text or "~" in text or text[:1] == "|":
         text = _RESIDUE.sub("", text)
     if is_plain(text):
-        closed = without_padding(text)
+        cleaned = without_padding(text)
     else:
-        closed = close_gaps(unescape_literals(" ".join(text.split())))
-    text = (text if closed == text else " ".join(closed.split())).lstrip(",;: –—-")
+        cleaned = close_gaps(unescape_literals(" ".join(text.split())))
+    text = (text if cleaned == text else " ".join(cleaned.split())).lstrip(",;: –—-")
     if ")" in text and (" ago)" in text or "(age" in text):
         text = _AGE.sub("", text)
     return text

@@ -46,11 +46,11 @@ def index_name(path: str) -> str | None:
     directory, name = posixpath.split(path)
     if "multistream" not in name or not name.endswith(".bz2"):
         return None
-    packed = name.replace("multistream", "multistream-index", 1).replace(".xml", ".txt", 1)
-    for candidate in (packed, packed.removesuffix(".bz2")):
-        found = posixpath.join(directory, candidate)
-        if candidate != name and storage.exists(found):
-            return found
+    packed_name = name.replace("multistream", "multistream-index", 1).replace(".xml", ".txt", 1)
+    for candidate in (packed_name, packed_name.removesuffix(".bz2")):
+        index_path = posixpath.join(directory, candidate)
+        if candidate != name and storage.exists(index_path):
+            return index_path
     return None
 
 
@@ -61,8 +61,10 @@ def cut(file_slice: Slice) -> list[Slice]:
     index = index_name(file_slice.path)
     if index is None:
         return [file_slice]
-    changed = str(storage.stat(index).get("mtime") or storage.stat(index).get("LastModified") or "")
-    borders = _borders(file_slice.path, index, file_slice.size, SLICE_BYTES, changed)
+    modification_time = str(
+        storage.stat(index).get("mtime") or storage.stat(index).get("LastModified") or ""
+    )
+    borders = _borders(file_slice.path, index, file_slice.size, SLICE_BYTES, modification_time)
     if len(borders) < 3:
         return [file_slice]
     ranges = list(zip(borders[:-1], borders[1:], strict=True))
@@ -101,9 +103,9 @@ def _borders(path: str, index: str, size: int, step: int, _changed: str) -> tupl
 
 
 def _offsets(index: str) -> Iterator[int]:
-    """Yield the offsets in an index, once per run of lines; unreadable parts are left out."""
+    """Yield the offsets in an index, once per run of lines; unreadable streams are skipped."""
     source = open_source(index)
-    rest, last = b"", -1
+    remainder, last_offset = b"", -1
     try:
         while True:
             try:
@@ -112,11 +114,11 @@ def _offsets(index: str) -> Iterator[int]:
                 continue
             if not data:
                 return
-            head, newline, rest = (rest + data).rpartition(b"\n")
-            for found in dict.fromkeys(_LINE.findall(head + newline)):
-                if int(found) != last:
-                    last = int(found)
-                    yield last
+            complete_lines, newline, remainder = (remainder + data).rpartition(b"\n")
+            for digits in dict.fromkeys(_LINE.findall(complete_lines + newline)):
+                if int(digits) != last_offset:
+                    last_offset = int(digits)
+                    yield last_offset
     finally:
         source.close()
 
@@ -184,40 +186,40 @@ class WikipediaReader(FileReader):
         """
         from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Dump
 
-        first = file_slice.span is None or file_slice.span[0] == 0
-        last = file_slice.span is None or file_slice.span[1] >= int(
+        is_first = file_slice.span is None or file_slice.span[0] == 0
+        is_last = file_slice.span is None or file_slice.span[1] >= int(
             storage.stat(file_slice.path)["size"] or 0
         )
-        site = None if first else _site(file_slice, options)
+        site = None if is_first else _site(file_slice, options)
         source = open_source(file_slice.path, file_slice.span)
-        markup: WikitextParser | None = None
+        parser: WikitextParser | None = None
         disambiguation = lowered(options.disambiguation_templates)
         unpacked = source
-        if first:
+        if is_first:
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
             if head.lstrip()[:1] != b"<" and not is_for(self.kind, head, tally):
                 source.close()
                 return
         try:
             dump = Dump(
-                unpacked, tally, options.maximum_document_bytes, fragment=not first, last=last
+                unpacked, tally, options.maximum_document_bytes, fragment=not is_first, last=is_last
             )
             for page in dump.pages():
-                if markup is None:
+                if parser is None:
                     site = site or dump.site
                     check_wiki(file_slice.path, site.dbname, site.base, options)
-                    markup = _markup(site, options)
+                    parser = _markup(site, options)
                     tally.set_origin(wiki(site.dbname, site.base, file_slice.name))
                 tally.read(
                     len(page.text)
                     if page.text.isascii()
                     else len(page.text.encode("utf-8", "surrogatepass"))
                 )
-                reason = _reason(page, markup, disambiguation)
+                reason = _reason(page, parser, disambiguation)
                 if reason is not None:
                     tally.drop(reason)
                     continue
-                extracted = markup.extract(page.text)
+                extracted = parser.extract(page.text)
                 for line_reason, count in extracted.dropped.items():
                     tally.drop_lines(line_reason, count)
                 yield Document(
@@ -225,7 +227,7 @@ class WikipediaReader(FileReader):
                     source=self.kind,
                     title=page.title,
                     paragraphs=tuple(extracted.paragraphs),
-                    language=markup.language,
+                    language=parser.language,
                     url=page_url(site.base, page.title) if site else "",
                     infobox=tuple(extracted.infobox),
                 )
@@ -248,18 +250,18 @@ def check_wiki(path: str, name: str, address: str, options: WikipediaOptions) ->
     Args:
         path: path of the dump.
         name: database name, such as `enwiktionary`; may be empty.
-        address: URL of one of its pages.
+        address: URL of a page of the wiki.
         options: options of the stage.
 
     Raises:
         DataError: the wiki has hardly any running text, and `other_wikis` is `refuse`.
     """
     project = mediawiki_names.project(name, address)
-    lost = mediawiki_names.NO_PROSE.get(project)
-    if lost is not None and options.other_wikis == "refuse":
+    explanation = mediawiki_names.NO_PROSE.get(project)
+    if explanation is not None and options.other_wikis == "refuse":
         raise DataError(
             f"{path} is a dump of {project.capitalize()} ({name or address}) and no encyclopedia: "
-            f"{lost}; "
+            f"{explanation}; "
             "take a dump of Wikipedia, or set corpus.other_wikis to read to take what is left"
         )
 
@@ -270,9 +272,8 @@ def _site(file_slice: Slice, options: WikipediaOptions) -> Site:
 
     source = open_source(file_slice.path)
     try:
-        tally = ReadCounters(
-            slice=file_slice, stop=False
-        )  # problems here are reported by the first slice
+        # The reader of the first slice reports the problems found here.
+        tally = ReadCounters(slice=file_slice, stop=False)
         dump = Dump(as_utf8(source), tally, options.maximum_document_bytes)
         next(dump.pages(), None)
         return dump.site

@@ -1,8 +1,8 @@
 """Gaps left by removed markup, literals, quotes, and elements without running text.
 
-Gaps are marked where something was removed, so that only these places are repaired: `({{IPA|x}};
-born 1935)` has a gap and becomes `(born 1935)`; `(or, more precisely, a hill)` has none and is not
-changed.
+A private-use character marks each gap, so that only text around gaps is repaired. For example,
+`({{IPA|x}}; born 1935)` has a gap and becomes `(born 1935)`. `(or, more precisely, a hill)` has
+none and is not changed.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def without_padding(text: str) -> str:
 def _closed(text: str) -> str:
     if "(" in text or "[" in text:
         for _ in range(_ROUNDS):  # nested brackets
-            before = text
+            previous = text
             text = _BRACKET.sub(_bracket, text)
-            if text == before:
+            if text == previous:
                 break
     if PHONES in text:
         text = _SPOKEN_OF.sub(lambda match: match[0][:-1] + HOLE_TEMPLATE, text)
@@ -99,16 +99,16 @@ def _bracket(match: re.Match[str]) -> str:
         return match[0]
     content = _JOINS.sub(GAP, match[2], count=1) if match[2].lstrip().startswith(GAP) else match[2]
     pieces = _SEPARATOR.split(content)
-    with_text = [
-        (mark, part)
-        for mark, part in zip(["", *pieces[1::2]], pieces[::2], strict=True)
-        if part.strip() and not (_ANY.search(part) and _EMPTY_PART.fullmatch(part))
+    segments = [
+        (separator, segment)
+        for separator, segment in zip(["", *pieces[1::2]], pieces[::2], strict=True)
+        if segment.strip() and not (_ANY.search(segment) and _EMPTY_PART.fullmatch(segment))
     ]
-    if not with_text:
+    if not segments:
         return GAP
-    first_mark, first_part = with_text[0]
-    text = first_part + "".join(mark + part for mark, part in with_text[1:])
-    if first_mark:  # the first part of the bracket is removed
+    first_separator, first_segment = segments[0]
+    text = first_segment + "".join(separator + segment for separator, segment in segments[1:])
+    if first_separator:  # the first part of the bracket is removed
         text = re.sub(r"^\s*(?:or|and)\s+", "", text)
     return f"{match[1]}{_spaced(text).replace(PHONES, '').strip()}{match[3]}"
 
@@ -118,15 +118,15 @@ def _spaced(text: str) -> str:
     pieces: list[str] = []
     position = 0
     for match in _ALONE.finditer(text):
-        before = text[position : match.start()]
-        stripped = before.rstrip()
-        last = text[match.start() - 1 : match.start()]
-        touching = (
-            last.isalpha()
+        preceding = text[position : match.start()]
+        stripped = preceding.rstrip()
+        previous_character = text[match.start() - 1 : match.start()]
+        words_touch = (
+            previous_character.isalpha()
             and text[match.end() : match.end() + 1].isalpha()
-            and not is_unspaced(last)
+            and not is_unspaced(previous_character)
         )
-        has_blank = match[1] or len(stripped) < len(before) or touching
+        has_blank = match[1] or len(stripped) < len(preceding) or words_touch
         pieces += (stripped, " " if has_blank else "")
         position = match.end()
     return "".join((*pieces, text[position:]))
@@ -179,19 +179,19 @@ def _meant_as_apostrophe(pieces: list[str]) -> int | None:
 
     After a single letter, else after a word, else after a blank.
     """
-    word: int | None = None
-    blank: int | None = None
+    word_index: int | None = None
+    blank_index: int | None = None
     for index in range(0, len(pieces) - 1, 2):
         if len(pieces[index + 1]) not in (3, 4):
             continue
-        before = pieces[index]
-        if before[-1:] == " ":
-            blank = index if blank is None else blank
-        elif before and before[-2:-1] in (" ", ""):
+        preceding = pieces[index]
+        if preceding[-1:] == " ":
+            blank_index = index if blank_index is None else blank_index
+        elif preceding and preceding[-2:-1] in (" ", ""):
             return index
-        elif word is None:
-            word = index
-    return blank if word is None else word
+        elif word_index is None:
+            word_index = index
+    return blank_index if word_index is None else word_index
 
 
 # Elements whose content is not running text: references, galleries, programs, formulas.
@@ -212,7 +212,7 @@ _TAG = re.compile(
 )
 _SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
 _FORMULAS = frozenset({"math", "chem", "ce"})
-# Words of the sentence around them.
+# Elements whose content is shown: the sentence around them lacks words without it.
 _SHOWN = frozenset({"score", "syntaxhighlight", "source", "hiero", "pre"})
 BEFORE_GAP = " \n\t([{"
 """A removal leaves a gap only after one of these characters."""
@@ -224,34 +224,34 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
     Short formulas are kept as text; other formulas leave a placeholder.
 
     Args:
-        formulas: `latex` also keeps other formulas, as `$…$`.
+        formulas: `latex` to keep other formulas as `$…$`, else `drop`.
     """
     pieces: list[str] = []
     position = end = 0
-    hopeless: set[str] = set()  # names without remaining closing tags
-    odd = "İ" in text  # two letters in lower case
+    unclosed: set[str] = set()  # names without remaining closing tags
+    has_dotted_i = "İ" in text  # its lower case has two characters
     while match := _TAG.search(text, end):
         begin, end = match.span()
         tag = match[1]
         if tag is None:
-            if "ref" not in hopeless:
-                gap = left_over(text[begin - 1 : begin], text[end : end + 1])
-                pieces += (text[position:begin], gap)
+            if "ref" not in unclosed:
+                replacement = left_over(text[begin - 1 : begin], text[end : end + 1])
+                pieces += (text[position:begin], replacement)
                 position = end
             continue
         name = tag.lower()
-        if name in hopeless:
+        if name in unclosed:
             continue
         if name not in _NAMES and (name.isascii() or not _NAME.fullmatch(tag)):
             continue
         content = ""
         if text[end - 2] != "/":
-            close = _closing(tag if odd else name, odd).search(text, end)
-            if close is None:
-                hopeless.add(name)
+            closing_tag = _closing(tag if has_dotted_i else name, has_dotted_i).search(text, end)
+            if closing_tag is None:
+                unclosed.add(name)
                 continue
-            content = text[end : close.start()]
-            end = text.find(">", close.end()) + 1 or len(text)
+            content = text[end : closing_tag.start()]
+            end = text.find(">", closing_tag.end()) + 1 or len(text)
         pieces.append(text[position:begin])
         if name in _FORMULAS and content:
             pieces.append(formula(content.strip(), formulas))
@@ -277,7 +277,7 @@ def _closing(name: str, exactly: bool) -> re.Pattern[str]:
 
 
 def left_over(before: str, after: str) -> str:
-    """Return what a removal between two characters leaves: a gap, a blank, or nothing.
+    """Return the replacement of text removed between two characters: gap, blank or nothing.
 
     Args:
         before, after: adjacent characters; empty at the ends of the text.
@@ -290,7 +290,7 @@ def left_over(before: str, after: str) -> str:
 
 
 def formula(content: str, formulas: Formulas) -> str:
-    """Return a TeX formula as text if it reads so; else as `formulas` says, or a placeholder."""
+    """Return a TeX formula as text if simple; else TeX if `formulas` allows, or a placeholder."""
     if _SIMPLE_FORMULA.fullmatch(content):
         return content
     return escape_literals(f"${' '.join(content.split())}$") if formulas == "latex" else PLACEHOLDER

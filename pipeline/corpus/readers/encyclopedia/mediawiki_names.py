@@ -114,10 +114,12 @@ def appended_sections(*languages: str) -> frozenset[str]:
     """Return the lower-case headings of sections without running text: references, links, notes.
 
     Args:
-        languages: languages of the headings; none: all that are known.
+        languages: ISO 639 codes of the headings; if none are given, all known languages.
     """
-    chosen = languages or tuple(APPENDED_SECTIONS)
-    return frozenset(name for language in chosen for name in APPENDED_SECTIONS.get(language, ()))
+    selected_languages = languages or tuple(APPENDED_SECTIONS)
+    return frozenset(
+        name for language in selected_languages for name in APPENDED_SECTIONS.get(language, ())
+    )
 
 
 _CODE = re.compile(r"([a-z]{2,3})(?:-.*)?")
@@ -145,7 +147,7 @@ NO_PROSE = {
     "commons": "its pages describe files in templates, so hardly a sentence would be left",
     "species": "its pages are lists of names, so hardly a sentence would be left",
 }
-"""Wikis without running text, and what would be lost, for the error message."""
+"""Projects without running text, and the reason for the error message."""
 
 
 def language_code(name: str) -> str:

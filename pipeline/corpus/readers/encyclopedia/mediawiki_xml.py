@@ -111,9 +111,8 @@ class _PageParser:
         if name not in _TEXTS:  # unescaped markup: its text belongs to the page
             return
         pieces, self._pieces = self._pieces, None
-        if pieces is None or (
-            name == "id" and self._path != ["page"]
-        ):  # revisions have their own id
+        # Revisions have an id, too.
+        if pieces is None or (name == "id" and self._path != ["page"]):
             return
         setattr(self.page, name, "".join(pieces))
         if name == "text":
@@ -159,11 +158,11 @@ class Dump:
         source: decompressed UTF-8 without byte order mark.
         tally: counters of the slice.
         limit: maximum characters of a text.
-        fragment: `source` lacks the beginning of the dump.
-        last: `source` includes the end of the dump.
+        fragment: bool, True if `source` lacks the beginning of the dump.
+        last: bool, True if `source` includes the end of the dump.
 
     Attributes:
-        site: set when the first page is read.
+        site: content of `<siteinfo>`, once the first page is read.
         count: number of pages started.
     """
 
@@ -179,10 +178,8 @@ class Dump:
         self._source, self._tally, self._limit = source, tally, limit
         self._last = last
         self._begun = fragment
-        self._buffer, self._offset = (
-            b"",
-            0,
-        )  # buffered bytes, and their offset in the decompressed dump
+        # Buffered bytes, and their offset in the decompressed dump.
+        self._buffer, self._offset = b"", 0
         self._refused = False
         self._gap = False  # bytes were lost since the last page
         self._open: _PageParser | None = None
@@ -218,10 +215,10 @@ class Dump:
 
     def _begin(self) -> bool:
         """Read what precedes the first page; return False if incomplete or refused."""
-        found = _OPEN.search(self._buffer)
-        if not found and len(self._buffer) < _LONGEST_HEADER:
+        match = _OPEN.search(self._buffer)
+        if not match and len(self._buffer) < _LONGEST_HEADER:
             return False
-        header = self._buffer[: found.start()] if found else self._buffer
+        header = self._buffer[: match.start()] if match else self._buffer
         encoding = _ENCODING.match(header)
         if encoding and encoding[1].lower() not in (
             b"utf-8",
@@ -261,11 +258,11 @@ class Dump:
         position, buffer = 0, self._buffer
         while True:
             if self._open is None:
-                found = _OPEN.search(buffer, position)
-                if not found:
+                match = _OPEN.search(buffer, position)
+                if not match:
                     position = max(position, len(buffer) - _LONGEST_BORDER)
                     break
-                position = found.start()
+                position = match.start()
                 if len(buffer) - position <= _LONGEST_BORDER:
                     break
                 self._open, self._page_offset, self._gap = (
@@ -274,21 +271,21 @@ class Dump:
                     False,
                 )
                 self.count += 1
-                search = position + 5
+                search_start = position + 5
             else:
-                search = position
-            found = _BORDER.search(buffer, search)
-            if found is None:
+                search_start = position
+            match = _BORDER.search(buffer, search_start)
+            if match is None:
                 end = max(position, len(buffer) - _LONGEST_BORDER)
                 if end > position:
                     self._feed(buffer[position:end])
                     position = end
                 break
-            closed = buffer[found.start() + 1] == 0x2F  # a slash
+            is_closed = buffer[match.start() + 1] == 0x2F  # a slash
             page = self._feed(
-                buffer[position : found.end() if closed else found.start()], final=True
+                buffer[position : match.end() if is_closed else match.start()], final=True
             )
-            position = found.end() if closed else found.start()
+            position = match.end() if is_closed else match.start()
             if page is not None:
                 yield page
             self._open = None
@@ -304,14 +301,14 @@ class Dump:
         try:
             parser.feed(data, final)
         except xml.parsers.expat.ExpatError as error:
-            where = self._page_offset + parser.error_offset
-            name = "truncated" if "no element found" in str(error) else "damaged"
+            offset = self._page_offset + parser.error_offset
+            reason = "truncated" if "no element found" in str(error) else "damaged"
             self._open = _Skipped(self._limit)
             self._tally.record_damage(
-                name,
-                f"the dump is {name} at byte {where:,} of its XML, in page {self.count:,} "
+                reason,
+                f"the dump is {reason} at byte {offset:,} of its XML, in page {self.count:,} "
                 f"({error})",
-                offset=where,
+                offset=offset,
             )
             return None
         return parser.page if final else None
@@ -323,11 +320,11 @@ class Dump:
         if self._open is not None:
             yield from filter(None, [self._feed(self._buffer, final=True)])
         elif self.count and self._last and not self._gap and b"</mediawiki" not in tail:
-            where = self._offset + len(self._buffer)
+            offset = self._offset + len(self._buffer)
             self._tally.record_damage(
                 "truncated",
-                f"the dump is truncated at byte {where:,} of its XML (its end is missing)",
-                offset=where,
+                f"the dump is truncated at byte {offset:,} of its XML (its end is missing)",
+                offset=offset,
             )
 
     def _check_header(self) -> None:

@@ -42,7 +42,7 @@ def render_table(content: str, form: Form) -> list[str]:
 
     Args:
         content: text between `{|` and `|}`, with links and templates resolved.
-        form: `prose` gives `Year: 1990; Population: 5,000.`, `markdown` gives `| 1990 | 5,000 |`.
+        form: `prose` for `Year: 1990; Population: 5,000.`, `markdown` for `| 1990 | 5,000 |`.
     """
     return format_table(*_cells(content), form)
 
@@ -56,22 +56,24 @@ def format_table(caption: str, raw: list[list[Cell]], form: Form) -> list[str]:
         form: as in `render_table`.
     """
     grid = _spread([row for row in raw if row])
-    heads = next((row for row in grid if len(row) > 1 and all(cell.head for cell in row)), None)
-    if heads is None or len(grid) < 2:
+    header = next((row for row in grid if len(row) > 1 and all(cell.head for cell in row)), None)
+    if header is None or len(grid) < 2:
         return []
-    width = len(heads)
-    names = [cell.text for cell in heads]
-    body = [
+    width = len(header)
+    names = [cell.text for cell in header]
+    data_rows = [
         row
         for row in grid
-        if row is not heads and len(row) <= width and not all(cell.head for cell in row)
+        if row is not header and len(row) <= width and not all(cell.head for cell in row)
     ]
     if form == "markdown":
         lines = [_markdown(names), escape_literals("|" + " --- |" * width)]
-        for row in body:
+        for row in data_rows:
             lines.append(_markdown([cell.text for cell in row] + [""] * (width - len(row))))
     else:
-        lines = [line for row in body if (line := _sentence(names, [cell.text for cell in row]))]
+        lines = [
+            line for row in data_rows if (line := _sentence(names, [cell.text for cell in row]))
+        ]
     return [caption, *lines] if caption and lines else lines
 
 
@@ -91,23 +93,23 @@ def _markdown(cells: list[str]) -> str:
 
 def _cells(content: str) -> tuple[str, list[list[Cell]]]:
     """Return the caption and the rows of the source."""
-    caption, raw = "", [[]]  # type: tuple[str, list[list[Cell]]]
-    last: Cell | None = None
+    caption, rows = "", [[]]  # type: tuple[str, list[list[Cell]]]
+    last_cell: Cell | None = None
     for line in content.split("\n")[1:]:
         line = line.strip()
         if line.startswith("|+"):
-            caption, last = _without_attributes(line[2:])[0], None
+            caption, last_cell = _without_attributes(line[2:])[0], None
         elif line.startswith("|-"):
-            raw.append([])
-            last = None
+            rows.append([])
+            last_cell = None
         elif line[:1] in ("|", "!"):
-            head = line[0] == "!"
-            for text in re.split(r"\|\||!!" if head else r"\|\|", line[1:]):
-                last = _cell(text, head)
-                raw[-1].append(last)
-        elif last is not None and line:
-            last.text = f"{last.text} {line}".strip()
-    return caption, raw
+            is_head = line[0] == "!"
+            for text in re.split(r"\|\||!!" if is_head else r"\|\|", line[1:]):
+                last_cell = _cell(text, is_head)
+                rows[-1].append(last_cell)
+        elif last_cell is not None and line:
+            last_cell.text = f"{last_cell.text} {line}".strip()
+    return caption, rows
 
 
 def _cell(text: str, head: bool) -> Cell:
@@ -117,32 +119,38 @@ def _cell(text: str, head: bool) -> Cell:
 
 
 def _without_attributes(text: str) -> tuple[str, str]:
-    before, bar, rest = text.partition("|")
-    return (rest.strip(), before) if bar and _ATTRIBUTES.fullmatch(before) else (text.strip(), "")
+    attributes, bar, content = text.partition("|")
+    return (
+        (content.strip(), attributes)
+        if bar and _ATTRIBUTES.fullmatch(attributes)
+        else (text.strip(), "")
+    )
 
 
 def _spread(raw: list[list[Cell]]) -> list[list[Cell]]:
     """Repeat cells that span columns and rows, so that all positions are filled."""
     grid: list[list[Cell]] = []
-    down: dict[int, Cell] = {}  # by column: cells that extend into the next row
+    spanning_cells: dict[int, Cell] = {}  # by column: cells that extend into the next row
     for row in raw:
         cells: list[Cell] = []
-        waiting = list(row)
-        while (waiting or len(cells) in down) and len(cells) < WIDEST:
+        remaining = list(row)
+        while (remaining or len(cells) in spanning_cells) and len(cells) < WIDEST:
             column = len(cells)
-            above = down.get(column)
-            if above is not None:
-                cells.append(Cell(above.text, above.head))
-                if above.rows > 1:
-                    down[column] = Cell(above.text, above.head, rows=above.rows - 1)
+            spanning_cell = spanning_cells.get(column)
+            if spanning_cell is not None:
+                cells.append(Cell(spanning_cell.text, spanning_cell.head))
+                if spanning_cell.rows > 1:
+                    spanning_cells[column] = Cell(
+                        spanning_cell.text, spanning_cell.head, rows=spanning_cell.rows - 1
+                    )
                 else:
-                    del down[column]
+                    del spanning_cells[column]
                 continue
-            cell = waiting.pop(0)
+            cell = remaining.pop(0)
             for position in range(column, min(column + cell.columns, WIDEST)):
                 cells.append(Cell(cell.text, cell.head))
                 if cell.rows > 1:
-                    down[position] = Cell(cell.text, cell.head, rows=cell.rows - 1)
+                    spanning_cells[position] = Cell(cell.text, cell.head, rows=cell.rows - 1)
         grid.append(cells)
     return grid
 
@@ -202,7 +210,7 @@ def collect_infoboxes(text: str, inline: Callable[[str], str], page: ExtractedPa
 
     Args:
         text: the page without comments, references and other non-text elements.
-        inline: returns what the page shows for a piece of wikitext.
+        inline: function from wikitext to the text that the page shows.
         page: result of the page.
     """
     for box, name, value in _arguments(text, 0):
@@ -248,17 +256,17 @@ def _arguments(text: str, depth: int) -> Iterator[tuple[str, str, str]]:
         kind = kind_of(match[1])
         if kind is None:
             continue
-        parts, end = _split(text, match.end())
+        arguments, end = _split(text, match.end())
         if not end:
             unclosed += 1
             continue
         position = end
-        for part in parts:
-            name, equals, value = part.partition("=")
+        for argument in arguments:
+            name, equals, value = argument.partition("=")
             if not equals or not _NAME.fullmatch(name.strip()):
                 continue
-            inner_kinds = (kind_of(inner[1]) for inner in _BEGIN.finditer(value))
-            if depth < _DEEPEST and any(inner is not None for inner in inner_kinds):
+            nested_kinds = (kind_of(nested[1]) for nested in _BEGIN.finditer(value))
+            if depth < _DEEPEST and any(nested is not None for nested in nested_kinds):
                 yield from _arguments(value, depth + 1)
             elif value.strip():
                 yield kind, name.strip(), value
@@ -266,27 +274,30 @@ def _arguments(text: str, depth: int) -> Iterator[tuple[str, str, str]]:
 
 def _split(text: str, begin: int) -> tuple[list[str], int]:
     """Return the arguments of a template whose name ends at `begin`, and its end; 0: no end."""
-    parts: list[str] = []
-    start, templates, opened = -1, 0, list[str]()  # `templates` counts the templates in `opened`
+    arguments: list[str] = []
+    # `template_depth` is the number of templates in `open_brackets`.
+    start, template_depth, open_brackets = -1, 0, list[str]()
     for match in _TOKEN.finditer(text, begin):
         token = match[0]
         if token in ("{{", "[["):
-            opened.append(token)
-            templates += token == "{{"
+            open_brackets.append(token)
+            template_depth += token == "{{"
         elif token == "|":
-            if not opened:
+            if not open_brackets:
                 if start >= 0:
-                    parts.append(text[start : match.start()])
+                    arguments.append(text[start : match.start()])
                 start = match.end()
         elif token == "]]":
-            if opened[-1:] == ["[["]:
-                opened.pop()
-        elif templates:
-            templates -= 1
-            while opened.pop() != "{{":  # or a link without an end
+            if open_brackets[-1:] == ["[["]:
+                open_brackets.pop()
+        elif template_depth:
+            template_depth -= 1
+            while open_brackets.pop() != "{{":  # or a link without an end
                 pass
         else:
-            return ([*parts, text[start : match.start()]] if start >= 0 else parts), match.end()
+            return (
+                [*arguments, text[start : match.start()]] if start >= 0 else arguments
+            ), match.end()
     return [], 0
 
 
@@ -299,5 +310,5 @@ def _lines(text: str) -> list[str]:
 def line_of(text: str) -> str:
     """Return a line of a value as shown; keeps the sign of a leading number, unlike `plain`."""
     text = _MARKED.sub("", text)
-    shown = unescape_literals(text)
-    return (shown[0] if _SIGNED.match(shown) else "") + plain(text)
+    unescaped = unescape_literals(text)
+    return (unescaped[0] if _SIGNED.match(unescaped) else "") + plain(text)

@@ -1,7 +1,7 @@
 """Template functions; other templates are data (encyclopedia/templates.txt).
 
-A function gets positional and named arguments as plain text, the language of the wiki and, from the
-data, an own text. The results were compared with MediaWiki's rendering
+A function gets positional and named arguments as plain text and, for some rules, a text from the
+data. The results were compared with MediaWiki's rendering
 (benchmarks/fidelity_templates.py).
 """
 
@@ -79,8 +79,8 @@ def _audio(arguments: Arguments, named: Named) -> str:
 def _nihongo(arguments: Arguments, named: Named) -> str:
     """Render `{{nihongo|Aikido|合気道|aikidō}}` as `Aikido (合気道, aikidō)`."""
     name, *others = [*arguments, "", "", "", ""][:5]
-    inside = ", ".join(filter(None, others[:3]))
-    return f"{name} ({inside})" if name and inside else name or inside
+    details = ", ".join(filter(None, others[:3]))
+    return f"{name} ({details})" if name and details else name or details
 
 
 _CHINESE = (
@@ -98,12 +98,14 @@ _CHINESE = (
 
 def _chinese(arguments: Arguments, named: Named) -> str:
     """Render `{{zh|c=中文|p=Zhōngwén}}` as `Chinese: 中文; pinyin: Zhōngwén`."""
-    forms: list[str] = []
+    renderings: list[str] = []
     for keys, label in _CHINESE:
         text = first([named.get(key, "") for key in keys])
         if text:
-            forms.append(f"literally: '{text}'" if label == "literally" else f"{label}: {text}")
-    return "; ".join(forms)
+            renderings.append(
+                f"literally: '{text}'" if label == "literally" else f"{label}: {text}"
+            )
+    return "; ".join(renderings)
 
 
 def _reading(arguments: Arguments, named: Named) -> str:
@@ -119,12 +121,12 @@ def _tag(arguments: Arguments, named: Named) -> str:
         return ""
     name = arguments[0]
     kind = (arguments[1] if len(arguments) > 1 else named.get("type", "pair")).lower()[:1]
-    inside = f" {named['attribs']}" if named.get("attribs") else ""
-    opening = f"<{name}{inside}>"
+    attributes = f" {named['attribs']}" if named.get("attribs") else ""
+    opening = f"<{name}{attributes}>"
     pair = f"{opening}{named.get('content', '...')}</{name}>"
-    single = f"<{name}{inside} />"
-    forms = {"o": opening, "c": f"</{name}>", "s": single, "e": single}
-    return escape_literals(forms.get(kind, pair))
+    single = f"<{name}{attributes} />"
+    renderings = {"o": opening, "c": f"</{name}>", "s": single, "e": single}
+    return escape_literals(renderings.get(kind, pair))
 
 
 def _template_name(arguments: Arguments, named: Named) -> str:
@@ -161,15 +163,15 @@ def _foreign(arguments: Arguments, named: Named) -> str:
 
 def _marriage(arguments: Arguments, named: Named) -> str:
     """Render `{{marriage|Mary Todd|1842|1865}}` as `Mary Todd (m. 1842–1865)`."""
-    spouse, *rest = [*arguments, ""]
-    years = [word for word in rest if "=" not in word and any(map(str.isdigit, word))]
+    spouse, *other_arguments = [*arguments, ""]
+    years = [word for word in other_arguments if "=" not in word and any(map(str.isdigit, word))]
     return f"{spouse} (m. {'–'.join(years[:2])})" if spouse and years else spouse
 
 
 def _height(arguments: Arguments, named: Named) -> str:
     """Render `{{height|ft=6|in=6}}` as `6 ft 6 in`."""
-    parts = (f"{named[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if named.get(unit))
-    return " ".join(parts) or HOLE_TEMPLATE
+    measures = (f"{named[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if named.get(unit))
+    return " ".join(measures) or HOLE_TEMPLATE
 
 
 def _edition(arguments: Arguments, named: Named) -> str:
@@ -206,29 +208,29 @@ def _two_centuries(arguments: Arguments) -> list[str]:
 
 def _centuries(arguments: Arguments, named: Named, word: str = "") -> str:
     """Render `{{s2|XIX|e|XX|e}}` as `XIXe et XXe siècles`."""
-    both = _two_centuries(arguments)
-    if len(both) < 2:
+    centuries = _two_centuries(arguments)
+    if len(centuries) < 2:
         return _century(arguments, named, word.replace("siècles", "siècle"))
-    return f"{both[0]} et {both[1]} {word}"
+    return f"{centuries[0]} et {centuries[1]} {word}"
 
 
 def _period(arguments: Arguments, named: Named, word: str = "") -> str:
     """Render `{{sp|XVIII|-|XXI}}` as `XVIIIe – XXIe siècle`."""
-    both = _two_centuries(arguments)
-    if len(both) < 2:
+    centuries = _two_centuries(arguments)
+    if len(centuries) < 2:
         return _century(arguments, named, word)
     words = [
         text for text in arguments if text not in ("", "e", "er") and not _ROMAN.fullmatch(text)
     ]
-    between = "–" if first(words) in ("", "-", "–") else words[0]
-    return f"{both[0]} {between} {both[1]} {word}"
+    separator = "–" if first(words) in ("", "-", "–") else words[0]
+    return f"{centuries[0]} {separator} {centuries[1]} {word}"
 
 
 def _century_es(arguments: Arguments, named: Named) -> str:
     """Render `{{siglo|XIX||s}}` as `siglo XIX`, `{{siglo|VII|a}}` as `VII a. C.`."""
     number = first(arguments)
-    before = {"s": "siglo ", "S": "Siglo "}.get("".join(arguments[2:3])[:1], "")
-    return f"{before}{number}{' a. C.' if 'a' in arguments[1:2] else ''}" if number else ""
+    prefix = {"s": "siglo ", "S": "Siglo "}.get("".join(arguments[2:3])[:1], "")
+    return f"{prefix}{number}{' a. C.' if 'a' in arguments[1:2] else ''}" if number else ""
 
 
 def _century_ca(arguments: Arguments, named: Named) -> str:
@@ -252,11 +254,11 @@ def _date_fr(arguments: Arguments, named: Named) -> str:
     if not arguments:
         return ""
     is_one_text = " " in arguments[0]
-    parts = arguments[0].split() if is_one_text else list(filter(None, arguments[:3]))
-    has_month = len(parts) == 3 or (len(parts) == 2 and not is_one_text)
-    if has_month and parts[1].isdigit() and 1 <= int(parts[1]) <= 12:
-        parts[1] = _MONTHS_FR[int(parts[1]) - 1]
-    return " ".join(part for part in parts if not part.endswith("-"))
+    words = arguments[0].split() if is_one_text else list(filter(None, arguments[:3]))
+    has_month = len(words) == 3 or (len(words) == 2 and not is_one_text)
+    if has_month and words[1].isdigit() and 1 <= int(words[1]) <= 12:
+        words[1] = _MONTHS_FR[int(words[1]) - 1]
+    return " ".join(word for word in words if not word.endswith("-"))
 
 
 def _date_uk(arguments: Arguments, named: Named) -> str:

@@ -77,25 +77,25 @@ def spell_number(number: str, language: str = "en") -> str:
     if "e" not in number.lower():
         number = number.replace("//", "/").replace("⁄", "/").replace("+", " ")
         number = re.sub(r"(?<=\d)-(?=\d)", "–", number)
-    power = _POWER.fullmatch(number.lower())
-    if power is None:
+    match = _POWER.fullmatch(number.lower())
+    if match is None:
         return group_digits(number, language)
-    exponent = int(power[2].replace("−", "-"))
+    exponent = int(match[2].replace("−", "-"))
     if exponent in _POWERS and exponent > 3 and language == "en":
-        return f"{power[1]} {_POWERS[exponent]}"
-    mantissa = power[1].replace(",", "").replace("−", "-").replace("–", "-")
+        return f"{match[1]} {_POWERS[exponent]}"
+    mantissa = match[1].replace(",", "").replace("−", "-").replace("–", "-")
     integer, _, decimals = mantissa.partition(".")
     if 0 <= exponent <= 15 and len(decimals) <= exponent:
         return group_digits(integer + decimals + "0" * (exponent - len(decimals)), language)
-    return f"{power[1]} × 10^{exponent}"
+    return f"{match[1]} × 10^{exponent}"
 
 
 def _unit(name: str, language: str = "en") -> str:
     if language != "en":  # the symbol; names of units are English
         return _SYMBOLS.get(name, name)
-    power = re.fullmatch(r"e(3|6|9|12)(.+)", name)
-    if power:
-        return f"{_POWERS[int(power[1])]} {_unit(power[2])}"
+    match = re.fullmatch(r"e(3|6|9|12)(.+)", name)
+    if match:
+        return f"{_POWERS[int(match[1])]} {_unit(match[2])}"
     if name.endswith("/d"):
         return f"{_unit(name[:-2])} per day"
     return _UNITS.get(name) or _UNITS.get(name.lower(), name.replace("_", " "))
@@ -112,27 +112,29 @@ def convert(arguments: Arguments, named: Named, language: str = "en") -> str:
     suffix = next(
         (argument for argument in arguments if argument[:1] == "-" and argument[1:2].isalpha()), ""
     )
-    parts = [part for argument in arguments for part in _one_range(argument)]
+    tokens = [token for argument in arguments for token in _one_range(argument)]
     words: list[str] = []
-    while parts and _NUMBER.fullmatch(parts[0]):
-        number, between, *parts = [*parts, ""]
+    while tokens and _NUMBER.fullmatch(tokens[0]):
+        number, unit_or_range, *tokens = [*tokens, ""]
         words.append(spell_number(number, language))
-        number_follows = bool(parts) and _NUMBER.fullmatch(parts[0]) is not None
-        is_foreign_word = language != "en" and not between.isascii() and between.isalpha()
-        if number_follows and (between.lower() in _RANGES or is_foreign_word):
-            sign = _RANGES.get(between.lower(), between)
+        number_follows = bool(tokens) and _NUMBER.fullmatch(tokens[0]) is not None
+        is_foreign_word = (
+            language != "en" and not unit_or_range.isascii() and unit_or_range.isalpha()
+        )
+        if number_follows and (unit_or_range.lower() in _RANGES or is_foreign_word):
+            separator = _RANGES.get(unit_or_range.lower(), unit_or_range)
             if language != "en":
-                words.append("–" if sign == "to" else sign)
+                words.append("–" if separator == "to" else separator)
             else:
-                words.append("to" if between in "-–" and parts[0][0] in "-−–" else sign)
+                words.append("to" if unit_or_range in "-–" and tokens[0][0] in "-−–" else separator)
             continue
-        words.append(_unit(between, language))
-        smaller = parts[1].lower() if len(parts) > 1 else ""
-        if smaller in _SEQUENCES.get(between.lower(), ()) and number_follows:
+        words.append(_unit(unit_or_range, language))
+        smaller_unit = tokens[1].lower() if len(tokens) > 1 else ""
+        if smaller_unit in _SEQUENCES.get(unit_or_range.lower(), ()) and number_follows:
             continue
-        if len(parts) > 1 and parts[0].lower() in _RANGES and _NUMBER.fullmatch(parts[1]):
-            words.append(_RANGES[parts.pop(0).lower()])  # 5 ft 6 in to 5 ft 8 in
-        elif number_follows and smaller:
+        if len(tokens) > 1 and tokens[0].lower() in _RANGES and _NUMBER.fullmatch(tokens[1]):
+            words.append(_RANGES[tokens.pop(0).lower()])  # 5 ft 6 in to 5 ft 8 in
+        elif number_follows and smaller_unit:
             return HOLE_TEMPLATE  # two values with an unknown relation
         else:
             break
@@ -157,29 +159,33 @@ def _month(text: str) -> str:
 
 def date(arguments: Arguments, named: Named) -> str:
     """Render year, month and day as `5 May 2016`; other arguments are joined unchanged."""
-    parts = [argument for argument in arguments[:3] if argument]
+    values = [argument for argument in arguments[:3] if argument]
     if (
-        not parts
-        or not parts[0].isdigit()
-        or (len(parts) > 1 and not _month(parts[1]))
-        or (len(parts) > 2 and not parts[2].isdigit())
+        not values
+        or not values[0].isdigit()
+        or (len(values) > 1 and not _month(values[1]))
+        or (len(values) > 2 and not values[2].isdigit())
     ):
-        return " ".join(parts)
-    if len(parts) == 1:
-        return parts[0]
-    day = [str(int(parts[2]))] if len(parts) > 2 else []
+        return " ".join(values)
+    if len(values) == 1:
+        return values[0]
+    day = [str(int(values[2]))] if len(values) > 2 else []
     if day and named.get("mf", "").lower().startswith("y"):
-        return f"{_month(parts[1])} {day[0]}, {parts[0]}"
-    return " ".join([*day, _month(parts[1]), parts[0]])
+        return f"{_month(values[1])} {day[0]}, {values[0]}"
+    return " ".join([*day, _month(values[1]), values[0]])
 
 
 def as_of(arguments: Arguments, named: Named) -> str:
     """Render `{{as of|2012|June}}` as `As of June 2012`."""
-    first = {"mf": "y" if named.get("df", "").lower() == "us" else "", **named}
+    date_options = {"mf": "y" if named.get("df", "").lower() == "us" else "", **named}
     opening = "Since" if named.get("since") else "As of"
-    text = named.get("alt") or f"{opening} {date(arguments, first)}{named.get('post', '')}"
-    lower = named.get("lc") or named.get("lc_text")
-    return text[0].lower() + text[1:] if lower and lower.lower() not in ("n", "no", "off") else text
+    text = named.get("alt") or f"{opening} {date(arguments, date_options)}{named.get('post', '')}"
+    lower_case = named.get("lc") or named.get("lc_text")
+    return (
+        text[0].lower() + text[1:]
+        if lower_case and lower_case.lower() not in ("n", "no", "off")
+        else text
+    )
 
 
 def fraction(arguments: Arguments, named: Named) -> str:
@@ -195,15 +201,17 @@ def _value(arguments: Arguments, named: Named) -> str:
     """Render `{{val|4.5|0.2|e=6|u=m}}` as `4.5 ± 0.2 × 10^6 m`."""
     if not arguments:
         return ""
-    error = ""
+    uncertainty = ""
     if len(arguments) > 1 and _NUMBER.fullmatch(arguments[1]):
-        error = f" ± {group_digits(arguments[1])}"
+        uncertainty = f" ± {group_digits(arguments[1])}"
     exponent = f" × 10^{named['e']}" if named.get("e") else ""
     unit = named.get("u") or named.get("ul") or ""
     per = named.get("up") or named.get("upl")
-    before, after = named.get("p") or "", named.get("s") or ""
+    prefix, suffix = named.get("p") or "", named.get("s") or ""
     number = spell_number(arguments[0])
-    return f"{before}{number}{error}{exponent}{after} {unit}{'/' + per if per else ''}".strip()
+    return (
+        f"{prefix}{number}{uncertainty}{exponent}{suffix} {unit}{'/' + per if per else ''}".strip()
+    )
 
 
 def _ordinal(arguments: Arguments, named: Named) -> str:
@@ -234,8 +242,8 @@ def _currency(arguments: Arguments, named: Named) -> str:
     if len(arguments) > 1:
         code = arguments[1]
     amount = spell_number(named.get("amount") or "".join(arguments[:1]))
-    sign = _CURRENCIES.get(code.lower(), f"{code.upper()} ")
-    return f"{sign}{amount}" if amount else HOLE_TEMPLATE
+    symbol = _CURRENCIES.get(code.lower(), f"{code.upper()} ")
+    return f"{symbol}{amount}" if amount else HOLE_TEMPLATE
 
 
 def _price(arguments: Arguments, named: Named) -> str:
@@ -248,20 +256,20 @@ def _coordinates(arguments: Arguments, named: Named) -> str:
     display = named.get("display", "inline").lower()
     if "inline" not in display and "i" not in display.split(","):
         return ""
-    halves: list[str] = []
+    coordinates: list[str] = []
     numbers: list[str] = []
     for argument in arguments:
         if argument.upper() in ("N", "S", "E", "W"):
             angles = zip(numbers, "°′″", strict=False)
-            halves.append("".join(map("".join, angles)) + argument.upper())
+            coordinates.append("".join(map("".join, angles)) + argument.upper())
             numbers = []
         elif _NUMBER.fullmatch(argument) and len(numbers) < 3:
             numbers.append(argument)
         else:
             break
-    if len(halves) == 2:
-        return " ".join(halves)
-    return f"{numbers[0]}, {numbers[1]}" if not halves and len(numbers) == 2 else ""
+    if len(coordinates) == 2:
+        return " ".join(coordinates)
+    return f"{numbers[0]}, {numbers[1]}" if not coordinates and len(numbers) == 2 else ""
 
 
 def _gauge(arguments: Arguments, named: Named) -> str:
@@ -280,10 +288,10 @@ def _density(arguments: Arguments, named: Named) -> str:
     """Render `{{pop density|3645257|640081.87|km2|sqmi|prec=1}}` as `5.7/km²`."""
     try:
         people, area = (float(argument.replace(",", "")) for argument in arguments[:2])
-        figure = f"{people / area:.{int(named.get('prec', '0'))}f}"
+        density = f"{people / area:.{int(named.get('prec', '0'))}f}"
     except (ValueError, ZeroDivisionError):
         return HOLE_TEMPLATE
-    return f"{group_digits(figure)}/{_unit(arguments[2])}" if len(arguments) > 2 else HOLE_TEMPLATE
+    return f"{group_digits(density)}/{_unit(arguments[2])}" if len(arguments) > 2 else HOLE_TEMPLATE
 
 
 FUNCTIONS: dict[str, Callable[..., str]] = {

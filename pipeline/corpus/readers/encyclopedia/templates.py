@@ -1,10 +1,10 @@
 """Rendering of templates inside sentences.
 
-Most templates are data (templates.txt), some are functions (template_functions.py). For others the
-form decides: the only argument is shown, as are the text of `{{x|en|text}}` and the parts of a date
-or measure; a template without arguments directly after a word is a note (`word{{when}}`). All
-others leave a placeholder, because unknown words are missing; sentences with a placeholder are
-dropped.
+Most templates are data (templates.txt), some are functions (template_functions.py). Others are
+rendered by their form. A single argument is shown, as are the text of `{{x|en|text}}` and the
+components of a date or measure. A template without arguments directly after a word is a note
+(`word{{when}}`). All others leave a placeholder, because unknown words are missing; sentences with
+a placeholder are dropped.
 """
 
 from __future__ import annotations
@@ -77,71 +77,71 @@ def render(content: str, language: str = "en", before: str = "") -> str:
         language: language of the wiki.
         before: preceding character; empty at the beginning.
     """
-    head, *rest = content.split("|")
+    head, *parameters = content.split("|")
     look_up = _look_up_cached if len(head) <= _LONGEST_HEAD else _look_up
     name, after_colon, rule = look_up(head, language)
     if after_colon is not None:
-        rest.insert(0, after_colon)
+        parameters.insert(0, after_colon)
     if name == "formatnum":
-        number = rest[0].strip() if rest else ""
+        number = parameters[0].strip() if parameters else ""
         return group_digits(number, language) or GAP
     if isinstance(rule, str):
         return rule
     if rule is None:
-        text = by_name(name, head.strip(), rest[0].strip() if rest else "", language)
+        text = by_name(name, head.strip(), parameters[0].strip() if parameters else "", language)
         if text is not None:
             return text
     arguments: Arguments = []
     named: Named = {}
-    for part in rest:
-        key, equals, value = part.partition("=")
+    for argument in parameters:
+        key, equals, value = argument.partition("=")
         if equals and _NAMED.fullmatch(key):
             named[key.strip().lower()] = value.strip()
         else:
-            arguments.append(part.strip())
+            arguments.append(argument.strip())
     for key in ("1", "2", "3"):  # positional arguments whose values contain an equals sign
         if key in named and len(arguments) == int(key) - 1:
             arguments.append(named[key])
     if rule is not None:
         return rule(arguments, named) or GAP
-    if spoken := _LANGUAGE.fullmatch(name):
+    if match := _LANGUAGE.fullmatch(name):
         text = first(arguments[:1])
-        return (labelled(spoken[1], text, named) if language == "en" else text) or GAP
-    if is_silent(name, rest) or "\n" in content.strip():  # a box spans several lines
+        return (labelled(match[1], text, named) if language == "en" else text) or GAP
+    if is_silent(name, parameters) or "\n" in content.strip():  # a box spans several lines
         return GAP
     return _by_shape(name, head.strip(), arguments, named, before)
 
 
 def _by_shape(name: str, shown: str, arguments: Arguments, named: Named, before: str) -> str:
     """Return the text for an unknown template, as far as its arguments tell."""
-    clings = before in (",", ";") or (before.isalnum() and not is_unspaced(before))
+    follows_word = before in (",", ";") or (before.isalnum() and not is_unspaced(before))
     if before in _ENDS or before == GAP:
         return HOLE_TEMPLATE  # after a sentence, where placeholders are removed
     if not arguments and not named:
         if not _PLAIN_WORD.search(name) and not any(map(str.isdigit, name)):
             return GAP  # a mark
-        return GAP if clings and not shown.isupper() else HOLE_TEMPLATE
+        return GAP if follows_word and not shown.isupper() else HOLE_TEMPLATE
     if _COMPUTED.match(name) or not all(map(_is_wording, arguments)):
         return HOLE_TEMPLATE
     texts = list(filter(None, arguments))
     if not texts:
         return HOLE_TEMPLATE
-    first_text, second = texts[0], "".join(texts[1:2])
+    first_text, second_text = texts[0], "".join(texts[1:2])
     is_word = _PLAIN_WORD.search(first_text) is not None
     if len(texts) == 1 and not is_word:
-        return GAP if clings else HOLE_TEMPLATE  # number of a note, or without a unit
-    if len(texts) == 1 and not (named and clings):
+        return GAP if follows_word else HOLE_TEMPLATE  # number of a note, or without a unit
+    if len(texts) == 1 and not (named and follows_word):
         return first_text
     if len(texts) == 2 and _is_language(first_text):
-        return second
-    if len(texts) > 2 and is_word and _is_language(second):
+        return second_text
+    if len(texts) > 2 and is_word and _is_language(second_text):
         return first_text  # a link to another wiki
     if _FIGURE.fullmatch(first_text):
         is_day = len(texts) == 3 and len(first_text) < 3 and texts[2].isdigit()
-        if is_day and _PLAIN_WORD.fullmatch(second):
+        if is_day and _PLAIN_WORD.fullmatch(second_text):
             return " ".join(texts)  # a date
-        if _UNIT.fullmatch(second):
-            return f"{first_text} {second}"
+        if _UNIT.fullmatch(second_text):
+            return f"{first_text} {second_text}"
     return HOLE_TEMPLATE
 
 
@@ -163,12 +163,12 @@ def is_silent(name: str, rest: Sequence[str]) -> bool:
 
     Args:
         name: lower-case name, with blanks for underscores.
-        rest: arguments. A date argument marks editors' doubts and requests.
+        rest: unparsed arguments. A date argument is typical of requests by editors.
     """
     return (
         _BEGINNINGS.match(name) is not None
         or _ENDINGS.fullmatch(name) is not None
-        or any(_DATED.match(part) for part in rest)
+        or any(_DATED.match(argument) for argument in rest)
     )
 
 
@@ -212,11 +212,11 @@ def _tables() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     for line in _DATA.read_text(encoding="utf-8").splitlines():
         if not line or line.startswith("#"):
             continue
-        if section := _SECTION.fullmatch(line):
-            current = sections.setdefault(section[1], {})
+        if match := _SECTION.fullmatch(line):
+            current = sections.setdefault(match[1], {})
             continue
-        listed, arrow, pattern = line.partition(" => ")
-        names += [name.strip() for name in listed.split(" | ")]
+        aliases, arrow, pattern = line.partition(" => ")
+        names += [name.strip() for name in aliases.split(" | ")]
         if arrow:
             pattern = pattern.replace("␣ ", " ").replace(" ␣", " ").replace("␣", " ")
             current.update(dict.fromkeys(names, pattern))
@@ -249,11 +249,11 @@ def _compile(pattern: str, language: str) -> Rule | str:
     if "{" not in pattern:
         return pattern
 
-    parts = _split_pattern(pattern)
-    has_slots = any(kind == "slot" for kind, _ in parts)
+    segments = _split_pattern(pattern)
+    has_slots = any(kind == "slot" for kind, _ in segments)
 
     def rule(arguments: Arguments, named: Named) -> str:
-        text, is_empty = _fill(parts, arguments, named, language)
+        text, is_empty = _fill(segments, arguments, named, language)
         return "" if is_empty and has_slots else text
 
     return rule
@@ -264,30 +264,30 @@ _Parts = list[tuple[str, Any]]
 
 def _split_pattern(pattern: str) -> _Parts:
     """Split a pattern into texts, slots and optional pieces, which are patterns again."""
-    parts: _Parts = []
+    segments: _Parts = []
     position = 0
     for match in _PARTS.finditer(pattern):
-        parts.append(("text", pattern[position : match.start()]))
-        parts.append(
+        segments.append(("text", pattern[position : match.start()]))
+        segments.append(
             ("slot", match[2]) if match[1] is None else ("optional", _split_pattern(match[1]))
         )
         position = match.end()
-    return [*parts, ("text", pattern[position:])]
+    return [*segments, ("text", pattern[position:])]
 
 
 def _fill(parts: _Parts, arguments: Arguments, named: Named, language: str) -> tuple[str, bool]:
     """Return the text of a pattern, and whether its slots outside optional pieces are all empty."""
     pieces: list[str] = []
     is_empty = True
-    for kind, part in parts:
+    for kind, segment in parts:
         if kind == "text":
-            pieces.append(part)
+            pieces.append(segment)
         elif kind == "slot":
-            pieces.append(_value(part, arguments, named, language))
+            pieces.append(_value(segment, arguments, named, language))
             is_empty &= not pieces[-1]
         else:
-            text, lacks_all = _fill(part, arguments, named, language)
-            pieces.append("" if lacks_all else text)
+            text, is_unfilled = _fill(segment, arguments, named, language)
+            pieces.append("" if is_unfilled else text)
     return "".join(pieces), is_empty
 
 
@@ -297,10 +297,10 @@ def _first(arguments: Arguments, named: Named) -> str:
 
 def _value(slot: str, arguments: Arguments, named: Named, language: str) -> str:
     """Return the value of a slot such as `2/first:number` for the given arguments."""
-    choices, colon, form = slot.partition(":")
+    choices, colon, modifier = slot.partition(":")
     for choice in choices.split("/"):
         if choice == "all":
-            return (form if colon else " ").join(filter(None, arguments))
+            return (modifier if colon else " ").join(filter(None, arguments))
         if choice.isdigit():
             text = named.get(
                 choice, arguments[int(choice) - 1] if int(choice) <= len(arguments) else ""
@@ -310,5 +310,5 @@ def _value(slot: str, arguments: Arguments, named: Named, language: str) -> str:
         else:
             text = choice.strip('"') if choice.startswith('"') else named.get(choice, "")
         if text:
-            return group_digits(text, language) if form == "number" else text
+            return group_digits(text, language) if modifier == "number" else text
     return ""

@@ -66,22 +66,24 @@ class WikiextractorReader(FileReader):
 
         A file that ends inside a document is damaged.
         """
-        for offset, raw, title, name, url in self._raw(file_slice, options, tally):
+        for offset, data, title, document_id, url in self._raw(file_slice, options, tally):
             try:
-                text = raw.decode("utf-8")
+                text = data.decode("utf-8")
             except UnicodeDecodeError as error:
-                where = offset + error.start
+                position = offset + error.start
                 tally.quarantine(
-                    "bad_utf8", f"document {name!r} is not UTF-8 at byte {where:,}", offset=where
+                    "bad_utf8",
+                    f"document {document_id!r} is not UTF-8 at byte {position:,}",
+                    offset=position,
                 )
                 continue
-            tally.read(len(raw))
+            tally.read(len(data))
             if _DISAMBIGUATION.search(text[:400]) or title.endswith("(disambiguation)"):
                 tally.drop("disambiguation")
                 continue
             tally.set_origin(wiki("", url, file_slice.name))
             yield Document(
-                id=f"{self.kind}/{file_slice.name}/{name}",
+                id=f"{self.kind}/{file_slice.name}/{document_id}",
                 source=self.kind,
                 title=title,
                 paragraphs=tuple(_paragraphs(text, title, tally)),
@@ -95,7 +97,7 @@ class WikiextractorReader(FileReader):
         attributes: dict[str, str] | None = None
         lines: list[bytes] = []
         start = size = 0
-        found = False
+        has_documents = False
         limit = options.maximum_document_bytes
         source = open_source(file_slice.path)
         try:
@@ -114,26 +116,28 @@ class WikiextractorReader(FileReader):
                 elif attributes is not None and data.startswith(b"<doc "):
                     tally.record_damage("truncated", _unfinished(attributes), offset=start)
                 elif attributes is not None:
-                    title, name, url = (attributes.get(key, "") for key in ("title", "id", "url"))
-                    yield start, b"\n".join([*lines, b""]), title, name, url
+                    title, document_id, url = (
+                        attributes.get(key, "") for key in ("title", "id", "url")
+                    )
+                    yield start, b"\n".join([*lines, b""]), title, document_id, url
                 attributes = None
                 if data.startswith(b"<doc "):
                     attributes = _attributes(data)
-                    lines, size, start, found = [], 0, line.offset + line.size + 1, True
+                    lines, size, start, has_documents = [], 0, line.offset + line.size + 1, True
                 elif line.data is None:
                     tally.read(line.size)
                     tally.drop("too_long")
-                    found = True
+                    has_documents = True
                 elif data.startswith(b"{"):
-                    found = True
+                    has_documents = True
                     yield from _json(data, line.offset, tally)
-                elif data.strip() and not found:
+                elif data.strip() and not has_documents:
                     break
         finally:
             source.close()
         if attributes is not None:
             tally.record_damage("truncated", _unfinished(attributes), offset=start)
-        elif not found and not tally.unreadable:
+        elif not has_documents and not tally.unreadable:
             tally.quarantine(
                 "no_documents", "the file holds neither <doc …> elements nor JSON lines"
             )
@@ -147,20 +151,20 @@ def _unfinished(attributes: dict[str, str]) -> str:
 
 
 def _attributes(line: bytes) -> dict[str, str]:
-    found = _ATTRIBUTE.findall(line.decode("utf-8", "replace"))
-    return {name: html.unescape(value) for name, value in found}
+    pairs = _ATTRIBUTE.findall(line.decode("utf-8", "replace"))
+    return {name: html.unescape(value) for name, value in pairs}
 
 
 def _json(line: bytes, offset: int, tally: ReadCounters) -> Iterator[_Raw]:
     try:
-        content = orjson.loads(line)
-        text, title, name, url = (
-            content["text"],
-            str(content.get("title", "")),
-            str(content["id"]),
-            content.get("url", ""),
+        record = orjson.loads(line)
+        text, title, document_id, url = (
+            record["text"],
+            str(record.get("title", "")),
+            str(record["id"]),
+            record.get("url", ""),
         )
-        raw = text.encode("utf-8", "surrogatepass")
+        data = text.encode("utf-8", "surrogatepass")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         tally.quarantine(
             "bad_json",
@@ -168,16 +172,16 @@ def _json(line: bytes, offset: int, tally: ReadCounters) -> Iterator[_Raw]:
             offset=offset,
         )
         return
-    yield offset, raw, title, name, url if isinstance(url, str) else ""
+    yield offset, data, title, document_id, url if isinstance(url, str) else ""
 
 
 def _paragraphs(text: str, title: str, tally: ReadCounters) -> Iterator[str]:
-    first = True
+    is_first = True
     for line in text.split("\n"):
         line = html.unescape(line).strip()
         if not line:
             continue
-        was_first, first = first, False
+        was_first, is_first = is_first, False
         if was_first and line.rstrip(".") == title.strip().rstrip("."):
             continue
         if is_heading(line):

@@ -8,7 +8,7 @@ text passages and ignore lists, tables, and headers" (Devlin et al. 2019, sectio
 tables, and lists that are not running text are dropped.
 
 mwparserfromhell knows more of the grammar, but parses about 2 MB/s, this module more than 10. It
-also returns broken markup, which is frequent in dumps, as text; here none of it may stay.
+also returns broken markup, which is frequent in dumps, as text; this module removes it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _INTERWIKI = frozenset(
     "w wikt wiktionary s wikisource q wikiquote b commons c d m meta species voy".split()
 )
 
-# Typical of files, whatever the name of their namespace: an ending, or display options.
+# Typical of files in a namespace of any name: a file ending, or display options.
 _FILE = re.compile(
     r"\A[^|\n]*\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[gav]|opus|flac|wav|mp[34]|mid|webm|mpe?g|"
     r"stl|pdf|djvu)\s*(?:\||\Z)|"
@@ -127,8 +127,8 @@ class WikitextParser(ArticleRules):
 
     def __init__(self, namespaces: Mapping[int, Iterable[str]], **rules: Any) -> None:
         super().__init__(**rules)
-        files = {name for key in _FILE_KEYS for name in namespaces.get(key, ())}
-        self._files = files | FILE_ALIASES | CATEGORY_ALIASES
+        file_namespaces = {name for key in _FILE_KEYS for name in namespaces.get(key, ())}
+        self._files = file_namespaces | FILE_ALIASES | CATEGORY_ALIASES
         self._namespaces = {
             name for key, names in namespaces.items() if key != 0 for name in names if name
         }
@@ -142,9 +142,12 @@ class WikitextParser(ArticleRules):
     def extract(self, text: str) -> ExtractedPage:
         """Return the text passages of a page."""
         text = _without_comments(text)
-        closed, close, rest = text.rpartition("</nowiki>")
-        if close:
-            text = _NOWIKI.sub(lambda match: escape_literals(match[1]), closed + close) + rest
+        preceding, end_tag, remainder = text.rpartition("</nowiki>")
+        if end_tag:
+            text = (
+                _NOWIKI.sub(lambda match: escape_literals(match[1]), preceding + end_tag)
+                + remainder
+            )
         text = drop_elements(text, self.formulas)
         text = _PARAMETER.sub("", text) if "{{{" in text else text
         page = self._paragraphs(self._inline(text))
@@ -226,20 +229,26 @@ class WikitextParser(ArticleRules):
         return "".join(root.pieces)
 
     def _link(self, content: str, before: str = "") -> str:
+        """Return the text that a link shows; empty for files, categories and languages."""
         target, bar, label = content.partition("|")
         target = target.strip()
-        shown = target.startswith(":")
-        prefix, colon, rest = target.lstrip(":").partition(":")
+        is_shown = target.startswith(":")
+        prefix, colon, title = target.lstrip(":").partition(":")
         prefix = prefix.strip().lower().replace("_", " ")
-        if colon and not shown and (prefix in self._files or _FILE.search(content)):
+        if colon and not is_shown and (prefix in self._files or _FILE.search(content)):
             return ""
         if bar:
             if label.strip():
                 return label
-            return re.sub(r"\s*\(.*\)$|,.*$", "", rest if colon else target)  # the "pipe trick"
+            return re.sub(r"\s*\(.*\)$|,.*$", "", title if colon else target)  # the "pipe trick"
         if colon and prefix in _INTERWIKI:
-            return rest.rpartition(":")[2]
-        if colon and not shown and target[: len(prefix)].islower() and _LANGUAGE.fullmatch(prefix):
+            return title.rpartition(":")[2]
+        if (
+            colon
+            and not is_shown
+            and target[: len(prefix)].islower()
+            and _LANGUAGE.fullmatch(prefix)
+        ):
             return ""
         return target.lstrip(":").partition("#")[0] or target.lstrip("#")
 
@@ -251,6 +260,7 @@ class WikitextParser(ArticleRules):
         return "".join(f"\n{tables.MARK}{row}" for row in rows or [""]) + "\n"
 
     def _paragraphs(self, text: str) -> ExtractedPage:
+        """Assemble the paragraphs from text without brackets and tags, line by line."""
         page = ExtractedPage()
         blocks = Blocks(page, self.language == "en")
         lines: list[str] = []  # of the open paragraph
@@ -267,20 +277,26 @@ class WikitextParser(ArticleRules):
                 blocks.heading()
                 term = ""
 
-        for raw in text.split("\n"):
-            if "''" in raw:
-                raw = without_quotes(raw)
-            line = drop_marginal_templates(raw.strip()) if HOLE_TEMPLATE in raw else raw.strip()
+        for raw_line in text.split("\n"):
+            if "''" in raw_line:
+                raw_line = without_quotes(raw_line)
+            line = (
+                drop_marginal_templates(raw_line.strip())
+                if HOLE_TEMPLATE in raw_line
+                else raw_line.strip()
+            )
             if not line:
-                if raw:  # only templates or their remnants
+                if raw_line:  # only templates or their remnants
                     flush()
                     blocks.omit()
                 elif lines:
                     flush()
                 continue
-            first = line[0]
+            first_character = line[0]
             heading = (
-                _HEADING.fullmatch(line) if first == "=" and len(line) <= _LONGEST_HEADING else None
+                _HEADING.fullmatch(line)
+                if first_character == "=" and len(line) <= _LONGEST_HEADING
+                else None
             )
             if heading:
                 flush()
@@ -289,7 +305,7 @@ class WikitextParser(ArticleRules):
                 sections.heading(len(heading[1]), html.unescape(heading[2]))
             elif not sections.is_read:
                 page.dropped["section"] += 1
-            elif first in "*#;:":
+            elif first_character in "*#;:":
                 if lines:
                     flush()
                 marks = _MARK.match(line)[0]  # type: ignore[index]
@@ -307,13 +323,13 @@ class WikitextParser(ArticleRules):
                     term = ""
                 else:
                     blocks.item(item, indented=marks.strip(":") == "")
-            elif first == tables.MARK:
+            elif first_character == tables.MARK:
                 flush()
                 if len(line) > 1:
                     blocks.add_line(line[1:])
                 else:
                     blocks.omit()
-            elif first in "|!" or line.startswith("----"):
+            elif first_character in "|!" or line.startswith("----"):
                 flush()
                 blocks.omit()
                 page.dropped["table_row"] += 1
@@ -338,23 +354,23 @@ def _without_comments(text: str) -> str:
 def _begins_line(text: str, position: int) -> bool:
     """Return True if only blanks and list marks precede `position` on its line."""
     begin = max(0, position - _TABLE_INDENT)
-    line = text.rfind("\n", begin, position) + 1
-    return (line > 0 or begin == 0) and not text[line:position].strip(" \t:*")
+    line_start = text.rfind("\n", begin, position) + 1
+    return (line_start > 0 or begin == 0) and not text[line_start:position].strip(" \t:*")
 
 
 def _close(stack: list[_Frame], resolve: Callable[[str, str], str], following: str) -> None:
     """Resolve the innermost bracket; `following` is the next character."""
     content = "".join(stack.pop().pieces)
     pieces = stack[-1].pieces
-    before = pieces[-1][-1:] if pieces else ""
-    text = resolve(content, before)
-    touching = before.isalpha() and following.isalpha()
-    if text != GAP or not before or before in BEFORE_GAP or touching:
+    previous = pieces[-1][-1:] if pieces else ""
+    text = resolve(content, previous)
+    words_touch = previous.isalpha() and following.isalpha()
+    if text != GAP or not previous or previous in BEFORE_GAP or words_touch:
         pieces.append(text)  # after a word no gap is left
 
 
 def _abandon(stack: list[_Frame]) -> None:
-    """Close a bracket without an end: keep what reads as text."""
+    """Close a bracket without an end, and keep its content that reads as text."""
     frame = stack.pop()
     content = "".join(frame.pieces)
     if frame.kind == "[[":
@@ -373,17 +389,17 @@ def _without_code_tags(text: str) -> str:
     """Remove tags of program code; inside them, tags unknown to HTML are text."""
     pieces: list[str] = []
     position = 0
-    opened: re.Match[str] | None = None
+    opening: re.Match[str] | None = None
     # last closing tag of each name
-    last = {match[2].lower(): match.start() for match in _CODE.finditer(text) if match[1]}
+    last_closing = {match[2].lower(): match.start() for match in _CODE.finditer(text) if match[1]}
     for match in _CODE.finditer(text):
-        if opened is None:
-            if not match[1] and last.get(match[2].lower(), -1) > match.start():
-                opened = match
-        elif match[1] and match[2].lower() == opened[2].lower():
-            code = _TAG_NAME.sub(_unknown_tag, text[opened.end() : match.start()])
-            pieces += (text[position : opened.start()], code)
-            opened, position = None, match.end()
+        if opening is None:
+            if not match[1] and last_closing.get(match[2].lower(), -1) > match.start():
+                opening = match
+        elif match[1] and match[2].lower() == opening[2].lower():
+            code = _TAG_NAME.sub(_unknown_tag, text[opening.end() : match.start()])
+            pieces += (text[position : opening.start()], code)
+            opening, position = None, match.end()
     return "".join((*pieces, text[position:]))
 
 

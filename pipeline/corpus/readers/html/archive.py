@@ -62,10 +62,10 @@ class _ZipMember:
         try:
             if self._handle is None:
                 self._handle = self._archive.open(self._entry)
-            found = self._handle.read(min(size, _ZIP_BLOCK))
+            data = self._handle.read(min(size, _ZIP_BLOCK))
         except _ERRORS as error:
             raise self._torn("damaged", f"cannot be unpacked ({str(error).rstrip('.')})") from error
-        self._unpacked += len(found)
+        self._unpacked += len(data)
         if (
             self._unpacked > FREE_BYTES
             and self._unpacked > MAXIMUM_RATIO * self._entry.compress_size
@@ -73,7 +73,7 @@ class _ZipMember:
             raise self._torn(
                 "bomb", f"unpacks to more than {MAXIMUM_RATIO} times its size; no text does"
             )
-        return found
+        return data
 
     def _torn(self, reason: str, sentence: str) -> CorruptStreamError:
         self._ended = True
@@ -137,7 +137,7 @@ class UnpackedStream:
 
     @property
     def place(self) -> int:
-        """Return whether the last read was before the slice (-1), in it (0) or after it (1)."""
+        """Return -1 if the last read was before the slice, 0 if in it, 1 if after it."""
         position = self._handle.tell()
         return -1 if position < self._begin else int(position >= self._end)
 
@@ -160,10 +160,7 @@ def cut(file_slice: Slice) -> list[Slice]:
     if count < 2:
         return [file_slice]
     borders = [file_slice.size * number // count for number in range(count)]
-    ends = [
-        *borders[1:],
-        file_slice.size + 1,
-    ]  # the last range includes the end of the file
+    ends = [*borders[1:], file_slice.size + 1]  # the last range includes the end of the file
     return [
         replace(file_slice, span=(begin, end), size=min(end, file_slice.size) - begin)
         for begin, end in zip(borders, ends, strict=True)
@@ -176,7 +173,7 @@ def is_tar(head: bytes) -> bool:
 
 
 class _Member:
-    """A file in a tar archive; `torn` means that the archive cannot be read further."""
+    """A file in a tar archive; `torn` is True once the archive cannot be read further."""
 
     def __init__(self, name: str, handle: Any) -> None:
         self._name, self._handle, self.torn = name, handle, False
@@ -185,10 +182,9 @@ class _Member:
         if self.torn:
             return b""
         try:
-            found: bytes = self._handle.read1(
-                min(size, _BLOCK)
-            )  # available bytes, not all up to the damage
-            return found
+            # `read` would raise before it returns the bytes that precede the damage.
+            data: bytes = self._handle.read1(min(size, _BLOCK))
+            return data
         except (CorruptStreamError, tarfile.TarError) as error:
             self.torn = True
             if isinstance(error, CorruptStreamError):
@@ -210,7 +206,7 @@ def members(source: ByteSource) -> Iterator[tuple[str, int, ByteSource]]:
     try:
         with tarfile.open(fileobj=cast(IO[bytes], source), mode="r|", bufsize=_BLOCK) as archive:
             while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # of millions, tarfile would keep all
+                archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all
                 handle = archive.extractfile(member) if member.isfile() else None
                 if handle is not None:
                     content = _Member(member.name, handle)
@@ -298,24 +294,26 @@ def of_record(record: Mapping[str, Any]) -> Article:
         html=html,
         wikitext=wikitext if isinstance(wikitext, str) else "",
         namespace=namespace if isinstance(namespace, int) else 0,
-        language=mediawiki_names.language_code(str(get_nested(record,
-        "in_language.identifier") or "")),
+        language=mediawiki_names.language_code(
+            str(get_nested(record, "in_language.identifier") or "")
+        ),
         wiki=str(get_nested(record, "is_part_of.identifier") or ""),
         url=str(record.get("url") or ""),
         licence=_licence(record.get("license")),
         templates=tuple(
-            str(one.get("name", "")).partition(":")[2] for one in templates or () if isinstance(one,
-            dict)
+            str(template.get("name", "")).partition(":")[2]
+            for template in templates or ()
+            if isinstance(template, dict)
         ),
-    )  # fmt: skip
+    )
 
 
 def _licence(found: Any) -> str:
     """Return the names of a list of licences, joined by OR."""
     names = [
-        str(one.get("identifier") or one.get("url") or "")
-        for one in found or ()
-        if isinstance(one, dict)
+        str(licence.get("identifier") or licence.get("url") or "")
+        for licence in found or ()
+        if isinstance(licence, dict)
     ]
     return " OR ".join(dict.fromkeys(licence_name(name) for name in names if name))
 
@@ -339,12 +337,12 @@ def _namespace(root: Any) -> int:
         if value.strip().lstrip("-").isdigit():
             return int(value)
     body = root.find("body")
-    found = (
+    match = (
         re.search(r"(?:^|\s)ns-(\d{1,4})(?=\s|$)", body.get("class", ""))
         if body is not None
         else None
     )
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
@@ -352,7 +350,7 @@ def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
 
     Args:
         article: the page.
-        root: root of its HTML.
+        root: lxml element, the root of its HTML.
         more: lower-case names of additional templates that mark disambiguation pages.
     """
     text = article.html  # searching its tree takes as long as parsing it
@@ -363,10 +361,10 @@ def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
         return "redirect"
     if article.namespace:
         return "namespace"
-    written = "".join(f"{{{{{name}}}}}" for name in article.templates)
+    template_markup = "".join(f"{{{{{name}}}}}" for name in article.templates)
     if (
         mediawiki_names.names_meanings(article.title)
-        or mediawiki_names.lists_meanings(article.wikitext or written, more)
+        or mediawiki_names.lists_meanings(article.wikitext or template_markup, more)
         or (_MAY_MEAN.search(text) and root.xpath(f"boolean({_MEANINGS})"))
     ):
         return "disambiguation"

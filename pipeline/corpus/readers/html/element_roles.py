@@ -123,9 +123,9 @@ def role(element: Any) -> Role:
 
 
 def _by_attributes(element: Any, attributes: Any) -> Role | None:
-    kind = attributes.get("typeof")
-    if kind is not None and kind != "mw:Transclusion":
-        for name in kind.split():
+    types = attributes.get("typeof")
+    if types is not None and types != "mw:Transclusion":
+        for name in types.split():
             for type_role, beginnings in _TYPES.items():
                 if name.startswith("mw:") and name[3:].startswith(beginnings):
                     return type_role
@@ -138,15 +138,15 @@ def _by_attributes(element: Any, attributes: Any) -> Role | None:
         and "mwe-math" not in attributes.get("class", "")
     ):
         return "gone"
-    names = attributes.get("class")
-    if names is None:
+    classes = attributes.get("class")
+    if classes is None:
         return None
     if element.tag == "cite":
-        return "gone" if "citation" in names.split() else None
+        return "gone" if "citation" in classes.split() else None
     if element.tag == "a":
-        is_bare = "autonumber" in names or "free" in names.split()
-        return "gone" if "external" in names and is_bare else None
-    for name in names.split():
+        is_bare = "autonumber" in classes or "free" in classes.split()
+        return "gone" if "external" in classes and is_bare else None
+    for name in classes.split():
         if name in _GONE:
             return "gone"
         if name in _BOX:
@@ -169,8 +169,8 @@ def cells(table: Any, line: Callable[[Any], str]) -> tuple[str, list[list[Cell]]
     """Return (caption, rows); rows of nested tables are not included.
 
     Args:
-        table: the element.
-        line: returns an element's text on one line.
+        table: lxml element of the table.
+        line: function from an element to its text on one line.
     """
     caption = ""
     rows: list[list[Cell]] = []
@@ -216,26 +216,31 @@ def collect(element: Any, lines: Callable[[Any], list[str]], page: ExtractedPage
     """Add the fields of a box to `page` if it is an infobox.
 
     Args:
-        element: the box.
-        lines: returns the text of an element by line.
-        page: result of the page.
+        element: lxml element of the box.
+        lines: function from an element to the lines of its text.
+        page: result to which the fields are added.
     """
     if not _CLASS.search(element.get("class", "")):
         return
     kinds = map(kind_of, _TEMPLATE.findall(element.get("data-mw") or ""))
     box = next(filter(None, kinds), "")
-    above = ""
+    parent_name = ""
     for row in element.iter("tr"):
-        cells = [cell for cell in row if cell.tag in ("th", "td")]
-        if not cells:
+        row_cells = [cell for cell in row if cell.tag in ("th", "td")]
+        if not row_cells:
             continue
-        name = " ".join(lines(cells[0]))
-        below = name.startswith(_BELOW)
-        is_th, is_header = cells[0].tag == "th", bool(_HEADER.search(cells[0].get("class", "")))
-        if len(cells) == 1 or (is_th and is_header):
-            above = name if is_th or is_header else above
-        elif len(cells) == 2 and 0 < len(name) <= _LONGEST_NAME:
-            full_name = f"{above}, {name.strip('•·-– ')}" if below and above else name
-            value = [line_of(escape_literals(line)) for line in lines(cells[1])]
+        name = " ".join(lines(row_cells[0]))
+        is_subrow = name.startswith(_BELOW)
+        is_th, is_header = (
+            row_cells[0].tag == "th",
+            bool(_HEADER.search(row_cells[0].get("class", ""))),
+        )
+        if len(row_cells) == 1 or (is_th and is_header):
+            parent_name = name if is_th or is_header else parent_name
+        elif len(row_cells) == 2 and 0 < len(name) <= _LONGEST_NAME:
+            full_name = (
+                f"{parent_name}, {name.strip('•·-– ')}" if is_subrow and parent_name else name
+            )
+            value = [line_of(escape_literals(line)) for line in lines(row_cells[1])]
             add_field(box, escape_literals(full_name), value, page)
-            above = above if below else name
+            parent_name = parent_name if is_subrow else name

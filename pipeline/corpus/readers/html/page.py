@@ -100,11 +100,11 @@ class HtmlExtractor(ArticleRules):
 
     def lines(self, element: Any) -> list[str]:
         """Return the text of an element by line, as elements and `<br>` divide it."""
-        walk = _TreeWalk(self, flat=True)
-        walk.walk(element)
+        tree_walk = _TreeWalk(self, flat=True)
+        tree_walk.walk(element)
         return [
             line
-            for piece in "".join(walk.pieces).split(_BETWEEN)
+            for piece in "".join(tree_walk.pieces).split(_BETWEEN)
             if (line := " ".join(piece.split()))
         ]
 
@@ -113,8 +113,8 @@ class _TreeWalk:
     """Conversion of one page.
 
     Args:
-        rules: rules of the pages.
-        flat: collect everything on one line, as in a cell.
+        rules: extractor with the rules of the pages.
+        flat: bool, True for the text of one element, such as a cell, as lines without blocks.
     """
 
     def __init__(self, rules: HtmlExtractor, flat: bool = False) -> None:
@@ -130,18 +130,18 @@ class _TreeWalk:
     def walk(self, top: Any) -> ExtractedPage:
         """Walk over the tree; return the page."""
         walker = etree.iterwalk(top, events=("start", "end"))
-        skipped: Any = None
+        skipped_element: Any = None
         for event, element in walker:
             if event == "start":
                 if self._begin(element, top):
                     if element.text:
                         self.pieces.append(element.text)
                 else:
-                    skipped = element
+                    skipped_element = element
                     walker.skip_subtree()
                 continue
-            if element is skipped:
-                skipped = None
+            if element is skipped_element:
+                skipped_element = None
             else:
                 self._end(element.tag)
             if element is not top and element.tail:
@@ -222,12 +222,12 @@ class _TreeWalk:
     def _raised(self, element: Any) -> bool:
         """Convert a raised number to a power; return True to visit the element instead."""
         text = "".join(element.itertext()).strip()
-        before = self._last()
-        if not (_EXPONENT.fullmatch(text) and _BASE.match(before)):
+        previous = self._last()
+        if not (_EXPONENT.fullmatch(text) and _BASE.match(previous)):
             return True
         while not self.pieces[-1]:
             self.pieces.pop()
-        self.pieces[-1] = self.pieces[-1][:-1] + power(before, text)
+        self.pieces[-1] = self.pieces[-1][:-1] + power(previous, text)
         return False
 
     def _end(self, tag: str) -> None:
@@ -325,6 +325,6 @@ def _tex(element: Any) -> str:
         if not text and node.tag == "annotation":
             text = node.text
         if text:
-            styled = _STYLED.match(text.strip())
-            return (styled[1] if styled else text).strip()
+            match = _STYLED.match(text.strip())
+            return (match[1] if match else text).strip()
     return "".join(element.itertext()).strip()

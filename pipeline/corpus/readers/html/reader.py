@@ -76,7 +76,7 @@ class HtmlReader(FileReader):
 
 
 class _Reading:
-    """State of reading one slice; `found` tells whether it has any page."""
+    """State of reading one slice; `found` is True once the slice has a page."""
 
     def __init__(
         self,
@@ -93,23 +93,23 @@ class _Reading:
         self.found = False
 
     def documents(self) -> Iterator[Document]:
-        head, whole = peek(as_utf8(self._source), HEAD_BYTES)
+        head, source = peek(as_utf8(self._source), HEAD_BYTES)
         try:
             if archive.is_tar(head):
-                yield from self._archive(whole)
+                yield from self._archive(source)
             elif is_zip(head):
                 yield from self._zip()
             elif not head.strip() or not is_for("html", head, self._tally):
-                self._empty(whole)
+                self._empty(source)
             elif kind_of(head)[0] != "an HTML page" and head.lstrip()[:1] in (b"{", b"["):
-                yield from self._lines(whole, "")
+                yield from self._lines(source, "")
             else:
-                yield from self._page(whole, "", self._slice.size)
+                yield from self._page(source, "", self._slice.size)
         except CorruptStreamError as error:
             self.record_damage(error.reason, str(error), offset=error.offset)
 
     def record_damage(self, reason: str, sentence: str, *, offset: int = 0) -> None:
-        """Record damage inside the slice; other damage belongs to other slices."""
+        """Record damage inside the slice; readers of other slices record the rest."""
         if not self._source.place:
             self._tally.record_damage(reason, sentence, offset=offset)
 
@@ -130,12 +130,12 @@ class _Reading:
                 self.record_damage(error.reason, str(error), offset=error.offset)
 
     def _member(self, name: str, size: int, content: ByteSource) -> Iterator[Document]:
-        lower = name.lower()
+        lower_name = name.lower()
         if posixpath.basename(name).startswith("."):
             return
-        if lower.endswith(_LINES):
+        if lower_name.endswith(_LINES):
             yield from self._lines(content, name)
-        elif lower.endswith(_PAGES) and not self._source.place:
+        elif lower_name.endswith(_PAGES) and not self._source.place:
             yield from self._page(content, name, size)
 
     def _lines(self, source: ByteSource, name: str) -> Iterator[Document]:
@@ -143,10 +143,10 @@ class _Reading:
         for number, line in enumerate(
             read_lines(source, self, self._options.maximum_document_bytes), 1
         ):
-            place = self._source.place
-            if place > 0:
+            position = self._source.place
+            if position > 0:
                 return
-            if place < 0:
+            if position < 0:
                 continue
             self.found = True
             if line.data is None or line.data.strip():
@@ -157,11 +157,11 @@ class _Reading:
     def _record(self, line: Line, number: int, name: str) -> Iterator[Document]:
         from cloze.pipeline.corpus.readers.html import archive
 
-        where = f"line {number:,}" + (f" of {name}" if name else "")
+        location = f"line {number:,}" + (f" of {name}" if name else "")
         if line.data is None:
             self._tally.read(line.size)
             self._tally.drop("too_long")
-            message = f"{where} has {line.size:,} bytes and was left out"
+            message = f"{location} has {line.size:,} bytes and was left out"
             self._tally.quarantine("long_line", message, offset=line.offset, inner=name)
             return
         try:
@@ -170,15 +170,15 @@ class _Reading:
                 raise ValueError(f"a {type(record).__name__} and no object")
         except ValueError as error:
             message = (
-                f"{where} is no JSON object ({str(error).rstrip('.')}); write an article a line "
+                f"{location} is no JSON object ({str(error).rstrip('.')}); write an article a line "
                 f"(jq -c)"
             )
             self._tally.quarantine("bad_json", message, offset=line.offset, inner=name)
             return
         if not self._known and "article_body" not in record:
             message = (
-                f"{where} has no article_body but {', '.join(list(record)[:12])}, so the file is "
-                f"no dump of Wikimedia Enterprise"
+                f"{location} has no article_body but {', '.join(list(record)[:12])}, so the file "
+                f"is no dump of Wikimedia Enterprise"
             )
             self._tally.record_damage(
                 "not_html", message, inner=name, remedy="name it as source jsonl"
@@ -188,7 +188,7 @@ class _Reading:
         try:
             article = archive.of_record(record)
         except archive.NotAnArticleError as error:
-            self._tally.quarantine("no_html", f"{where} {error}", offset=line.offset, inner=name)
+            self._tally.quarantine("no_html", f"{location} {error}", offset=line.offset, inner=name)
             return
         yield from self._article(article)
 
@@ -245,8 +245,8 @@ class _Reading:
         if reason is not None:
             self._tally.drop(reason)
             return
-        way = self._way(article.language)
-        extracted = way.extract(page.content(root))
+        extractor = self._way(article.language)
+        extracted = extractor.extract(page.content(root))
         for line_reason, count in extracted.dropped.items():
             self._tally.drop_lines(line_reason, count)
         yield Document(
@@ -254,7 +254,7 @@ class _Reading:
             source=self._slice.kind,
             title=article.title,
             paragraphs=tuple(extracted.paragraphs),
-            language=way.language,
+            language=extractor.language,
             url=article.url,
             licence=article.licence,
             infobox=tuple(extracted.infobox),
