@@ -77,10 +77,12 @@ def download(remote: Remote, directory: Path, progress: Progress) -> Path:
         directory / f"{remote.name}.part",
         directory / f"{remote.name}.part.etag",
     )
-    offset = part_file.stat().st_size if part_file.exists() and validator_file.exists() else 0
+    validator = validator_file.read_text() if validator_file.exists() else ""
+    # without a validator, the server's file may have changed since
+    offset = part_file.stat().st_size if validator and part_file.exists() else 0
     headers = {"User-Agent": AGENT}
     if offset:
-        headers |= {"Range": f"bytes={offset}-", "If-Range": validator_file.read_text()}
+        headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
     request = urllib.request.Request(remote.url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
@@ -89,8 +91,8 @@ def download(remote: Remote, directory: Path, progress: Progress) -> Path:
             length = response.headers.get("Content-Length")
             total = int(length) + size if length else None
             validator = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-            validator_file.write_text(validator)
             with part_file.open("ab" if is_resumed else "wb") as stream:
+                validator_file.write_text(validator)  # after the truncation of an older part
                 while chunk := response.read(CHUNK_BYTES):
                     stream.write(chunk)
                     size += len(chunk)

@@ -281,6 +281,8 @@ def parallel_seconds(steps: Sequence[PlannedNode], found: Mapping[str, Estimate]
                 )
                 running.append((now + seconds, name, request))
                 del waiting[name]
+        if not running:  # a request that this machine never fits; the run says so itself
+            return None
         running.sort(key=lambda one: one[0])
         now, _, request = running.pop(0)
         free["gpus"], free["cpus"] = free["gpus"] + request.gpus, free["cpus"] + request.cpus
