@@ -1,4 +1,4 @@
-"""The engine of plain torch: every rank holds a full replica.
+"""The engine of plain torch: every rank has a full replica.
 
 `cloze.model.train.engines.protocol` documents the methods.
 """
@@ -64,9 +64,9 @@ class TorchEngine:
                 for tensor in self._model.state_dict(keep_vars=True).values():
                     distributed.broadcast(tensor, 0)
         self._masters = MasterWeights(self._model) if recipe.grad_reduce_dtype == "bf16" else None
-        own = [parameter for _, parameter in trained_parameters(self._model)]
+        trained_weights = [parameter for _, parameter in trained_parameters(self._model)]
         # As the optimizer sees them.
-        self._parameters = [self._optimized(parameter) for parameter in own]
+        self._parameters = [self._optimized(parameter) for parameter in trained_weights]
         self._kind = optimizer_kind(recipe.optimizer)
         groups = parameter_groups(self._model, recipe)
         self.optimizer = self._kind.build(
@@ -77,7 +77,7 @@ class TorchEngine:
         self._sums: GradientReducer | None = None
         if world.size > 1:
             self._sums = GradientReducer(
-                own,
+                trained_weights,
                 world.pulse,
                 world.timeline,
                 holder=self._optimized,

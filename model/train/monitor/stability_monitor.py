@@ -63,17 +63,17 @@ class StabilityMonitor:
             return [*self._not_finite(line, loss)]
         rate = float(line["learning_rate"])
         rises = bool(self._losses) and rate > self._losses[-1][2]
-        found = [*self._above(line, loss)]
+        warnings = [*self._above(line, loss)]
         if not rises:  # progress is not expected during warm-up
-            found += self._stuck(line, loss)
-        found += self._spike(line, loss)
+            warnings += self._stuck(line, loss)
+        warnings += self._spike(line, loss)
         self._losses.append((int(line["step"]), loss, rate))
-        return [*found, *self._flat()]
+        return [*warnings, *self._flat()]
 
     def _once(self, name: str) -> bool:
-        new = name not in self._warned
+        is_new = name not in self._warned
         self._warned.add(name)
-        return new
+        return is_new
 
     def _not_finite(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
         if self._once("not finite"):
@@ -124,21 +124,21 @@ class StabilityMonitor:
         )
 
     def _spike(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
-        before = [known for _, known, _ in self._losses[-USUAL:]]
-        if len(before) < USUAL:
+        losses = [previous for _, previous, _ in self._losses[-USUAL:]]
+        if len(losses) < USUAL:
             return
-        slope, start = statistics.linear_regression(range(USUAL), before)
-        usual = start + slope * (USUAL - 1)
+        slope, intercept = statistics.linear_regression(range(USUAL), losses)
+        expected = intercept + slope * (USUAL - 1)
         spread = (
             statistics.median(
-                abs(known - start - slope * number) for number, known in enumerate(before)
+                abs(previous - intercept - slope * index) for index, previous in enumerate(losses)
             )
             / 0.6745
         )
-        if loss > usual + max(SPIKE_NATS, SPIKE_DEVIATIONS * spread):
+        if loss > expected + max(SPIKE_NATS, SPIKE_DEVIATIONS * spread):
             yield (
-                f"the loss rose to {loss:.2f} up to step {line['step']}, from about {usual:.2f}: a "
-                f"spike. Where it does not come back"
+                f"the loss rose to {loss:.2f} up to step {line['step']}, from about "
+                f"{expected:.2f}: a spike. Where it does not come back"
                 " within some hundred steps, go on from an earlier checkpoint with a lower "
                 "learning_rate or grad_clip, or beta2 .98"
             )
@@ -150,17 +150,17 @@ class StabilityMonitor:
             return
         recent, earlier = self._losses[-FLAT_LINES:], self._losses[-2 * FLAT_LINES : -FLAT_LINES]
         highest = max(rate for _, _, rate in self._losses)
-        now, then = _mean(recent), _mean(earlier)
+        recent_mean, earlier_mean = _mean(recent), _mean(earlier)
         noise = statistics.stdev(loss for _, loss, _ in recent) / math.sqrt(FLAT_LINES)
         if (
             recent[0][2] > 0.5 * highest
-            and now > then - noise
-            and self._learns(now)
+            and recent_mean > earlier_mean - noise
+            and self._learns(recent_mean)
             and self._once("flat")
         ):
             yield (
-                f"the loss has not fallen since step {earlier[0][0]} ({then:.3f} then, {now:.3f} "
-                f"now) at a learning rate near its peak:"
+                f"the loss has not fallen since step {earlier[0][0]} ({earlier_mean:.3f} then, "
+                f"{recent_mean:.3f} now) at a learning rate near its peak:"
                 " let it fall (a shorter schedule, wsd's decay), or the model is too small, or the "
                 "rate too high"
             )
