@@ -1,6 +1,6 @@
 """The ranks of a training run, and the few collectives that the engines do not run.
 
-Control messages (counts, stop requests, evaluation sums) travel over gloo on the CPU even if
+Control messages (counts, stop requests, evaluation sums) use gloo on the CPU even if
 gradients use NCCL. They thus never wait for the device.
 """
 
@@ -143,8 +143,8 @@ class World:
         while not done:
             done, failed, answer = self.all_reduce_sum([0, 0, 0])
         if failed:
-            cause = self.gathered(None, self.control)[0]
-            raise BY_EXIT_CODE.get(cause["exit_code"], ClozeError)(cause["error"])
+            event = self.gathered(None, self.control)[0]
+            raise BY_EXIT_CODE.get(event["exit_code"], ClozeError)(event["error"])
         return int(answer)
 
     def _decide(self, decide: Callable[[], int]) -> int:

@@ -252,12 +252,14 @@ class _ReplicatedWeights(DeepSpeedEngine):
             extents = []
             for number, parameter in enumerate(parameters):
                 if (mapping := parameter._hp_mapping) is not None:
-                    in_flat, in_parameter = (
+                    flat_address, parameter_address = (
                         mapping.hp_fragment_address,
                         mapping.lp_fragment_address,
                     )
                     extents.append(
-                        TensorExtent(number, in_parameter.start, in_flat.start, in_flat.numel)
+                        TensorExtent(
+                            number, parameter_address.start, flat_address.start, flat_address.numel
+                        )
                     )
             yield flat, list(parameters), _flat_shard(parameters, extents)
 

@@ -82,7 +82,7 @@ def ds_config(
 
     Precision is not part of the config: the forward pass runs under torch.autocast inside the
     module, so DeepSpeed sees fp32 parameters and accumulates fp32 gradients at every stage.
-    `communication_data_type` sets the dtype in which gradients travel.
+    `communication_data_type` sets the dtype in which gradients are sent.
     """
     # Tensors larger than a bucket are reduced in place. CPU caches favour small buckets, a GPU's
     # network large ones.

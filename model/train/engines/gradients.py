@@ -36,7 +36,7 @@ class GradientReducer:
 
     Args:
         holder: maps a parameter to the one with its accumulated gradient.
-        dtype: dtype in which gradients travel and are summed.
+        dtype: dtype in which gradients are sent and summed.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class GradientReducer:
         self._pulse, self._timeline, self._dtype = pulse, timeline, dtype
         self._buckets: list[list[nn.Parameter]] = []  # of holders
         self._bucket_of: dict[Tensor, int] = {}
-        free = 0
+        free_bytes = 0
         for parameter in reversed(parameters):
             size = parameter.numel() * dtype.itemsize
-            if not self._buckets or free < size:
+            if not self._buckets or free_bytes < size:
                 self._buckets.append([])
-                free = bucket_bytes
+                free_bytes = bucket_bytes
             self._buckets[-1].append(holder(parameter))
             self._bucket_of[parameter] = len(self._buckets) - 1
-            free -= size
+            free_bytes -= size
             parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
         self._flat: list[Tensor | None] = [None] * len(self._buckets)
         self._missing: list[int] = []

@@ -113,10 +113,10 @@ class TorchEngine:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             torch._foreach_mul_(gradients, 1.0 / self.loss_scaler.value)
         if self._waits:
-            value = clip_gradient_norm(parameters, self._clip)
-            norm = torch.tensor(value, dtype=torch.float64)
+            norm_value = clip_gradient_norm(parameters, self._clip)
+            norm = torch.tensor(norm_value, dtype=torch.float64)
             self._applied = (
-                None if math.isfinite(value) else torch.zeros((), device=self._world.device)
+                None if math.isfinite(norm_value) else torch.zeros((), device=self._world.device)
             )
             if self._applied is None:
                 self._update()

@@ -228,20 +228,20 @@ def _sums(
     }
     scoring.eval()
     try:
-        loaded = (
+        host_batches = (
             {**heldout.load(start, stop), **extra_fields} for start, stop in heldout.batches(world)
         )
-        with prefetch_batches(loaded, world.device) as batches:
+        with prefetch_batches(host_batches, world.device) as batches:
             for batch in batches:
                 if world.all_reduce_sum([int(stop_asked())])[0]:
                     raise EvaluationInterrupted
-                targets = torch.tensor(scoring.count_targets(batch), dtype=torch.float64)
+                target_counts = torch.tensor(scoring.count_targets(batch), dtype=torch.float64)
                 device_sums, device_details = scoring(move(batch, world.device))
                 batch_sums = device_sums.cpu()
                 sums[:2] += batch_sums
-                sums[2] += targets
+                sums[2] += target_counts
                 if groups is not None:
-                    groups.append((float(targets[0]), float(batch_sums[0, 0])))
+                    groups.append((float(target_counts[0]), float(batch_sums[0, 0])))
                 details = (
                     device_details.cpu() if details is None else details + device_details.cpu()
                 )

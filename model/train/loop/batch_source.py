@@ -201,13 +201,13 @@ class DatasetSource:
                 )
                 continue
             samples = np.arange(start, stop)
-            numbers, copies = self.sampler.locate(samples)
-            rows = self.shards.take(numbers, copies)
+            row_numbers, copies = self.sampler.locate(samples)
+            rows = self.shards.take(row_numbers, copies)
             if self.thinning is not None:
                 rows = self.thinning.subsample(rows, samples, step)
             tokens += int(rows.lengths.sum())
             if isinstance(self.shards, ConcatenatedRows):
-                by_source += self.shards.by_source(numbers, rows.lengths)
+                by_source += self.shards.by_source(row_numbers, rows.lengths)
             batch = collate(
                 rows,
                 pad=self.info.special.pad,

@@ -105,21 +105,21 @@ def roll_back(
             f"step {restored_step} before and passed over the rows that"
             f" it met then: {remedy}, or take these rows out of the data"
         )
-    chosen = world.decide_on_rank_zero(
+    good_step = world.decide_on_rank_zero(
         lambda: _choose(training.path, found.step - found.count, world.fence)
     )
-    if chosen < 0:
+    if good_step < 0:
         raise ClozeError(
             f"{failure}), and there is no good checkpoint before them to go back to; {remedy}"
         )
     restored = state.read(
-        storage.join(training.path, checkpoints.STEPS, checkpoints.step_name(chosen))
+        storage.join(training.path, checkpoints.STEPS, checkpoints.step_name(good_step))
     )
-    passed = [*restored.progress.passed, [chosen, found.step - chosen]]
-    _record(skips, training, progress, chosen, found)
+    passed = [*restored.progress.passed, [good_step, found.step - good_step]]
+    _record(skips, training, progress, good_step, found)
     message = (
-        f"WENT BACK TO STEP {chosen}: {failure}); training goes on from there and passes over the "
-        f"rows of steps {chosen + 1} to"
+        f"WENT BACK TO STEP {good_step}: {failure}); training goes on from there and passes over "
+        f"the rows of steps {good_step + 1} to"
         f" {found.step}; if it happens again, it ends: {remedy}"
     )
     return replace(restored, progress=replace(restored.progress, passed=passed)), message

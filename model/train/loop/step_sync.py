@@ -2,7 +2,7 @@
 
 Before each step the ranks sum in one small message its tokens and targets, their stop requests, and
 rank 0's save timer. Gradients are thus weighted by global counts however the batch is split, and
-all ranks stop and save after the same step. With several ranks the message for a step travels while
+all ranks stop and save after the same step. With several ranks the message for a step is sent while
 the previous step runs.
 """
 

@@ -55,7 +55,7 @@ class TrainingHyperparameters:
         grad_clip: maximum gradient norm; 0: no clipping.
         seed: seed of dropout.
         precision: precision of the forward pass; the optimizer always keeps fp32.
-        grad_reduce_dtype: dtype in which gradients travel between ranks; bf16 requires precision
+        grad_reduce_dtype: dtype in which gradients are sent between ranks; bf16 requires precision
             bf16.
         max_skipped: maximum number of consecutive steps skipped for a non-finite gradient.
         ema: decay of the weights' EMA; None: no EMA.

@@ -62,9 +62,9 @@ class StabilityMonitor:
         if not math.isfinite(loss):
             return [*self._not_finite(line, loss)]
         rate = float(line["learning_rate"])
-        rises = bool(self._losses) and rate > self._losses[-1][2]
+        rate_rises = bool(self._losses) and rate > self._losses[-1][2]
         warnings = [*self._above(line, loss)]
-        if not rises:  # progress is not expected during warm-up
+        if not rate_rises:  # progress is not expected during warm-up
             warnings += self._stuck(line, loss)
         warnings += self._spike(line, loss)
         self._losses.append((int(line["step"]), loss, rate))
@@ -103,8 +103,8 @@ class StabilityMonitor:
         # `_above` warns about this case.
         if self._chance is not None and loss > self._chance + ABOVE_NATS:
             return
-        guessing = self._guessing()
-        if guessing is None or self._learns(loss):
+        guessing_loss = self._guessing()
+        if guessing_loss is None or self._learns(loss):
             self._warned.add("free")
             return
         self._warned.add("stuck")
@@ -119,7 +119,7 @@ class StabilityMonitor:
             )
         yield (
             f"after step {step} the loss ({loss:.2f}) is still about that of guessing by frequency "
-            f"({guessing:.2f}): nothing is read from"
+            f"({guessing_loss:.2f}): nothing is read from"
             f" the context yet; {advice}. A lower learning rate or a longer warm-up may help"
         )
 
@@ -167,8 +167,8 @@ class StabilityMonitor:
 
     def _learns(self, loss: float) -> bool:
         """Return True if the loss is clearly below guessing by frequency."""
-        guessing = self._guessing()
-        return guessing is None or loss < guessing - STUCK_NATS
+        guessing_loss = self._guessing()
+        return guessing_loss is None or loss < guessing_loss - STUCK_NATS
 
 
 def _mean(lines: Sequence[tuple[int, float, float]]) -> float:

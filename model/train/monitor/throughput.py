@@ -249,22 +249,22 @@ class Throughput:
         """
         seconds, interval = self._timeline.seconds(), self._line
         self._line = _Interval(seconds)
-        speed, waited = interval.speed(seconds)
-        metrics = {"tokens_per_second": round(speed, 1), "data_wait": round(waited, 4)}
+        speed, wait_share = interval.speed(seconds)
+        metrics = {"tokens_per_second": round(speed, 1), "data_wait": round(wait_share, 4)}
         if interval.own.tokens:
-            padded = speed * interval.own.positions / interval.own.tokens
-            metrics["padded_tokens_per_second"] = round(padded, 1)
+            padded_speed = speed * interval.own.positions / interval.own.tokens
+            metrics["padded_tokens_per_second"] = round(padded_speed, 1)
         mfu = self._mfu(speed, interval.own)
         return metrics if mfu is None else {**metrics, "mfu": mfu}
 
     def session(self) -> dict[str, float | None]:
         """Return the figures of the whole session; the speed is None after a single step."""
         seconds, interval = self._timeline.seconds(), self._session
-        speed, waited = interval.speed(self._last) if self._steps > 1 else (None, None)
+        speed, wait_share = interval.speed(self._last) if self._steps > 1 else (None, None)
         wall = max(seconds["wall"], 1e-9)
         return {
             "tokens_per_second": None if speed is None else round(speed, 1),
-            "data_wait": None if waited is None else round(waited, 4),
+            "data_wait": None if wait_share is None else round(wait_share, 4),
             "mfu": None if speed is None else self._mfu(speed, interval.own),
             "evaluation_share": round(seconds["evaluation"] / wall, 4),
             "checkpoint_share": round(seconds["save"] / wall, 4),

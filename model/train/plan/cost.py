@@ -155,10 +155,10 @@ def _data(inputs: Mapping[str, Metadata]) -> Metadata:
     if len(datasets) == 1:
         return datasets[0]
     rows = [int(facts.get("rows") or 0) for facts in datasets]
-    means = [float(facts.get("mean_length") or 0.0) for facts in datasets]
-    tokens = sum(count * mean for count, mean in zip(rows, means, strict=True))
-    mean = tokens / sum(rows) if sum(rows) else None
-    return {**datasets[0], "rows": sum(rows), "mean_length": mean}
+    mean_lengths = [float(facts.get("mean_length") or 0.0) for facts in datasets]
+    tokens = sum(count * mean_length for count, mean_length in zip(rows, mean_lengths, strict=True))
+    mean_length = tokens / sum(rows) if sum(rows) else None
+    return {**datasets[0], "rows": sum(rows), "mean_length": mean_length}
 
 
 def _trained(

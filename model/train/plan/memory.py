@@ -119,12 +119,12 @@ def _layer(model: ModelConfig, length: int, layer: int, how: ComputeOptions) -> 
 def _encoder(model: ModelConfig, length: int, how: ComputeOptions) -> float:
     """Return the bytes per row that embeddings and layers keep."""
     layers = [_layer(model, length, layer, how) for layer in range(model.num_hidden_layers)]
-    widest = max(layers)
+    largest_layer = max(layers)
     if how.checkpointing:  # the first and the last layer are not recomputed
         inputs = [4.0 * model.hidden_size] * (len(layers) - 2)
         layers = [*layers[:1], *inputs, *layers[-1:]]
     embeddings = model.word_width * (4.0 + (how.number if model.hidden_dropout else 0))
-    return length * (sum(layers) + embeddings + TRANSIENT * widest)
+    return length * (sum(layers) + embeddings + TRANSIENT * largest_layer)
 
 
 def _head(model: ModelConfig, predicted: int, how: ComputeOptions) -> float:
@@ -178,26 +178,32 @@ def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float
     (`cloze.model.train.engines.gradients`), weights by whole tensors, so one rank has the whole
     word table.
     """
-    weights = float(WEIGHT_BYTES * approximate_parameters(model))
-    table = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
-    return max(weights / ranks, table) + (3.0 if averaging else 2.0) * weights / ranks
+    weight_bytes = float(WEIGHT_BYTES * approximate_parameters(model))
+    table_bytes = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
+    return (
+        max(weight_bytes / ranks, table_bytes) + (3.0 if averaging else 2.0) * weight_bytes / ranks
+    )
 
 
 def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) -> float:
     """Estimate a rank's weights, gradients and optimizer state, with the engine's buffers."""
-    weights = float(WEIGHT_BYTES * approximate_parameters(model))
-    average = weights if how.averaging else 0.0
-    rounded = 0.5 * weights if how.bf16 else 0.0  # autocast keeps them until the backward pass
+    weight_bytes = float(WEIGHT_BYTES * approximate_parameters(model))
+    ema_bytes = weight_bytes if how.averaging else 0.0
+    rounded = 0.5 * weight_bytes if how.bf16 else 0.0  # autocast keeps them until the backward pass
     if zero == 0 or ranks == 1:
         # Gradients in flight exist in addition to accumulated ones.
-        in_flight = weights if ranks > 1 else 0.0
-        return 4.0 * weights + in_flight + average + rounded
-    whole = {1: 2.0 * weights, 2: weights, 3: min(weights, float(WEIGHT_BYTES * GATHERED))}[zero]
+        in_flight = weight_bytes if ranks > 1 else 0.0
+        return 4.0 * weight_bytes + in_flight + ema_bytes + rounded
+    whole = {
+        1: 2.0 * weight_bytes,
+        2: weight_bytes,
+        3: min(weight_bytes, float(WEIGHT_BYTES * GATHERED)),
+    }[zero]
     # Including the parts that a step cuts out of `whole`.
-    sharded = (6.0 if zero == 3 else 5.0) * weights + average
+    sharded = (6.0 if zero == 3 else 5.0) * weight_bytes + ema_bytes
     if how.offload:
-        sharded -= 4.0 * weights + average
-    buckets = BUCKETS * min(weights, float(WEIGHT_BYTES * BUCKET_NUMBERS))
+        sharded -= 4.0 * weight_bytes + ema_bytes
+    buckets = BUCKETS * min(weight_bytes, float(WEIGHT_BYTES * BUCKET_NUMBERS))
     return whole + sharded / ranks + buckets + rounded
 
 

@@ -265,7 +265,7 @@ def read(directory: str) -> ResumeState:
         DataError: the training state is missing, damaged, or of another format.
     """
     document = _read_state(directory)
-    values = {name: document[name] for name in TrainerState.__dataclass_fields__}
+    progress_fields = {name: document[name] for name in TrainerState.__dataclass_fields__}
     begun = StartPosition(**document["run"]["begun"])
     training = storage.join(directory, checkpoint.TRAINING)
     has_average = any(
@@ -274,7 +274,7 @@ def read(directory: str) -> ResumeState:
     )
     return ResumeState(
         path=directory,
-        progress=TrainerState(**values),
+        progress=TrainerState(**progress_fields),
         run=RunInfo(
             **{
                 **{name: document["run"][name] for name in RunInfo.__dataclass_fields__},
