@@ -1,7 +1,7 @@
 """The ranks of a training run, and the few collectives that the engines do not run.
 
-Control messages (counts, stop requests, evaluation sums) use gloo on the CPU even if
-gradients use NCCL. They thus never wait for the device.
+Control messages (counts, stop requests, evaluation sums) use gloo on the CPU even if gradients
+use NCCL. They thus never wait for the device.
 """
 
 from __future__ import annotations

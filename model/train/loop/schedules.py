@@ -84,7 +84,7 @@ def sqrt(progress: float, shape: Shape) -> float:
 
 
 def wsd(progress: float, shape: Shape) -> float:
-    """Warm-up, stable, decay: the peak, then `sqrt` over the last `decay` (Hägele et al., 2024)."""
+    """Keep the peak, then decay like `sqrt` over the last `decay` (Hägele et al., 2024)."""
     # Share of the whole schedule, like the decay.
     overall_progress = shape.warmup + progress * (1.0 - shape.warmup)
     decay_progress = 1.0 - (1.0 - overall_progress) / min(shape.decay, 1.0 - shape.warmup)
