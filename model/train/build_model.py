@@ -111,9 +111,11 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
         resumed = continuation.load_trunk(phase, world, build)
     begun = _begun(resumed, job.data.fingerprint)
     continuation.check_schedule(config, begun)
-    path = build.inputs.get("teacher")
+    teacher_path = build.inputs.get("teacher")
     teacher = (
-        None if path is None else load_teacher(path, config.model, info, job.data.tokenizer, build)
+        None
+        if teacher_path is None
+        else load_teacher(teacher_path, config.model, info, job.data.tokenizer, build)
     )
     optimizer = config.optimizer or DEFAULT_OPTIMIZER
     if resumed is not None and phase is not None:
@@ -143,10 +145,10 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
 def plan_batch(job: SetupJob, start: Start, precision: Precision) -> batch_plan.BatchPlan:
     """Plan by estimate how the global batch is split into micro-batches."""
     config, execution, teacher = start.config, job.build.execution, start.teacher
-    asked = execution.micro_batch
+    requested = execution.micro_batch
     return batch_plan.plan(
         config.global_batch,
-        asked if isinstance(asked, int) else None,
+        requested if isinstance(requested, int) else None,
         start.model,
         job.info.length,
         job.world,
@@ -164,9 +166,9 @@ def build_model(
     check_grad_reduce_dtype(config.grad_reduce_dtype, precision)
     set_tf32(config.tf32, world.device)
     torch.manual_seed(int(random_keys.fold_in(config.seed, _WEIGHTS)))
-    network, lacking = build_network(start.beginning)
-    if lacking:
-        notes.append(f"the checkpoint lacks what begins at random: {', '.join(lacking)}")
+    network, missing = build_network(start.beginning)
+    if missing:
+        notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
     if build.execution.activation_checkpointing:
         enable_activation_checkpointing(network)
     parameters = sum(parameter.numel() for parameter in network.parameters())
@@ -203,7 +205,7 @@ def _compiled(
 ) -> bool:
     """Return True if the training step is compiled; rank 0 decides."""
     execution, world = job.build.execution, job.world
-    choice = decide_compile(
+    decision = decide_compile(
         execution.compile,
         start.own.run.compiled if start.own else None,
         start.model,
@@ -215,9 +217,9 @@ def _compiled(
         start.directions,
         execution.activation_checkpointing,
     )
-    if choice.reason:
-        job.notes.append(f"not compiled: {choice.reason}")
-    return bool(world.decide_on_rank_zero(lambda: int(choice.compiled)))
+    if decision.reason:
+        job.notes.append(f"not compiled: {decision.reason}")
+    return bool(world.decide_on_rank_zero(lambda: int(decision.compiled)))
 
 
 def _scoring(
@@ -244,7 +246,7 @@ def fit_batch(
     """Return the plan with the micro-batch found by trial, and at most the initial batch."""
     config, build, world, length = start.config, job.build, job.world, job.info.length
     if build.execution.micro_batch == micro_batch_finder.AUTO:
-        tried = micro_batch_finder.MicroBatchTrial(
+        trial = micro_batch_finder.MicroBatchTrial(
             scoring=model.scoring,
             model=start.model,
             train=job.data.train,
@@ -256,17 +258,17 @@ def fit_batch(
             offload=model.engine.offload,
             averaging=config.ema is not None,
         )
-        found = micro_batch_finder.find_micro_batch(
-            tried, plan.micro_batch * plan.accumulation, world, build.path
+        row_count = micro_batch_finder.find_micro_batch(
+            trial, plan.micro_batch * plan.accumulation, world, build.path
         )
-        plan = batch_plan.plan(config.global_batch, found, start.model, length, world)
+        plan = batch_plan.plan(config.global_batch, row_count, start.model, length, world)
         job.notes.append(
-            f"micro-batch {plan.micro_batch}: {found} rows of {length} tokens fit at once"
+            f"micro-batch {plan.micro_batch}: {row_count} rows of {length} tokens fit at once"
         )
     # Whole micro-batches at every level give a growing batch few shapes.
     if config.initial_batch:
-        smallest = min(plan.micro_batch, -(-config.initial_batch // world.size))
-        plan = batch_plan.plan(config.global_batch, smallest, start.model, length, world)
+        micro_batch = min(plan.micro_batch, -(-config.initial_batch // world.size))
+        plan = batch_plan.plan(config.global_batch, micro_batch, start.model, length, world)
     return plan
 
 

@@ -125,10 +125,10 @@ def fill_ratio(train: RowTable) -> float:
     if train.info is None or train.bins is not None:
         return 0.0
     count = min(len(train), SAMPLE)
-    rows = train.take(
+    sample = train.take(
         np.linspace(0, len(train) - 1, count).astype(np.int64), np.zeros(count, np.int64)
     )
-    return float(rows.lengths.sum()) / (count * train.info.length)
+    return float(sample.lengths.sum()) / (count * train.info.length)
 
 
 def _compiler() -> str | None:

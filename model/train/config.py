@@ -237,10 +237,10 @@ class PretrainConfig(StageConfig):
                     f"mixture weighs {name!r}, which is no dataset of this training; "
                     f"{did_you_mean(name, names)}"
                 )
-        lacking = [name for name in names if self.mixture and name not in self.mixture]
-        if lacking:
+        missing = [name for name in names if self.mixture and name not in self.mixture]
+        if missing:
             raise UsageError(
-                f"mixture says no weight of {lacking[0]!r}; weigh all of {', '.join(names)}, or "
+                f"mixture says no weight of {missing[0]!r}; weigh all of {', '.join(names)}, or "
                 f"leave mixture out"
             )
 
@@ -291,7 +291,7 @@ class PretrainConfig(StageConfig):
         LAMB's rate is relative to the weights, so the width does not matter: 5e-3 at 32,768
         sequences and 15,625 steps, scaled by the root of the batch (You et al., 2020, Table 4).
         Their trainings all see the same number of samples, so this also scales by one over the root
-        of the steps, which holds for shorter trainings (docs/explanation/speedrun.md).
+        of the steps. This is valid for shorter trainings (docs/explanation/speedrun.md).
         """
         if self.optimizer == "lamb":
             shares = [self.global_batch / LAMB_BATCH]
@@ -307,12 +307,12 @@ class PretrainConfig(StageConfig):
         return max(BASE_LEARNING_RATE, BASE_LEARNING_RATE * BASE_HIDDEN_SIZE / width)
 
     def fingerprint_fields(self) -> dict[str, Any]:
-        found = super().fingerprint_fields()
+        fields = super().fingerprint_fields()
         if self.optimizer == DEFAULT_OPTIMIZER:  # same fingerprint as without the option
-            del found["optimizer"]
+            del fields["optimizer"]
         if self.optimizer == "lamb" and self.learning_rate is None and self.last_step is not None:
-            found["lamb_rate"] = "steps"  # earlier versions scaled by the batch alone
-        return found
+            fields["lamb_rate"] = "steps"  # earlier versions scaled by the batch alone
+        return fields
 
     def lr_schedule(self, whole: float) -> Schedule:
         """Return the learning-rate schedule over `whole` steps, tokens or budget billionths."""

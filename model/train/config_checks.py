@@ -48,7 +48,9 @@ def check_schedule_options(config: PretrainConfig) -> None:
     kind = SCHEDULES[config.schedule]
     for name, option in (("decay_share", "decay"), ("power", "power")):
         if getattr(config, name) is not None and option not in kind.options:
-            schedules = [other for other in SCHEDULES if option in SCHEDULES[other].options]
+            schedules = [
+                candidate for candidate in SCHEDULES if option in SCHEDULES[candidate].options
+            ]
             raise ValueError(
                 f"{name} is not for schedule {config.schedule}; leave it out, or use "
                 f"{' or '.join(schedules)}"
@@ -91,9 +93,9 @@ def check_batch_ramp(config: PretrainConfig) -> None:
     """Check that a batch that grows has a first size, a final size and a length."""
     first, steps = config.initial_batch, config.batch_ramp_steps
     if (first is None) != (steps is None):
-        lacking = "batch_ramp_steps" if steps is None else "initial_batch"
+        missing = "batch_ramp_steps" if steps is None else "initial_batch"
         raise ValueError(
-            f"a batch that grows needs initial_batch and batch_ramp_steps; give {lacking}, too,"
+            f"a batch that grows needs initial_batch and batch_ramp_steps; give {missing}, too,"
             f" or "
             f"leave both out"
         )

@@ -1,7 +1,7 @@
 """The ranks of a training run, and the few collectives that the engines do not run.
 
-Control messages (counts, stop requests, evaluation sums) travel over gloo on the CPU even if
-gradients use NCCL, so that control messages never wait for the device.
+Control messages (counts, stop requests, evaluation sums) use gloo on the CPU even if gradients
+use NCCL. They thus never wait for the device.
 """
 
 from __future__ import annotations
@@ -114,17 +114,17 @@ class World:
         """Return the values of all ranks, by rank; values are sent as JSON."""
         if self.size == 1:
             return [value]
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        encoded = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        distributed.all_gather(sizes, torch.tensor([len(text)]), group=group)
+        distributed.all_gather(sizes, torch.tensor([len(encoded)]), group=group)
         longest = max(int(size) for size in sizes)
-        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(
-            texts, torch.nn.functional.pad(text, (0, longest - len(text))), group=group
+            buffers, torch.nn.functional.pad(encoded, (0, longest - len(encoded))), group=group
         )
         return [
-            json.loads(bytes(one[: int(size)].numpy()))
-            for one, size in zip(texts, sizes, strict=True)
+            json.loads(bytes(buffer[: int(size)].numpy()))
+            for buffer, size in zip(buffers, sizes, strict=True)
         ]
 
     def decide_on_rank_zero(self, decide: Callable[[], int]) -> int:
@@ -143,21 +143,21 @@ class World:
         while not done:
             done, failed, answer = self.all_reduce_sum([0, 0, 0])
         if failed:
-            cause = self.gathered(None, self.control)[0]
-            raise BY_EXIT_CODE.get(cause["exit_code"], ClozeError)(cause["error"])
+            event = self.gathered(None, self.control)[0]
+            raise BY_EXIT_CODE.get(event["exit_code"], ClozeError)(event["error"])
         return int(answer)
 
     def _decide(self, decide: Callable[[], int]) -> int:
         with ThreadPoolExecutor(1, thread_name_prefix="decide") as pool:
-            answer = pool.submit(decide)
-            while not wait([answer], timeout=ALIVE_SECONDS).done:
+            future = pool.submit(decide)
+            while not wait([future], timeout=ALIVE_SECONDS).done:
                 self.all_reduce_sum([0, 0, 0])
-        if (error := answer.exception()) is not None:
+        if (error := future.exception()) is not None:
             self.all_reduce_sum([1, 1, 0])
             self.gathered(error_event(error), self.control)
         else:
-            self.all_reduce_sum([1, 0, answer.result()])
-        return answer.result()
+            self.all_reduce_sum([1, 0, future.result()])
+        return future.result()
 
 
 def init_distributed(execution: Execution, path: str = "") -> World:

@@ -38,9 +38,9 @@ def run(config: PretrainConfig, build: BuildContext) -> StageResult:
             )
         setup = prepare(config, build, world)
         finished = train(setup.training, build, world, stop, setup.resumed, build.report)
-        taken = memory_taken(world, build.execution.nodes)
+        memory = memory_taken(world, build.execution.nodes)
         if world.is_rank_zero:
-            build.report.progress(finished.progress.step, finished.progress.step, "steps", taken)
+            build.report.progress(finished.progress.step, finished.progress.step, "steps", memory)
         return _outcome(setup, finished, build, world) if world.is_rank_zero else StageResult()
 
 
@@ -49,15 +49,18 @@ def memory_taken(world: World, nodes: int) -> dict[str, int]:
 
     The names are those of `cloze.core.stages.execution.CostEstimate`.
     """
-    whole = world.all_reduce_sum([peak_memory()])[0]
-    gpu = torch.cuda.max_memory_reserved(world.device) if world.device.type == "cuda" else 0
-    return {"memory_bytes": int(whole) // nodes, "gpu_memory_bytes": -world.all_reduce_min(-gpu)}
+    total = world.all_reduce_sum([peak_memory()])[0]
+    gpu_bytes = torch.cuda.max_memory_reserved(world.device) if world.device.type == "cuda" else 0
+    return {
+        "memory_bytes": int(total) // nodes,
+        "gpu_memory_bytes": -world.all_reduce_min(-gpu_bytes),
+    }
 
 
 def _outcome(
     setup: PretrainSetup, finished: TrainingResult, build: BuildContext, world: World
 ) -> StageResult:
-    training, progress, last, begun = (
+    training, progress, last_record, begun = (
         setup.training,
         finished.progress,
         finished.last,
@@ -70,15 +73,16 @@ def _outcome(
         "steps": progress.step,
         "begun_at": begun.step,
         "objectives": list(setup.scoring.names),
-        "loss": last.get("loss"),
+        "loss": last_record.get("loss"),
         "first_loss": progress.first_loss,
-        **{name: last.get(name) for name in HELDOUT_METRICS},
-        **{name: value for name, value in last.items() if name.startswith("heldout_")},
+        **{name: last_record.get(name) for name in HELDOUT_METRICS},
+        **{name: value for name, value in last_record.items() if name.startswith("heldout_")},
         "heldout_rows": _scored(setup, progress.step),
         "best_heldout": progress.best,
         **_baselines(setup),
         **finished.session,
-        "tokens_per_second": finished.session["tokens_per_second"] or last.get("tokens_per_second"),
+        "tokens_per_second": finished.session["tokens_per_second"]
+        or last_record.get("tokens_per_second"),
         "checkpoint": finished.checkpoint,
         "milestones": dict(finished.milestones),
         "precision": training.recipe.precision,
@@ -120,10 +124,10 @@ def _scored(setup: PretrainSetup, steps: int) -> int:
 
 def _baselines(setup: PretrainSetup) -> dict[str, Any]:
     """Return the losses of context-free guessing of masked tokens."""
-    found: dict[str, Any] = {"unigram_entropy": None}
+    baselines: dict[str, Any] = {"unigram_entropy": None}
     if "mlm" in setup.scoring.names:
-        train = target_count_rows(setup.heldout, setup.source.shards)
-        found |= unigram_baselines(
-            train, setup.heldout, setup.training.checkpoints.metadata.model.vocab_size
+        training_rows = target_count_rows(setup.heldout, setup.source.shards)
+        baselines |= unigram_baselines(
+            training_rows, setup.heldout, setup.training.checkpoints.metadata.model.vocab_size
         )
-    return found
+    return baselines

@@ -35,12 +35,16 @@ def training_duration(
         return TokenDuration(first=begun.tokens, tokens=config.tokens)
     if config.seconds is None:
         return step_duration(config, begun)
-    saving = FINISHING + checkpoint_bytes(parameters, config.ema is not None) / DISK
-    measuring = SHARE / 2 * config.seconds  # limit of `EvaluationSchedule` for the last evaluation
+    saving_seconds = FINISHING + checkpoint_bytes(parameters, config.ema is not None) / DISK
+    evaluation_seconds = (
+        SHARE / 2 * config.seconds
+    )  # limit of `EvaluationSchedule` for the last evaluation
     return TimeBudget(
         seconds=config.seconds,
         cold=2 if world.size > 1 else 1,
-        closing=lambda step_seconds: min(measure.closing(step_seconds), measuring) + saving,
+        closing=lambda step_seconds: (
+            min(measure.closing(step_seconds), evaluation_seconds) + saving_seconds
+        ),
     )
 
 

@@ -74,7 +74,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     job = SetupJob(build=build, world=world, data=open_data(config, build, world), notes=[])
     start = find_start(config, job)
     config, begun = start.config, start.begun
-    steep = high_learning_rate_warning(
+    rate_warning = high_learning_rate_warning(
         config.peak_learning_rate(), config.default_learning_rate(), start.optimizer
     )
     precision = resolve_for_run(
@@ -84,20 +84,20 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     model = build_model(job, start, plan, precision)
     plan = fit_batch(job, start, model, plan)
     source, heldout = _source(job, start, model, plan), _heldout(job, start, model, plan)
-    unigrams = config.output_bias == "unigram" and start.beginning.state is None
-    if unigrams and start.resumed is None:
+    unigram_bias = config.output_bias == "unigram" and start.beginning.state is None
+    if unigram_bias and start.resumed is None:
         counts = target_count_rows(heldout, job.data.train).target_counts(start.model.vocab_size)
         begin_with_unigrams(model.network, start.model, counts)
-    measure = _measure(job, start, model, heldout)
+    evaluator = _measure(job, start, model, heldout)
     milestones = _milestones(job, start, model.parameters)
-    using = (
+    mfu_meter = (
         utilisation(start.model, precision, world.device, world.size)
         if world.is_rank_zero
         else None
     )
-    if using is not None and using.peak is None:
-        job.notes.append(using.source)
-    pace = training_duration(config, world, begun, measure, model.parameters)
+    if mfu_meter is not None and mfu_meter.peak is None:
+        job.notes.append(mfu_meter.source)
+    pace = training_duration(config, world, begun, evaluator, model.parameters)
     if isinstance(pace, TimeBudget) and (start.own is None or not start.own.progress.budget):
         world.decide_on_rank_zero(pace.check_feasible)
     heads = trained_heads(start.model, start.names)
@@ -128,21 +128,21 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         ),
         logging=LoggingSpec(
             interval=config.log_interval,
-            expected_first_loss=None if unigrams else _chance(model.scoring, start.beginning),
-            mfu_meter=using,
+            expected_first_loss=None if unigram_bias else _chance(model.scoring, start.beginning),
+            mfu_meter=mfu_meter,
             check_line=_alarms(config, model.scoring, heldout, start.model).check,
             notes=job.notes,
-            warnings=() if steep is None else (steep,),
+            warnings=() if rate_warning is None else (rate_warning,),
             figures={"note": compiling} if model.compiled else {},
         ),
-        evaluator=measure if heldout.rows else None,
+        evaluator=evaluator if heldout.rows else None,
     )
     return PretrainSetup(
         training=training,
         scoring=model.scoring,
         source=source,
         heldout=heldout,
-        measure=measure,
+        measure=evaluator,
         resumed=start.resumed,
         parameters=model.parameters,
     )
@@ -191,7 +191,7 @@ def _measure(
 ) -> HeldoutEvaluator:
     """Build the evaluator of the held-out rows."""
     config = start.config
-    measure = HeldoutEvaluator(
+    evaluator = HeldoutEvaluator(
         scoring=model.scoring,
         heldout=heldout,
         world=job.world,
@@ -202,23 +202,23 @@ def _measure(
         passes=1 if config.ema is None else 2,
     )
     if config.last_step is not None:
-        looks = measure.looks(config.last_step)
-        if min(looks.rows, looks.last) < heldout.rows:
+        schedule = evaluator.looks(config.last_step)
+        if min(schedule.rows, schedule.last) < heldout.rows:
             job.notes.append(
-                f"evaluations score {looks.rows} of {heldout.rows} held-out rows, every "
-                f"{looks.every} steps, the last one"
-                f" {looks.last}: more would take over 5% of the training"
+                f"evaluations score {schedule.rows} of {heldout.rows} held-out rows, every "
+                f"{schedule.every} steps, the last one"
+                f" {schedule.last}: more would take over 5% of the training"
             )
-    return measure
+    return evaluator
 
 
 def _milestones(job: SetupJob, start: Start, parameters: int) -> Milestones:
     """Return the steps whose checkpoints are kept permanently, after checking the disk space."""
     config, build, begun = start.config, job.build, start.begun
     milestones = Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
-    last = begun.step + (config.last_step or max(config.milestones, default=0))
-    kept = milestones.count_between(begun.step, last) + config.keep_for_merge - 1
-    checkpoints = build.execution.keep_checkpoints + kept
+    last_step = begun.step + (config.last_step or max(config.milestones, default=0))
+    retained = milestones.count_between(begun.step, last_step) + config.keep_for_merge - 1
+    checkpoints = build.execution.keep_checkpoints + retained
     averaged = config.ema is not None
     job.world.decide_on_rank_zero(
         lambda: batch_plan.check_disk(build.path, parameters, checkpoints, averaged)
@@ -235,19 +235,20 @@ def _alarms(
         counts = heldout.target_counts(model.vocab_size)
         return entropy(counts) if scoring.names[0] == "mlm" and counts.sum() else None
 
-    of_pieces = scoring.objectives[0].random_loss is math.log
+    predicts_tokens = scoring.objectives[0].random_loss is math.log
     return StabilityMonitor(
         scoring.names[0],
         guessing,
         config.global_batch,
         pairs=len(scoring.names) > 1,
-        chance=math.log(model.vocab_size) if of_pieces else None,
+        chance=math.log(model.vocab_size) if predicts_tokens else None,
     )
 
 
 def _chance(scoring: PretrainModule, beginning: InitialModel) -> float | None:
-    """Return the expected loss of untrained weights: ln V, plus ln 2 for a pair task; None:
-    unknown.
+    """Return the expected loss of untrained weights; None: unknown.
+
+    It is ln V, plus ln 2 for a pair task.
     """
     untrained = beginning.state is None and not beginning.teacher_weights
     return scoring.chance(beginning.model.vocab_size) if untrained else None

@@ -37,22 +37,22 @@ def headline(summary: Mapping[str, Any]) -> str:
 def _learned(summary: Mapping[str, Any]) -> str:
     """Return the held-out loss compared with the unigram entropy."""
     # With EMA the averaged weights are the checkpoint's model.
-    averaged = summary.get("heldout_ema_loss")
+    ema_loss = summary.get("heldout_ema_loss")
     loss, entropy = (
-        summary.get("heldout_loss") if averaged is None else averaged,
+        summary.get("heldout_loss") if ema_loss is None else ema_loss,
         summary.get("unigram_entropy"),
     )
     name = summary.get("objectives", ["mlm"])[0].upper() + (
-        " of the average" if averaged is not None else ""
+        " of the average" if ema_loss is not None else ""
     )
     if loss is None:
         return f"loss {summary['loss']:.3f}, nothing held out"
     if entropy is None:
         return f"held-out {name} {loss:.3f} nats"
-    side = "below" if loss <= entropy else "above"
+    relation = "below" if loss <= entropy else "above"
     return (
-        f"held-out {name} {loss:.3f} nats, {abs(entropy - loss):.2f} {side} the unigram entropy "
-        f"{entropy:.3f}"
+        f"held-out {name} {loss:.3f} nats, {abs(entropy - loss):.2f} {relation} the unigram "
+        f"entropy {entropy:.3f}"
     )
 
 

@@ -73,20 +73,20 @@ def choose_engine(
         UsageError: the engine or the stage is unknown, or engine, stage and offload do not fit
             together.
     """
-    found = _choose(wanted, zero, processes, parameters, memory)
+    config = _choose(wanted, zero, processes, parameters, memory)
     if offload == "none":
-        return found
+        return config
     if memory is None:
         raise UsageError(
             f"offload ({offload}) is for GPUs, training is on the CPU, where the state is already; "
             f"leave it out"
         )
-    if not found.zero:
+    if not config.zero:
         raise UsageError(
             f"offload ({offload}) needs DeepSpeed's ZeRO 1 to 3, this is engine torch; use "
             f"--engine deepspeed --zero 1"
         )
-    return replace(found, offload=True)
+    return replace(config, offload=True)
 
 
 def _choose(

@@ -155,13 +155,13 @@ class DeepSpeedEngine:
         The partitions stay unchanged.
         """
         for flat, parameters, shard in self._groups():
-            local: dict[int, list[TensorExtent]] = {}
+            local_extents: dict[int, list[TensorExtent]] = {}
             for extent in shard.extents:
-                local.setdefault(extent.number, []).append(extent)
+                local_extents.setdefault(extent.number, []).append(extent)
             for number, parameter in enumerate(parameters):
                 # An offloaded partition is on another device.
                 full = torch.zeros(_size(parameter), device=self._world.device)
-                for extent in local.get(number, ()):
+                for extent in local_extents.get(number, ()):
                     end = extent.offset + extent.length
                     full[extent.offset : end] = extent.of(values[flat].detach())
                 if self._world.size > 1:
@@ -215,7 +215,7 @@ class DeepSpeedEngine:
     def _groups(self) -> Iterator[tuple[Tensor, list[nn.Parameter], FlatShard]]:
         """Yield each group: this rank's flat partition, its parameters, and their extents in it.
 
-        The optimizer holds its state per flat partition.
+        The optimizer keeps its state per flat partition.
         """
         raise NotImplementedError
 
@@ -252,12 +252,14 @@ class _ReplicatedWeights(DeepSpeedEngine):
             extents = []
             for number, parameter in enumerate(parameters):
                 if (mapping := parameter._hp_mapping) is not None:
-                    in_flat, in_parameter = (
+                    flat_address, parameter_address = (
                         mapping.hp_fragment_address,
                         mapping.lp_fragment_address,
                     )
                     extents.append(
-                        TensorExtent(number, in_parameter.start, in_flat.start, in_flat.numel)
+                        TensorExtent(
+                            number, parameter_address.start, flat_address.start, flat_address.numel
+                        )
                     )
             yield flat, list(parameters), _flat_shard(parameters, extents)
 
@@ -268,12 +270,12 @@ class _ShardedWeights(DeepSpeedEngine):
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         tensors = self._model.state_dict(keep_vars=True)
         sizes = {name: _size(value) for name, value in tensors.items()}
-        owner = assign_owners(sizes, self._world.size)
+        owners = assign_owners(sizes, self._world.size)
         for name, value in tensors.items():
             with self._deepspeed.zero.GatheredParameters(
                 [value] if isinstance(value, nn.Parameter) else []
             ):
-                if owner[name] == self._world.rank:
+                if owners[name] == self._world.rank:
                     yield name, value.detach()
 
     def _gathered(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:

@@ -28,14 +28,14 @@ def import_deepspeed(device: str) -> Any:
     """
     os.environ["DS_ACCELERATOR"] = device  # else it may take a GPU despite a request for the CPU
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed does not start without it
-    hide = "mlflow" not in sys.modules
-    if hide:
+    hide_mlflow = "mlflow" not in sys.modules
+    if hide_mlflow:
         sys.modules["mlflow"] = None  # type: ignore[assignment]
     try:
         import deepspeed
         import deepspeed.utils  # imports the package `deepspeed.ops`
     finally:
-        if hide:
+        if hide_mlflow:
             del sys.modules["mlflow"]
     compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
     decorator, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
@@ -44,8 +44,8 @@ def import_deepspeed(device: str) -> Any:
     finally:
         compiler.compile = decorator
     if device == "cpu":
-        stages: Any = importlib.import_module("deepspeed.runtime.zero.stage_1_and_2")
-        stages.all_gather_dp_groups = _broadcast_parts
+        zero_module: Any = importlib.import_module("deepspeed.runtime.zero.stage_1_and_2")
+        zero_module.all_gather_dp_groups = _broadcast_parts
     # DeepSpeed would probe all its kernels and then compile a shared-memory communication kernel
     # (30 s, needs a compiler) that only its inference uses. An empty table prevents both.
     deepspeed.ops.__compatible_ops__ = {}
@@ -61,14 +61,14 @@ def _broadcast_parts(
 ) -> None:
     """Broadcast all parts of the weights in place; gloo's all_gather makes another copy."""
     del groups_flat
-    sent = [
-        distributed.broadcast(part, group_src=rank, group=group, async_op=True)
-        for parts, group in zip(partitioned_param_groups, dp_process_group, strict=True)
-        for rank, part in enumerate(parts)
+    broadcasts = [
+        distributed.broadcast(partition, group_src=rank, group=group, async_op=True)
+        for partitions, group in zip(partitioned_param_groups, dp_process_group, strict=True)
+        for rank, partition in enumerate(partitions)
     ]
-    for work in sent:
-        if work is not None:
-            work.wait()
+    for broadcast in broadcasts:
+        if broadcast is not None:
+            broadcast.wait()
 
 
 def ds_config(
@@ -82,7 +82,7 @@ def ds_config(
 
     Precision is not part of the config: the forward pass runs under torch.autocast inside the
     module, so DeepSpeed sees fp32 parameters and accumulates fp32 gradients at every stage.
-    `communication_data_type` sets the dtype in which gradients travel.
+    `communication_data_type` sets the dtype in which gradients are sent.
     """
     # Tensors larger than a bucket are reduced in place. CPU caches favour small buckets, a GPU's
     # network large ones.

@@ -23,7 +23,7 @@ GROWTH_STEPS = 2000
 
 
 class AsyncScalar:
-    """A scalar on its way from the device to the host."""
+    """A scalar that is being copied from the device to the host."""
 
     def __init__(self, scalar: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
@@ -63,12 +63,12 @@ class LossScale:
     def update(self, norm: Tensor) -> None:
         """Update the scale after a step. Args: norm: scalar, norm of the step's gradient."""
         finite = torch.isfinite(norm).to(self.value.device)
-        good = torch.where(finite, self._good + 1, 0.0)
-        grows = good >= GROWTH_STEPS
+        finite_steps = torch.where(finite, self._good + 1, 0.0)
+        grows = finite_steps >= GROWTH_STEPS
         self.value = torch.where(
             finite, self.value * torch.where(grows, 2.0, 1.0), (self.value / 2).clamp(min=LEAST)
         )
-        self._good = torch.where(grows, 0.0, good)
+        self._good = torch.where(grows, 0.0, finite_steps)
 
     def state(self) -> list[float]:
         """Return the state for a checkpoint."""
@@ -77,8 +77,8 @@ class LossScale:
     def restore(self, state: Sequence[float]) -> None:
         """Restore the result of `state`; empty (a training without scaling): no change."""
         if state:
-            value, good = state
+            value, finite_steps = state
             self.value, self._good = (
                 torch.full_like(self.value, value),
-                torch.full_like(self._good, good),
+                torch.full_like(self._good, finite_steps),
             )

@@ -1,10 +1,10 @@
 """Gradient reduction over ranks that overlaps the backward pass.
 
-Buckets hold the parameters in reverse order, which is usually the order in which gradients become
-ready. A bucket is sent when it and all buckets before it are complete, so all ranks send the same
-buckets in the same order. Unlike in DistributedDataParallel, buckets never change: sums are rounded
-identically after a resume. Gradients are summed, not averaged, because the loss is already divided
-by global counts.
+Buckets contain the parameters in reverse order, which is usually the order in which gradients
+become ready. A bucket is sent when it and all buckets before it are complete, so all ranks send the
+same buckets in the same order. Unlike in DistributedDataParallel, buckets never change: sums are
+rounded identically after a resume. Gradients are summed, not averaged, because the loss is already
+divided by global counts.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class GradientReducer:
     Call `begin` before the last backward pass of a step, and `finish` after it.
 
     Args:
-        holder: maps a parameter to the one that holds its accumulated gradient.
-        dtype: dtype in which gradients travel and are summed.
+        holder: maps a parameter to the one with its accumulated gradient.
+        dtype: dtype in which gradients are sent and summed.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class GradientReducer:
         self._pulse, self._timeline, self._dtype = pulse, timeline, dtype
         self._buckets: list[list[nn.Parameter]] = []  # of holders
         self._bucket_of: dict[Tensor, int] = {}
-        free = 0
+        free_bytes = 0
         for parameter in reversed(parameters):
             size = parameter.numel() * dtype.itemsize
-            if not self._buckets or free < size:
+            if not self._buckets or free_bytes < size:
                 self._buckets.append([])
-                free = bucket_bytes
+                free_bytes = bucket_bytes
             self._buckets[-1].append(holder(parameter))
             self._bucket_of[parameter] = len(self._buckets) - 1
-            free -= size
+            free_bytes -= size
             parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
         self._flat: list[Tensor | None] = [None] * len(self._buckets)
         self._missing: list[int] = []
@@ -72,7 +72,7 @@ class GradientReducer:
         self._running = True
 
     def finish(self) -> None:
-        """Send the remaining buckets and wait for all; every `grad` then holds the sum."""
+        """Send the remaining buckets and wait for all; every `grad` then contains the sum."""
         while len(self._sent) < len(self._buckets):
             self._send()
         with (
@@ -126,8 +126,8 @@ class GradientReducer:
 
 def _views(flat: Tensor, bucket: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return views of the flat tensor in the shapes of the bucket's parameters."""
-    parts = torch.split(flat, [parameter.numel() for parameter in bucket])
-    return [view.view_as(parameter) for view, parameter in zip(parts, bucket, strict=True)]
+    pieces = torch.split(flat, [parameter.numel() for parameter in bucket])
+    return [view.view_as(parameter) for view, parameter in zip(pieces, bucket, strict=True)]
 
 
 def assign_owners(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
@@ -154,10 +154,10 @@ def own_slices(
     named_tensors = list(tensors)
     total = sum(tensor.numel() for _, tensor in named_tensors)
     start, stop = shard_range(0, total, rank, ranks)
-    before = 0
+    offset = 0
     for name, tensor in named_tensors:
-        begin, end = max(start - before, 0), min(stop - before, tensor.numel())
+        begin, end = max(start - offset, 0), min(stop - offset, tensor.numel())
         if begin < end:
             values = tensor.detach().flatten()[begin:end]
             yield TensorSlice(name, tuple(tensor.shape), begin, values)
-        before += tensor.numel()
+        offset += tensor.numel()

@@ -37,7 +37,7 @@ class Engine(Protocol):
 
     @property
     def is_sharded(self) -> bool:
-        """True if each rank holds its own part of the parameters; False if every rank holds all."""
+        """True if each rank has its own part of the parameters; False if every rank has all."""
         ...
 
     def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:

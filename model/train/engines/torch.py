@@ -1,4 +1,4 @@
-"""The engine of plain torch: every rank holds a full replica.
+"""The engine of plain torch: every rank has a full replica.
 
 `cloze.model.train.engines.protocol` documents the methods.
 """
@@ -64,9 +64,9 @@ class TorchEngine:
                 for tensor in self._model.state_dict(keep_vars=True).values():
                     distributed.broadcast(tensor, 0)
         self._masters = MasterWeights(self._model) if recipe.grad_reduce_dtype == "bf16" else None
-        own = [parameter for _, parameter in trained_parameters(self._model)]
+        trained_weights = [parameter for _, parameter in trained_parameters(self._model)]
         # As the optimizer sees them.
-        self._parameters = [self._optimized(parameter) for parameter in own]
+        self._parameters = [self._optimized(parameter) for parameter in trained_weights]
         self._kind = optimizer_kind(recipe.optimizer)
         groups = parameter_groups(self._model, recipe)
         self.optimizer = self._kind.build(
@@ -77,7 +77,7 @@ class TorchEngine:
         self._sums: GradientReducer | None = None
         if world.size > 1:
             self._sums = GradientReducer(
-                own,
+                trained_weights,
                 world.pulse,
                 world.timeline,
                 holder=self._optimized,
@@ -113,10 +113,10 @@ class TorchEngine:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             torch._foreach_mul_(gradients, 1.0 / self.loss_scaler.value)
         if self._waits:
-            value = clip_gradient_norm(parameters, self._clip)
-            norm = torch.tensor(value, dtype=torch.float64)
+            norm_value = clip_gradient_norm(parameters, self._clip)
+            norm = torch.tensor(norm_value, dtype=torch.float64)
             self._applied = (
-                None if math.isfinite(value) else torch.zeros((), device=self._world.device)
+                None if math.isfinite(norm_value) else torch.zeros((), device=self._world.device)
             )
             if self._applied is None:
                 self._update()

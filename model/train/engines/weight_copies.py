@@ -63,9 +63,9 @@ class WeightEMA:
     def swap(self) -> None:
         """Exchange averages and tensors."""
         for value, tensor in zip(self.values, self._tensors, strict=True):
-            before = tensor.detach().clone()
+            old_weights = tensor.detach().clone()
             tensor.copy_(value)
-            value.copy_(before)
+            value.copy_(old_weights)
 
 
 class MasterWeights:
@@ -121,13 +121,13 @@ class MasterWeights:
 
 def _rounded_by_autocast(model: nn.Module) -> list[nn.Parameter]:
     """Return the trained weights and biases that only linear layers use."""
-    linear, others = dict[nn.Parameter, None](), set[nn.Parameter]()
+    linear_parameters, other_parameters = dict[nn.Parameter, None](), set[nn.Parameter]()
     for module in model.modules():
-        own = [
+        parameters = [
             parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad
         ]
         if isinstance(module, nn.Linear):
-            linear.update(dict.fromkeys(own))
+            linear_parameters.update(dict.fromkeys(parameters))
         else:
-            others.update(own)
-    return [parameter for parameter in linear if parameter not in others]
+            other_parameters.update(parameters)
+    return [parameter for parameter in linear_parameters if parameter not in other_parameters]

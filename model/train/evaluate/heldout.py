@@ -55,28 +55,30 @@ class EvaluationSchedule:
             every: requested interval; None: `EVALUATIONS` in all, if they can be afforded.
             passes: how many times each row is scored.
         """
-        least, last, rest = cls._rows(trained, wanted, passes)
+        min_rows, last_rows, remaining_rows = cls._rows(trained, wanted, passes)
         if every is None:
-            number = cls.affordable(trained, wanted, passes)
-            every = max(steps // (number + 1), 1)
-            if (steps - 1) // every * least > rest:
-                every = -(-steps // (number + 1))
-        number = (steps - 1) // every
-        return cls(every, min(wanted, max(least, rest // max(1, number))), last)
+            evaluations = cls.affordable(trained, wanted, passes)
+            every = max(steps // (evaluations + 1), 1)
+            if (steps - 1) // every * min_rows > remaining_rows:
+                every = -(-steps // (evaluations + 1))
+        evaluations = (steps - 1) // every
+        return cls(
+            every, min(wanted, max(min_rows, remaining_rows // max(1, evaluations))), last_rows
+        )
 
     @classmethod
     def affordable(cls, trained: int, wanted: int, passes: int = 1) -> int:
         """Return the default number of evaluations before the last one; see `within`."""
-        least, _, rest = cls._rows(trained, wanted, passes)
-        return min(EVALUATIONS - 1, rest // max(1, least))
+        min_rows, _, remaining_rows = cls._rows(trained, wanted, passes)
+        return min(EVALUATIONS - 1, remaining_rows // max(1, min_rows))
 
     @classmethod
     def _rows(cls, trained: int, wanted: int, passes: int) -> tuple[int, int, int]:
         """Return minimum rows of an evaluation, rows of the last, and total of all others."""
-        room = int(SHARE / FORWARD_COST * trained / passes)
-        least = min(wanted, FEWEST_ROWS)
-        last = min(wanted, max(least, room // 2))
-        return least, last, max(0, room - last)
+        affordable_rows = int(SHARE / FORWARD_COST * trained / passes)
+        min_rows = min(wanted, FEWEST_ROWS)
+        last_rows = min(wanted, max(min_rows, affordable_rows // 2))
+        return min_rows, last_rows, max(0, affordable_rows - last_rows)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,25 +124,25 @@ class HeldoutEvaluator:
     def __call__(
         self, step: int, moment: ScheduleProgress, stop_asked: Callable[[], bool]
     ) -> dict[str, float]:
-        rows, began = self.rows(step, moment), time.perf_counter()
-        found = evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
-        self.row_seconds = (time.perf_counter() - began) / max(1, rows)
-        return found
+        rows, start = self.rows(step, moment), time.perf_counter()
+        metrics = evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
+        self.row_seconds = (time.perf_counter() - start) / max(1, rows)
+        return metrics
 
     def rows(self, step: int, moment: ScheduleProgress) -> int:
         """Return the number of rows to score after `step` steps."""
-        looks = self.looks(self._all_steps(step, moment))
-        return looks.last if moment.last else looks.rows
+        schedule = self.looks(self._all_steps(step, moment))
+        return schedule.last if moment.last else schedule.rows
 
     def _all_steps(self, step: int, moment: ScheduleProgress) -> int:
         """Return the number of steps, extrapolated from the last step's size if unknown."""
         if self.steps is not None:
             return self.steps
-        rest = moment.total - moment.done - moment.step_size
+        remaining = moment.total - moment.done - moment.step_size
         return (
             step
             - self.begun
-            + (max(0, round(rest / moment.step_size)) if moment.step_size > 0 else 0)
+            + (max(0, round(remaining / moment.step_size)) if moment.step_size > 0 else 0)
         )
 
     def closing(self, step_seconds: float) -> float:
@@ -178,22 +180,23 @@ def evaluate(
     Raises:
         EvaluationInterrupted: a rank was asked to stop.
     """
-    parts = [
-        (name, _sums(scoring, part, world, stop_asked, groups)) for name, part in heldout.parts()
+    datasets = [
+        (name, _sums(scoring, dataset, world, stop_asked, groups))
+        for name, dataset in heldout.parts()
     ]
-    found = _figures(
+    metrics = _figures(
         scoring,
-        sum((part.sums for _, part in parts[1:]), parts[0][1].sums),
-        _added([part.details for _, part in parts]),
+        sum((dataset.sums for _, dataset in datasets[1:]), datasets[0][1].sums),
+        _added([dataset.details for _, dataset in datasets]),
     )
-    for name, part in parts:
+    for name, dataset in datasets:
         if name:
-            found |= {
-                f"{figure}_{name}": value
-                for figure, value in _figures(scoring, part.sums, None).items()
-                if "loss" in figure
+            metrics |= {
+                f"{metric}_{name}": value
+                for metric, value in _figures(scoring, dataset.sums, None).items()
+                if "loss" in metric
             }
-    return {name: round(value, 6) for name, value in found.items()}
+    return {name: round(value, 6) for name, value in metrics.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,25 +222,29 @@ def _sums(
     names = scoring.names
     sums = torch.zeros(3, len(names), dtype=torch.float64)
     details: torch.Tensor | None = None
-    more = {
+    extra_fields = {
         "mask_id": torch.tensor(heldout.mask),
         **({} if heldout.bands is None else {BANDS_FIELD: heldout.bands}),
     }
     scoring.eval()
     try:
-        loaded = ({**heldout.load(start, stop), **more} for start, stop in heldout.batches(world))
-        with prefetch_batches(loaded, world.device) as batches:
+        host_batches = (
+            {**heldout.load(start, stop), **extra_fields} for start, stop in heldout.batches(world)
+        )
+        with prefetch_batches(host_batches, world.device) as batches:
             for batch in batches:
                 if world.all_reduce_sum([int(stop_asked())])[0]:
                     raise EvaluationInterrupted
-                targets = torch.tensor(scoring.count_targets(batch), dtype=torch.float64)
-                figures, finer = scoring(move(batch, world.device))
-                found = figures.cpu()
-                sums[:2] += found
-                sums[2] += targets
+                target_counts = torch.tensor(scoring.count_targets(batch), dtype=torch.float64)
+                device_sums, device_details = scoring(move(batch, world.device))
+                batch_sums = device_sums.cpu()
+                sums[:2] += batch_sums
+                sums[2] += target_counts
                 if groups is not None:
-                    groups.append((float(targets[0]), float(found[0, 0])))
-                details = finer.cpu() if details is None else details + finer.cpu()
+                    groups.append((float(target_counts[0]), float(batch_sums[0, 0])))
+                details = (
+                    device_details.cpu() if details is None else details + device_details.cpu()
+                )
     finally:
         scoring.train()
     return _Sums(
@@ -246,28 +253,28 @@ def _sums(
 
 
 def _added(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    there = [tensor for tensor in tensors if tensor is not None]
-    return sum(there[1:], there[0]) if there else None
+    present = [tensor for tensor in tensors if tensor is not None]
+    return sum(present[1:], present[0]) if present else None
 
 
 def _figures(
     scoring: PretrainModule, sums: torch.Tensor, details: torch.Tensor | None
 ) -> dict[str, float]:
     """Return the means by name, for objectives with at least one prediction."""
-    names, found = scoring.names, dict[str, float]()
+    names, metrics = scoring.names, dict[str, float]()
     for name, loss, correct, count in zip(names, *sums.tolist(), strict=True):
         if count:
-            found |= {
+            metrics |= {
                 _heldout(f"{name}_loss", names): loss / count,
                 _heldout(f"{name}_accuracy", names): correct / count,
             }
     if details is not None:
         for name, total, count in zip(scoring.detail_names, *details.tolist(), strict=True):
             if count:
-                found[_heldout(name, names)] = total / count
-    if "heldout_loss" in found:
-        found["heldout_perplexity"] = math.exp(min(found["heldout_loss"], 700.0))
-    return found
+                metrics[_heldout(name, names)] = total / count
+    if "heldout_loss" in metrics:
+        metrics["heldout_perplexity"] = math.exp(min(metrics["heldout_loss"], 700.0))
+    return metrics
 
 
 def _heldout(name: str, objectives: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 Losses are also reported by frequency band of the target token. Each of the three bands makes up a
 third of the text. The frequent band is learned in the first minutes, the rare band takes the rest
-of the training, so separate losses say more than the mean.
+of the training. Separate losses therefore say more than the mean.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def bands_of(counts: np.ndarray[Any, Any]) -> Tensor:
     """
     order = np.argsort(-counts, kind="stable")
     more_frequent = np.cumsum(counts[order]) - counts[order]
-    found = np.zeros(len(counts), np.int64)
-    found[order] = np.maximum(
+    bands = np.zeros(len(counts), np.int64)
+    bands[order] = np.maximum(
         0, len(BANDS) - 1 - (len(BANDS) * more_frequent) // max(1, int(counts.sum()))
     )
-    found[counts == 0] = 0
-    return torch.from_numpy(found)
+    bands[counts == 0] = 0
+    return torch.from_numpy(bands)
 
 
 def training_bands(shards: RowTable, special: SpecialTokens, vocabulary: int) -> Tensor:
@@ -94,31 +94,34 @@ class HeldoutSet:
         """
         if not isinstance(self.shards, ConcatenatedRows):
             return [("", self)]
-        parts, shares = self.shards.parts, self.shards.shares
-        least = min(self.rows, FEWEST_ROWS) // len(parts)
+        datasets, shares = self.shards.parts, self.shards.shares
+        min_rows = min(self.rows, FEWEST_ROWS) // len(datasets)
         rows = {
-            name: min(len(part), max(least, round(shares[name] * self.rows)))
-            for name, part in parts.items()
+            name: min(len(dataset), max(min_rows, round(shares[name] * self.rows)))
+            for name, dataset in datasets.items()
         }
-        return [(name, replace(self, shards=part, rows=rows[name])) for name, part in parts.items()]
+        return [
+            (name, replace(self, shards=dataset, rows=rows[name]))
+            for name, dataset in datasets.items()
+        ]
 
     def batches(self, world: World) -> list[tuple[int, int]]:
         """Return this rank's batches as row ranges, equally many on every rank.
 
         Some ranges may be empty.
         """
-        most = -(-self.rows // world.size)
-        number = -(-most // self.batch)
-        mine = shard_range(0, self.rows, world.rank, world.size)
-        return [shard_range(*mine, part, number) for part in range(number)]
+        max_rows = -(-self.rows // world.size)
+        batch_count = -(-max_rows // self.batch)
+        rank_range = shard_range(0, self.rows, world.rank, world.size)
+        return [shard_range(*rank_range, index, batch_count) for index in range(batch_count)]
 
     def load(self, start: int, stop: int) -> Batch:
         if start == stop:
             return empty_batch(pad=self.pad, directions=self.directions)
         rows = np.arange(start, stop)
-        taken = self.shards.take(rows, np.zeros_like(rows))
+        masked_rows = self.shards.take(rows, np.zeros_like(rows))
         return collate(
-            taken,
+            masked_rows,
             pad=self.pad,
             longest=self.longest,
             layout=self.layout,
@@ -129,9 +132,9 @@ class HeldoutSet:
     def target_counts(self, vocabulary: int) -> I64:
         """Count how many times each id is a target, int64 [V]."""
         counts = np.zeros(vocabulary, np.int64)
-        for _, part in self.parts():
-            for start in range(0, part.rows, COUNT_ROWS):
-                labels = part.load(start, min(start + COUNT_ROWS, part.rows))[
+        for _, dataset in self.parts():
+            for start in range(0, dataset.rows, COUNT_ROWS):
+                labels = dataset.load(start, min(start + COUNT_ROWS, dataset.rows))[
                     "masked_labels"
                 ].numpy()
                 counts += np.bincount(labels[labels >= 0], minlength=vocabulary)
@@ -153,13 +156,18 @@ def unigram_baselines(train: HeldoutSet, heldout: HeldoutSet, vocabulary: int) -
         can beat; far too low with few held-out rows. unigram_loss: loss of the training targets'
         distribution, with add-one smoothing.
     """
-    targets, seen = heldout.target_counts(vocabulary), train.target_counts(vocabulary) + 1.0
-    if not targets.sum():
+    heldout_counts, train_counts = (
+        heldout.target_counts(vocabulary),
+        train.target_counts(vocabulary) + 1.0,
+    )
+    if not heldout_counts.sum():
         return {}
-    shares = targets / targets.sum()
+    shares = heldout_counts / heldout_counts.sum()
     return {
-        "unigram_entropy": round(entropy(targets), 6),
-        "unigram_loss": round(float(-(shares * np.log(seen / seen.sum())).sum()), 6),
+        "unigram_entropy": round(entropy(heldout_counts), 6),
+        "unigram_loss": round(
+            float(-(shares * np.log(train_counts / train_counts.sum())).sum()), 6
+        ),
     }
 
 

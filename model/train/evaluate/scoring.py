@@ -74,12 +74,12 @@ class PretrainModule(TrainModule):
         None if it is undefined for an objective. Objective weights affect the gradient only, not
         this metric, which stays in nats per prediction.
         """
-        parts = [
-            math.nan if item.random_loss is None else item.random_loss(vocabulary)
-            for item in self.objectives
+        losses = [
+            math.nan if objective.random_loss is None else objective.random_loss(vocabulary)
+            for objective in self.objectives
         ]
-        whole = sum(parts)
-        return None if math.isnan(whole) else whole
+        total = sum(losses)
+        return None if math.isnan(total) else total
 
     def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
         """Return loss and metrics as `TrainModule.loss`; compiled while training."""
@@ -105,17 +105,17 @@ class PretrainModule(TrainModule):
         """
         sums, outputs = self._sums(batch)
         figures = _figures(sums)
-        found = {
+        details = {
             f"{objective.name}_{name}": figure
             for objective in self.objectives
             if objective.details is not None
             for name, figure in objective.details(outputs, batch).items()
         }
-        self.detail_names = tuple(found)
-        if not found:
+        self.detail_names = tuple(details)
+        if not details:
             return figures, figures.new_zeros(2, 0)
         return figures, torch.stack(
-            [torch.stack(figure) for figure in found.values()], dim=1
+            [torch.stack(figure) for figure in details.values()], dim=1
         ).double()
 
     def _sums(self, batch: Mapping[str, Any]) -> tuple[list[LossSum], dict[str, Tensor]]:

@@ -131,23 +131,26 @@ class MixtureCounter:
 
     def figures(self, samples: int, tokens: Sequence[int]) -> dict[str, float]:
         return {
-            f"{kind}_{one['name']}": one[kind]
-            for one in self.summary(samples, tokens)
+            f"{kind}_{dataset['name']}": dataset[kind]
+            for dataset in self.summary(samples, tokens)
             for kind in ("rows", "tokens", "epochs")
         }
 
     def summary(self, samples: int, tokens: Sequence[int]) -> list[dict[str, Any]]:
-        now, then = self.sampler.places(samples), self.sampler.places(self.begun.sample)
-        counted = tokens or [0] * len(self.names)
+        positions, start_positions = (
+            self.sampler.places(samples),
+            self.sampler.places(self.begun.sample),
+        )
+        token_counts = tokens or [0] * len(self.names)
         return [
             {
                 "name": name,
-                "share": round(self.sampler.draw.quotas[number] / BLOCK, 6),
-                "rows": now[number] - then[number],
-                "tokens": counted[number],
-                "epochs": round(now[number] / self.sampler.samplers[number].rows, 4),
+                "share": round(self.sampler.draw.quotas[index] / BLOCK, 6),
+                "rows": positions[index] - start_positions[index],
+                "tokens": token_counts[index],
+                "epochs": round(positions[index] / self.sampler.samplers[index].rows, 4),
             }
-            for number, name in enumerate(self.names)
+            for index, name in enumerate(self.names)
         ]
 
 
@@ -186,10 +189,10 @@ class DatasetSource:
         by_source = np.zeros(
             len(self.shards.parts) if isinstance(self.shards, ConcatenatedRows) else 0, np.int64
         )
-        first, last = self.samples(step), self.samples(step + 1)
-        rank_batch = math.ceil((last - first) / world_size)
+        first, end = self.samples(step), self.samples(step + 1)
+        rank_batch = math.ceil((end - first) / world_size)
         accumulation = math.ceil(rank_batch / self.micro_batch)
-        for start, stop in micro_batch_ranges(first, last, rank, world_size, accumulation):
+        for start, stop in micro_batch_ranges(first, end, rank, world_size, accumulation):
             if start == stop:
                 batches.append(
                     MicroBatch(
@@ -198,13 +201,13 @@ class DatasetSource:
                 )
                 continue
             samples = np.arange(start, stop)
-            numbers, copies = self.sampler.locate(samples)
-            rows = self.shards.take(numbers, copies)
+            row_numbers, copies = self.sampler.locate(samples)
+            rows = self.shards.take(row_numbers, copies)
             if self.thinning is not None:
                 rows = self.thinning.subsample(rows, samples, step)
             tokens += int(rows.lengths.sum())
             if isinstance(self.shards, ConcatenatedRows):
-                by_source += self.shards.by_source(numbers, rows.lengths)
+                by_source += self.shards.by_source(row_numbers, rows.lengths)
             batch = collate(
                 rows,
                 pad=self.info.special.pad,

@@ -58,23 +58,27 @@ class TrainingData:
             begun: start position of this phase; a mixture's datasets continue where earlier phases
                 stopped.
         """
-        given = (config.seed, config.dynamic_masking, config.global_batch, config.length_group)
+        options = (config.seed, config.dynamic_masking, config.global_batch, config.length_group)
         if isinstance(self.train, ShardedRows):
-            return make_sampler(self.train, *given)
+            return make_sampler(self.train, *options)
         assert self.fingerprints is not None
-        group = (
+        length_group = (
             1
             if self.train.bins is None
             else config.length_group or min(LENGTH_GROUP, config.global_batch)
         )
-        firsts = (
-            -(-begun.places.get(print_, 0) // group) * group
-            for print_ in self.fingerprints.values()
+        first_samples = (
+            -(-begun.places.get(fingerprint, 0) // length_group) * length_group
+            for fingerprint in self.fingerprints.values()
         )
         return MixtureSampler(
-            samplers=tuple(make_sampler(part, *given) for part in self.train.parts.values()),
-            draw=MixtureAssignment(quotas(list(self.train.shares.values())), config.seed, group),
-            firsts=tuple(firsts),
+            samplers=tuple(
+                make_sampler(dataset, *options) for dataset in self.train.parts.values()
+            ),
+            draw=MixtureAssignment(
+                quotas(list(self.train.shares.values())), config.seed, length_group
+            ),
+            firsts=tuple(first_samples),
         )
 
 
@@ -85,9 +89,9 @@ def open_data(config: PretrainConfig, build: BuildContext, world: World) -> Trai
         DataError: a file is missing or damaged, or there are no rows to train on.
         UsageError: the datasets cannot be mixed.
     """
-    named = stage.inputs_of_role("dataset", build.inputs)
-    if len(named) == 1:
-        (path,) = named.values()
+    paths = stage.inputs_of_role("dataset", build.inputs)
+    if len(paths) == 1:
+        (path,) = paths.values()
         opened = open_dataset(path, config.dynamic_masking, world)
         return TrainingData(
             info=opened.info,
@@ -96,32 +100,41 @@ def open_data(config: PretrainConfig, build: BuildContext, world: World) -> Trai
             tokenizer=opened.tokenizer,
             fingerprint=fingerprints.input_fingerprint(path),
         )
-    prints = {name: fingerprints.input_fingerprint(path) for name, path in named.items()}
-    for name, found in prints.items():
-        if (same := next(other for other, value in prints.items() if value == found)) != name:
-            raise UsageError(
-                f"datasets {same} and {name} are the same one ({named[name]}); name it once, and "
-                f"give it more weight"
-            )
-    opened_all = {
-        name: open_dataset(path, config.dynamic_masking, world) for name, path in named.items()
+    dataset_fingerprints = {
+        name: fingerprints.input_fingerprint(path) for name, path in paths.items()
     }
-    check_compatible({name: one.info for name, one in opened_all.items()})
-    train = {name: _shards(one.train) for name, one in opened_all.items()}
+    for name, fingerprint in dataset_fingerprints.items():
+        if (
+            first_name := next(
+                other_name
+                for other_name, other_fingerprint in dataset_fingerprints.items()
+                if other_fingerprint == fingerprint
+            )
+        ) != name:
+            raise UsageError(
+                f"datasets {first_name} and {name} are the same one ({paths[name]}); name it "
+                f"once, and give it more weight"
+            )
+    datasets = {
+        name: open_dataset(path, config.dynamic_masking, world) for name, path in paths.items()
+    }
+    check_compatible({name: dataset.info for name, dataset in datasets.items()})
+    train = {name: _shards(dataset.train) for name, dataset in datasets.items()}
     shares = row_shares(config, train)
-    first = next(iter(opened_all.values()))
-    weighed = [
-        (name, f"{prints[name]} {share!r}") for name, share in zip(named, shares, strict=True)
+    first_dataset = next(iter(datasets.values()))
+    hash_inputs = [
+        (name, f"{dataset_fingerprints[name]} {share!r}")
+        for name, share in zip(paths, shares, strict=True)
     ]
     return TrainingData(
-        info=first.info,
+        info=first_dataset.info,
         train=ConcatenatedRows(train, shares),
         heldout=ConcatenatedRows(
-            {name: _shards(one.heldout) for name, one in opened_all.items()}, shares
+            {name: _shards(dataset.heldout) for name, dataset in datasets.items()}, shares
         ),
-        tokenizer=first.tokenizer,
-        fingerprint=fingerprints.combine_hashes(weighed),
-        fingerprints=prints,
+        tokenizer=first_dataset.tokenizer,
+        fingerprint=fingerprints.combine_hashes(hash_inputs),
+        fingerprints=dataset_fingerprints,
     )
 
 
@@ -165,15 +178,15 @@ def row_shares(config: PretrainConfig, train: Mapping[str, ShardedRows]) -> list
         UsageError: a share is less than one row per block of the mixture.
     """
     by_tokens = config.mixture_by == "tokens"
-    tokens = {name: shards.tokens() if by_tokens else len(shards) for name, shards in train.items()}
-    largest = max(tokens.values())
-    raw = []
+    sizes = {name: shards.tokens() if by_tokens else len(shards) for name, shards in train.items()}
+    largest = max(sizes.values())
+    unnormalized = []
     for name, shards in train.items():
         weight = config.mixture.get(name) or math.pow(
-            tokens[name] / largest, 1 / config.mixture_temperature
+            sizes[name] / largest, 1 / config.mixture_temperature
         )
-        raw.append(weight * len(shards) / tokens[name])
-    shares = [weight / sum(raw) for weight in raw]
+        unnormalized.append(weight * len(shards) / sizes[name])
+    shares = [weight / sum(unnormalized) for weight in unnormalized]
     try:
         quotas(shares)
     except ValueError as error:

@@ -204,17 +204,19 @@ class TimeBudget:
             return self._last
         now = self.clock()
         self._times.append(now)
-        warm = self._times[self.cold :]
-        if len(warm) < 2:
+        warm_times = self._times[self.cold :]
+        if len(warm_times) < 2:
             self._last = step + 1 if now >= self.seconds - self.closing(0.0) else 0
             return self._last
-        measured, taken = len(warm) - 1, now - warm[0]
-        typical = taken / measured
-        left = self.seconds - self.closing(typical) - now
-        enough = measured >= MOST or (measured >= FEWEST and taken >= MEASURING * self.seconds)
-        if enough or left < FEWEST * typical:
-            ahead = self.cold - 1  # steps that still run before this one
-            self._last = step + max(1, int(left / (OVERHEAD * typical)) - ahead)
+        measured_steps, elapsed = len(warm_times) - 1, now - warm_times[0]
+        step_seconds = elapsed / measured_steps
+        remaining = self.seconds - self.closing(step_seconds) - now
+        enough = measured_steps >= MOST or (
+            measured_steps >= FEWEST and elapsed >= MEASURING * self.seconds
+        )
+        if enough or remaining < FEWEST * step_seconds:
+            queued_steps = self.cold - 1  # steps that still run before this one
+            self._last = step + max(1, int(remaining / (OVERHEAD * step_seconds)) - queued_steps)
         return self._last
 
     def last(self, step: int, tokens: int = 0, budget: Sequence[int] = ()) -> int | None:
@@ -226,13 +228,13 @@ class TimeBudget:
         if not budget:
             return ScheduleProgress(done=0, step_size=UNMEASURED, total=WHOLE, last=False)
         first, last = budget
-        part = WHOLE / max(1, last - first)
+        step_size = WHOLE / max(1, last - first)
         return ScheduleProgress(
-            done=(step - first) * part, step_size=part, total=WHOLE, last=step + 1 == last
+            done=(step - first) * step_size, step_size=step_size, total=WHOLE, last=step + 1 == last
         )
 
 
 def process_clock() -> Callable[[], float]:
     """Return a monotonic clock of the seconds since this process started."""
-    began = time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
-    return lambda: time.monotonic() - began
+    start = time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
+    return lambda: time.monotonic() - start

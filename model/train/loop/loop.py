@@ -1,8 +1,8 @@
 """The training loop: steps, evaluations, log lines, checkpoints, stopping and resuming.
 
 Every rank runs it; only rank 0 writes and reports. `train_spec.py` defines its input,
-`step_sync.py` prepares steps and synchronizes the ranks, `step_runner.py` computes them,
-`triggers.py` decides when to log, evaluate and save, `step_results.py` records whether a step was
+`step_sync.py` prepares steps and synchronizes the ranks, and `step_runner.py` computes them.
+`triggers.py` decides when to log, evaluate and save; `step_results.py` records whether a step was
 applied. Step, log line, evaluation and checkpoint all change one `TrainerState`, and their order
 makes resuming exact.
 """
@@ -196,10 +196,11 @@ class _TrainingLoop:
         if note := self.profiler.close(self.progress.step):
             self.reporter.message(note)
         progress = self.progress
-        last = triggers.last(progress)
-        if last is not None and progress.step < last:
+        last_step = triggers.last(progress)
+        if last_step is not None and progress.step < last_step:
             self.reporter.message(
-                f"stopped early after step {progress.step} of {last}: the best is {progress.best}"
+                f"stopped early after step {progress.step} of {last_step}: the best is "
+                f"{progress.best}"
             )
         self._save()
         self._wait_for_save()
@@ -221,10 +222,10 @@ class _TrainingLoop:
         progress = self.progress
         if progress.pending is None:
             return
-        line, progress.pending = progress.pending, None
-        moment = line.pop(MOMENT, None)
+        record, progress.pending = progress.pending, None
+        moment = record.pop(MOMENT, None)
         self._finish_line(
-            line,
+            record,
             self.triggers.progress_at(progress.step)
             if moment is None
             else ScheduleProgress(**moment),
@@ -252,13 +253,13 @@ class _TrainingLoop:
                     progress.step, progress.tokens, synced.tokens, progress.budget
                 )
                 with pulse.phase(RankPhase.COMPUTING):
-                    line = self._step(work, synced, moment)
+                    record = self._step(work, synced, moment)
                 if self.triggers.ends_tenth(progress.step, moment):
                     progress.kept.append(progress.step)
                 self.timer.throughput.step(synced.tokens, work.sizes)
-                if line is not None:
+                if record is not None:
                     with pulse.phase(RankPhase.LOGGING):
-                        self._finish_line({**line, **self.timer.throughput.line()}, moment)
+                        self._finish_line({**record, **self.timer.throughput.line()}, moment)
                 if self.triggers.should_save(progress):
                     self._save()
                 if self.profiler.active:
@@ -292,7 +293,7 @@ class _TrainingLoop:
             self.reporter.report_progress_throttled()
             return None
         mixture = self.training.data.mixture
-        line = {
+        record = {
             "step": progress.step,
             **self.results.window.means(self.world),
             **self.runner.gradients.metrics(pending.norm.value),
@@ -302,12 +303,12 @@ class _TrainingLoop:
             **({} if pending.scale is None else {"loss_scale": pending.scale.value}),
         }
         if mixture is not None:
-            line |= mixture.figures(self.source.samples(progress.step), progress.by_source)
+            record |= mixture.figures(self.source.samples(progress.step), progress.by_source)
         self.results.reset_window()
         if progress.step == self.training.data.begun.step + 1:
-            progress.first_loss = line.get("loss")
+            progress.first_loss = record.get("loss")
             self.reporter.first_loss(progress.first_loss)
-        return line
+        return record
 
     def _read_results(self, keep: int) -> None:
         self.results.process(self.progress, self.source, keep=keep)
@@ -401,13 +402,13 @@ class _TrainingLoop:
     def _stop(self) -> None:
         self._save()
         self._wait_for_save()
-        saved = storage.join(
+        path = storage.join(
             self.training.path, checkpoints.STEPS, checkpoints.step_name(self.progress.step)
         )
-        last = self.triggers.last(self.progress)
-        of = "" if last is None else f" of {last}"
+        last_step = self.triggers.last(self.progress)
+        total = "" if last_step is None else f" of {last_step}"
         raise StoppedError(
-            f"training was stopped after step {self.progress.step}{of}; {saved} is saved: run "
+            f"training was stopped after step {self.progress.step}{total}; {path} is saved: run "
             f"again to continue"
         )
 

@@ -45,7 +45,7 @@ class SkippingSource:
     passed: Sequence[Sequence[int]]
 
     def _place(self, step: int) -> int:
-        return step + sum(count for at, count in self.passed if step >= at)
+        return step + sum(count for first_skipped, count in self.passed if step >= first_skipped)
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
         return self.source.step_batches(self._place(step), rank, world_size)
@@ -84,7 +84,7 @@ def roll_back(
     Raises:
         ClozeError: training was rolled back before, or no good checkpoint exists.
     """
-    failed = (
+    failure = (
         f"{found.count} steps in a row up to step {found.step} had a gradient that is not finite, "
         f"or left weights that are not (their rows are in"
         f" {skips.path}"
@@ -98,31 +98,31 @@ def roll_back(
                 .get("rows", [])
             )
         )
-        named = ", ".join(map(str, rows[:FEW])) + (", …" if len(rows) > FEW else "")
-        at = progress.passed[-1][0]
+        row_list = ", ".join(map(str, rows[:FEW])) + (", …" if len(rows) > FEW else "")
+        restored_step = progress.passed[-1][0]
         raise ClozeError(
-            f"{failed}; those of the last are {named}), although training went back to step {at} "
-            f"before and passed over the rows that"
+            f"{failure}; those of the last are {row_list}), although training went back to "
+            f"step {restored_step} before and passed over the rows that"
             f" it met then: {remedy}, or take these rows out of the data"
         )
-    chosen = world.decide_on_rank_zero(
+    good_step = world.decide_on_rank_zero(
         lambda: _choose(training.path, found.step - found.count, world.fence)
     )
-    if chosen < 0:
+    if good_step < 0:
         raise ClozeError(
-            f"{failed}), and there is no good checkpoint before them to go back to; {remedy}"
+            f"{failure}), and there is no good checkpoint before them to go back to; {remedy}"
         )
-    before = state.read(
-        storage.join(training.path, checkpoints.STEPS, checkpoints.step_name(chosen))
+    restored = state.read(
+        storage.join(training.path, checkpoints.STEPS, checkpoints.step_name(good_step))
     )
-    passed = [*before.progress.passed, [chosen, found.step - chosen]]
-    _record(skips, training, progress, chosen, found)
-    sentence = (
-        f"WENT BACK TO STEP {chosen}: {failed}); training goes on from there and passes over the "
-        f"rows of steps {chosen + 1} to"
+    passed = [*restored.progress.passed, [good_step, found.step - good_step]]
+    _record(skips, training, progress, good_step, found)
+    message = (
+        f"WENT BACK TO STEP {good_step}: {failure}); training goes on from there and passes over "
+        f"the rows of steps {good_step + 1} to"
         f" {found.step}; if it happens again, it ends: {remedy}"
     )
-    return replace(before, progress=replace(before.progress, passed=passed)), sentence
+    return replace(restored, progress=replace(restored.progress, passed=passed)), message
 
 
 def _choose(path: str, last: int, fence: LaunchFence) -> int:
@@ -131,8 +131,8 @@ def _choose(path: str, last: int, fence: LaunchFence) -> int:
     for directory in reversed(checkpoints.complete_steps(path)):
         if checkpoints.parse_step(directory) <= last and _good(directory):
             with fence.held():
-                for other in later:
-                    checkpoint.clear(other)  # its step will be saved again; pins do not protect it
+                for stale in later:
+                    checkpoint.clear(stale)  # its step will be saved again; pins do not protect it
             return checkpoints.parse_step(directory)
         later.append(directory)
     return -1
@@ -142,14 +142,14 @@ def _good(directory: str) -> bool:
     """Return True if the checkpoint is undamaged, finite, and not from a run of skipped steps."""
     try:
         checkpoint.verify(directory)
-        found = state.read(directory)
+        resume_state = state.read(directory)
     except DataError as error:
         log.warning("passed over: %s", error)
         return False
     return (
-        found.progress.skipped_in_a_row == 0
-        and all_finite(found.weights)
-        and all_finite(found.optimizer)
+        resume_state.progress.skipped_in_a_row == 0
+        and all_finite(resume_state.weights)
+        and all_finite(resume_state.optimizer)
     )
 
 
@@ -158,10 +158,10 @@ def all_weights_finite(model: nn.Module, world: World) -> bool:
 
     Each rank checks its part of sharded weights.
     """
-    own = all_finite(
+    finite = all_finite(
         {name: getattr(value, "ds_tensor", value) for name, value in model.named_parameters()}
     )
-    return not world.all_reduce_sum([int(not own)])[0]
+    return not world.all_reduce_sum([int(not finite)])[0]
 
 
 def all_finite(tensors: Mapping[str, Tensor]) -> bool:
@@ -181,13 +181,13 @@ def _record(
     A resume truncates the log after its step, so this line is kept.
     """
     source = SkippingSource(training.data.source, progress.passed)
-    bad = range(found.step - found.count, found.step)
+    skipped_steps = range(found.step - found.count, found.step)
     skips.truncate(chosen)
-    if not any(line["step"] == chosen and "passed_over" in line for line in skips.read()):
+    if not any(record["step"] == chosen and "passed_over" in record for record in skips.read()):
         skips.add(
             {
                 "step": chosen,
                 "passed_over": [chosen + 1, found.step],
-                "not_finite": {step + 1: source.row_ids(step) for step in bad},
+                "not_finite": {step + 1: source.row_ids(step) for step in skipped_steps},
             }
         )

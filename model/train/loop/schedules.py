@@ -84,11 +84,11 @@ def sqrt(progress: float, shape: Shape) -> float:
 
 
 def wsd(progress: float, shape: Shape) -> float:
-    """Warm-up, stable, decay: the peak, then `sqrt` over the last `decay` (Hägele et al., 2024)."""
+    """Keep the peak, then decay like `sqrt` over the last `decay` (Hägele et al., 2024)."""
     # Share of the whole schedule, like the decay.
-    done = shape.warmup + progress * (1.0 - shape.warmup)
-    falling = 1.0 - (1.0 - done) / min(shape.decay, 1.0 - shape.warmup)
-    return 1.0 if falling <= 0.0 else 1.0 - math.sqrt(min(falling, 1.0))
+    overall_progress = shape.warmup + progress * (1.0 - shape.warmup)
+    decay_progress = 1.0 - (1.0 - overall_progress) / min(shape.decay, 1.0 - shape.warmup)
+    return 1.0 if decay_progress <= 0.0 else 1.0 - math.sqrt(min(decay_progress, 1.0))
 
 
 def one_cycle(progress: float, shape: Shape) -> float:
@@ -99,8 +99,8 @@ def one_cycle(progress: float, shape: Shape) -> float:
     """
     rise = shape.warmup or ONE_CYCLE_RISE
     if progress < rise:
-        raised = 0.5 * (1.0 - math.cos(math.pi * progress / rise))
-        return ONE_CYCLE_START + (1.0 - ONE_CYCLE_START) * raised
+        rise_factor = 0.5 * (1.0 - math.cos(math.pi * progress / rise))
+        return ONE_CYCLE_START + (1.0 - ONE_CYCLE_START) * rise_factor
     return 0.5 * (1.0 + math.cos(math.pi * (progress - rise) / max(1e-9, 1.0 - rise)))
 
 
@@ -173,11 +173,13 @@ class BatchSizeSchedule:
 
     def samples_before(self, step: int) -> int:
         """Return the samples of all steps before step `step`, from 0."""
-        growing, samples = min(step, self.steps), max(0, step - self.steps) * self.last
+        growing_steps, samples = min(step, self.steps), max(0, step - self.steps) * self.last
         levels = self.last // self.first if self.first else 0
         for level in range(levels):
-            begins, ends = (-(-number * self.steps // levels) for number in (level, level + 1))
-            if begins >= growing:
+            level_start, level_end = (
+                -(-boundary * self.steps // levels) for boundary in (level, level + 1)
+            )
+            if level_start >= growing_steps:
                 break
-            samples += (level + 1) * self.first * (min(ends, growing) - begins)
+            samples += (level + 1) * self.first * (min(level_end, growing_steps) - level_start)
         return samples

@@ -2,7 +2,7 @@
 
 Before each step the ranks sum in one small message its tokens and targets, their stop requests, and
 rank 0's save timer. Gradients are thus weighted by global counts however the batch is split, and
-all ranks stop and save after the same step. With several ranks the message for a step travels while
+all ranks stop and save after the same step. With several ranks the message for a step is sent while
 the previous step runs.
 """
 
@@ -78,8 +78,8 @@ def prepare(
     training: TrainSpec, source: BatchSource, world: World, first: int
 ) -> Iterator[PreparedStep]:
     """Yield every step from `first` on; runs in the prefetch thread."""
-    last = training.recipe.pace.steps
-    for step in count(first) if last is None else range(first, last):
+    total_steps = training.recipe.pace.steps
+    for step in count(first) if total_steps is None else range(first, total_steps):
         work = source.step_batches(step, world.rank, world.size)
         counts = [training.trained.count_targets(item.batch) for item in work.micro_batches]
         yield PreparedStep(
@@ -108,27 +108,27 @@ def sync_steps(
             if asks.over():
                 return
         return
-    ahead: tuple[PreparedStep, Callable[[], SyncedStep]] | None = None
+    pending: tuple[PreparedStep, Callable[[], SyncedStep]] | None = None
     for step in steps:
-        following = step, _begin(step, world, asks)
-        if ahead is not None:
-            yield ahead[0], ahead[1]()
+        started = step, _begin(step, world, asks)
+        if pending is not None:
+            yield pending[0], pending[1]()
             if asks.over():
-                following[1]()  # completes the collective that is already started
+                started[1]()  # completes the collective that is already started
                 return
-        ahead = following
-    if ahead is not None:
-        yield ahead[0], ahead[1]()
+        pending = started
+    if pending is not None:
+        yield pending[0], pending[1]()
 
 
 def _begin(step: PreparedStep, world: World, asks: LocalRequests) -> Callable[[], SyncedStep]:
     last = asks.fix(step.step) if world.is_rank_zero else 0
-    asked = [int(asks.stop()), int(world.is_rank_zero and asks.save()), last]
-    sums = world.all_reduce_sum_async([*asked, step.tokens, *step.by_source, *step.counts])
+    requests = [int(asks.stop()), int(world.is_rank_zero and asks.save()), last]
+    sums = world.all_reduce_sum_async([*requests, step.tokens, *step.by_source, *step.counts])
 
     def agreed() -> SyncedStep:
-        stop, save, last, tokens, *rest = sums()
-        by_source, counts = rest[: len(step.by_source)], rest[len(step.by_source) :]
+        stop, save, last, tokens, *remaining = sums()
+        by_source, counts = remaining[: len(step.by_source)], remaining[len(step.by_source) :]
         return SyncedStep(bool(stop), bool(save), last, tokens, counts, by_source)
 
     return agreed

@@ -55,7 +55,7 @@ class TrainingHyperparameters:
         grad_clip: maximum gradient norm; 0: no clipping.
         seed: seed of dropout.
         precision: precision of the forward pass; the optimizer always keeps fp32.
-        grad_reduce_dtype: dtype in which gradients travel between ranks; bf16 requires precision
+        grad_reduce_dtype: dtype in which gradients are sent between ranks; bf16 requires precision
             bf16.
         max_skipped: maximum number of consecutive steps skipped for a non-finite gradient.
         ema: decay of the weights' EMA; None: no EMA.
@@ -80,12 +80,12 @@ class TrainingHyperparameters:
     def learning_rates_at(self, moment: ScheduleProgress) -> dict[str, float]:
         """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
         rate = self.learning_rate_at(moment)
-        others = {
-            f"learning_rate_{place}": rate * share
-            for place, share in self.rates.items()
-            if share != 1
+        role_rates = {
+            f"learning_rate_{role}": rate * multiplier
+            for role, multiplier in self.rates.items()
+            if multiplier != 1
         }
-        return {"learning_rate": rate, **others}
+        return {"learning_rate": rate, **role_rates}
 
     def learning_rate_at(self, moment: ScheduleProgress) -> float:
         """Return the learning rate of the step at this schedule progress."""
@@ -144,11 +144,11 @@ class Milestones:
 
     def count_between(self, first: int, last: int) -> int:
         """Count the milestones after step `first`, up to step `last`."""
-        alone = sum(
+        explicit = sum(
             first < step <= last and not (self.every and step % self.every == 0)
             for step in self.steps
         )
-        return alone + (last // self.every - first // self.every if self.every else 0)
+        return explicit + (last // self.every - first // self.every if self.every else 0)
 
 
 NO_MILESTONES = Milestones()

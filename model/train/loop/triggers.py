@@ -37,24 +37,24 @@ class StepTriggers:
 
     def should_stop(self, progress: TrainerState) -> bool:
         """Return True after the last step, or when patience is exhausted."""
-        last = self.last(progress)
-        if last is not None and progress.step >= last:
+        last_step = self.last(progress)
+        if last_step is not None and progress.step >= last_step:
             return True
         patience, best = self._training.patience, progress.best
         if patience is None or best is None:
             return False
-        start, counted, evaluations = self._counted
-        if start != best["step"]:
-            start, counted, evaluations = int(best["step"]), int(best["step"]), 0
-        since = range(counted + 1, progress.step + 1)  # one step, except after a resume
-        evaluations += sum(self.should_evaluate(step, self.progress_at(step)) for step in since)
-        self._counted = start, progress.step, evaluations
+        counted_best, last_counted, evaluations = self._counted
+        if counted_best != best["step"]:
+            counted_best, last_counted, evaluations = int(best["step"]), int(best["step"]), 0
+        new_steps = range(last_counted + 1, progress.step + 1)  # one step, except after a resume
+        evaluations += sum(self.should_evaluate(step, self.progress_at(step)) for step in new_steps)
+        self._counted = counted_best, progress.step, evaluations
         return evaluations >= patience
 
     def should_log(self, step: int, moment: ScheduleProgress) -> bool:
         """Return True for steps with a log line: by interval, first, last, or evaluated."""
-        every = self._training.logging.interval
-        due = moment.crosses(LINES) if every is None else step % every == 0
+        interval = self._training.logging.interval
+        due = moment.crosses(LINES) if interval is None else step % interval == 0
         return (
             due
             or moment.last
@@ -64,18 +64,18 @@ class StepTriggers:
 
     def should_evaluate(self, step: int, moment: ScheduleProgress) -> bool:
         """Return True if the step is evaluated."""
-        measure = self._training.evaluator
+        evaluator = self._training.evaluator
         # Milestone checkpoints have metrics, too.
-        wanted = moment.last or step in self._training.checkpoints.milestones
-        return measure is not None and (wanted or measure.due(step, moment))
+        required = moment.last or step in self._training.checkpoints.milestones
+        return evaluator is not None and (required or evaluator.due(step, moment))
 
     def should_save(self, progress: TrainerState) -> bool:
         """Return True if the current step gets a checkpoint by number, or as the best so far."""
-        step, every = progress.step, self._execution.checkpoint_every
+        step, interval = progress.step, self._execution.checkpoint_every
         # During skipped steps a save could prune the checkpoint for a rollback.
-        due = bool(every and step % every == 0) and not progress.skipped_in_a_row
-        kept = step in self._training.checkpoints.milestones or step in progress.kept
-        return (step != self.last(progress) and (kept or due)) or self.best_step(progress) == step
+        due = bool(interval and step % interval == 0) and not progress.skipped_in_a_row
+        keep = step in self._training.checkpoints.milestones or step in progress.kept
+        return (step != self.last(progress) and (keep or due)) or self.best_step(progress) == step
 
     def ends_tenth(self, step: int, moment: ScheduleProgress) -> bool:
         """Return True at the end of a last tenth of this training, whose checkpoint is kept."""
@@ -87,8 +87,10 @@ class StepTriggers:
                 total=pace.steps - begun,
                 last=step == pace.steps,
             )
-        late = moment.fraction >= (TENTHS + 1 - self._training.checkpoints.keep_for_merge) / TENTHS
-        return late and moment.crosses(TENTHS) and not moment.last
+        in_last_tenths = (
+            moment.fraction >= (TENTHS + 1 - self._training.checkpoints.keep_for_merge) / TENTHS
+        )
+        return in_last_tenths and moment.crosses(TENTHS) and not moment.last
 
     def best_step(self, progress: TrainerState) -> int | None:
         """Return the best step so far, if its checkpoint is kept; else None."""
@@ -100,9 +102,10 @@ class StepTriggers:
 
     def retained_steps(self, progress: TrainerState) -> Milestones:
         """Return the steps whose checkpoints are never pruned."""
-        kept, best = self._training.checkpoints.milestones, self.best_step(progress)
+        milestones, best = self._training.checkpoints.milestones, self.best_step(progress)
         return replace(
-            kept, steps=kept.steps | {*progress.kept} | (set() if best is None else {best})
+            milestones,
+            steps=milestones.steps | {*progress.kept} | (set() if best is None else {best}),
         )
 
     def save_timer_expired(self) -> bool:

@@ -163,8 +163,8 @@ class GradientStatistics:
 
     def _add_updates(self, sample: _SampledValues) -> None:
         sizes = [values.numel() for values in sample.values]
-        moved = _concatenate(sample.values).sub_(sample.before)
-        self._add(1, sample.groups, sample.weights * _squares(torch.split(moved, sizes)))
+        changes = _concatenate(sample.values).sub_(sample.before)
+        self._add(1, sample.groups, sample.weights * _squares(torch.split(changes, sizes)))
         self._add(2, sample.groups, sample.weights * _squares(torch.split(sample.before, sizes)))
 
     def _add(self, row: int, groups: Tensor, squares: Tensor) -> None:
@@ -205,6 +205,6 @@ def sampled(values: Tensor) -> Tensor:
     """
     if len(values) <= SAMPLED:
         return values
-    distance = (len(values) // (SAMPLED // NEIGHBOURS)) | 1
-    count = len(values) // distance
-    return values[: count * distance].view(count, distance)[:, :NEIGHBOURS]
+    stride = (len(values) // (SAMPLED // NEIGHBOURS)) | 1
+    runs = len(values) // stride
+    return values[: runs * stride].view(runs, stride)[:, :NEIGHBOURS]

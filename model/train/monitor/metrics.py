@@ -44,10 +44,10 @@ def strip_timing(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def memory(device: torch.device) -> dict[str, float]:
     """Return this process's peak memory in GB: resident, and allocated on its GPU."""
-    found = {"memory_gb": round(peak_memory() / GB, 3)}
+    peaks = {"memory_gb": round(peak_memory() / GB, 3)}
     if device.type == "cuda":
-        found["gpu_memory_gb"] = round(torch.cuda.max_memory_allocated(device) / GB, 3)
-    return found
+        peaks["gpu_memory_gb"] = round(torch.cuda.max_memory_allocated(device) / GB, 3)
+    return peaks
 
 
 class JsonlLog:
@@ -72,16 +72,16 @@ class JsonlLog:
         """Drop every line after `step` and all damaged lines; return their number."""
         if not self._writes:
             return 0
-        before = self._text()
-        lines = before.splitlines()
-        kept = [line for line in lines if _step(line) <= step]
-        after = "".join(f"{line}\n" for line in kept)  # the last line may lack its newline
-        if after != before:
+        old_text = self._text()
+        lines = old_text.splitlines()
+        retained = [line for line in lines if _step(line) <= step]
+        new_text = "".join(f"{line}\n" for line in retained)  # the last line may lack its newline
+        if new_text != old_text:
             with self._fence.held():
-                storage.write_bytes(self.path, after.encode())
+                storage.write_bytes(self.path, new_text.encode())
         if not self._local:
-            self._kept, self._put = after.splitlines(keepends=True), len(kept)
-        return len(lines) - len(kept)
+            self._kept, self._put = new_text.splitlines(keepends=True), len(retained)
+        return len(lines) - len(retained)
 
     def add(self, line: Mapping[str, Any]) -> None:
         if not self._writes:
@@ -179,13 +179,13 @@ class MetricWindow:
         sums = world.all_reduce_tensor(self.sums.cpu().clone())
         if not self.steps:
             return {}
-        losses, right = (sums / self.steps).tolist()
-        found = {"loss": sum(losses)}
-        for name, loss, share in zip(self.names, losses, right, strict=True):
-            found |= {f"{name}_loss": loss, f"{name}_accuracy": share}
+        losses, accuracies = (sums / self.steps).tolist()
+        metrics = {"loss": sum(losses)}
+        for name, loss, accuracy in zip(self.names, losses, accuracies, strict=True):
+            metrics |= {f"{name}_loss": loss, f"{name}_accuracy": accuracy}
         return {
             name: round(value, 6)
-            for name, value in (found | {"grad_norm": self.norm / self.steps}).items()
+            for name, value in (metrics | {"grad_norm": self.norm / self.steps}).items()
         }
 
     def state(self, world: World) -> dict[str, Any]:

@@ -66,22 +66,22 @@ class Profiler:
         return f"nothing was profiled: training ended after step {step}, and {WARMUP_STEPS} warm up"
 
     def _write(self, step: int) -> str:
-        running, self._running = self._running, None
-        assert running is not None
+        profiler, self._running = self._running, None
+        assert profiler is not None
         on_gpu = self._device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize(self._device)
-        running.stop()
-        averages = running.key_averages(group_by_input_shape=True)
-        order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-        text = averages.table(sort_by=order, row_limit=ROWS)
+        profiler.stop()
+        averages = profiler.key_averages(group_by_input_shape=True)
+        sort_key = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+        report = averages.table(sort_by=sort_key, row_limit=ROWS)
         storage.make_dirs(self._directory)
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "trace.json"
-            running.export_chrome_trace(str(file))
+            profiler.export_chrome_trace(str(file))
             trace = gzip.compress(file.read_bytes(), 6)
         storage.write_bytes(storage.join(self._directory, TRACE), trace)
         table = storage.join(self._directory, TABLE)
-        storage.write_bytes(table, text.encode())
+        storage.write_bytes(table, report.encode())
         steps = step + 1 - self._first
         return f"profiled {steps} step{'s' * (steps > 1)} from step {self._first} on: {table}"

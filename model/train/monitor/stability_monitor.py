@@ -62,18 +62,18 @@ class StabilityMonitor:
         if not math.isfinite(loss):
             return [*self._not_finite(line, loss)]
         rate = float(line["learning_rate"])
-        rises = bool(self._losses) and rate > self._losses[-1][2]
-        found = [*self._above(line, loss)]
-        if not rises:  # progress is not expected during warm-up
-            found += self._stuck(line, loss)
-        found += self._spike(line, loss)
+        rate_rises = bool(self._losses) and rate > self._losses[-1][2]
+        warnings = [*self._above(line, loss)]
+        if not rate_rises:  # progress is not expected during warm-up
+            warnings += self._stuck(line, loss)
+        warnings += self._spike(line, loss)
         self._losses.append((int(line["step"]), loss, rate))
-        return [*found, *self._flat()]
+        return [*warnings, *self._flat()]
 
     def _once(self, name: str) -> bool:
-        new = name not in self._warned
+        is_new = name not in self._warned
         self._warned.add(name)
-        return new
+        return is_new
 
     def _not_finite(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
         if self._once("not finite"):
@@ -103,8 +103,8 @@ class StabilityMonitor:
         # `_above` warns about this case.
         if self._chance is not None and loss > self._chance + ABOVE_NATS:
             return
-        guessing = self._guessing()
-        if guessing is None or self._learns(loss):
+        guessing_loss = self._guessing()
+        if guessing_loss is None or self._learns(loss):
             self._warned.add("free")
             return
         self._warned.add("stuck")
@@ -119,26 +119,26 @@ class StabilityMonitor:
             )
         yield (
             f"after step {step} the loss ({loss:.2f}) is still about that of guessing by frequency "
-            f"({guessing:.2f}): nothing is read from"
+            f"({guessing_loss:.2f}): nothing is read from"
             f" the context yet; {advice}. A lower learning rate or a longer warm-up may help"
         )
 
     def _spike(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
-        before = [known for _, known, _ in self._losses[-USUAL:]]
-        if len(before) < USUAL:
+        losses = [previous for _, previous, _ in self._losses[-USUAL:]]
+        if len(losses) < USUAL:
             return
-        slope, start = statistics.linear_regression(range(USUAL), before)
-        usual = start + slope * (USUAL - 1)
+        slope, intercept = statistics.linear_regression(range(USUAL), losses)
+        expected = intercept + slope * (USUAL - 1)
         spread = (
             statistics.median(
-                abs(known - start - slope * number) for number, known in enumerate(before)
+                abs(previous - intercept - slope * index) for index, previous in enumerate(losses)
             )
             / 0.6745
         )
-        if loss > usual + max(SPIKE_NATS, SPIKE_DEVIATIONS * spread):
+        if loss > expected + max(SPIKE_NATS, SPIKE_DEVIATIONS * spread):
             yield (
-                f"the loss rose to {loss:.2f} up to step {line['step']}, from about {usual:.2f}: a "
-                f"spike. Where it does not come back"
+                f"the loss rose to {loss:.2f} up to step {line['step']}, from about "
+                f"{expected:.2f}: a spike. Where it does not come back"
                 " within some hundred steps, go on from an earlier checkpoint with a lower "
                 "learning_rate or grad_clip, or beta2 .98"
             )
@@ -150,25 +150,25 @@ class StabilityMonitor:
             return
         recent, earlier = self._losses[-FLAT_LINES:], self._losses[-2 * FLAT_LINES : -FLAT_LINES]
         highest = max(rate for _, _, rate in self._losses)
-        now, then = _mean(recent), _mean(earlier)
+        recent_mean, earlier_mean = _mean(recent), _mean(earlier)
         noise = statistics.stdev(loss for _, loss, _ in recent) / math.sqrt(FLAT_LINES)
         if (
             recent[0][2] > 0.5 * highest
-            and now > then - noise
-            and self._learns(now)
+            and recent_mean > earlier_mean - noise
+            and self._learns(recent_mean)
             and self._once("flat")
         ):
             yield (
-                f"the loss has not fallen since step {earlier[0][0]} ({then:.3f} then, {now:.3f} "
-                f"now) at a learning rate near its peak:"
+                f"the loss has not fallen since step {earlier[0][0]} ({earlier_mean:.3f} then, "
+                f"{recent_mean:.3f} now) at a learning rate near its peak:"
                 " let it fall (a shorter schedule, wsd's decay), or the model is too small, or the "
                 "rate too high"
             )
 
     def _learns(self, loss: float) -> bool:
         """Return True if the loss is clearly below guessing by frequency."""
-        guessing = self._guessing()
-        return guessing is None or loss < guessing - STUCK_NATS
+        guessing_loss = self._guessing()
+        return guessing_loss is None or loss < guessing_loss - STUCK_NATS
 
 
 def _mean(lines: Sequence[tuple[int, float, float]]) -> float:

@@ -127,19 +127,19 @@ class TimeBreakdown:
         }
         idle = max(0.0, wall - sum(computed.values()))
         for name in HIDDEN:
-            taken = min(idle, self._host[name])
-            computed[name] += taken
-            idle -= taken
+            exposed = min(idle, self._host[name])
+            computed[name] += exposed
+            idle -= exposed
         return {**computed, "wall": wall}
 
     def line(self) -> dict[str, float]:
         """Return each section's share since the last call, as `time_data` etc.; the sum is 1."""
-        now = self.seconds()
-        found = {name: max(0.0, now[name] - self._before[name]) for name in PARTS}
+        totals = self.seconds()
+        elapsed = {name: max(0.0, totals[name] - self._before[name]) for name in PARTS}
         # A GPU may have caught up on earlier work.
-        wall = max(now["wall"] - self._before["wall"], sum(found.values()), 1e-9)
-        self._before = dict(now)
-        shares = {f"time_{name}": round(seconds / wall, 4) for name, seconds in found.items()}
+        wall = max(totals["wall"] - self._before["wall"], sum(elapsed.values()), 1e-9)
+        self._before = dict(totals)
+        shares = {f"time_{name}": round(seconds / wall, 4) for name, seconds in elapsed.items()}
         return {**shares, f"time_{OTHER}": round(max(0.0, 1.0 - sum(shares.values())), 4)}
 
 
@@ -188,10 +188,10 @@ def utilisation(
 
 def _gpu_peak(device: torch.device, precision: Precision) -> tuple[float | None, str]:
     name = torch.cuda.get_device_name(device)
-    found = hardware.recognised(name)
-    if found is None:
+    gpu = hardware.recognised(name)
+    if gpu is None:
         return None, f"MFU is not reported: {name} is not in the table of GPUs (model/hardware.py)"
-    return (found.fp32 if precision == "fp32" else found.bf16), found.source
+    return (gpu.fp32 if precision == "fp32" else gpu.bf16), gpu.source
 
 
 @functools.cache  # a process may train more than once
@@ -203,9 +203,9 @@ def _cpu_peak(precision: Precision, threads: int) -> float:
     matrix = torch.linspace(-1.0, 1.0, SIDE * SIDE).view(SIDE, SIDE).to(DTYPES[precision])
     fastest = float("inf")
     for _ in range(TRIES):
-        began = time.process_time()
+        start = time.process_time()
         matrix @ matrix
-        fastest = min(fastest, (time.process_time() - began) / threads)
+        fastest = min(fastest, (time.process_time() - start) / threads)
     return 2.0 * SIDE**3 / fastest
 
 
@@ -247,27 +247,27 @@ class Throughput:
 
         Padding and lengths are this rank's.
         """
-        now, interval = self._timeline.seconds(), self._line
-        self._line = _Interval(now)
-        speed, waited = interval.speed(now)
-        found = {"tokens_per_second": round(speed, 1), "data_wait": round(waited, 4)}
+        seconds, interval = self._timeline.seconds(), self._line
+        self._line = _Interval(seconds)
+        speed, wait_share = interval.speed(seconds)
+        metrics = {"tokens_per_second": round(speed, 1), "data_wait": round(wait_share, 4)}
         if interval.own.tokens:
-            padded = speed * interval.own.positions / interval.own.tokens
-            found["padded_tokens_per_second"] = round(padded, 1)
+            padded_speed = speed * interval.own.positions / interval.own.tokens
+            metrics["padded_tokens_per_second"] = round(padded_speed, 1)
         mfu = self._mfu(speed, interval.own)
-        return found if mfu is None else {**found, "mfu": mfu}
+        return metrics if mfu is None else {**metrics, "mfu": mfu}
 
     def session(self) -> dict[str, float | None]:
         """Return the figures of the whole session; the speed is None after a single step."""
-        now, interval = self._timeline.seconds(), self._session
-        speed, waited = interval.speed(self._last) if self._steps > 1 else (None, None)
-        wall = max(now["wall"], 1e-9)
+        seconds, interval = self._timeline.seconds(), self._session
+        speed, wait_share = interval.speed(self._last) if self._steps > 1 else (None, None)
+        wall = max(seconds["wall"], 1e-9)
         return {
             "tokens_per_second": None if speed is None else round(speed, 1),
-            "data_wait": None if waited is None else round(waited, 4),
+            "data_wait": None if wait_share is None else round(wait_share, 4),
             "mfu": None if speed is None else self._mfu(speed, interval.own),
-            "evaluation_share": round(now["evaluation"] / wall, 4),
-            "checkpoint_share": round(now["save"] / wall, 4),
+            "evaluation_share": round(seconds["evaluation"] / wall, 4),
+            "checkpoint_share": round(seconds["save"] / wall, 4),
         }
 
     def _mfu(self, speed: float, own: TokenCounts) -> float | None:
@@ -288,6 +288,6 @@ class _Interval:
 
     def speed(self, now: dict[str, float]) -> tuple[float, float]:
         """Return tokens per second of step time, and the share of it spent waiting for data."""
-        passed = {name: seconds - self._since[name] for name, seconds in now.items()}
-        seconds = max(passed["wall"] - sum(passed[name] for name in ASIDE), 1e-9)
-        return self._tokens / seconds, min(1.0, max(0.0, passed["data"] / seconds))
+        elapsed = {name: seconds - self._since[name] for name, seconds in now.items()}
+        seconds = max(elapsed["wall"] - sum(elapsed[name] for name in ASIDE), 1e-9)
+        return self._tokens / seconds, min(1.0, max(0.0, elapsed["data"] / seconds))

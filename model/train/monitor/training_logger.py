@@ -53,9 +53,9 @@ class TrainingReporter:
         dropped = self.metrics.truncate(step - pending)
         self.skipped_steps.truncate(step)
         if self._first:
-            for line in self.metrics.read():  # a kill may have come between a line and its report
-                self._report.metrics(line)
-                self._alarms(line)
+            for record in self.metrics.read():  # a kill may have come between a line and its report
+                self._report.metrics(record)
+                self._alarms(record)
             # A kill may also have come between a checkpoint and its report.
             for path in state.milestone_checkpoints(
                 self._training.path, self._training.checkpoints.milestones

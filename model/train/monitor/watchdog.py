@@ -112,12 +112,12 @@ class StepTimer:
     @contextlib.contextmanager
     def exclude(self, section: Part) -> Iterator[None]:
         """Exclude the block from the step's time limit, as it may take any time."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             with self._world.pulse.phase(RankPhase.ASIDE), self._world.timeline.section(section):
                 yield
         finally:
-            self.watchdog.exclude(time.perf_counter() - began)
+            self.watchdog.exclude(time.perf_counter() - start)
 
     def wait_for(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items; the time spent waiting for them counts as waiting for data."""

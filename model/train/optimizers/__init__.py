@@ -70,5 +70,5 @@ class OptimizerSpec:
 
 def optimizer_kind(name: str) -> OptimizerSpec:
     """Import and return the optimizer with this name."""
-    found: OptimizerSpec = import_object(OPTIMIZERS[name])
-    return found
+    spec: OptimizerSpec = import_object(OPTIMIZERS[name])
+    return spec

@@ -151,9 +151,9 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
                     torch.cat(squared_sums),
                 )
             if self.shards:
-                total = sums.to(collective_device())
-                distributed.all_reduce(total)
-                sums = total.to(sums.device)
+                reduced = sums.to(collective_device())
+                distributed.all_reduce(reduced)
+                sums = reduced.to(sums.device)
             scales = self.scales(sums, sizes).float().unbind()
             for batch, update in zip(batches, updates, strict=True):
                 torch._foreach_mul_(update, [scales[part.parameter] for part in batch])
@@ -166,7 +166,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
         self, tensors: Sequence[Tensor], shards: Sequence[FlatShard]
     ) -> Iterator[ParameterView]:
         """Yield views of all extents of all tensors, and count the step of each tensor."""
-        before = 0
+        first_index = 0
         for tensor, shard in zip(tensors, shards, strict=True):
             state = self.state[tensor]
             if not state:
@@ -181,8 +181,8 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             tensors_of_state = (tensor, tensor.grad, state["exp_avg"], state["exp_avg_sq"])
             for extent in shard.extents:
                 views = [extent.of(values) for values in tensors_of_state]
-                yield ParameterView(before + extent.number, *views)
-            before += len(shard.sizes)
+                yield ParameterView(first_index + extent.number, *views)
+            first_index += len(shard.sizes)
 
 
 def _whole(tensor: Tensor) -> FlatShard:
@@ -207,7 +207,7 @@ def _adam(
     """
     weights, gradients = [part.weight for part in parts], [part.gradient for part in parts]
     means, squares = [part.mean for part in parts], [part.square for part in parts]
-    (first, second), (beta1, beta2) = corrections, group["betas"]
+    (mean_correction, square_correction), (beta1, beta2) = corrections, group["betas"]
     if found_inf is None:
         torch._foreach_lerp_(means, gradients, 1.0 - beta1)
         torch._foreach_mul_(squares, beta2)
@@ -216,9 +216,9 @@ def _adam(
         torch._foreach_add_(means, gradients, alpha=1.0 - beta1)
         torch._foreach_mul_(squares, torch.where(found_inf.bool(), 1.0, beta2))
     torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - beta2)
-    roots = list(torch._foreach_div(squares, second))
+    roots = list(torch._foreach_div(squares, square_correction))
     torch._foreach_sqrt_(roots)
-    updates = list(torch._foreach_div(means, first))
+    updates = list(torch._foreach_div(means, mean_correction))
     torch._foreach_div_(updates, torch._foreach_add(roots, group["eps"]))
     if group["weight_decay"]:
         torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
@@ -244,8 +244,8 @@ class StableAdamW(TensorwiseAdam):
         roots: Sequence[Tensor],
         updates: Sequence[Tensor],
     ) -> list[list[Tensor]]:
-        expected = torch._foreach_clamp_min(list(roots), group["eps"])
-        return [list(torch._foreach_div([part.gradient for part in parts], expected))]
+        clamped_roots = torch._foreach_clamp_min(list(roots), group["eps"])
+        return [list(torch._foreach_div([part.gradient for part in parts], clamped_roots))]
 
     def scales(self, sums: Tensor, sizes: Tensor) -> Tensor:
         return (sums[:, 0] / sizes).sqrt().clamp(min=1.0).reciprocal()

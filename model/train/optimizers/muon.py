@@ -55,10 +55,10 @@ def _by_shape(matrices: Sequence[Tensor], function: Callable[[Tensor], Tensor]) 
     wide = [matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT for matrix in matrices]
     results: list[Tensor] = list(wide)
     for shape in dict.fromkeys(matrix.shape for matrix in wide):
-        numbers = [number for number, matrix in enumerate(wide) if matrix.shape == shape]
-        batch = function(torch.stack([wide[number] for number in numbers]))
-        for number, result in zip(numbers, batch, strict=True):
-            results[number] = result
+        indices = [index for index, matrix in enumerate(wide) if matrix.shape == shape]
+        batch = function(torch.stack([wide[index] for index in indices]))
+        for index, result in zip(indices, batch, strict=True):
+            results[index] = result
     return [
         result if result.shape == matrix.shape else result.mT
         for result, matrix in zip(results, matrices, strict=True)
@@ -93,22 +93,24 @@ def orthogonalize_replicated(
     if ranks == 1 or not matrices:
         return results
     sizes = [
-        [matrix.numel() for matrix, owner in zip(matrices, owners, strict=True) if owner == each]
-        for each in range(ranks)
+        [matrix.numel() for matrix, owner in zip(matrices, owners, strict=True) if owner == source]
+        for source in range(ranks)
     ]
-    flat = [matrices[0].new_empty(sum(numbers), dtype=dtype) for numbers in sizes]
-    for target, result in zip(torch.split(flat[rank], sizes[rank]), results, strict=True):
+    buffers = [matrices[0].new_empty(sum(lengths), dtype=dtype) for lengths in sizes]
+    for target, result in zip(torch.split(buffers[rank], sizes[rank]), results, strict=True):
         target.copy_(result.reshape(-1))
-    sent = [
-        distributed.broadcast(part, each, async_op=True)
-        for each, part in enumerate(flat)
-        if part.numel()
+    broadcasts = [
+        distributed.broadcast(buffer, source, async_op=True)
+        for source, buffer in enumerate(buffers)
+        if buffer.numel()
     ]
-    for work in sent:
-        work.wait()
-    parts = [iter(torch.split(part, numbers)) for part, numbers in zip(flat, sizes, strict=True)]
+    for broadcast in broadcasts:
+        broadcast.wait()
+    pieces = [
+        iter(torch.split(buffer, lengths)) for buffer, lengths in zip(buffers, sizes, strict=True)
+    ]
     return [
-        next(parts[owner]).view_as(matrix) for matrix, owner in zip(matrices, owners, strict=True)
+        next(pieces[owner]).view_as(matrix) for matrix, owner in zip(matrices, owners, strict=True)
     ]
 
 
@@ -116,7 +118,7 @@ class ShardedOrthogonalizer:
     """Orthogonalizes matrices that are sharded over several ranks.
 
     Each matrix is gathered on one rank, orthogonalized there, and its parts are sent back. A rank
-    sends and receives about twice its shard, and holds its share of whole matrices. All ranks must
+    sends and receives about twice its shard, and stores its share of whole matrices. All ranks must
     create and call it in the same order.
 
     Args:
@@ -137,8 +139,8 @@ class ShardedOrthogonalizer:
         ]
         self._dtype, owners = dtype, assign_matrices(self.shapes, ranks)
         by_rank = [
-            sorted(_matrix_extents(each, stacked), key=lambda extent: owners[extent.number])
-            for each in shards
+            sorted(_matrix_extents(rank_shard, stacked), key=lambda extent: owners[extent.number])
+            for rank_shard in shards
         ]
         self.extents = by_rank[rank]
         """This rank's extents, sorted by the rank that orthogonalizes their matrix."""
@@ -160,29 +162,29 @@ class ShardedOrthogonalizer:
             flat: fp32, with the layout of `shard`.
         """
         device = collective_device()
-        parts = [extent.of(flat).to(device) for extent in self.extents]
-        norms = _norms(self._sums(parts, device))
+        pieces = [extent.of(flat).to(device) for extent in self.extents]
+        norms = _norms(self._sums(pieces, device))
         scaled = [
-            (part / norms[extent.number]).to(self._dtype)
-            for extent, part in zip(self.extents, parts, strict=True)
+            (piece / norms[extent.number]).to(self._dtype)
+            for extent, piece in zip(self.extents, pieces, strict=True)
         ]
-        sent = torch.cat([*scaled, norms.new_empty(0, dtype=self._dtype)])
-        received = self._exchange(sent, self._send_sizes, self._receive_sizes)
-        matrices = {number: received.new_empty(self.shapes[number]) for number in self._owned}
+        outgoing = torch.cat([*scaled, norms.new_empty(0, dtype=self._dtype)])
+        incoming = self._exchange(outgoing, self._send_sizes, self._receive_sizes)
+        matrices = {number: incoming.new_empty(self.shapes[number]) for number in self._owned}
         lengths = [extent.length for extent in self._received]
-        for extent, values in zip(self._received, torch.split(received, lengths), strict=True):
+        for extent, values in zip(self._received, torch.split(incoming, lengths), strict=True):
             end = extent.offset + extent.length
             matrices[extent.number].view(-1)[extent.offset : end] = values
-        results = dict(
+        orthogonalized = dict(
             zip(matrices, _by_shape(list(matrices.values()), newton_schulz), strict=True)
         )
-        flattened = {number: result.reshape(-1) for number, result in results.items()}
-        parts = [
+        flattened = {number: matrix.reshape(-1) for number, matrix in orthogonalized.items()}
+        pieces = [
             flattened[extent.number].narrow(0, extent.offset, extent.length)
             for extent in self._received
         ]
-        sent = torch.cat([*parts, received.new_empty(0)])
-        returned = self._exchange(sent, self._receive_sizes, self._send_sizes).to(flat.device)
+        outgoing = torch.cat([*pieces, incoming.new_empty(0)])
+        returned = self._exchange(outgoing, self._receive_sizes, self._send_sizes).to(flat.device)
         lengths = [extent.length for extent in self.extents]
         return zip(self.extents, torch.split(returned, lengths), strict=True)
 
@@ -269,10 +271,10 @@ class Muon(torch.optim.Optimizer):
         # ZeRO steps one group at a time.
         self._others.param_groups = [group for group in self.param_groups if not group["hidden"]]
         self._others.step()
-        hidden = [group for group in self.param_groups if group["hidden"]]
+        hidden_groups = [group for group in self.param_groups if group["hidden"]]
         matrices = [
             (group, parameter)
-            for group in hidden
+            for group in hidden_groups
             for parameter in group["params"]
             if parameter.grad is not None
         ]
@@ -286,17 +288,17 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         """Update whole parameters."""
         matrices = [
-            part.flatten(1)
+            matrix.flatten(1)
             for group, parameter in parameters
-            for part in self._nesterov(parameter, applied).chunk(group["hidden"])
+            for matrix in self._nesterov(parameter, applied).chunk(group["hidden"])
         ]
         directions = iter(orthogonalize_replicated(matrices, self._dtype, *self.ranks))
         for group, parameter in parameters:
             parameter.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
-            for part in parameter.chunk(group["hidden"]):
+            for matrix in parameter.chunk(group["hidden"]):
                 direction = next(directions)
                 rate = _rate(group, direction.shape)
-                part.add_(_if_applied(direction, applied).view_as(part), alpha=-rate)
+                matrix.add_(_if_applied(direction, applied).view_as(matrix), alpha=-rate)
 
     def _update_shard(self, group: dict[str, Any], flat: Tensor, applied: Tensor | float) -> None:
         """Update this rank's extents of a group's matrices."""

@@ -53,21 +53,23 @@ _BLOCK = re.compile(r"encoder\.(?:layers|groups)\.(\d+)\.")
 def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[str], float]:
     """Return a function from parameter name to learning-rate multiplier, for layer-wise decay.
 
-    Of n layers, layer i (from 0) has decay^(n + 1 - i), the embeddings decay^(n + 2), and heads 1,
-    as in `_get_layer_lrs` of google-research/electra's model/optimization.py (Clark et al., 2020,
+    Of n layers, layer i (from 0) has decay^(n + 1 - i), the embeddings decay^(n + 2), and heads 1.
+    See `_get_layer_lrs` of google-research/electra's model/optimization.py (Clark et al., 2020,
     appendix B). The pooler and a norm after the last layer, which ELECTRA lacks, have decay.
 
     Args:
         names: names of all parameters of the network.
     """
-    layers = 1 + max((int(found[1]) for found in map(_BLOCK.match, names) if found), default=-1)
+    layer_count = 1 + max(
+        (int(match[1]) for match in map(_BLOCK.match, names) if match), default=-1
+    )
 
     def rate(name: str) -> float:
-        found = _BLOCK.match(name)
-        if found:
-            return decay ** (layers + 1 - int(found[1]))
+        match = _BLOCK.match(name)
+        if match:
+            return decay ** (layer_count + 1 - int(match[1]))
         if name.startswith("encoder.embeddings."):
-            return decay ** (layers + 2)
+            return decay ** (layer_count + 2)
         return decay if name.startswith(("encoder.", "pooler.")) else 1.0
 
     return rate
@@ -82,10 +84,10 @@ def parameter_role(name: str, parameter: Tensor) -> str:
     `embeddings`: tables, their norm and projection; `hidden`: a layer's matrix; `others`: the
     layers' vectors, and the heads.
     """
-    found = _PLACE.search(name)
-    if found is None:
+    match = _PLACE.search(name)
+    if match is None:
         return "others"
-    if found[1]:
+    if match[1]:
         return "embeddings"
     return "hidden" if parameter.ndim > 1 else "others"
 
@@ -101,14 +103,14 @@ def parameter_groups(model: nn.Module, recipe: TrainingHyperparameters) -> list[
         hidden        number of matrices stacked in each parameter, if the optimizer treats the
                       layers' matrices separately; else 0
     """
-    apart = optimizer_kind(recipe.optimizer).matrix_state is not None
-    found: dict[tuple[bool, float, int], dict[str, Any]] = {}
+    separate_hidden = optimizer_kind(recipe.optimizer).matrix_state is not None
+    groups: dict[tuple[bool, float, int], dict[str, Any]] = {}
     for decays in (True, False):
         for name, parameter in trained_parameters(model):
             if (parameter.ndim > 1) is decays:
-                where = parameter_role(name, parameter)
-                rate = recipe.rate(name) * recipe.rates.get(where, 1.0)
-                hidden = _stacked(model, name) if apart and where == "hidden" else 0
+                role = parameter_role(name, parameter)
+                rate = recipe.rate(name) * recipe.rates.get(role, 1.0)
+                hidden = _stacked(model, name) if separate_hidden and role == "hidden" else 0
                 decay = recipe.weight_decay if decays else 0.0
                 values = {
                     "params": [],
@@ -117,15 +119,15 @@ def parameter_groups(model: nn.Module, recipe: TrainingHyperparameters) -> list[
                     "matrices": decays,
                     "hidden": hidden,
                 }
-                found.setdefault((decays, rate, hidden), values)["params"].append(parameter)
-    return list(found.values())
+                groups.setdefault((decays, rate, hidden), values)["params"].append(parameter)
+    return list(groups.values())
 
 
 def _stacked(model: nn.Module, name: str) -> int:
     """Return the number of matrices stacked in a layer's matrix, as in a fused projection."""
-    module, _, last = name.removesuffix(".weight").rpartition(".")
+    module, _, attribute = name.removesuffix(".weight").rpartition(".")
     stacked: Mapping[str, int] = getattr(model.get_submodule(module), "stacked", {})
-    return stacked.get(last, 1)
+    return stacked.get(attribute, 1)
 
 
 def optimizer_states(
@@ -133,8 +135,10 @@ def optimizer_states(
 ) -> Iterator[tuple[str, nn.Parameter, str]]:
     """Yield each optimizer state tensor: parameter name, parameter, and name of the state."""
     for name, parameter in trained_parameters(model):
-        apart = optimizer.matrix_state is not None and parameter_role(name, parameter) == "hidden"
-        for key in optimizer.matrix_state or () if apart else optimizer.state:
+        separate = (
+            optimizer.matrix_state is not None and parameter_role(name, parameter) == "hidden"
+        )
+        for key in optimizer.matrix_state or () if separate else optimizer.state:
             yield name, parameter, key
 
 
@@ -157,8 +161,8 @@ def clip_gradient_norm(parameters: list[nn.Parameter], largest: float) -> float:
     Waits for the device.
     """
     norm = gradient_norm(parameters)
-    found = float(norm)
+    norm_value = float(norm)
     # Most steps of a trained model need no clipping, which saves a pass over all gradients.
-    if 0 < largest < found < math.inf:
+    if 0 < largest < norm_value < math.inf:
         torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm)
-    return found
+    return norm_value

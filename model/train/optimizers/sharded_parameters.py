@@ -75,6 +75,8 @@ def squares(tensors: Sequence[Tensor]) -> Tensor:
 def _square(tensor: Tensor) -> Tensor:
     """Return the sum of squares as a float64 scalar, summed by rows."""
     rows = tensor.numel() // AT_ONCE
-    first: Tensor = torch.linalg.vector_norm(tensor[: rows * AT_ONCE].view(rows, AT_ONCE), dim=1)
-    last: Tensor = torch.linalg.vector_norm(tensor[rows * AT_ONCE :])
-    return first.double().square().sum() + last.double().square()
+    row_norms: Tensor = torch.linalg.vector_norm(
+        tensor[: rows * AT_ONCE].view(rows, AT_ONCE), dim=1
+    )
+    remainder_norm: Tensor = torch.linalg.vector_norm(tensor[rows * AT_ONCE :])
+    return row_norms.double().square().sum() + remainder_norm.double().square()

@@ -31,8 +31,8 @@ def micro_batch_ranges(
     start: int, stop: int, rank: int, world_size: int, accumulation: int
 ) -> list[tuple[int, int]]:
     """Return the ranges [start, stop) of a rank's micro-batches of a step; some may be empty."""
-    mine = shard_range(start, stop, rank, world_size)
-    return [shard_range(*mine, part, accumulation) for part in range(accumulation)]
+    rank_range = shard_range(start, stop, rank, world_size)
+    return [shard_range(*rank_range, index, accumulation) for index in range(accumulation)]
 
 
 def plan(
@@ -109,7 +109,7 @@ def device_memory(device: torch.device) -> int | None:
 
 
 def check_disk(path: str, parameters: int, keep: int, averaging: bool = False) -> int:
-    """Check that the disk can hold `keep` checkpoints and the one being written.
+    """Check that the disk has space for `keep` checkpoints and the one being written.
 
     Object stores are not checked.
 
@@ -120,12 +120,14 @@ def check_disk(path: str, parameters: int, keep: int, averaging: bool = False) -
         ClozeError: too little space is free.
     """
     storage.make_dirs(path)
-    needed = checkpoint_bytes(parameters, averaging) * (keep + 1)
-    free = shutil.disk_usage(storage.filesystem(path)[1]).free if storage.is_local(path) else needed
-    if free < needed:
+    required = checkpoint_bytes(parameters, averaging) * (keep + 1)
+    free = (
+        shutil.disk_usage(storage.filesystem(path)[1]).free if storage.is_local(path) else required
+    )
+    if free < required:
         raise ClozeError(
             f"{path} has {format_count(free)}B free, {keep + 1} checkpoints take "
-            f"{format_count(needed)}B;"
+            f"{format_count(required)}B;"
             " free some space, or lower keep_checkpoints"
         )
-    return needed
+    return required

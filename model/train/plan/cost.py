@@ -50,10 +50,10 @@ def model_of(facts: Metadata) -> Any:
 
 def source_model(source: Metadata, default: Any = None) -> tuple[Any, ModelConfig | None, int]:
     """Return a checkpoint's model: name or values, config, and number of weights (0: unknown)."""
-    said = model_of(source) or default
-    model = None if said is None else model_config(said)
-    counted = 0 if model is None else flops.approximate_parameters(model)
-    return said, model, int(source.get("parameters") or counted)
+    spec = model_of(source) or default
+    model = None if spec is None else model_config(spec)
+    estimate = 0 if model is None else flops.approximate_parameters(model)
+    return spec, model, int(source.get("parameters") or estimate)
 
 
 def pass_cost(
@@ -76,8 +76,8 @@ def pass_cost(
         forward: True if no gradients are computed.
         memory_bytes, gpu_memory_bytes: None: a process with the weights.
     """
-    loaded = WEIGHT_BYTES * weights
-    on_gpu = (1 << 30) + loaded if device == "cuda" else 0
+    weight_bytes = WEIGHT_BYTES * weights
+    default_gpu_bytes = (1 << 30) + weight_bytes if device == "cuda" else 0
     return CostEstimate(
         work=_pass_operations(weights, tokens, device, forward),
         speed=HEADWAY * hardware.of(device, computer).speed(),
@@ -86,8 +86,10 @@ def pass_cost(
         kind=device,
         size=float(weights or 1),
         disk_bytes=disk_bytes,
-        memory_bytes=int(memory.PROCESS["cpu"]) + loaded if memory_bytes is None else memory_bytes,
-        gpu_memory_bytes=on_gpu if gpu_memory_bytes is None else gpu_memory_bytes,
+        memory_bytes=int(memory.PROCESS["cpu"]) + weight_bytes
+        if memory_bytes is None
+        else memory_bytes,
+        gpu_memory_bytes=default_gpu_bytes if gpu_memory_bytes is None else gpu_memory_bytes,
         expected_metadata=makes or {},
     )
 
@@ -96,8 +98,8 @@ def pass_pace(
     facts: Metadata, *, weights: float, tokens: float, forward: bool = False, width: int = 1
 ) -> MeasuredThroughput:
     """Return the measured operations per second of a stage that `pass_cost` estimates."""
-    asked = (facts.get("execution") or {}).get("device")
-    kind = str(facts.get("device") or ("cuda" if asked == "cuda" else "cpu"))
+    requested = (facts.get("execution") or {}).get("device")
+    kind = str(facts.get("device") or ("cuda" if requested == "cuda" else "cpu"))
     return MeasuredThroughput(
         amount=_pass_operations(weights, tokens, kind, forward),
         seconds=subtract_startup(facts["seconds"], PASS_START),
@@ -123,7 +125,7 @@ def execution_memory(
 ) -> tuple[int, int]:
     """Estimate bytes of the machine and of each GPU, with `rows` rows per step."""
     ranks, zero = execution.processes * execution.nodes, execution.zero or 0
-    how = ComputeOptions(
+    options = ComputeOptions(
         device=device.kind,
         bf16=device.computes_bf16 if precision == "auto" else precision != "fp32",
         checkpointing=execution.activation_checkpointing,
@@ -131,16 +133,20 @@ def execution_memory(
         averaging=averaging,
     )
     if isinstance(execution.micro_batch, int):
-        micro = execution.micro_batch
+        micro_batch = execution.micro_batch
     elif device.kind == "cpu":
-        micro = memory.CPU_TOKENS // length
+        micro_batch = memory.CPU_TOKENS // length
     else:
-        micro = memory.fitting_rows(device.memory, model, length, ranks=ranks, zero=zero, how=how)
-    micro = min(-(-rows // ranks), max(1, micro))
-    found = memory.training_memory(model, length, micro, ranks=ranks, zero=zero, how=how)
+        micro_batch = memory.fitting_rows(
+            device.memory, model, length, ranks=ranks, zero=zero, how=options
+        )
+    micro_batch = min(-(-rows // ranks), max(1, micro_batch))
+    estimate = memory.training_memory(
+        model, length, micro_batch, ranks=ranks, zero=zero, how=options
+    )
     if device.kind == "cpu":
-        return int(execution.processes * found.total), 0
-    return int(execution.processes * found.host), int(found.total)
+        return int(execution.processes * estimate.total), 0
+    return int(execution.processes * estimate.host), int(estimate.total)
 
 
 def _data(inputs: Mapping[str, Metadata]) -> Metadata:
@@ -149,10 +155,10 @@ def _data(inputs: Mapping[str, Metadata]) -> Metadata:
     if len(datasets) == 1:
         return datasets[0]
     rows = [int(facts.get("rows") or 0) for facts in datasets]
-    means = [float(facts.get("mean_length") or 0.0) for facts in datasets]
-    tokens = sum(count * mean for count, mean in zip(rows, means, strict=True))
-    mean = tokens / sum(rows) if sum(rows) else None
-    return {**datasets[0], "rows": sum(rows), "mean_length": mean}
+    mean_lengths = [float(facts.get("mean_length") or 0.0) for facts in datasets]
+    tokens = sum(count * mean_length for count, mean_length in zip(rows, mean_lengths, strict=True))
+    mean_length = tokens / sum(rows) if sum(rows) else None
+    return {**datasets[0], "rows": sum(rows), "mean_length": mean_length}
 
 
 def _trained(
@@ -160,10 +166,10 @@ def _trained(
 ) -> ModelConfig | None:
     """Return the config's model, or the checkpoint's; None: not known yet."""
     if model is None:
-        said = "bert-base" if source is None else model_of(source)
-        if said is None:
+        spec = "bert-base" if source is None else model_of(source)
+        if spec is None:
             return None
-        model = model_config(said)
+        model = model_config(spec)
     return model if model.vocab_size else model.model_copy(update={"vocab_size": vocabulary})
 
 
@@ -179,16 +185,16 @@ def ahead(
     data, kind = _data(inputs), device_of(execution, computer)
     device = hardware.of(kind, computer)
     length = int(data.get("length") or 128)
-    mean = float(data.get("mean_length") or FULL * length)
+    mean_length = float(data.get("mean_length") or FULL * length)
     source = next((inputs[role] for role in ("continue", "checkpoint") if role in inputs), None)
     model = _trained(config.model, source, int(data.get("vocab_size") or USUAL_VOCABULARY))
     if model is None:
-        weights, taken = int((source or {}).get("parameters") or 0), (0, 0)
+        weights, memory_bytes = int((source or {}).get("parameters") or 0), (0, 0)
         work = 6.0 * weights + BESIDE[kind]
     else:
         weights = flops.approximate_parameters(model)
-        work = flops.step_flops(model, mean, kind)
-        taken = execution_memory(
+        work = flops.step_flops(model, mean_length, kind)
+        memory_bytes = execution_memory(
             model,
             length,
             config.global_batch,
@@ -206,10 +212,12 @@ def ahead(
     elif config.last_step is None:
         tokens = float(config.tokens or 0)
     else:
-        tokens = config.batches.samples_before(config.last_step) * mean
-    steps = round(tokens / (config.global_batch * mean))
-    kept = execution.keep_checkpoints + config.keep_for_merge - 1 + len(config.milestones)
-    kept += steps // config.milestone_every if config.milestone_every else 0
+        tokens = config.batches.samples_before(config.last_step) * mean_length
+    steps = round(tokens / (config.global_batch * mean_length))
+    checkpoint_count = (
+        execution.keep_checkpoints + config.keep_for_merge - 1 + len(config.milestones)
+    )
+    checkpoint_count += steps // config.milestone_every if config.milestone_every else 0
     return CostEstimate(
         work=work * tokens,
         speed=device.speed(),
@@ -218,9 +226,9 @@ def ahead(
         parallelism=width,
         kind=kind,
         size=float(weights or 1),
-        disk_bytes=flops.checkpoint_bytes(weights, config.ema is not None) * (kept + 1),
-        memory_bytes=taken[0],
-        gpu_memory_bytes=taken[1],
+        disk_bytes=flops.checkpoint_bytes(weights, config.ema is not None) * (checkpoint_count + 1),
+        memory_bytes=memory_bytes[0],
+        gpu_memory_bytes=memory_bytes[1],
         expected_metadata={
             "parameters": weights,
             "model": None if model is None else model.model_dump(mode="json"),
@@ -233,7 +241,7 @@ def ahead(
 
 def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     """Return the measured operations per second of a pretraining's steps, without its start."""
-    measured, tokens = facts.get("tokens_per_second"), float(facts["tokens"])
+    measured_speed, tokens = facts.get("tokens_per_second"), float(facts["tokens"])
     kind, weights = str(facts.get("device") or "cpu"), float(facts["parameters"])
     config: Mapping[str, Any] = facts["config"]
     if not tokens:
@@ -242,14 +250,16 @@ def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     if config.get("model"):
         model = model_config(config["model"])
         if not model.vocab_size:  # infer it from the weights outside the layers
-            inside = flops.approximate_parameters(model)
-            one = model.model_copy(update={"vocab_size": 1})
-            of_a_piece = flops.approximate_parameters(one) - inside
-            pieces = max(1, round((weights - inside) / of_a_piece))
-            model = model.model_copy(update={"vocab_size": pieces})
+            fixed_weights = flops.approximate_parameters(model)
+            single_token_model = model.model_copy(update={"vocab_size": 1})
+            token_weights = flops.approximate_parameters(single_token_model) - fixed_weights
+            vocab_size = max(1, round((weights - fixed_weights) / token_weights))
+            model = model.model_copy(update={"vocab_size": vocab_size})
         work = flops.step_flops(model, tokens / max(1, int(facts["rows"])), kind)
     seconds = (
-        tokens / float(measured) if measured else subtract_startup(facts["seconds"], START[kind])
+        tokens / float(measured_speed)
+        if measured_speed
+        else subtract_startup(facts["seconds"], START[kind])
     )
     width = int(facts.get("world_size") or 1) if kind == "cuda" else 1
     return MeasuredThroughput(

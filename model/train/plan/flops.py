@@ -25,16 +25,16 @@ def checkpoint_bytes(weights: int, averaging: bool = False) -> int:
 
 def approximate_parameters(model: ModelConfig) -> int:
     """Estimate the weights of encoder and heads to a few per cent, ignoring tied embeddings."""
-    own = model.distinct_layers * model.layer_weights + model.weights_beside_layers
-    return own + sum(
-        other.distinct_layers * other.layer_weights for other in model.auxiliary_models
+    main_weights = model.distinct_layers * model.layer_weights + model.weights_beside_layers
+    return main_weights + sum(
+        auxiliary.distinct_layers * auxiliary.layer_weights for auxiliary in model.auxiliary_models
     )
 
 
 def active_parameters(model: ModelConfig) -> int:
     """Estimate the weights that a token passes through: shared layers count once per use."""
-    shared = (model.num_hidden_layers - model.distinct_layers) * model.layer_weights
-    return approximate_parameters(model) + shared
+    repeated_weights = (model.num_hidden_layers - model.distinct_layers) * model.layer_weights
+    return approximate_parameters(model) + repeated_weights
 
 
 def step_flops(model: ModelConfig, length: float, kind: str) -> float:
@@ -57,9 +57,9 @@ def flops_per_token(model: ModelConfig, length: float) -> float:
     for each of the two products with relative positions; and the logits of predicted positions.
     """
     predicted = 1.0 if "lm" in model.heads else MASK_SHARE
-    layers = sum(
-        one.num_hidden_layers * 6.0 * one.layer_weights
-        + 12.0 * (1 + one.position_terms) * one.hidden_size * sum(_seen(one, length))
-        for one in (model, *model.auxiliary_models)
+    layer_flops = sum(
+        encoder.num_hidden_layers * 6.0 * encoder.layer_weights
+        + 12.0 * (1 + encoder.position_terms) * encoder.hidden_size * sum(_seen(encoder, length))
+        for encoder in (model, *model.auxiliary_models)
     )
-    return layers + 6.0 * predicted * model.vocab_size * model.word_width
+    return layer_flops + 6.0 * predicted * model.vocab_size * model.word_width

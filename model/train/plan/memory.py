@@ -99,47 +99,47 @@ def _layer(model: ModelConfig, length: int, layer: int, how: ComputeOptions) -> 
     recompute them). Then the inputs of two norms in fp32, dropout masks (in the values' dtype on a
     CPU, bytes on a GPU), and the feed-forward block.
     """
-    number, width, heads = how.number, model.hidden_size, model.num_attention_heads
-    on_cpu, dropped = how.device == "cpu", model.attention_dropout > 0
+    value_bytes, width, heads = how.number, model.hidden_size, model.num_attention_heads
+    on_cpu, has_dropout = how.device == "cpu", model.attention_dropout > 0
     window = model.window_of(layer)
     banded = window is not None and length >= BAND_PAYS * window
     # Local attention stores keys and values three times.
-    attention = number * width * (9.0 if banded else 5.0)
-    if on_cpu and (how.bf16 or dropped):
-        keys = 3 * window if banded and window is not None else length
-        attention += number * heads * keys * (3 if dropped else 1)
+    attention = value_bytes * width * (9.0 if banded else 5.0)
+    if on_cpu and (how.bf16 or has_dropout):
+        attended = 3 * window if banded and window is not None else length
+        attention += value_bytes * heads * attended * (3 if has_dropout else 1)
     if model.position_terms:  # a GPU's kernels get their sum, and return its gradient
-        attention += number * model.position_terms * width
-        attention += 0.0 if on_cpu else number * 2 * heads * length
-    mask = 0 if not model.hidden_dropout else number if on_cpu else 1
-    inside = (4 if model.gated else 2) * model.intermediate_size
-    return attention + width * (2 * 4 + 2 * mask + number) + number * inside
+        attention += value_bytes * model.position_terms * width
+        attention += 0.0 if on_cpu else value_bytes * 2 * heads * length
+    mask = 0 if not model.hidden_dropout else value_bytes if on_cpu else 1
+    feed_forward_width = (4 if model.gated else 2) * model.intermediate_size
+    return attention + width * (2 * 4 + 2 * mask + value_bytes) + value_bytes * feed_forward_width
 
 
 def _encoder(model: ModelConfig, length: int, how: ComputeOptions) -> float:
     """Return the bytes per row that embeddings and layers keep."""
     layers = [_layer(model, length, layer, how) for layer in range(model.num_hidden_layers)]
-    widest = max(layers)
+    largest_layer = max(layers)
     if how.checkpointing:  # the first and the last layer are not recomputed
         inputs = [4.0 * model.hidden_size] * (len(layers) - 2)
         layers = [*layers[:1], *inputs, *layers[-1:]]
     embeddings = model.word_width * (4.0 + (how.number if model.hidden_dropout else 0))
-    return length * (sum(layers) + embeddings + TRANSIENT * widest)
+    return length * (sum(layers) + embeddings + TRANSIENT * largest_layer)
 
 
 def _head(model: ModelConfig, predicted: int, how: ComputeOptions) -> float:
     """Return the bytes of the predicted positions: activations, logits, gradients.
 
-    A GPU also holds the logits in fp32. Chunked logits (`cloze.model.layers.cross_entropy`) take
+    A GPU also keeps the logits in fp32. Chunked logits (`cloze.model.layers.cross_entropy`) take
     one chunk, and the gradient of the word embeddings in fp32.
     """
-    own = predicted * model.word_width * (4.0 + 3.0 * how.number)
-    logits = 2.0 * how.number if how.device == "cpu" else 10.0 if how.bf16 else 12.0
+    transform_bytes = predicted * model.word_width * (4.0 + 3.0 * how.number)
+    logit_bytes = 2.0 * how.number if how.device == "cpu" else 10.0 if how.bf16 else 12.0
     if reads_logits(model) or not in_chunks(predicted, model.vocab_size, how.device):
-        return own + predicted * logits * model.vocab_size
-    chunk = how.number + (0.0 if how.device == "cpu" else 4.0)
-    chunk *= chunk_rows(model.vocab_size, how.device) * model.vocab_size
-    return own + chunk + (4.0 + how.number) * model.vocab_size * model.word_width
+        return transform_bytes + predicted * logit_bytes * model.vocab_size
+    chunk_bytes = how.number + (0.0 if how.device == "cpu" else 4.0)
+    chunk_bytes *= chunk_rows(model.vocab_size, how.device) * model.vocab_size
+    return transform_bytes + chunk_bytes + (4.0 + how.number) * model.vocab_size * model.word_width
 
 
 def reads_logits(model: ModelConfig) -> bool:
@@ -165,8 +165,10 @@ def activation_bytes(
         if share == 1.0
         else math.ceil(rows * length * share / PREDICTIONS) * PREDICTIONS
     )
-    encoders = sum(_encoder(one, length, how) for one in (model, *model.auxiliary_models))
-    return rows * encoders + _head(model, predicted, how)
+    encoder_bytes = sum(
+        _encoder(encoder, length, how) for encoder in (model, *model.auxiliary_models)
+    )
+    return rows * encoder_bytes + _head(model, predicted, how)
 
 
 def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float:
@@ -176,26 +178,32 @@ def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float
     (`cloze.model.train.engines.gradients`), weights by whole tensors, so one rank has the whole
     word table.
     """
-    weights = float(WEIGHT_BYTES * approximate_parameters(model))
-    table = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
-    return max(weights / ranks, table) + (3.0 if averaging else 2.0) * weights / ranks
+    weight_bytes = float(WEIGHT_BYTES * approximate_parameters(model))
+    table_bytes = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
+    return (
+        max(weight_bytes / ranks, table_bytes) + (3.0 if averaging else 2.0) * weight_bytes / ranks
+    )
 
 
 def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) -> float:
     """Estimate a rank's weights, gradients and optimizer state, with the engine's buffers."""
-    weights = float(WEIGHT_BYTES * approximate_parameters(model))
-    average = weights if how.averaging else 0.0
-    rounded = 0.5 * weights if how.bf16 else 0.0  # autocast keeps them until the backward pass
+    weight_bytes = float(WEIGHT_BYTES * approximate_parameters(model))
+    ema_bytes = weight_bytes if how.averaging else 0.0
+    rounded = 0.5 * weight_bytes if how.bf16 else 0.0  # autocast keeps them until the backward pass
     if zero == 0 or ranks == 1:
         # Gradients in flight exist in addition to accumulated ones.
-        sent = weights if ranks > 1 else 0.0
-        return 4.0 * weights + sent + average + rounded
-    whole = {1: 2.0 * weights, 2: weights, 3: min(weights, float(WEIGHT_BYTES * GATHERED))}[zero]
+        in_flight = weight_bytes if ranks > 1 else 0.0
+        return 4.0 * weight_bytes + in_flight + ema_bytes + rounded
+    whole = {
+        1: 2.0 * weight_bytes,
+        2: weight_bytes,
+        3: min(weight_bytes, float(WEIGHT_BYTES * GATHERED)),
+    }[zero]
     # Including the parts that a step cuts out of `whole`.
-    sharded = (6.0 if zero == 3 else 5.0) * weights + average
+    sharded = (6.0 if zero == 3 else 5.0) * weight_bytes + ema_bytes
     if how.offload:
-        sharded -= 4.0 * weights + average
-    buckets = BUCKETS * min(weights, float(WEIGHT_BYTES * BUCKET_NUMBERS))
+        sharded -= 4.0 * weight_bytes + ema_bytes
+    buckets = BUCKETS * min(weight_bytes, float(WEIGHT_BYTES * BUCKET_NUMBERS))
     return whole + sharded / ranks + buckets + rounded
 
 
@@ -254,20 +262,20 @@ def fitting_rows(
         The number, from 8 on a multiple of 8; 0 if not even one fits.
     """
     fixed = training_memory(model, length, 0, ranks=ranks, zero=zero, how=how)
-    memory = free * MARGIN - fixed.training
+    available = free * MARGIN - fixed.training
     teacher = (
         None if teacher_model is None else teacher_model.model_copy(update={"num_hidden_layers": 1})
     )
     # A teacher keeps nothing for a backward pass; it takes weights, a layer and logits.
     if teacher_model is not None:
-        memory -= WEIGHT_BYTES * approximate_parameters(teacher_model)
+        available -= WEIGHT_BYTES * approximate_parameters(teacher_model)
 
     def fits(rows: int) -> bool:
-        taught = 0.0 if teacher is None else rows * activation_bytes(teacher, length, how)
-        return activation_bytes(model, length, how, causal_share, rows) + taught <= memory
+        teacher_bytes = 0.0 if teacher is None else rows * activation_bytes(teacher, length, how)
+        return activation_bytes(model, length, how, causal_share, rows) + teacher_bytes <= available
 
-    most = 1
-    while fits(most):
-        most *= 2
-    found = bisect.bisect_left(range(most), True, key=lambda rows: not fits(rows + 1))
-    return found if found < 8 else found - found % 8
+    upper = 1
+    while fits(upper):
+        upper *= 2
+    row_count = bisect.bisect_left(range(upper), True, key=lambda rows: not fits(rows + 1))
+    return row_count if row_count < 8 else row_count - row_count % 8

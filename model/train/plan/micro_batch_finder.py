@@ -71,10 +71,10 @@ class MicroBatchTrial:
 
     def batch(self, rows: int) -> Batch:
         """Return a batch of `rows` rows of maximum length."""
-        made = full_rows(self.info, rows, _predictions(self.train, self.info))
+        masked_rows = full_rows(self.info, rows, _predictions(self.train, self.info))
         samples = np.arange(rows)
         return collate(
-            made,
+            masked_rows,
             pad=self.info.special.pad,
             longest=self.info.length,
             layout=self.layout,
@@ -95,17 +95,19 @@ class MicroBatchTrial:
 
     def remaining_bytes(self, world: World) -> float:
         """Estimate the bytes that only training needs: moments, EMA, copies, buckets."""
-        how = ComputeOptions(
+        options = ComputeOptions(
             device="cuda" if world.device.type == "cuda" else "cpu",
             bf16=self.scoring.precision != "fp32",
             checkpointing=self.checkpointing,
             offload=self.offload,
             averaging=self.averaging,
         )
-        weights = WEIGHT_BYTES * approximate_parameters(self.model)
-        alone = memory.state_bytes(self.model, 1, 0, replace(how, averaging=False))
-        held = alone - 2.0 * weights  # a trial has no moments
-        return max(0.0, memory.state_bytes(self.model, world.size, self.zero, how) - held)
+        weight_bytes = WEIGHT_BYTES * approximate_parameters(self.model)
+        single_rank_bytes = memory.state_bytes(self.model, 1, 0, replace(options, averaging=False))
+        trial_bytes = single_rank_bytes - 2.0 * weight_bytes  # a trial has no moments
+        return max(
+            0.0, memory.state_bytes(self.model, world.size, self.zero, options) - trial_bytes
+        )
 
 
 def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path: str) -> int:
@@ -123,13 +125,13 @@ def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path
     )
     key += ", layers again" if trial.checkpointing else ""
     key += ", averaged" if trial.averaging else ""
-    known = world.decide_on_rank_zero(lambda: _known(path, key))
-    if known:
-        return min(known, rank_batch)
+    saved_count = world.decide_on_rank_zero(lambda: _known(path, key))
+    if saved_count:
+        return min(saved_count, rank_batch)
     find = _on_gpu if world.device.type == "cuda" else _on_cpu
     trial.scoring.to(world.device)
-    found = world.all_reduce_min(find(trial, rank_batch, world))
-    if found < 1:
+    row_count = world.all_reduce_min(find(trial, rank_batch, world))
+    if row_count < 1:
         raise ClozeError(
             f"not one row of {trial.info.length} tokens fits the memory next to the model; use "
             f"--zero 3 on more GPUs,"
@@ -138,9 +140,9 @@ def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path
     if world.is_rank_zero:
         storage.write_bytes(
             storage.join(path, FILE),
-            (json.dumps({"for": key, "micro_batch": found}) + "\n").encode(),
+            (json.dumps({"for": key, "micro_batch": row_count}) + "\n").encode(),
         )
-    return found
+    return row_count
 
 
 def _known(path: str, key: str) -> int:
@@ -181,25 +183,25 @@ def extrapolate_rows(peak: Callable[[int], float | None], room: float, most: int
     Args:
         peak: maps a number of rows to the peak in bytes; None: out of memory.
     """
-    measured: dict[int, float] = {}
-    rows, out = 1, most + 1
+    peaks: dict[int, float] = {}
+    rows, too_many = 1, most + 1
     while rows <= most:
-        found = peak(rows)
-        if found is None or found > room:
-            out = rows
+        peak_bytes = peak(rows)
+        if peak_bytes is None or peak_bytes > room:
+            too_many = rows
             break
-        measured[rows] = found
+        peaks[rows] = peak_bytes
         rows = min(2 * rows, most) if rows < most else most + 1
-    if not measured:
+    if not peaks:
         return 0
-    if out > most:
+    if too_many > most:
         return most
-    *before, largest = sorted(measured)
+    *smaller, largest = sorted(peaks)
     fitting = largest
-    if before:
-        a_row = (measured[largest] - measured[before[-1]]) / (largest - before[-1])
-        if a_row > 0:
-            fitting = min(out - 1, largest + int((room - measured[largest]) / a_row))
+    if smaller:
+        row_bytes = (peaks[largest] - peaks[smaller[-1]]) / (largest - smaller[-1])
+        if row_bytes > 0:
+            fitting = min(too_many - 1, largest + int((room - peaks[largest]) / row_bytes))
     return fitting if fitting < 8 else fitting - fitting % 8
 
 
@@ -208,17 +210,19 @@ def _on_cpu(trial: MicroBatchTrial, rank_batch: int, world: World) -> int:
 
     The greater of both is used.
     """
-    most = min(rank_batch, max(1, CPU_TOKENS // trial.info.length))
-    small = min(most, max(1, CPU_TRIED // trial.info.length))
-    how = ComputeOptions(
+    max_rows = min(rank_batch, max(1, CPU_TOKENS // trial.info.length))
+    few_rows = min(max_rows, max(1, CPU_TRIED // trial.info.length))
+    options = ComputeOptions(
         device="cpu", bf16=trial.scoring.precision != "fp32", checkpointing=trial.checkpointing
     )
-    a_row = memory.activation_bytes(trial.model, trial.info.length, how, rows=small) / small
-    first, second = (_cpu_peak(trial, rows) for rows in (small, 2 * small))
-    if first is not None and second is not None:
-        a_row = max(a_row, (second - first) / small)
-    room = MARGIN * _free_memory() / _local_ranks(world) - trial.remaining_bytes(world)
-    return max(0, min(most, int(room / a_row)))
+    row_bytes = (
+        memory.activation_bytes(trial.model, trial.info.length, options, rows=few_rows) / few_rows
+    )
+    low_peak, high_peak = (_cpu_peak(trial, rows) for rows in (few_rows, 2 * few_rows))
+    if low_peak is not None and high_peak is not None:
+        row_bytes = max(row_bytes, (high_peak - low_peak) / few_rows)
+    available = MARGIN * _free_memory() / _local_ranks(world) - trial.remaining_bytes(world)
+    return max(0, min(max_rows, int(available / row_bytes)))
 
 
 def _cpu_peak(trial: MicroBatchTrial, rows: int) -> float | None:
@@ -231,13 +235,13 @@ def _cpu_peak(trial: MicroBatchTrial, rows: int) -> float | None:
 
 def _free_memory() -> float:
     """Return the available bytes of this machine, or of this process's control group."""
-    found = float(psutil.virtual_memory().available)
+    available = float(psutil.virtual_memory().available)
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        return min(found, float(limit) - used) if limit != "max" else found
+        return min(available, float(limit) - used) if limit != "max" else available
     except (OSError, ValueError):
-        return found
+        return available
 
 
 def _local_ranks(world: World) -> int:
@@ -247,18 +251,18 @@ def _local_ranks(world: World) -> int:
 def _predictions(train: RowTable, info: DatasetInfo) -> int:
     """Return the maximum number of predicted positions of a full row, among the first rows."""
     rows = np.arange(min(len(train), LOOKED_AT))
-    found = train.take(rows, np.zeros_like(rows))
-    share = float((found.counts / np.maximum(found.lengths, 1)).max(initial=0.0))
+    masked_rows = train.take(rows, np.zeros_like(rows))
+    share = float((masked_rows.counts / np.maximum(masked_rows.lengths, 1)).max(initial=0.0))
     return max(1, min(info.length - 2, round(share * info.length)))
 
 
 def full_rows(info: DatasetInfo, rows: int, predictions: int) -> MaskedRows:
     """Return rows of maximum length without content, whose first positions are predicted."""
-    whole = np.full(rows, info.length, np.int64)
+    lengths = np.full(rows, info.length, np.int64)
     return MaskedRows(
         ids=np.full(rows * info.length, info.special.unk, np.int64),
-        lengths=whole,
-        segment_start=whole // 2 if info.pair_task else whole,
+        lengths=lengths,
+        segment_start=lengths // 2 if info.pair_task else lengths,
         pair_labels=np.full(rows, 0 if info.pair_task else -100, np.int64),
         positions=np.tile(np.arange(1, predictions + 1), rows),
         replacements=np.full(rows * predictions, info.special.mask, np.int64),

@@ -65,10 +65,12 @@ class Setting:
 
     def memory(self, rows: int, zero: int, checkpointing: bool) -> MemoryEstimate:
         """Estimate a rank's memory with micro-batches of `rows` rows."""
-        how = ComputeOptions(
+        options = ComputeOptions(
             device=self.device.kind, bf16=self.device.computes_bf16, checkpointing=checkpointing
         )
-        return training_memory(self.model, self.length, rows, ranks=self.ranks, zero=zero, how=how)
+        return training_memory(
+            self.model, self.length, rows, ranks=self.ranks, zero=zero, how=options
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,25 +108,30 @@ def plan_training(
     Raises:
         UsageError: model or GPU is unknown, a number is out of range, or the model does not fit.
     """
-    given = {"gpus": gpus, "length": length, "global_batch": global_batch, "vocab_size": vocab_size}
-    _check({**given, "tokens": tokens, "mfu": mfu})
+    options = {
+        "gpus": gpus,
+        "length": length,
+        "global_batch": global_batch,
+        "vocab_size": vocab_size,
+    }
+    _check({**options, "tokens": tokens, "mfu": mfu})
     device, ranks = _device(cores, gpus, gpu_type)
-    base = model_config(model)
-    pieces = vocab_size or base.vocab_size or base.default_vocab_size
-    longest = base.max_position_embeddings
+    preset = model_config(model)
+    resolved_vocab_size = vocab_size or preset.vocab_size or preset.default_vocab_size
+    max_length = preset.max_position_embeddings
     setting = Setting(
         name=model,
-        model=base.model_copy(update={"vocab_size": pieces}),
+        model=preset.model_copy(update={"vocab_size": resolved_vocab_size}),
         device=device,
         ranks=ranks,
-        length=length or min(LONGEST, longest),
-        batch=global_batch or base.default_batch_size,
+        length=length or min(LONGEST, max_length),
+        batch=global_batch or preset.default_batch_size,
         tokens=tokens,
         speed=device.speed(mfu),
     )
-    if setting.length > longest:
+    if setting.length > max_length:
         raise UsageError(
-            f"length ({length}) is more than {model} reads ({longest}); use that or less"
+            f"length ({length}) is more than {model} reads ({max_length}); use that or less"
         )
     if ranks > setting.batch:
         raise UsageError(
@@ -137,11 +144,11 @@ def plan_training(
     best = choose(setting, ways)
     parameters = flops.approximate_parameters(setting.model)
     on_gpus = device.kind == "cuda"
-    reached = setting.tokens * flops.flops_per_token(setting.model, setting.mean)
+    required_flops = setting.tokens * flops.flops_per_token(setting.model, setting.mean)
     return {
         "model": model,
         "parameters": parameters,
-        "vocab_size": pieces,
+        "vocab_size": resolved_vocab_size,
         "length": setting.length,
         "tokens": tokens,
         "global_batch": setting.batch,
@@ -157,7 +164,7 @@ def plan_training(
         "ways": [_values(way, ranks if on_gpus else 0) for way in ways],
         "chosen": {
             **_values(best, ranks if on_gpus else 0),
-            "mfu": reached / (3600 * best.hours * ranks * device.peak),
+            "mfu": required_flops / (3600 * best.hours * ranks * device.peak),
             "command": command(setting, best),
         },
         "checkpoint_bytes": flops.checkpoint_bytes(parameters),
@@ -188,25 +195,25 @@ def _device(cores: int, gpus: int | None, gpu_type: str | None) -> tuple[Device,
 
 def _ways(setting: Setting) -> list[Way]:
     """Return all ways that fit, the least sharded and recomputed first."""
-    room = setting.device.memory * MARGIN
-    most = setting.rows
+    available = setting.device.memory * MARGIN
+    max_rows = setting.rows
     if setting.device.kind == "cpu":
-        most = min(most, max(1, CPU_TOKENS // setting.length))
-    work = flops.step_flops(setting.model, setting.mean, setting.device.kind)
-    hours = work * setting.tokens / (setting.speed * setting.ranks * 3600)
-    found = []
+        max_rows = min(max_rows, max(1, CPU_TOKENS // setting.length))
+    token_flops = flops.step_flops(setting.model, setting.mean, setting.device.kind)
+    hours = token_flops * setting.tokens / (setting.speed * setting.ranks * 3600)
+    ways = []
     for checkpointing in (False, True):
         for zero in range(4 if setting.ranks > 1 else 1):  # one process has nothing to shard
-            low, high = 0, most
+            low, high = 0, max_rows
             while low < high:  # memory grows with the rows
                 middle = (low + high + 1) // 2
-                fits = setting.memory(middle, zero, checkpointing).total <= room
+                fits = setting.memory(middle, zero, checkpointing).total <= available
                 low, high = (middle, high) if fits else (low, middle - 1)
             if not low:
                 continue
             accumulation = -(-setting.rows // low)
             rows = -(-setting.rows // accumulation)
-            found.append(
+            ways.append(
                 Way(
                     zero=zero,
                     checkpointing=checkpointing,
@@ -216,16 +223,16 @@ def _ways(setting: Setting) -> list[Way]:
                     hours=hours * (RECOMPUTED if checkpointing else 1.0),
                 )
             )
-    return found
+    return ways
 
 
 def choose(setting: Setting, ways: list[Way]) -> Way:
     """Choose the fastest way; then the least sharded that fills a GPU, else most rows."""
     # Ways without recomputation come first, if any fit.
     fastest = [way for way in ways if way.hours == ways[0].hours]
-    enough = min(setting.rows, -(-SATURATED // setting.length))
-    filled = [way for way in fastest if way.micro_batch >= enough]
-    return filled[0] if filled else max(fastest, key=lambda way: way.micro_batch)
+    saturating_rows = min(setting.rows, -(-SATURATED // setting.length))
+    saturating = [way for way in fastest if way.micro_batch >= saturating_rows]
+    return saturating[0] if saturating else max(fastest, key=lambda way: way.micro_batch)
 
 
 def _values(way: Way, gpus: int) -> dict[str, Any]:
@@ -242,43 +249,45 @@ def _values(way: Way, gpus: int) -> dict[str, Any]:
 
 def command(setting: Setting, way: Way) -> str:
     """Return the command that runs this way."""
-    on_node = max(count for count in range(1, PER_NODE + 1) if setting.ranks % count == 0)
-    nodes = setting.ranks // on_node
-    parts = [
+    gpus_per_node = max(count for count in range(1, PER_NODE + 1) if setting.ranks % count == 0)
+    nodes = setting.ranks // gpus_per_node
+    arguments = [
         "cloze pretrain --dataset DATASET",
         f"--model {setting.name}",
         f"--tokens {setting.tokens:.0f}",
         f"--global-batch {setting.batch}",
         f"--micro-batch {way.micro_batch}",
         f"--device {setting.device.kind}",
-        f"--processes {on_node}" if setting.ranks > 1 else "",
+        f"--processes {gpus_per_node}" if setting.ranks > 1 else "",
         f"--nodes {nodes} --launcher ssh --hostfile HOSTS" if nodes > 1 else "",
         f"--zero {way.zero}" if way.zero else "",
         "--activation-checkpointing" if way.checkpointing else "",
         "--out W/pretrain",
     ]
-    return " ".join(part for part in parts if part)
+    return " ".join(argument for argument in arguments if argument)
 
 
 def _assumptions(setting: Setting, mfu: float | None) -> list[str]:
     """Return the plan's assumptions, one sentence each."""
     device = setting.device
-    kind = "bf16" if device.computes_bf16 else "fp32"
-    found = [
-        f"{device.name}: {format_bytes(device.memory)}, {device.peak / 1e12:,.0f} TFLOP/s {kind}"
+    dtype = "bf16" if device.computes_bf16 else "fp32"
+    assumptions = [
+        f"{device.name}: {format_bytes(device.memory)}, {device.peak / 1e12:,.0f} TFLOP/s {dtype}"
         f" ({device.source}).",
         f"{MARGIN:.0%} of the memory can be planned with, and rows are {FULL:.0%} full.",
     ]
     if device.kind == "cpu":
-        found.append("A core computes large models as fast as one of a Xeon with AMX.")
+        assumptions.append("A core computes large models as fast as one of a Xeon with AMX.")
     elif mfu is None:
-        found.append(
+        assumptions.append(
             f"The GPU reaches {hardware.MFU:.0%} of its peak: BERT-large reaches 45 % (NVIDIA"
             " DeepLearningExamples, A100), BERT-base 24 % (MosaicML, A100); --mfu takes your own."
         )
     if device.kind == "cuda":
-        found.append("GPUs wait neither for the network, nor for saves, nor for failed machines.")
-    return found
+        assumptions.append(
+            "GPUs wait neither for the network, nor for saves, nor for failed machines."
+        )
+    return assumptions
 
 
 def _warnings(setting: Setting) -> list[str]:
@@ -294,12 +303,12 @@ def _warnings(setting: Setting) -> list[str]:
 def _too_large(setting: Setting) -> str:
     """Return the message that the model does not fit, with remedies."""
     zero = 3 if setting.ranks > 1 else 0
-    least, device = setting.memory(1, zero, True), setting.device
-    where = f"each of {setting.ranks} {device.name}" if device.kind == "cuda" else "this machine"
-    found = (
-        f"{setting.name} at length {setting.length} takes {format_bytes(least.total)} on {where}"
-        f" ({format_bytes(device.memory)}) at ZeRO {zero} with one sequence at a time, and"
-        f" {format_bytes(device.memory * MARGIN)} can be used"
+    minimum, device = setting.memory(1, zero, True), setting.device
+    location = f"each of {setting.ranks} {device.name}" if device.kind == "cuda" else "this machine"
+    message = (
+        f"{setting.name} at length {setting.length} takes {format_bytes(minimum.total)} on "
+        f"{location} ({format_bytes(device.memory)}) at ZeRO {zero} with one sequence at a time, "
+        f"and {format_bytes(device.memory * MARGIN)} can be used"
     )
     remedies: list[str] = []
     ranks = setting.ranks
@@ -311,4 +320,4 @@ def _too_large(setting: Setting) -> str:
         if replace(setting, device=gpu).memory(1, zero, True).total <= gpu.memory * MARGIN:
             remedies.append(f"{gpu.name} ({format_bytes(gpu.memory)})")
             break
-    return f"{found}; use {' or '.join(remedies) or 'a smaller model or shorter rows'}"
+    return f"{message}; use {' or '.join(remedies) or 'a smaller model or shorter rows'}"

@@ -78,16 +78,16 @@ def _verified(directory: str) -> int:
 def start_position(found: state.ResumeState, data: str) -> StartPosition:
     """Return the start position of a phase that reads the data with this fingerprint."""
     progress, run = found.progress, found.run
-    same = run.data == data
-    places = (
+    same_data = run.data == data
+    next_samples = (
         run.begun.places
-        if same
+        if same_data
         else {**run.begun.places, **(progress.places or {run.data: progress.samples})}
     )
     return StartPosition(
         step=progress.step,
-        sample=progress.samples if same else places.get(data, 0),
-        places=places,
+        sample=progress.samples if same_data else next_samples.get(data, 0),
+        places=next_samples,
         updates=progress.updates,
         tokens=progress.tokens,
         skipped=progress.skipped,
@@ -107,10 +107,10 @@ def initial_model(
         UsageError: the model or dataset does not fit the optimizer state.
     """
     with checkpoint.resolve_pinned(found.path) as directory:
-        said = checkpoint.load_metadata(directory)
+        metadata = checkpoint.load_metadata(directory)
         if config.model is not None:
-            check_same_shape(config.model, said, found.path)
-        model = _model(said, info, pieces)
+            check_same_shape(config.model, metadata, found.path)
+        model = _model(metadata, info, pieces)
     return InitialModel(model=model, state=found.weights)
 
 
@@ -120,24 +120,24 @@ def optimizer(found: state.ResumeState, wanted: str | None) -> str:
     Raises:
         UsageError: `wanted` is a different optimizer.
     """
-    before = str(found.run.config.get("optimizer"))
-    if wanted not in (None, before):
+    previous = str(found.run.config.get("optimizer"))
+    if wanted not in (None, previous):
         raise UsageError(
-            f"optimizer ({wanted}) is not that of {found.path} ({before}), whose state it cannot "
+            f"optimizer ({wanted}) is not that of {found.path} ({previous}), whose state it cannot "
             f"go on with; leave it out, or"
             " begin a new training from the weights with checkpoint"
         )
-    return before
+    return previous
 
 
 def _model(said: LoadedCheckpoint, info: DatasetInfo, pieces: str) -> ModelConfig:
     remedy = f"make the dataset with --tokenizer {said.tokenizer}"
-    wanted = check_vocabulary(
+    tokens = check_vocabulary(
         tokenizer.load(said.tokenizer), tokenizer.load(pieces), said.path, remedy
     )
-    if len(wanted) > said.model.vocab_size:
+    if len(tokens) > said.model.vocab_size:
         raise UsageError(
-            f"the dataset's tokenizer has {len(wanted):,} pieces, {said.path} knows "
+            f"the dataset's tokenizer has {len(tokens):,} pieces, {said.path} knows "
             f"{said.model.vocab_size:,}, and the optimizer's"
             " state cannot grow; begin a new training from the weights with checkpoint"
         )
@@ -152,12 +152,12 @@ def check_schedule(config: PretrainConfig, begun: StartPosition) -> None:
     """
     if config.last_step is None or config.schedule_steps is None:
         return
-    last = begun.step + config.last_step
-    if last > config.schedule_steps:
+    last_step = begun.step + config.last_step
+    if last_step > config.schedule_steps:
         raise UsageError(
-            f"schedule_steps ({config.schedule_steps}) ends before step {last}, the last of this "
-            f"phase ({config.last_step} after"
-            f" step {begun.step}); use {last} or more in all phases, or leave it out for a "
+            f"schedule_steps ({config.schedule_steps}) ends before step {last_step}, the last of "
+            f"this phase ({config.last_step} after"
+            f" step {begun.step}); use {last_step} or more in all phases, or leave it out for a "
             f"schedule of this phase's own"
         )
 

@@ -37,18 +37,25 @@ def check_vocabulary(known: Tokenizer, wanted: Tokenizer, path: str, remedy: str
     Raises:
         UsageError: an id refers to another token.
     """
-    old, new = _pieces(known), _pieces(wanted)
-    different = next(
-        (place for place, piece in enumerate(old) if place >= len(new) or new[place] != piece), None
+    model_tokens, dataset_tokens = _pieces(known), _pieces(wanted)
+    mismatch = next(
+        (
+            token_id
+            for token_id, token in enumerate(model_tokens)
+            if token_id >= len(dataset_tokens) or dataset_tokens[token_id] != token
+        ),
+        None,
     )
-    if different is not None:
-        theirs = repr(new[different]) if different < len(new) else "nothing"
-        raise UsageError(
-            f"the dataset's tokenizer does not fit the embedding of {path}: id {different} is "
-            f"{old[different]!r} there and"
-            f" {theirs} in the dataset; {remedy}"
+    if mismatch is not None:
+        dataset_token = (
+            repr(dataset_tokens[mismatch]) if mismatch < len(dataset_tokens) else "nothing"
         )
-    return new
+        raise UsageError(
+            f"the dataset's tokenizer does not fit the embedding of {path}: id {mismatch} is "
+            f"{model_tokens[mismatch]!r} there and"
+            f" {dataset_token} in the dataset; {remedy}"
+        )
+    return dataset_tokens
 
 
 def extend_embeddings(loaded: LoadedCheckpoint, wanted: Tokenizer, path: str) -> dict[str, Tensor]:
@@ -62,29 +69,32 @@ def extend_embeddings(loaded: LoadedCheckpoint, wanted: Tokenizer, path: str) ->
     Raises:
         UsageError: the dataset's vocabulary does not start with the checkpoint's.
     """
-    known = tokenizer.load(loaded.tokenizer)
+    model_tokenizer = tokenizer.load(loaded.tokenizer)
     remedy = f"make the dataset with --tokenizer {loaded.tokenizer}, or with an extension of it"
-    new = check_vocabulary(known, wanted, path, remedy)
+    tokens = check_vocabulary(model_tokenizer, wanted, path, remedy)
     state = dict(loaded.state)
     rows = len(state[WORD])  # may exceed the number of tokens: some vocabularies are padded
-    added = new[rows:]
-    if not added:
+    new_tokens = tokens[rows:]
+    if not new_tokens:
         return state
-    parts = [known.backend.encode(_plain(piece), add_special_tokens=False).ids for piece in added]
+    splits = [
+        model_tokenizer.backend.encode(_plain(token), add_special_tokens=False).ids
+        for token in new_tokens
+    ]
     for name in vocab_parameters(loaded.model):
         if name in state:
-            rows_added = [
-                state[name][ids].mean(dim=0) if ids else state[name].mean(dim=0) for ids in parts
+            new_rows = [
+                state[name][ids].mean(dim=0) if ids else state[name].mean(dim=0) for ids in splits
             ]
-            state[name] = torch.cat([state[name], torch.stack(rows_added)])
+            state[name] = torch.cat([state[name], torch.stack(new_rows)])
     return state
 
 
 def _pieces(found: Tokenizer) -> list[str]:
-    names: list[str] = [""] * found.vocab_size
-    for piece, number in found.backend.get_vocab(with_added_tokens=True).items():
-        names[number] = piece
-    return names
+    tokens: list[str] = [""] * found.vocab_size
+    for token, token_id in found.backend.get_vocab(with_added_tokens=True).items():
+        tokens[token_id] = token
+    return tokens
 
 
 def _plain(piece: str) -> str:
@@ -159,11 +169,16 @@ def load_teacher(
     if storage.exists(storage.join(path, checkpoint.CONFIG)) and not checkpoints.is_checkpoint(
         path
     ):
-        found = read_directory(path)
-        model, state, heads, words = found.model, found.state, found.heads, path
+        imported = read_directory(path)
+        model, state, heads, tokenizer_path = imported.model, imported.state, imported.heads, path
     else:
         loaded = checkpoint.load_input(build, path)
-        model, state, heads, words = loaded.model, loaded.state, loaded.heads, loaded.tokenizer
+        model, state, heads, tokenizer_path = (
+            loaded.model,
+            loaded.state,
+            loaded.heads,
+            loaded.tokenizer,
+        )
     if "masked_lm" not in heads or "discriminator" in heads:
         raise UsageError(
             f"teacher ({path}) has no masked_lm head to learn from (it has {', '.join(heads)}); "
@@ -176,16 +191,16 @@ def load_teacher(
             " dataset shorter"
         )
     check_vocabulary(
-        tokenizer.load(words),
+        tokenizer.load(tokenizer_path),
         tokenizer.load(pieces),
         path,
-        f"make the dataset with --tokenizer {words}",
+        f"make the dataset with --tokenizer {tokenizer_path}",
     )
     if model.vocab_size < info.vocab_size:
         raise UsageError(
             f"teacher ({path}) knows {model.vocab_size:,} pieces, the dataset's vocabulary has "
             f"{info.vocab_size:,}; make the"
-            f" dataset with --tokenizer {words}"
+            f" dataset with --tokenizer {tokenizer_path}"
         )
     return Teacher(model, state, student)
 
@@ -253,8 +268,8 @@ def build_network(beginning: InitialModel) -> tuple[PretrainingModel, list[str]]
     if beginning.state is None:
         network.load_state_dict(beginning.teacher_weights, strict=False)
         return network, []
-    own = network.state_dict()
-    for name, tensor in own.items():
+    model_state = network.state_dict()
+    for name, tensor in model_state.items():
         if name not in beginning.state:
             if name.startswith("encoder."):
                 raise UsageError(
@@ -262,15 +277,15 @@ def build_network(beginning: InitialModel) -> tuple[PretrainingModel, list[str]]
                     f"model"
                 )
             continue
-        given = beginning.state[name]  # one at a time, as they may be read from disk
-        if given.shape != tensor.shape:
+        saved = beginning.state[name]  # one at a time, as they may be read from disk
+        if saved.shape != tensor.shape:
             raise UsageError(
-                f"{name} of the checkpoint has the shape {tuple(given.shape)}, the model's is "
+                f"{name} of the checkpoint has the shape {tuple(saved.shape)}, the model's is "
                 f"{tuple(tensor.shape)};"
                 " leave model out to take the checkpoint's"
             )
-        tensor.copy_(given)
-    return network, sorted(own.keys() - beginning.state.keys())
+        tensor.copy_(saved)
+    return network, sorted(model_state.keys() - beginning.state.keys())
 
 
 def begin_with_unigrams(
@@ -288,17 +303,17 @@ def begin_with_unigrams(
         UsageError: the output layer has no bias, or nothing is predicted.
     """
     biases = [
-        found
+        parameter
         for name in vocab_parameters(model)
-        if (found := network.get_parameter(name)).dim() == 1
+        if (parameter := network.get_parameter(name)).dim() == 1
     ]
     if not biases or not counts.sum():
-        lacking = (
+        reason = (
             f"the output layer of {model.family} has no bias"
             if counts.sum()
             else "the dataset has no masked tokens to count"
         )
-        raise UsageError(f"output_bias unigram: {lacking}; leave it out")
+        raise UsageError(f"output_bias unigram: {reason}; leave it out")
     logarithms = torch.from_numpy(np.log(counts + 1.0))
     for bias in biases:
         bias.data.copy_(logarithms - logarithms.mean())
@@ -306,16 +321,16 @@ def begin_with_unigrams(
 
 def check_same_shape(wanted: ModelConfig, loaded: LoadedCheckpoint, path: str) -> None:
     """Check that a model given with a checkpoint is the checkpoint's; dropout may differ."""
-    free = {"vocab_size", "pad_token_id", "initializer_range"}
-    ours, theirs = wanted.model_dump(), loaded.model.model_dump()
-    for name in [*ours, *theirs]:
+    ignored = {"vocab_size", "pad_token_id", "initializer_range"}
+    requested, saved = wanted.model_dump(), loaded.model.model_dump()
+    for name in [*requested, *saved]:
         if (
-            name not in free
+            name not in ignored
             and not name.endswith("_dropout")
-            and ours.get(name) != theirs.get(name)
+            and requested.get(name) != saved.get(name)
         ):
             raise UsageError(
-                f"{name} ({ours.get(name)}) is not that of the checkpoint {path} "
-                f"({theirs.get(name)}); leave model out to take the"
+                f"{name} ({requested.get(name)}) is not that of the checkpoint {path} "
+                f"({saved.get(name)}); leave model out to take the"
                 " checkpoint's"
             )

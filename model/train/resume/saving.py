@@ -192,13 +192,13 @@ class CheckpointSaver:
 
     def _write(self, snapshot: Snapshot) -> None:
         """Run one save in the thread and keep its error."""
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             self._save(snapshot)
         except BaseException as error:
             self._error = error
         else:
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - start
             self.written, self.seconds = self.written + 1, self.seconds + seconds
             self._landed.append((snapshot.step, seconds))
 
@@ -213,59 +213,59 @@ class CheckpointSaver:
             ClozeError: the error of any rank.
             SupersededError: another launch has taken over.
         """
-        failed, done = None, list[FileEntry]()
+        local_error, files = None, list[FileEntry]()
         try:
-            done = do()
+            files = do()
         except BaseException as error:
-            failed = error
-        said = self._world.gathered(
+            local_error = error
+        reports = self._world.gathered(
             {
-                "files": [[one.path, one.size, one.sha256] for one in done],
-                "error": _sentence(failed),
-                "superseded": isinstance(failed, SupersededError),
+                "files": [[entry.path, entry.size, entry.sha256] for entry in files],
+                "error": _sentence(local_error),
+                "superseded": isinstance(local_error, SupersededError),
             },
             self._world.saving,
         )
-        wrong = [(rank, one["error"]) for rank, one in enumerate(said) if one["error"]]
-        if not wrong:
+        errors = [(rank, entry["error"]) for rank, entry in enumerate(reports) if entry["error"]]
+        if not errors:
             return [
                 FileEntry(path=path, size=size, sha256=sha256)
-                for one in said
-                for path, size, sha256 in one["files"]
+                for entry in reports
+                for path, size, sha256 in entry["files"]
             ]
-        if superseded := [one["error"] for one in said if one["superseded"]]:
+        if superseded := [entry["error"] for entry in reports if entry["superseded"]]:
             # The directory belongs to another launch, so nothing is removed.
-            raise SupersededError(superseded[0]) from failed
+            raise SupersededError(superseded[0]) from local_error
         directory = self._directory(step)
-        if failed is not None and not isinstance(failed, (OSError, ClozeError)):
-            raise failed
+        if local_error is not None and not isinstance(local_error, (OSError, ClozeError)):
+            raise local_error
         if self._world.is_rank_zero:
             _cleared(directory)
-        rank, cause = wrong[0]
-        where = f" by rank {rank}" if self._world.size > 1 else ""
+        rank, message = errors[0]
+        location = f" by rank {rank}" if self._world.size > 1 else ""
         raise ClozeError(
-            f"the checkpoint {directory} could not be written{where} ({cause}); older ones are "
-            f"intact: free some space and run again"
-        ) from failed
+            f"the checkpoint {directory} could not be written{location} ({message}); older ones "
+            f"are intact: free some space and run again"
+        ) from local_error
 
     def _write_part(self, snapshot: Snapshot) -> list[FileEntry]:
         """Write and sync this rank's files."""
-        directory, world, found = self._directory(snapshot.step), self._world, []
+        directory, world, entries = self._directory(snapshot.step), self._world, []
         optimizer = f"{checkpoint.TRAINING}/{part_name(state.OPTIMIZER, world.rank, world.size)}"
-        parts = {
+        contents = {
             part_name(checkpoint.WEIGHTS, world.rank, world.size): (snapshot.weights, {}),
             optimizer: (snapshot.optimizer, snapshot.shapes),
         }
         if snapshot.trained is not None:
             name = f"{checkpoint.TRAINING}/{part_name(state.WEIGHTS, world.rank, world.size)}"
-            parts[name] = (snapshot.trained, {})
-        for name, (tensors, shapes) in parts.items():
+            contents[name] = (snapshot.trained, {})
+        for name, (tensors, shapes) in contents.items():
             digest, size = write_tensors(
                 storage.join(directory, name), tensors, shapes, world.fence.held
             )
-            found.append(FileEntry(path=name, size=size, sha256=digest))
+            entries.append(FileEntry(path=name, size=size, sha256=digest))
         storage.fsync_tree(directory)
-        return found
+        return entries
 
     def _publish(self, snapshot: Snapshot, files: list[FileEntry]) -> list[FileEntry]:
         """Complete the checkpoint on rank 0, unless another launch has taken over."""
@@ -312,11 +312,11 @@ def _weights(engine: Engine) -> dict[str, Tensor]:
 
 def copy_to_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     """Copy tensors to host memory: from a GPU to pinned memory, asynchronously."""
-    found = {}
+    copies = {}
     for name, tensor in tensors:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        found[name] = copy.copy_(tensor.detach(), non_blocking=True)
-    return found
+        copies[name] = copy.copy_(tensor.detach(), non_blocking=True)
+    return copies
 
 
 def _sentence(error: BaseException | None) -> str:

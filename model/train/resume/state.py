@@ -164,8 +164,8 @@ class ResumeState:
 
 def content(progress: TrainerState, run: RunInfo) -> bytes:
     """Return the contents of `state.json`."""
-    said = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
-    return (json.dumps(said, indent=1, sort_keys=True) + "\n").encode()
+    document = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
 def prune(path: str, keep: int, milestones: Milestones) -> None:
@@ -210,16 +210,16 @@ def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) ->
     for directory in candidates:
         try:
             checkpoint.verify(directory)
-            found = _read_state(directory)
+            document = _read_state(directory)
         except DataError as error:
             notes.append(f"DAMAGED CHECKPOINT PASSED OVER: {error}")
             log.warning("%s", notes[-1])
             continue
-        theirs = str(found["run"]["fingerprint"])
-        if theirs != fingerprint:
+        saved_fingerprint = str(document["run"]["fingerprint"])
+        if saved_fingerprint != fingerprint:
             raise DataError(
                 f"{directory} belongs to a run with other settings or data (fingerprint "
-                f"{theirs[:12]}, wanted"
+                f"{saved_fingerprint[:12]}, wanted"
                 f" {fingerprint[:12]}); use another directory"
             )
         with fence.held():
@@ -264,45 +264,47 @@ def read(directory: str) -> ResumeState:
     Raises:
         DataError: the training state is missing, damaged, or of another format.
     """
-    content = _read_state(directory)
-    values = {name: content[name] for name in TrainerState.__dataclass_fields__}
-    begun = StartPosition(**content["run"]["begun"])
+    document = _read_state(directory)
+    progress_fields = {name: document[name] for name in TrainerState.__dataclass_fields__}
+    begun = StartPosition(**document["run"]["begun"])
     training = storage.join(directory, checkpoint.TRAINING)
-    averages = any(
+    has_average = any(
         name.startswith(WEIGHTS.removesuffix(".safetensors"))
         for name in storage.list_files(training)
     )
     return ResumeState(
         path=directory,
-        progress=TrainerState(**values),
+        progress=TrainerState(**progress_fields),
         run=RunInfo(
             **{
-                **{name: content["run"][name] for name in RunInfo.__dataclass_fields__},
+                **{name: document["run"][name] for name in RunInfo.__dataclass_fields__},
                 "begun": begun,
             }
         ),
-        weights=LazyTensors.open(training, WEIGHTS) if averages else checkpoint.weights(directory),
+        weights=LazyTensors.open(training, WEIGHTS)
+        if has_average
+        else checkpoint.weights(directory),
         optimizer=LazyTensors.open(training, OPTIMIZER),
-        average=checkpoint.weights(directory) if averages else None,
+        average=checkpoint.weights(directory) if has_average else None,
     )
 
 
 def _read_state(directory: str) -> dict[str, Any]:
     name = storage.join(directory, checkpoint.TRAINING, STATE)
     try:
-        content: dict[str, Any] = {**OLDER, **json.loads(storage.read_text(name))}
-        missing = TrainerState.__dataclass_fields__.keys() - content.keys()
+        document: dict[str, Any] = {**OLDER, **json.loads(storage.read_text(name))}
+        missing = TrainerState.__dataclass_fields__.keys() - document.keys()
         if (
-            content["format"] not in FORMATS
+            document["format"] not in FORMATS
             or missing
-            or RunInfo.__dataclass_fields__.keys() - content["run"].keys()
+            or RunInfo.__dataclass_fields__.keys() - document["run"].keys()
         ):
             raise DataError(
-                f"{name} has another format ({content['format']}, this program reads {FORMATS[0]} "
+                f"{name} has another format ({document['format']}, this program reads {FORMATS[0]} "
                 f"to {FORMAT}); use another checkpoint"
             )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{name} is missing or damaged ({error}); use another checkpoint"
         ) from error
-    return content
+    return document
