@@ -72,9 +72,9 @@ class GlobalAttentionLayout(PaddedLayout):
         if real is not None:
             everywhere = everywhere & real
         count = everywhere.sum(1)
-        most = int(count.max()) if count.numel() else 0
-        places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        filled = torch.arange(most, device=everywhere.device) < count[:, None]
+        maximum = int(count.max()) if count.numel() else 0
+        places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :maximum]
+        filled = torch.arange(maximum, device=everywhere.device) < count[:, None]
         return cls(shape, real, everywhere=everywhere, places=places, filled=filled)
 
 
@@ -107,21 +107,23 @@ class GlobalAttention(SelfAttention):
             return super().forward(hidden, layout, chosen)
         dropout = self.dropout if self.training else 0.0
         hidden = autocast_input(hidden)
-        query, key, value = (part.transpose(1, 2) for part in self.project(hidden))
+        query, key, value = (tensor.transpose(1, 2) for tensor in self.project(hidden))
         windowed = _windowed(query, key, value, layout, self.width, dropout)
-        places = layout.places[:, :, None].expand(-1, -1, hidden.shape[-1])
-        picked = self.split(self.global_query(hidden.gather(1, places))).transpose(1, 2)
+        index = layout.places[:, :, None].expand(-1, -1, hidden.shape[-1])
+        global_queries = self.split(self.global_query(hidden.gather(1, index))).transpose(1, 2)
         keys, values = (
-            self.split(part(hidden)).transpose(1, 2)
-            for part in (self.global_key, self.global_value)
+            self.split(tensor(hidden)).transpose(1, 2)
+            for tensor in (self.global_key, self.global_value)
         )
         real = additive(None if layout.real is None else layout.real[:, None, None, :], query.dtype)
-        seen = attend(picked, keys, values, real, dropout).transpose(1, 2).flatten(2)
+        global_states = (
+            attend(global_queries, keys, values, real, dropout).transpose(1, 2).flatten(2)
+        )
         if layout.maps is not None:
-            layout.maps.append(_maps(query, key, picked, keys, layout, self.pattern))
+            layout.maps.append(_maps(query, key, global_queries, keys, layout, self.pattern))
         mixed = windowed.transpose(1, 2).flatten(2)
         filled = layout.filled[:, :, None]
-        mixed = mixed.scatter(1, places, torch.where(filled, seen, mixed.gather(1, places)))
+        mixed = mixed.scatter(1, index, torch.where(filled, global_states, mixed.gather(1, index)))
         output: Tensor = self.output(gather_positions(mixed, chosen))
         return output
 
@@ -139,16 +141,16 @@ def _windowed(
     bias = layout.cached(
         (width, query.dtype, "window"), lambda: _bias(layout, width, chunks, query.dtype)
     )
-    places = layout.places[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
+    index = layout.places[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
     keys, values = (
         torch.cat(
             [
-                part.gather(2, places)[:, :, None].expand(-1, -1, chunks, -1, -1),
-                neighbour_chunks(part, width, chunks),
+                tensor.gather(2, index)[:, :, None].expand(-1, -1, chunks, -1, -1),
+                neighbour_chunks(tensor, width, chunks),
             ],
             dim=3,
         )
-        for part in (key, value)
+        for tensor in (key, value)
     )
     return attend_chunks(query, keys, values, bias, dropout)
 
