@@ -111,8 +111,8 @@ def write_tensors(
     # Largest elements first keeps every tensor aligned.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     ready = {name: tensors[name].detach() for name in order}
-    said = {name: ",".join(map(str, shape)) for name, shape in sorted((shapes or {}).items())}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **said}}
+    metadata = {name: ",".join(map(str, shape)) for name, shape in sorted((shapes or {}).items())}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     end = 0
     for name, tensor in ready.items():
         begin, end = end, end + tensor.numel() * tensor.element_size()
@@ -142,8 +142,8 @@ def read_tensors(path: str) -> dict[str, Tensor]:
     Raises:
         DataError: the file is missing, a pickle, or damaged.
     """
-    with LazyTensors([path]) as found:
-        return dict(found)
+    with LazyTensors([path]) as tensors:
+        return dict(tensors)
 
 
 @dataclass(slots=True)
@@ -254,14 +254,14 @@ class LazyTensors(MutableMapping[str, Tensor]):
         return self._opened[1]
 
     def _read(self, entry: _Entry, start: int, stop: int) -> Tensor:
-        found = torch.empty(stop - start, dtype=entry.dtype)
+        tensor = torch.empty(stop - start, dtype=entry.dtype)
         for piece in entry.pieces:
             begin, end = max(start, piece.start), min(stop, piece.stop)
             if begin < end:
                 handle = self._handle(piece.path)
                 handle.seek(piece.offset + (begin - piece.start) * entry.dtype.itemsize)
-                _fill(handle, piece.path, _bytes(found[begin - start : end - start]))
-        return found
+                _fill(handle, piece.path, _bytes(tensor[begin - start : end - start]))
+        return tensor
 
     def _add(self, path: str, shapes: dict[str, tuple[int, ...]]) -> None:
         """Add the tensors that the file's header lists."""
@@ -275,7 +275,7 @@ class LazyTensors(MutableMapping[str, Tensor]):
                 raise ValueError("no header of safetensors")
             header = json.loads(handle.read(length))
             metadata = header.pop("__metadata__", None) or {}
-            cuts = {found[1] for found in map(_PIECE.fullmatch, header) if found}
+            cuts = {match[1] for match in map(_PIECE.fullmatch, header) if match}
             shapes |= {
                 name: tuple(map(int, text.split(",")))
                 for name, text in metadata.items()
@@ -313,18 +313,18 @@ def part_files(directory: str, name: str) -> list[str]:
     path = storage.join(directory, name)
     if storage.exists(path):
         return [path]
-    stem, parts = name.removesuffix(SUFFIX), dict[int, list[str]]()
+    stem, sets = name.removesuffix(SUFFIX), dict[int, list[str]]()
     for file in storage.list_files(directory):
-        found = _PART.fullmatch(file)
-        if found and found[1] == stem:
-            parts.setdefault(int(found[3]), []).append(file)
-    for count, files in parts.items():
+        match = _PART.fullmatch(file)
+        if match and match[1] == stem:
+            sets.setdefault(int(match[3]), []).append(file)
+    for count, files in sets.items():
         if files == [part_name(name, number, count) for number in range(count)]:
             return [storage.join(directory, file) for file in files]
-    there = (
-        f" ({', '.join(file for files in parts.values() for file in files)} alone)" if parts else ""
+    details = (
+        f" ({', '.join(file for files in sets.values() for file in files)} alone)" if sets else ""
     )
-    raise DataError(f"{path} is missing{there}; use another checkpoint")
+    raise DataError(f"{path} is missing{details}; use another checkpoint")
 
 
 def copy_into(network: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -363,8 +363,10 @@ def _check_whole(name: str, entry: _Entry, files: Sequence[str]) -> None:
     if [piece.start for piece in entry.pieces] != [0, *stops[:-1]] or stops[-1] != math.prod(
         entry.shape
     ):
-        place = files[0] if len(files) == 1 else files[0].rpartition("/")[0]
-        raise DataError(f"{place} lacks a part of {name}, or has one twice; use another checkpoint")
+        source = files[0] if len(files) == 1 else files[0].rpartition("/")[0]
+        raise DataError(
+            f"{source} lacks a part of {name}, or has one twice; use another checkpoint"
+        )
 
 
 def _bytes(tensor: Tensor) -> memoryview:

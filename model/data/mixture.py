@@ -233,8 +233,8 @@ def check_compatible(infos: Mapping[str, DatasetInfo]) -> None:
                     else ""
                 )
                 raise UsageError(
-                    f"datasets {first_name} and {name} differ in their {description}{values} and cannot "
-                    f"be mixed; {remedy}"
+                    f"datasets {first_name} and {name} differ in their {description}{values} "
+                    f"and cannot be mixed; {remedy}"
                 )
 
 

@@ -215,12 +215,12 @@ def complete(model: ModelConfig, state: dict[str, Tensor]) -> ImportedModel:
         if not name.startswith("encoder.") or name.endswith(DELTA)
     }
     present = {name.split(".", 1)[0] for name in state}
-    incomplete = sorted(
+    partial = sorted(
         name for name in fresh if name.split(".", 1)[0] in present and not name.endswith(DELTA)
     )
-    if incomplete:
+    if partial:
         raise DataError(
-            f"the weights lack {incomplete[0]}, a part of what is there; use a complete Hugging Face "
+            f"the weights lack {partial[0]}, a part of what is there; use a complete Hugging Face "
             f"directory"
         )
     unused = tuple(
@@ -297,7 +297,8 @@ def _weight_files(directory: str, name: str) -> list[str]:
     invalid = [file for file in files if "/" in file or "\\" in file]
     if invalid or not files:
         raise DataError(
-            f"{index} names {invalid[0] if invalid else 'no files'}; it must name files in its directory"
+            f"{index} names {invalid[0] if invalid else 'no files'}; it must name files in its "
+            f"directory"
         )
     return [storage.join(directory, file) for file in files]
 

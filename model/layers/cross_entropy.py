@@ -58,9 +58,9 @@ def iter_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
         yield slice(0, len(logits)), logits
         return
     step = chunk_rows(len(logits.weight), logits.weight.device.type)
-    for first in range(0, max(1, len(logits.hidden)), step):
-        part = slice(first, first + step)
-        yield part, logits.rows(part).whole()
+    for start in range(0, max(1, len(logits.hidden)), step):
+        selected = slice(start, start + step)
+        yield selected, logits.rows(selected).whole()
 
 
 class VocabularyHead(nn.Module):
@@ -113,13 +113,13 @@ def summed_cross_entropy(logits: Logits, labels: Tensor) -> tuple[Tensor, Tensor
         Loss in nats, fp32 scalar, differentiable; number of labels with the highest logit, int64.
     """
     if isinstance(logits, LazyLogits):
-        learns = torch.is_grad_enabled() and (
+        needs_gradient = torch.is_grad_enabled() and (
             logits.hidden.requires_grad or logits.weight.requires_grad
         )
-        found = torch.ops.cloze.linear_cross_entropy(
-            logits.hidden, logits.weight, logits.bias, labels, learns
+        outputs = torch.ops.cloze.linear_cross_entropy(
+            logits.hidden, logits.weight, logits.bias, labels, needs_gradient
         )
-        return found[0], found[1]
+        return outputs[0], outputs[1]
     if logits.device.type == "cpu" and not torch.compiler.is_compiling():
         total, correct = _InRows.apply(logits, labels)  # type: ignore[no-untyped-call]
         return total, correct
@@ -136,20 +136,20 @@ def _rows(
     Args:
         gradient: output for the loss's gradient, [M, V]; may be `logits`.
     """
-    real, wanted = labels != IGNORED, labels.clamp(min=0)[:, None]
+    real, targets = labels != IGNORED, labels.clamp(min=0)[:, None]
     losses, correct = [], []
-    for first in range(0, len(logits), at_once):
-        part = slice(first, first + at_once)
-        scores = logits[part].to(torch.float32, copy=True)
+    for start in range(0, len(logits), at_once):
+        selected = slice(start, start + at_once)
+        scores = logits[selected].to(torch.float32, copy=True)
         highest = scores.amax(dim=1, keepdim=True)
-        picked = scores.gather(1, wanted[part])
+        picked = scores.gather(1, targets[selected])
         normalizer = scores.sub_(highest).exp_().sum(dim=1, keepdim=True)
         losses.append((highest + normalizer.log() - picked).squeeze(1))
         correct.append((picked == highest).squeeze(1))
         if gradient is not None:
-            scores.mul_(real[part, None] / normalizer)
-            scores.scatter_add_(1, wanted[part], -real[part, None].float())
-            gradient[part] = scores
+            scores.mul_(real[selected, None] / normalizer)
+            scores.scatter_add_(1, targets[selected], -real[selected, None].float())
+            gradient[selected] = scores
     if not losses:
         return logits.new_zeros((), dtype=torch.float32), labels.new_zeros(())
     return torch.where(real, torch.cat(losses), 0.0).sum(), (torch.cat(correct) & real).sum()
@@ -194,20 +194,20 @@ def _linear_cross_entropy(
     """
     at_once, on_cpu = chunk_rows(len(weight), hidden.device.type), hidden.device.type == "cpu"
     multiplied, added = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
-    room = hidden.new_empty(min(at_once, len(hidden)), len(weight))
+    workspace = hidden.new_empty(min(at_once, len(hidden)), len(weight))
     total, hits = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
     by_hidden, by_weight, by_bias = _no_gradients(hidden, weight, bias, learns)
     with torch.autocast(hidden.device.type, enabled=False):
-        for first in range(0, len(hidden), at_once):
-            states = hidden[first : first + at_once]
-            logits = room[: len(states)]
+        for start in range(0, len(hidden), at_once):
+            states = hidden[start : start + at_once]
+            logits = workspace[: len(states)]
             if added is None:
                 torch.mm(states, multiplied.t(), out=logits)
             else:
                 torch.addmm(added, states, multiplied.t(), out=logits)
             loss, right = _rows(
                 logits,
-                labels[first : first + at_once],
+                labels[start : start + at_once],
                 logits if learns else None,
                 ROWS if on_cpu else at_once,
             )
@@ -215,7 +215,7 @@ def _linear_cross_entropy(
             hits += right
             if not learns:
                 continue
-            torch.mm(logits, multiplied, out=by_hidden[first : first + at_once])
+            torch.mm(logits, multiplied, out=by_hidden[start : start + at_once])
             if logits.dtype == torch.float32:
                 by_weight.addmm_(logits.t(), states)
             else:

@@ -157,15 +157,15 @@ def _windowed(
 
 def _bias(layout: GlobalAttentionLayout, width: int, chunks: int, dtype: torch.dtype) -> Tensor:
     """Return the bias [B, C, 1, W, G + 3W]: global tokens, then the window without them."""
-    place = torch.arange(layout.shape[1], device=layout.everywhere.device)[None]
+    positions = torch.arange(layout.shape[1], device=layout.everywhere.device)[None]
     offset = (
-        neighbours(place, width, chunks)[:, :, None, :]
-        - chunked(place, width, chunks)[:, :, :, None]
+        neighbours(positions, width, chunks)[:, :, None, :]
+        - chunked(positions, width, chunks)[:, :, :, None]
     )
     local = ~layout.everywhere if layout.real is None else layout.real & ~layout.everywhere
-    near = (offset.abs() <= width) & neighbours(local, width, chunks)[:, :, None, :]
-    far = layout.filled[:, None, None, :].expand(-1, chunks, width, -1)
-    bias = additive(torch.cat([far, near], dim=-1)[:, :, None], dtype)
+    window_visible = (offset.abs() <= width) & neighbours(local, width, chunks)[:, :, None, :]
+    global_visible = layout.filled[:, None, None, :].expand(-1, chunks, width, -1)
+    bias = additive(torch.cat([global_visible, window_visible], dim=-1)[:, :, None], dtype)
     assert bias is not None
     return bias
 
@@ -179,17 +179,17 @@ def _maps(
     pattern: AttentionPattern,
 ) -> Tensor:
     """Return the probabilities [B, N, L, L] for analysis; memory is not linear in L."""
-    place = torch.arange(layout.shape[1], device=query.device)
-    seen = pattern.visible(place - place[:, None])
-    assert seen is not None
-    visible = seen[None] | layout.everywhere[:, None, :]
+    positions = torch.arange(layout.shape[1], device=query.device)
+    in_window = pattern.visible(positions - positions[:, None])
+    assert in_window is not None
+    visible = in_window[None] | layout.everywhere[:, None, :]
     real = None if layout.real is None else layout.real[:, None, None, :]
     visible = visible[:, None] if real is None else visible[:, None] & real
-    found = attention_maps(query, key, additive(visible, query.dtype))
-    own = attention_maps(chosen, keys, additive(real, query.dtype))
+    maps = attention_maps(query, key, additive(visible, query.dtype))
+    global_maps = attention_maps(chosen, keys, additive(real, query.dtype))
     for row, (places, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
-        found[row, :, places[filled]] = own[row, :, filled]
-    return found
+        maps[row, :, places[filled]] = global_maps[row, :, filled]
+    return maps
 
 
 class LongEncoder(Encoder):
