@@ -1,7 +1,7 @@
 """Checkpoints: written by pretraining and fine-tuning; read by evaluation, export and inference.
 
 A checkpoint is a directory. It is complete if and only if its `checkpoint.json` exists. That file
-is written last and holds the size and sha256 of every other file:
+is written last and contains the size and sha256 of every other file:
 
  model.safetensors   the weights in fp32 under Cloze's parameter names; a tied decoder is
                      stored once. With n ranks: model-00001-of-0000n.safetensors and so on,

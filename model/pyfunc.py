@@ -84,8 +84,8 @@ class TextModel:
             `score` alone, the predicted number.
 
         Raises:
-            UsageError: pairs or choices are missing that the task needs, or given that it does not
-                take.
+            UsageError: the task needs pairs or choices that are missing, or does not accept those
+                of the input.
         """
         import pandas
 

@@ -7,7 +7,7 @@ The tensors of a checkpoint are in one file, or in one file per rank:
 
 A whole tensor is stored under its name. A sharded tensor is stored as flat slices in any of the
 files, each under `NAME[START:STOP]`; the file's metadata maps NAME to the whole shape
-("30522,768"). The headers hold all of this, so no index file is needed.
+("30522,768"). The headers contain all of this, so no index file is needed.
 """
 
 from __future__ import annotations

@@ -105,7 +105,11 @@ class Sequences:
 
     @classmethod
     def of(cls, rows: MaskedRows, length: int, causal: Bools | None = None) -> Sequences:
-        """Return the sequences of rows padded to `length`. Args: causal: bool [B], causal rows."""
+        """Return the sequences of rows padded to `length`.
+
+        Args:
+            causal: bool [B], causal rows.
+        """
         if rows.boundary_counts is None:
             return cls.alone(rows.lengths, length, causal)
         if causal is not None:

@@ -100,9 +100,11 @@ class RelativePositions(nn.Module):
                 f"a row of {reach} tokens is longer than max_position_embeddings ({middle + 1}); "
                 f"cut it"
             )
-        first, last = self._rows[middle + 1 - reach], self._rows[middle + reach - 1]
-        embedded = self.norm(self.table(torch.arange(first, last + 1, device=self.rows.device)))
-        return embedded, self.rows[middle + 1 - reach : middle + reach] - first
+        first_row, last_row = self._rows[middle + 1 - reach], self._rows[middle + reach - 1]
+        embedded = self.norm(
+            self.table(torch.arange(first_row, last_row + 1, device=self.rows.device))
+        )
+        return embedded, self.rows[middle + 1 - reach : middle + reach] - first_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +139,9 @@ def _diagonals(contents: Tensor, positions: Tensor) -> Tensor:
     """
     batch, heads, length, size = contents.shape
     width, middle = 2 * length - 1, len(positions) // 2
-    near = positions[middle + 1 - length : middle + length].permute(1, 2, 0)
+    in_range = positions[middle + 1 - length : middle + length].permute(1, 2, 0)
     products = torch.matmul(
-        contents.transpose(0, 1).reshape(heads, batch * length, size), near
+        contents.transpose(0, 1).reshape(heads, batch * length, size), in_range
     )  # [N, B L, 2 L - 1]
     strides = (length * width, batch * length * width, width - 1, 1)
     return products.as_strided((batch, heads, length, length), strides, length - 1)
@@ -300,8 +302,8 @@ class ConvResidual(nn.Module):
         chosen: Tensor | None = None,
     ) -> Tensor:
         """Return float [..., D] like `entering`, or [P, D] at `chosen`, as `leaving`."""
-        found = gather_positions(self.convolution(entering, layout), chosen)
-        normed: Tensor = self.norm(leaving + self.activation(self.dropout(found)))
+        convolved = gather_positions(self.convolution(entering, layout), chosen)
+        normed: Tensor = self.norm(leaving + self.activation(self.dropout(convolved)))
         return normed
 
 
@@ -340,11 +342,11 @@ class DebertaLayer(EncoderLayer):
         self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
     ) -> Tensor:
         """Compute the layer; see `EncoderLayer.forward`."""
-        leaving = super().forward(hidden, layout, chosen)
+        attended = super().forward(hidden, layout, chosen)
         if self.convolved is None:
-            return leaving
-        found: Tensor = self.convolved(hidden, leaving, layout, chosen)
-        return found
+            return attended
+        output: Tensor = self.convolved(hidden, attended, layout, chosen)
+        return output
 
     def forward_queries(
         self, hidden: Tensor, layout: BatchLayout, chosen: Tensor, asking: Tensor
@@ -358,8 +360,8 @@ class DebertaLayer(EncoderLayer):
         Returns:
             float [P, D].
         """
-        got: Tensor = self.attention(hidden, layout, chosen, asking)
-        return self.finished(asking, got)
+        attended: Tensor = self.attention(hidden, layout, chosen, asking)
+        return self.finished(asking, attended)
 
 
 DECODER_STEPS = 2  # passes of the enhanced mask decoder through the last layer
@@ -388,12 +390,12 @@ class EnhancedMaskDecoder(nn.Module):
             chosen: int64 [P], flat positions.
         """
         positions = layout.positions
-        places = (
+        row_positions = (
             chosen % hidden.shape[-2]
             if positions is None
             else positions.flatten().index_select(0, chosen)
         )
-        states: Tensor = gather_positions(hidden, chosen) + self.position(places)
+        states: Tensor = gather_positions(hidden, chosen) + self.position(row_positions)
         for _ in range(DECODER_STEPS):
             states = last.forward_queries(hidden, layout, chosen, states)
         return states

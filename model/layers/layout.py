@@ -199,9 +199,9 @@ class PaddedLayout(BatchLayout):
         return additive(visible, like.dtype)
 
     def _band(self, pattern: AttentionPattern, like: Tensor) -> Tensor:
-        """Return the bias of `sliding_window_attention`, [1 or B, C, 1, W, 3W];
+        """Return the bias of `sliding_window_attention`, [1 or B, C, 1, W, 3W].
 
-        W window, C chunks.
+        W is the window, C the number of chunks.
         """
         width, length = pattern.window or 1, self.shape[1]
         chunks = -(-length // width)

@@ -113,12 +113,12 @@ def masked_details(outputs: Outputs, batch: TensorBatch) -> dict[str, Detail]:
             )
     hits = (torch.cat(best) == labels[:, None]) & real[:, None]
     sums = {"top5_accuracy": (hits.any(dim=-1).sum(), real.sum())}
-    first = hits[:, 0]
-    seen = batch["input_ids"].flatten()[batch["masked_positions"]]
-    kept, masked = seen == labels, seen == batch["mask_id"]
-    kinds = {"masked": masked & ~kept, "random": ~kept & ~masked, "kept": kept}
+    top1_hits = hits[:, 0]
+    input_tokens = batch["input_ids"].flatten()[batch["masked_positions"]]
+    is_kept, is_mask = input_tokens == labels, input_tokens == batch["mask_id"]
+    kinds = {"masked": is_mask & ~is_kept, "random": ~is_kept & ~is_mask, "kept": is_kept}
     for name, chosen in kinds.items():
-        sums[f"{name}_accuracy"] = ((first & chosen).sum(), (real & chosen).sum())
+        sums[f"{name}_accuracy"] = ((top1_hits & chosen).sum(), (real & chosen).sum())
     if BANDS_FIELD in batch:
         sums |= losses_by_band(torch.cat(losses), labels, batch[BANDS_FIELD])
     return sums
