@@ -94,7 +94,10 @@ class Sequences:
     def alone(cls, lengths: I64, length: int, causal: Bools | None = None) -> Sequences:
         """Return one sequence per row.
 
-        Args: lengths: int64 [B]; length: of the padded rows; causal: bool [B].
+        Args:
+            lengths: int64 [B], tokens per row.
+            length: L, length of the padded rows.
+            causal: bool [B], causal rows.
         """
         return cls(
             shape=(len(lengths), length),

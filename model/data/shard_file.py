@@ -119,12 +119,12 @@ class ShardFile:
                     f"record batch {number} has {batch.num_rows} rows, the layout says "
                     f"{self.rows[number]}"
                 )
-            buffers, least = _buffers(batch)
+            buffers, minimum_sizes = _buffers(batch)
             sizes = [
-                0 if b is None else b.size // dtype.itemsize
-                for b, dtype in zip(buffers, self.dtypes, strict=True)
+                0 if value_buffer is None else value_buffer.size // dtype.itemsize
+                for value_buffer, dtype in zip(buffers, self.dtypes, strict=True)
             ]
-            if (np.array(sizes) < least).any():
+            if (np.array(sizes) < minimum_sizes).any():
                 raise ValueError(f"record batch {number} lacks values")
             return self._mapped(buffers, np.array(sizes, np.int64)) or self._unpacked(
                 buffers, np.array(sizes, np.int64)
@@ -202,7 +202,7 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
     """Return the flat buffers and the minimum number of elements of each, int64 [BUFFERS]."""
     rows = batch.num_rows
     buffers: list[pa.Buffer | None] = [None] * BUFFERS
-    least = np.zeros(BUFFERS, np.int64)
+    minimum_sizes = np.zeros(BUFFERS, np.int64)
     ids, labels, source = (
         batch.column("input_ids"),
         batch.column("pair_label"),
@@ -216,10 +216,10 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
     buffers[DOCUMENTS], buffers[SENTENCES] = (
         source.field(name).buffers()[1] for name in ("document", "offset")
     )
-    least[[ID_OFFSETS]] = rows + 1
-    least[[SEGMENT_START, LABELS, DOCUMENTS, SENTENCES]] = rows
+    minimum_sizes[[ID_OFFSETS]] = rows + 1
+    minimum_sizes[[SEGMENT_START, LABELS, DOCUMENTS, SENTENCES]] = rows
     if labels.null_count:
-        least[VALID] = -(-rows // 8)
+        minimum_sizes[VALID] = -(-rows // 8)
     else:
         buffers[VALID] = None
     if MASKS in batch.schema.names:
@@ -234,15 +234,15 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
             replacements.buffers()[1],
             replacements.values.buffers()[1],
         )
-        least[[MASK_OFFSETS]] = rows + 1
+        minimum_sizes[[MASK_OFFSETS]] = rows + 1
     if "boundaries" in batch.schema.names:
         boundaries = batch.column("boundaries")
         buffers[BOUNDARY_OFFSETS], buffers[BOUNDARIES] = (
             boundaries.buffers()[1],
             boundaries.values.buffers()[1],
         )
-        least[BOUNDARY_OFFSETS] = rows + 1
-    return buffers, least
+        minimum_sizes[BOUNDARY_OFFSETS] = rows + 1
+    return buffers, minimum_sizes
 
 
 # Index of a split's record batches, filled on demand.

@@ -157,27 +157,27 @@ class _Reading:
         self._require(
             (found.lengths < 1) | (found.lengths > info.length), "a row whose length cannot be"
         )
-        beyond = f"ids beyond the vocabulary of {info.vocab_size}"
+        message = f"ids beyond the vocabulary of {info.vocab_size}"
         for values, counts in ((found.ids, found.lengths), (found.replacements, found.counts)):
             if int(values.max(initial=0)) >= info.vocab_size:
-                self._require(_any(values >= info.vocab_size, counts), beyond)
-        outside = found.positions >= np.repeat(found.lengths, found.counts)
-        if outside.any():
-            self._require(_any(outside, found.counts), "a mask outside of its row")
+                self._require(_any(values >= info.vocab_size, counts), message)
+        out_of_row = found.positions >= np.repeat(found.lengths, found.counts)
+        if out_of_row.any():
+            self._require(_any(out_of_row, found.counts), "a mask outside of its row")
 
     def _check_boundaries(self, begins: I64, sequences: I64, lengths: I64) -> None:
         self._require(sequences < 1, "a packed row without sequences")
-        right = np.diff(begins, prepend=-1) > 0
-        opens = offsets_of(sequences)[:-1]
-        right[opens] = begins[opens] == 0
-        right &= begins < np.repeat(lengths, sequences)
-        self._require(_any(~right, sequences), "boundaries that cannot be")
+        is_valid = np.diff(begins, prepend=-1) > 0
+        row_starts = offsets_of(sequences)[:-1]
+        is_valid[row_starts] = begins[row_starts] == 0
+        is_valid &= begins < np.repeat(lengths, sequences)
+        self._require(_any(~is_valid, sequences), "boundaries that cannot be")
 
 
 def _any(values: npt.NDArray[np.bool_], counts: I64) -> npt.NDArray[np.bool_]:
     """Return which lists contain a true value, bool [B]; `counts` are the lists' lengths."""
-    owner = np.repeat(np.arange(len(counts)), counts)
-    return np.bincount(owner[values], minlength=len(counts)) > 0
+    list_numbers = np.repeat(np.arange(len(counts)), counts)
+    return np.bincount(list_numbers[values], minlength=len(counts)) > 0
 
 
 # Memory-mapped tables of rows, from which samplers draw and the collator reads.
@@ -257,22 +257,24 @@ class ShardedRows:
         self.path, self.split = path, split
         self.files = tuple(storage.join(path, name) for name in names)
         self.info, self._fresh = info, fresh
-        opened = [ShardFile(file, masks=fresh is None) for file in self.files]
+        shard_files = [ShardFile(file, masks=fresh is None) for file in self.files]
         all_settings = [
             (shard.info, shard.dtypes, (shard.layout and shard.layout.bin_boundaries) or ())
-            for shard in opened
+            for shard in shard_files
         ]
-        for shard, settings in zip(opened, all_settings, strict=True):
+        for shard, settings in zip(shard_files, all_settings, strict=True):
             if settings != all_settings[0] or (info is not None and shard.info != info):
                 raise DataError(
                     f"{shard.file} was made with other settings than its neighbours; make "
                     f"{self.path} again"
                 )
-        self.info = opened[0].info if opened else info
-        sizes = np.concatenate([np.zeros(0, np.int64), *(shard.rows for shard in opened)])
-        self._bin_of = np.concatenate([np.zeros(0, np.int64), *(shard.bins for shard in opened)])
+        self.info = shard_files[0].info if shard_files else info
+        sizes = np.concatenate([np.zeros(0, np.int64), *(shard.rows for shard in shard_files)])
+        self._bin_of = np.concatenate(
+            [np.zeros(0, np.int64), *(shard.bins for shard in shard_files)]
+        )
         self._starts = offsets_of(sizes)
-        self.blocks = RecordBatchIndex(opened)
+        self.blocks = RecordBatchIndex(shard_files)
 
     def __len__(self) -> int:
         return int(self._starts[-1])

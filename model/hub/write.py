@@ -69,10 +69,10 @@ def write_directory(loaded: LoadedCheckpoint, directory: str) -> dict[str, list[
     settings["model_max_length"] = (
         loaded.model.max_position_embeddings
     )  # without it, truncation=True has no effect
-    types = (
+    type_inputs = (
         ["token_type_ids"] if loaded.model.type_vocab_size > 1 else []
     )  # only models with token types use them
-    settings["model_input_names"] = ["input_ids", *types, "attention_mask"]
+    settings["model_input_names"] = ["input_ids", *type_inputs, "attention_mask"]
     _write_json(name, settings)
     storage.write_bytes(
         storage.join(directory, "README.md"),

@@ -161,10 +161,10 @@ class _InRows(torch.autograd.Function):
     @staticmethod
     def forward(context, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
         gradient = torch.empty_like(logits) if context.needs_input_grad[0] else None
-        total, hits = _rows(logits, labels, gradient, ROWS)
+        total, correct = _rows(logits, labels, gradient, ROWS)
         context.save_for_backward(gradient)
-        context.mark_non_differentiable(hits)
-        return total, hits
+        context.mark_non_differentiable(correct)
+        return total, correct
 
     @staticmethod
     def backward(context, upstream: Tensor, _: Tensor | None):  # type: ignore[no-untyped-def]
@@ -193,36 +193,39 @@ def _linear_cross_entropy(
     are empty.
     """
     at_once, on_cpu = chunk_rows(len(weight), hidden.device.type), hidden.device.type == "cpu"
-    multiplied, added = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
+    cast_weight, cast_bias = (
+        weight.to(hidden.dtype),
+        None if bias is None else bias.to(hidden.dtype),
+    )
     workspace = hidden.new_empty(min(at_once, len(hidden)), len(weight))
-    total, hits = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
-    by_hidden, by_weight, by_bias = _no_gradients(hidden, weight, bias, learns)
+    total, correct = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
+    hidden_gradient, weight_gradient, bias_gradient = _no_gradients(hidden, weight, bias, learns)
     with torch.autocast(hidden.device.type, enabled=False):
         for start in range(0, len(hidden), at_once):
             states = hidden[start : start + at_once]
             logits = workspace[: len(states)]
-            if added is None:
-                torch.mm(states, multiplied.t(), out=logits)
+            if cast_bias is None:
+                torch.mm(states, cast_weight.t(), out=logits)
             else:
-                torch.addmm(added, states, multiplied.t(), out=logits)
-            loss, right = _rows(
+                torch.addmm(cast_bias, states, cast_weight.t(), out=logits)
+            loss, chunk_correct = _rows(
                 logits,
                 labels[start : start + at_once],
                 logits if learns else None,
                 ROWS if on_cpu else at_once,
             )
             total += loss
-            hits += right
+            correct += chunk_correct
             if not learns:
                 continue
-            torch.mm(logits, multiplied, out=by_hidden[start : start + at_once])
+            torch.mm(logits, cast_weight, out=hidden_gradient[start : start + at_once])
             if logits.dtype == torch.float32:
-                by_weight.addmm_(logits.t(), states)
+                weight_gradient.addmm_(logits.t(), states)
             else:
-                by_weight += logits.t() @ states
+                weight_gradient += logits.t() @ states
             if bias is not None:
-                by_bias += logits.sum(dim=0, dtype=torch.float32)
-    return total, hits, by_hidden, by_weight, by_bias
+                bias_gradient += logits.sum(dim=0, dtype=torch.float32)
+    return total, correct, hidden_gradient, weight_gradient, bias_gradient
 
 
 def _no_gradients(
@@ -231,8 +234,12 @@ def _no_gradients(
     """Return zero gradients, empty unless `learns`."""
     if not learns:
         return hidden.new_empty(0), weight.new_empty(0), weight.new_empty(0)
-    by_bias = weight.new_zeros(0 if bias is None else len(bias), dtype=torch.float32)
-    return torch.empty_like(hidden), weight.new_zeros(weight.shape, dtype=torch.float32), by_bias
+    bias_gradient = weight.new_zeros(0 if bias is None else len(bias), dtype=torch.float32)
+    return (
+        torch.empty_like(hidden),
+        weight.new_zeros(weight.shape, dtype=torch.float32),
+        bias_gradient,
+    )
 
 
 @_linear_cross_entropy.register_fake
@@ -254,14 +261,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _differentiate(ctx: Any, upstream: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    by_hidden, by_weight, by_bias = (
+    hidden_gradient, weight_gradient, bias_gradient = (
         gradient.detach() for gradient in ctx.saved_tensors
     )  # outputs, which have their own graph
-    of_weight, of_bias = ctx.dtypes
+    weight_dtype, bias_dtype = ctx.dtypes
     return (
-        by_hidden.mul_(upstream),
-        by_weight.mul_(upstream).to(of_weight),
-        None if of_bias is None else by_bias.mul_(upstream).to(of_bias),
+        hidden_gradient.mul_(upstream),
+        weight_gradient.mul_(upstream).to(weight_dtype),
+        None if bias_dtype is None else bias_gradient.mul_(upstream).to(bias_dtype),
         None,
         None,
     )

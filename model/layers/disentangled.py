@@ -251,22 +251,24 @@ class Convolution(nn.Conv1d):
         size = self.kernel_size[0]
         if isinstance(layout, PaddedLayout) and layout.real is not None:
             hidden = hidden * layout.real[..., None]
-        around = [self._shifted(hidden, layout, offset - size // 2) for offset in range(size)]
+        neighbours = [self._shifted(hidden, layout, offset - size // 2) for offset in range(size)]
         return functional.linear(
-            torch.cat(around, dim=-1), self.weight.transpose(1, 2).flatten(1), self.bias
+            torch.cat(neighbours, dim=-1), self.weight.transpose(1, 2).flatten(1), self.bias
         )
 
     def _shifted(self, hidden: Tensor, layout: BatchLayout | None, offset: int) -> Tensor:
         """Return the state `offset` tokens later in each token's sequence, zeros outside."""
         if not offset:
             return hidden
-        sequence = hidden.dim() - 2  # dimension of the tokens
-        moved = hidden.roll(-offset, sequence)
+        token_dimension = hidden.dim() - 2  # dimension of the tokens
+        shifted = hidden.roll(-offset, token_dimension)
         positions = None if layout is None else layout.positions
         if positions is None:
-            positions = torch.arange(hidden.shape[sequence], device=hidden.device)
-        same = positions.roll(-offset, -1) == positions + offset  # False across sequence borders
-        return torch.where(same[..., None], moved, 0.0)
+            positions = torch.arange(hidden.shape[token_dimension], device=hidden.device)
+        same_sequence = (
+            positions.roll(-offset, -1) == positions + offset
+        )  # False across sequence borders
+        return torch.where(same_sequence[..., None], shifted, 0.0)
 
 
 class ConvResidual(nn.Module):

@@ -49,13 +49,13 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map float [..., D] to float [..., D], before any residual."""
-        raised = self.up(hidden)
+        projected = self.up(hidden)
         if self.gated:
-            value, gate = raised.chunk(2, dim=-1)
-            raised = self.activation(value) * gate
+            value, gate = projected.chunk(2, dim=-1)
+            projected = self.activation(value) * gate
         else:
-            raised = self.activation(raised)
-        output: Tensor = self.down(self.dropout(raised))
+            projected = self.activation(projected)
+        output: Tensor = self.down(self.dropout(projected))
         return output
 
 

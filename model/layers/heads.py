@@ -301,7 +301,7 @@ def _truncated_normal(tensor: Tensor, standard_deviation: float) -> None:
     values = tensor.normal_().view(-1)
     outside = (values.abs() > 2.0).nonzero().squeeze(1)
     while len(outside):
-        drawn = torch.randn(len(outside), dtype=values.dtype, device=values.device)
-        values[outside] = drawn
-        outside = outside[drawn.abs() > 2.0]
+        redrawn = torch.randn(len(outside), dtype=values.dtype, device=values.device)
+        values[outside] = redrawn
+        outside = outside[redrawn.abs() > 2.0]
     tensor.mul_(standard_deviation)

@@ -281,8 +281,8 @@ def windows_of(text: str, length: int, most: int) -> list[str]:
     count = max(1, -(-len(text) // length))
     edges = [0]
     for number in range(1, count):
-        at = text.find(" ", number * len(text) // count)
-        edges.append(len(text) if at < 0 else at)
+        space = text.find(" ", number * len(text) // count)
+        edges.append(len(text) if space < 0 else space)
     pieces = (
         text[begin:end].strip() for begin, end in zip(edges, [*edges[1:], len(text)], strict=True)
     )

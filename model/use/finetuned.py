@@ -215,7 +215,7 @@ def _cut(text: str, start: int, end: int) -> Iterator[Span]:
 
 def _peeled(text: str, start: int, end: int) -> Iterator[Span]:
     """Iterate over the words of a stretch without spaces and ideographs, punctuation split off."""
-    after: list[Span] = []
+    trailing: list[Span] = []
     while (
         start < end
         and _is_mark(text[start])
@@ -226,7 +226,7 @@ def _peeled(text: str, start: int, end: int) -> Iterator[Span]:
         yield start, start + 1
         start += 1
     while start < end and _is_mark(text[end - 1]) and not _abbreviates(text[start:end]):
-        after.append((end - 1, end))
+        trailing.append((end - 1, end))
         end -= 1
     clitic = CLITIC.search(text, start, end)
     if clitic and clitic.start() > start:
@@ -234,7 +234,7 @@ def _peeled(text: str, start: int, end: int) -> Iterator[Span]:
         start = clitic.start()
     if start < end:
         yield start, end
-    yield from reversed(after)
+    yield from reversed(trailing)
 
 
 def _abbreviates(word: str) -> bool:

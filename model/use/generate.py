@@ -49,12 +49,18 @@ class SamplingParams:
         if self.temperature == 0.0:
             return int(logits.argmax())
         order = np.argsort(-logits, kind="stable")[: self.top_k]
-        chances = np.exp((logits[order] - logits[order[0]]) / self.temperature)
-        sums = chances.cumsum() / chances.sum()
+        weights = np.exp((logits[order] - logits[order[0]]) / self.temperature)
+        cumulative = weights.cumsum() / weights.sum()
         if self.top_p is not None:
-            sums = sums[: int(np.searchsorted(sums, self.top_p)) + 1]
-        drawn = float(random_keys.uniform(random_keys.fold_in(self.seed, _DRAWN, key))) * sums[-1]
-        return int(order[min(int(np.searchsorted(sums, drawn, side="right")), len(sums) - 1)])
+            cumulative = cumulative[: int(np.searchsorted(cumulative, self.top_p)) + 1]
+        threshold = (
+            float(random_keys.uniform(random_keys.fold_in(self.seed, _DRAWN, key))) * cumulative[-1]
+        )
+        return int(
+            order[
+                min(int(np.searchsorted(cumulative, threshold, side="right")), len(cumulative) - 1)
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

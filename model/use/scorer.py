@@ -3,8 +3,8 @@
 A masked language model gives no sentence probability. Its pseudo-log-likelihood is the sum over
 tokens of the log-probability of each token when masked (Salazar et al. 2020, "Masked Language Model
 Scoring", equation 2); [CLS] and [SEP] are context only. Visible tokens of the same word make rare
-words score too high, so Kauf and Ivanova (2023, "A Better Way to Do Masked Language Model Scoring")
-mask more of the word:
+words score too high. Kauf and Ivanova (2023, "A Better Way to Do Masked Language Model Scoring")
+therefore mask more of the word:
 
 token: the token alone (Salazar et al.)
 whole-word: all tokens of its word (their PLL-whole-word)
@@ -71,12 +71,12 @@ def masks(starts: Bools, mask: Mask) -> Bools:
     """
     positions = np.arange(len(starts))
     if mask == "token":
-        alone: Bools = positions[:, None] == positions
-        return alone
-    word = np.cumsum(starts)
-    same: Bools = word[:, None] == word
-    later: Bools = same & (positions >= positions[:, None])
-    return same if mask == "whole-word" else later
+        own_token: Bools = positions[:, None] == positions
+        return own_token
+    word_number = np.cumsum(starts)
+    same_word: Bools = word_number[:, None] == word_number
+    rest_of_word: Bools = same_word & (positions >= positions[:, None])
+    return same_word if mask == "whole-word" else rest_of_word
 
 
 def questions(
@@ -89,31 +89,31 @@ def questions(
         word_start: bool [V], tokens that begin a word; the first of a sentence always does.
         mask: None for left-to-right models: one unmasked copy, position t predicts token t + 1.
     """
-    number: dict[bytes, int] = {}
+    copy_number: dict[bytes, int] = {}
     copies: list[npt.NDArray[np.int32]] = []
     copy: list[int] = []
     positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
 
     def asked(row: npt.NDArray[np.int32]) -> int:
         key = row.tobytes()
-        if key not in number:
-            number[key] = len(copies)
+        if key not in copy_number:
+            copy_number[key] = len(copies)
             copies.append(row)
-        return number[key]
+        return copy_number[key]
 
     for ids in sentences:
-        inner = np.arange(1, len(ids) - 1)
-        labels.append(ids[inner].astype(np.int64))
+        inner_positions = np.arange(1, len(ids) - 1)
+        labels.append(ids[inner_positions].astype(np.int64))
         if mask is None:
-            copy += [asked(ids)] * len(inner)
-            positions.append(inner - 1)
+            copy += [asked(ids)] * len(inner_positions)
+            positions.append(inner_positions - 1)
             continue
-        starts = word_start[ids[inner]]
+        starts = word_start[ids[inner_positions]]
         starts[:1] = True
-        rows = np.repeat(ids[None], len(inner), axis=0)
+        rows = np.repeat(ids[None], len(inner_positions), axis=0)
         rows[:, 1:-1][masks(starts, mask)] = mask_id
         copy += map(asked, rows)
-        positions.append(inner)
+        positions.append(inner_positions)
     return MaskedCopies(
         copies=copies,
         copy=np.array(copy, np.int64),
@@ -243,13 +243,13 @@ class SentenceScorer:
                 f"{path} has no masked_lm or lm head (it has {', '.join(loaded.heads)}); name a "
                 f"pretrained checkpoint"
             )
-        able = {"lm", "clm"} & set(names)
-        if mask == "causal" and not able:
+        causal_names = {"lm", "clm"} & set(names)
+        if mask == "causal" and not causal_names:
             raise UsageError(
                 f"mask (causal): {path} was not trained from left to right (clm); use token, "
                 f"whole-word or word-l2r"
             )
-        self.left_to_right = mask == "causal" or set(names) == able
+        self.left_to_right = mask == "causal" or set(names) == causal_names
         self._causal, self._before = self.left_to_right and "lm" not in names, "mntp" in names
         self.path, self.longest = path, loaded.model.max_position_embeddings
         self._mask: Mask | None = None if self.left_to_right or mask == "causal" else mask

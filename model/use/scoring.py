@@ -151,11 +151,11 @@ def bootstrap(
 
 
 def _means(points: Floats, labels: Sequence[str | None]) -> dict[str, float]:
-    by: dict[str, list[float]] = defaultdict(list)
+    points_by_label: dict[str, list[float]] = defaultdict(list)
     for label, point in zip(labels, points.tolist(), strict=True):
         if label is not None:
-            by[label].append(point)
-    return {label: float(np.mean(by[label])) for label in sorted(by)}
+            points_by_label[label].append(point)
+    return {label: float(np.mean(points_by_label[label])) for label in sorted(points_by_label)}
 
 
 def _machine(scorer: SentenceScorer) -> dict[str, Any]:

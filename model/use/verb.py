@@ -266,7 +266,7 @@ def serve(verb: Verb[Any], config: VerbConfig, first: str, build: BuildContext) 
     Raises:
         UsageError, DataError: as for `Verb.read` and `read_requests`.
     """
-    source: Iterator[Request | None] = requests_from_args(config.requests, config.common, first)
+    requests: Iterator[Request | None] = requests_from_args(config.requests, config.common, first)
     if config.file is not None:
         file_requests = read_requests(
             config.file,
@@ -275,9 +275,9 @@ def serve(verb: Verb[Any], config: VerbConfig, first: str, build: BuildContext) 
             common=config.common,
             first=first,
         )
-        source = itertools.chain(source, file_requests)
+        requests = itertools.chain(requests, file_requests)
     answered = 0
-    for group, fault in _groups(verb, source):
+    for group, fault in _groups(verb, requests):
         if group:
             answers = verb.answer([item for _, item in group])
             build.report.predictions(
