@@ -133,8 +133,8 @@ def recognised(name: str) -> Device | None:
         return None
     if "a100" in words:
         return GPUS["a100-80" if "80gb" in words else "a100-40"]
-    for name_in_table, device in GPUS.items():
-        if f" {name_in_table.replace('rtx-', '')} " in f" {words} ":
+    for key, device in GPUS.items():
+        if f" {key.replace('rtx-', '')} " in f" {words} ":
             return device
     return None
 

@@ -72,7 +72,7 @@ class MaskedRows:
             return parts[0]
         names = (field.name for field in fields(cls) if getattr(parts[0], field.name) is not None)
         return cls(
-            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+            **{name: np.concatenate([getattr(rows, name) for rows in parts]) for name in names}
         )
 
     def with_masks(

@@ -187,8 +187,8 @@ def _maps(
     visible = visible[:, None] if real is None else visible[:, None] & real
     maps = attention_maps(query, key, additive(visible, query.dtype))
     global_maps = attention_maps(chosen, keys, additive(real, query.dtype))
-    for row, (places, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
-        maps[row, :, places[filled]] = global_maps[row, :, filled]
+    for row, (token_positions, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
+        maps[row, :, token_positions[filled]] = global_maps[row, :, filled]
     return maps
 
 

@@ -41,8 +41,8 @@ class TextClassificationPipeline:
     def __init__(self, path: str) -> None:
         self._tuned, self.path = FinetunedModel(path), path
         task = self._tuned.task
-        kinds = {"labels": Classification, "scores": Regression, "choices": Choice}
-        matches = [name for name, kind in kinds.items() if isinstance(task, kind)]
+        task_types = {"labels": Classification, "scores": Regression, "choices": Choice}
+        matches = [name for name, task_type in task_types.items() if isinstance(task, task_type)]
         if not matches:
             raise UsageError(
                 f"task {task.name} of {path} gives no labels to texts; use `cloze evaluate`"
@@ -192,7 +192,7 @@ class Classify(Verb[_Asked]):
 
     def answer(self, group: Sequence[_Asked]) -> list[dict[str, Any]]:
         """Answer requests; those with and without pairs are separated."""
-        with_pairs = [question.pair is not None for question in group]
+        with_pairs = [request.pair is not None for request in group]
         if any(with_pairs) and not all(with_pairs):
             answers = {
                 paired: iter(
@@ -201,12 +201,12 @@ class Classify(Verb[_Asked]):
                 for paired in (False, True)
             }
             return [next(answers[paired]) for paired in with_pairs]
-        texts, classifier = [question.text for question in group], self._classifier
-        pairs = [question.pair for question in group if question.pair is not None] or None
+        texts, classifier = [request.text for request in group], self._classifier
+        pairs = [request.pair for request in group if request.pair is not None] or None
         if classifier.answers == "scores":
             return [{"score": score} for score in classifier.score(texts, pairs)]
         if classifier.answers == "choices":
-            ranked = classifier.choose(texts, [question.choices for question in group], self._top_k)
+            ranked = classifier.choose(texts, [request.choices for request in group], self._top_k)
         else:
             ranked = classifier.classify(texts, pairs, self._top_k)
         return [{**best[0], "predictions": best} for best in ranked]

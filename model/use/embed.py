@@ -210,13 +210,13 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
             f"corpus` made"
         )
     world = init_distributed(build.execution)
-    kind = resolve(config.precision, world.device)
+    precision = resolve(config.precision, world.device)
     embedder = EmbeddingPipeline(
         build.inputs["checkpoint"],
         pooling=config.pooling,
         normalize=True,
         max_length=config.max_length,
-        precision=kind,
+        precision=precision,
         device=world.device,
     )
     if embedder.size > arrow.WIDEST:
@@ -254,7 +254,7 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
         "tokens": pieces,
         "parameters": embedder.parameters,
         "device": world.device.type,
-        "precision": kind,
+        "precision": precision,
     }
     return StageResult(rows=documents, tokens=pieces, summary=summary)
 

@@ -287,7 +287,7 @@ class TokenClassificationPipeline:
             exclusive; "score", the mean probability of its words' tags.
         """
         spans = [(between_spaces if words else words_of)(text) for text in texts]
-        filled = [number for number, words_found in enumerate(spans) if words_found]
+        filled = [number for number, text_spans in enumerate(spans) if text_spans]
         results: list[list[Found]] = [[] for _ in texts]
         if filled:
             sentences = [

@@ -353,12 +353,12 @@ class SentenceScorer:
 
     def _read(self, batch: Batch, label: Tensor) -> Tensor:
         """Return the log-probability of each label [P] at its position, fp32."""
-        place, answers = batch["place"], torch.zeros(len(label), device=label.device)
+        indices, answers = batch["place"], torch.zeros(len(label), device=label.device)
         for number, states in enumerate(torch.split(self._states(batch), LOGITS)):
             logits = self._head(states.float(), self._words)
             normalizer = torch.cat([chunk.logsumexp(dim=-1) for chunk in logits.split(ROWS)])
-            selected = torch.nonzero(place // LOGITS == number).squeeze(1)
-            row = place[selected] - number * LOGITS
+            selected = torch.nonzero(indices // LOGITS == number).squeeze(1)
+            row = indices[selected] - number * LOGITS
             answers[selected] = logits[row, label[selected]] - normalizer[row]
         return answers
 
