@@ -146,9 +146,8 @@ def rows(sequences: Sequences) -> PaddedLayout:
     causal = None
     if sequences.causal is not None:
         causal = np.zeros(shape[0], np.bool_)
-        causal[sequences.first // shape[1]] = (
-            sequences.causal
-        )  # all sequences of a row have one attention mode
+        # All sequences of a row have one attention mode.
+        causal[sequences.first // shape[1]] = sequences.causal
     indices = ranges(sequences.first, lengths)
     number, positions, real = np.zeros((3, shape[0] * shape[1]), np.int64)
     number[indices] = np.repeat(np.arange(len(lengths)), lengths)

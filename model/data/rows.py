@@ -203,9 +203,9 @@ class DynamicMasker:
         )
         numbers, number_index = np.unique(copies, return_inverse=True)
         masks = sample_masks(unmasked, self.config, self.table, numbers)
-        drawn = np.arange(len(copies)) * len(numbers) + number_index
-        counts = np.diff(masks.offsets)[drawn]
-        index = ranges(masks.offsets[:-1][drawn], counts)
+        mask_numbers = np.arange(len(copies)) * len(numbers) + number_index
+        counts = np.diff(masks.offsets)[mask_numbers]
+        index = ranges(masks.offsets[:-1][mask_numbers], counts)
         return rows.with_masks(masks.positions[index], masks.input_ids[index], counts)
 
     def most(self, length: int) -> int:

@@ -25,13 +25,14 @@ I64 = npt.NDArray[np.int64]
 ROUNDS = (
     6  # 4 rounds give a pseudorandom permutation (Luby and Rackoff); small domains need some more
 )
+# Random streams, distinct from the trainer's.
 _ORDER, _WITHIN, _WINDOWS, _GROUPS, _TURN = (
     1,
     4,
     5,
     6,
     7,
-)  # random streams, distinct from the trainer's
+)
 
 
 def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -> I64:
@@ -49,9 +50,8 @@ def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -
         np.asarray(position, np.uint64), np.asarray(count, np.uint64), np.asarray(key, np.uint64)
     )
     value, counts, keys = (np.array(array) for array in arrays)
-    bits = np.frexp(np.maximum(counts.astype(np.float64) - 1, 1))[1].astype(
-        np.uint64
-    )  # bit length, exact below 2**53
+    # Bit length, exact below 2**53.
+    bits = np.frexp(np.maximum(counts.astype(np.float64) - 1, 1))[1].astype(np.uint64)
     half = np.maximum(np.uint64(1), (bits + np.uint64(1)) >> np.uint64(1))
     pending = np.ones(value.shape, bool)
     while pending.any():  # fewer than four iterations each on average: the domain is below 4 N

@@ -273,9 +273,8 @@ class RecordBatchIndex:
         self.group = np.zeros(sum(counts), np.int64)
         self._is_found = np.zeros(sum(counts), np.bool_)
         self._found: dict[int, RecordBatch] = {}
-        self._unpacked: OrderedDict[int, int] = (
-            OrderedDict()
-        )  # record batch -> bytes, least recently used first
+        # Bytes by record batch, least recently used first.
+        self._unpacked: OrderedDict[int, int] = OrderedDict()
         self.unpacked_bytes = 0
 
     def __getitem__(self, batch: int) -> RecordBatch:

@@ -182,9 +182,8 @@ def _any(values: npt.NDArray[np.bool_], counts: I64) -> npt.NDArray[np.bool_]:
 
 # Memory-mapped tables of rows, from which samplers draw and the collator reads.
 
-VERIFY_BYTES = (
-    32 << 30
-)  # bytes; up to this size datasets are hashed before first use, larger ones by `cloze verify`
+# Bytes; up to this size datasets are hashed before first use, larger ones by `cloze verify`.
+VERIFY_BYTES = 32 << 30
 WINDOW_BATCHES = 32  # record batches of a compressed dataset that are drawn from at a time
 
 

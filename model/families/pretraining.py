@@ -165,9 +165,8 @@ class SpanModel(PretrainingModel):
     def head_positions(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the positions that the heads read, span boundaries included."""
         boundaries = spans(batch["masked_positions"])
-        last_position = (
-            batch["input_ids"].numel() - 1
-        )  # a row that is one mask has no token after it
+        # A row that is one mask has no token after it.
+        last_position = batch["input_ids"].numel() - 1
         return {
             **super().head_positions(batch),
             "left": boundaries.left,

@@ -60,9 +60,8 @@ def probe(model: ModelConfig) -> dict[str, Tensor]:
     real = torch.arange(longest) < lengths[:, None]
     ids = torch.randint(model.vocab_size, real.shape, generator=generator)
     pad = torch.tensor(model.pad_token_id)
-    ids = ids.where(ids != pad, (pad + 1) % model.vocab_size).where(
-        real, pad
-    )  # some families detect padding by its id
+    # Some families detect padding by its id.
+    ids = ids.where(ids != pad, (pad + 1) % model.vocab_size).where(real, pad)
     in_second_segment = (
         (torch.arange(longest) >= lengths[:, None] // 2)
         & real
@@ -121,9 +120,8 @@ def transformers_logits(
         .eval()
     )
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
-    segments = hasattr(
-        model.config, "type_vocab_size"
-    )  # GPT-2 would look token_type_ids up among the words
+    # GPT-2 would look token_type_ids up among the words.
+    segments = hasattr(model.config, "type_vocab_size")
     if segments and "token_type_ids" in inspect.signature(model.forward).parameters:
         inputs["token_type_ids"] = batch["token_type_ids"]
     if head == "choice":  # one example; every row is a choice

@@ -71,8 +71,8 @@ def import_directory(
     imported = read_directory(
         directory, family=family, positions=positions, trust_pickle=trust_pickle
     )
-    build = load_model if imported.task is None else load_backbone
-    build(imported.model, imported.state)  # checks shapes and missing parameters
+    load = load_model if imported.task is None else load_backbone
+    load(imported.model, imported.state)  # checks shapes and missing parameters
     pieces = tokenizer.load(directory)
     if pieces.vocab_size > imported.model.vocab_size:
         raise DataError(

@@ -66,12 +66,10 @@ def write_directory(loaded: LoadedCheckpoint, directory: str) -> dict[str, list[
     copy_files(loaded.tokenizer, directory)
     name = storage.join(directory, TOKENIZER_CONFIG)
     settings = json.loads(storage.read_text(name)) if storage.exists(name) else {}
-    settings["model_max_length"] = (
-        loaded.model.max_position_embeddings
-    )  # without it, truncation=True has no effect
-    type_inputs = (
-        ["token_type_ids"] if loaded.model.type_vocab_size > 1 else []
-    )  # only models with token types use them
+    # Without it, truncation=True has no effect.
+    settings["model_max_length"] = loaded.model.max_position_embeddings
+    # Only models with token types use them.
+    type_inputs = ["token_type_ids"] if loaded.model.type_vocab_size > 1 else []
     settings["model_input_names"] = ["input_ids", *type_inputs, "attention_mask"]
     _write_json(name, settings)
     storage.write_bytes(

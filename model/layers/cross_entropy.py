@@ -261,9 +261,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _differentiate(ctx: Any, upstream: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    # The saved gradients are outputs, which have their own graph.
     hidden_gradient, weight_gradient, bias_gradient = (
         gradient.detach() for gradient in ctx.saved_tensors
-    )  # outputs, which have their own graph
+    )
     weight_dtype, bias_dtype = ctx.dtypes
     return (
         hidden_gradient.mul_(upstream),

@@ -75,9 +75,8 @@ class RelativePositions(nn.Module):
         super().__init__()
         self.table = nn.Embedding(2 * span, hidden_size)
         self.norm = norm
-        distances = torch.arange(
-            1 - longest, longest, device="cpu"
-        )  # not on the meta device: it is no weight
+        # On the CPU, not on the meta device: distances are no weights.
+        distances = torch.arange(1 - longest, longest, device="cpu")
         rows = (log_buckets(distances, buckets, farthest) + span).clamp(0, 2 * span - 1)
         self.register_buffer(
             "rows", rows, persistent=False
@@ -140,9 +139,8 @@ def _diagonals(contents: Tensor, positions: Tensor) -> Tensor:
     batch, heads, length, size = contents.shape
     width, middle = 2 * length - 1, len(positions) // 2
     in_range = positions[middle + 1 - length : middle + length].permute(1, 2, 0)
-    products = torch.matmul(
-        contents.transpose(0, 1).reshape(heads, batch * length, size), in_range
-    )  # [N, B L, 2 L - 1]
+    # Shape: [N, B L, 2 L - 1].
+    products = torch.matmul(contents.transpose(0, 1).reshape(heads, batch * length, size), in_range)
     strides = (length * width, batch * length * width, width - 1, 1)
     return products.as_strided((batch, heads, length, length), strides, length - 1)
 
@@ -265,9 +263,8 @@ class Convolution(nn.Conv1d):
         positions = None if layout is None else layout.positions
         if positions is None:
             positions = torch.arange(hidden.shape[token_dimension], device=hidden.device)
-        same_sequence = (
-            positions.roll(-offset, -1) == positions + offset
-        )  # False across sequence borders
+        # False across sequence borders.
+        same_sequence = positions.roll(-offset, -1) == positions + offset
         return torch.where(same_sequence[..., None], shifted, 0.0)
 
 

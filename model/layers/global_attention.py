@@ -107,13 +107,13 @@ class GlobalAttention(SelfAttention):
             return super().forward(hidden, layout, chosen)
         dropout = self.dropout if self.training else 0.0
         hidden = autocast_input(hidden)
-        query, key, value = (tensor.transpose(1, 2) for tensor in self.project(hidden))
+        query, key, value = (item.transpose(1, 2) for item in self.project(hidden))
         windowed = _windowed(query, key, value, layout, self.width, dropout)
         index = layout.places[:, :, None].expand(-1, -1, hidden.shape[-1])
         global_queries = self.split(self.global_query(hidden.gather(1, index))).transpose(1, 2)
         keys, values = (
-            self.split(tensor(hidden)).transpose(1, 2)
-            for tensor in (self.global_key, self.global_value)
+            self.split(item(hidden)).transpose(1, 2)
+            for item in (self.global_key, self.global_value)
         )
         real = additive(None if layout.real is None else layout.real[:, None, None, :], query.dtype)
         global_states = (

@@ -168,9 +168,8 @@ class PackedLayout(UnpaddedLayout):
     ) -> Tensor:
         if added is None:
             return self._attend(query, key, value, pattern, dropout)
-        rows, to_rows, from_rows = self.cached(
-            "padded", self._padded
-        )  # the kernel does not accept additional scores
+        # The kernel does not accept additional scores, so the rows are padded.
+        rows, to_rows, from_rows = self.cached("padded", self._padded)
         query, key, value = (
             tensor.index_select(0, to_rows).view(*rows.shape, *tensor.shape[1:])
             for tensor in (query, key, value)

@@ -58,9 +58,8 @@ class FillMaskPipeline:
                 f"{checkpoint} was trained from left to right alone (clm) and fills no masks; use "
                 f"`cloze generate`"
             )
-        self._before = int(
-            "mntp" in names
-        )  # distance from a mask back to the position that predicts it
+        # Distance from a mask back to the position that predicts it.
+        self._before = int("mntp" in names)
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
         self.longest = loaded.model.max_position_embeddings
         self.model = load_model(loaded.model, loaded.state)

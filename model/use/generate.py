@@ -190,9 +190,8 @@ class TextGenerationPipeline:
                     )
             if all(row.stopped for row in rows):
                 return
-            last_tokens = torch.tensor(
-                [[row.ids[-1]] for row in rows]
-            )  # stopped rows repeat their last token; the result is unused
+            # Stopped rows repeat their last token; the result is unused.
+            last_tokens = torch.tensor([[row.ids[-1]] for row in rows])
             positions = (prompt_lengths + written - 1).clamp(max=capacity - 1)
             logits = self._logits(
                 last_tokens,

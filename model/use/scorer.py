@@ -256,9 +256,8 @@ class SentenceScorer:
         self.device, self.precision = device or torch.device("cpu"), precision
         self.parameters = sum(tensor.numel() for tensor in loaded.state.values())
         network = load_model(loaded.model, loaded.state).to(self.device)
-        reader: Any = getattr(
-            network, "generator", network
-        )  # generator of ELECTRA, which fills masks
+        # ELECTRA's generator fills masks; its discriminator does not.
+        reader: Any = getattr(network, "generator", network)
         self._reader: nn.Module = reader
         self._encoder: Encoder = reader.encoder
         self._head: nn.Module = copy.deepcopy(reader.lm if "lm" in names else reader.masked_lm)
