@@ -1,7 +1,7 @@
 """Checkpoints: written by pretraining and fine-tuning; read by evaluation, export and inference.
 
 A checkpoint is a directory. It is complete if and only if its `checkpoint.json` exists. That file
-is written last and holds the size and sha256 of every other file:
+is written last and contains the size and sha256 of every other file:
 
  model.safetensors   the weights in fp32 under Cloze's parameter names; a tied decoder is
                      stored once. With n ranks: model-00001-of-0000n.safetensors and so on,
@@ -145,7 +145,7 @@ def write_metadata(
         "task": None if task is None else dict(task),
         "dataset": None if dataset is None else asdict(dataset),
         "step": step,
-        **({"datasets": [dict(one) for one in datasets]} if datasets else {}),
+        **({"datasets": [dict(entry) for entry in datasets]} if datasets else {}),
     }
     storage.write_bytes(storage.join(directory, CONFIG), _json(config))
     target = storage.join(directory, TOKENIZER)
@@ -232,8 +232,8 @@ def load(path: str) -> LoadedCheckpoint:
     """
     with resolve_pinned(path) as directory:
         verify(directory, training=False)
-        with weights(directory) as found:
-            return replace(load_metadata(directory), state=dict(found))
+        with weights(directory) as tensors:
+            return replace(load_metadata(directory), state=dict(tensors))
 
 
 def weights(directory: str) -> LazyTensors:
@@ -283,11 +283,11 @@ def resolve_pinned(path: str) -> Iterator[str]:
     Raises:
         DataError: no checkpoint exists, or the training has removed it.
     """
-    with contextlib.ExitStack() as hold:
+    with contextlib.ExitStack() as stack:
         for attempt in range(PIN_ATTEMPTS):
             directory = resolve(path)
             try:
-                hold.enter_context(checkpoints.pinned(directory))
+                stack.enter_context(checkpoints.pinned(directory))
                 break
             # Removed since `resolve`: an unfinished training has a newer checkpoint by now.
             except DataError:
@@ -314,13 +314,13 @@ def resolve(path: str) -> str:
         raise DataError(f"{path} does not exist; {_instead_of(path)}")
     if artifact.is_artifact(path):
         manifest = artifact.read_manifest(path)
-        named = manifest.summary.get("checkpoint")
-        if not named:
+        checkpoint_name = manifest.summary.get("checkpoint")
+        if not checkpoint_name:
             raise DataError(
                 f"{path} is an artifact of {manifest.stage} and has no checkpoint; name one of "
                 f"pretrain or finetune"
             )
-        directory = storage.join(path, str(named))
+        directory = storage.join(path, str(checkpoint_name))
         if not is_checkpoint(directory):
             raise DataError(
                 f"{directory} is incomplete or gone ({COMPLETE} is missing); make {path} again"
@@ -335,8 +335,8 @@ def _newest(path: str) -> str:
     The training may still be running and prune checkpoints.
     """
     candidates: list[str] = []
-    while (found := checkpoints.complete_steps(path)) != candidates:
-        candidates = found
+    while (complete := checkpoints.complete_steps(path)) != candidates:
+        candidates = complete
         for directory in reversed(candidates):
             try:
                 with checkpoints.pinned(directory):
@@ -357,13 +357,17 @@ def _newest(path: str) -> str:
 def _instead_of(path: str) -> str:
     """Return advice on which path to give instead of the missing `path`."""
     steps, _, name = path.rstrip("/").rpartition("/")
-    kept = checkpoints.complete_steps(steps.removesuffix(f"/{checkpoints.STEPS}"))
-    if checkpoints.parse_step(name) < 0 or not steps.endswith(f"/{checkpoints.STEPS}") or not kept:
+    directories = checkpoints.complete_steps(steps.removesuffix(f"/{checkpoints.STEPS}"))
+    if (
+        checkpoints.parse_step(name) < 0
+        or not steps.endswith(f"/{checkpoints.STEPS}")
+        or not directories
+    ):
         return "name a checkpoint, or an artifact of pretrain or finetune"
-    there = ", ".join(str(checkpoints.parse_step(directory)) for directory in kept)
+    available = ", ".join(str(checkpoints.parse_step(directory)) for directory in directories)
     return (
-        f"the training keeps those of step {there}: name one, or have this one kept (milestones) "
-        f"and train again"
+        f"the training keeps those of step {available}: name one, or have this one kept "
+        f"(milestones) and train again"
     )
 
 

@@ -116,11 +116,11 @@ def gpu(name: str) -> Device:
     Raises:
         UsageError: the table lacks it.
     """
-    wanted = name.strip().lower().replace("_", "-").replace(" ", "-")
-    wanted = SPELLINGS.get(wanted, wanted)
-    if wanted not in GPUS:
-        raise UsageError(f"gpu_type ({name}) is not in the table; {did_you_mean(wanted, GPUS)}")
-    return GPUS[wanted]
+    key = name.strip().lower().replace("_", "-").replace(" ", "-")
+    key = SPELLINGS.get(key, key)
+    if key not in GPUS:
+        raise UsageError(f"gpu_type ({name}) is not in the table; {did_you_mean(key, GPUS)}")
+    return GPUS[key]
 
 
 def recognised(name: str) -> Device | None:
@@ -133,8 +133,8 @@ def recognised(name: str) -> Device | None:
         return None
     if "a100" in words:
         return GPUS["a100-80" if "80gb" in words else "a100-40"]
-    for row, device in GPUS.items():
-        if f" {row.replace('rtx-', '')} " in f" {words} ":
+    for key, device in GPUS.items():
+        if f" {key.replace('rtx-', '')} " in f" {words} ":
             return device
     return None
 
@@ -143,8 +143,8 @@ def of(kind: str, computer: MachineSpec) -> Device:
     """Describe the device of a training on this machine: one of its GPUs (`cuda`), or its CPU."""
     if kind == "cpu":
         return this_cpu(computer.cpus)
-    found = recognised(computer.gpu) or GPUS[DEFAULT_GPU]
-    return replace(found, memory=float(computer.gpu_bytes)) if computer.gpu_bytes else found
+    device = recognised(computer.gpu) or GPUS[DEFAULT_GPU]
+    return replace(device, memory=float(computer.gpu_bytes)) if computer.gpu_bytes else device
 
 
 def this_cpu(cores: int) -> Device:

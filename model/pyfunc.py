@@ -56,9 +56,9 @@ class MaskModel:
 
         top_k = int((params or {}).get("top_k", TOP_K))
         rows = [
-            {"text": number, "mask": place, **candidate}
+            {"text": number, "mask": mask, **candidate}
             for number, text in enumerate(_columns(model_input)[0])
-            for place, candidates in enumerate(self._filler.fill(text, top_k))
+            for mask, candidates in enumerate(self._filler.fill(text, top_k))
             for candidate in candidates
         ]
         return pandas.DataFrame(rows, columns=["text", "mask", "token", "score", "sequence"])
@@ -84,16 +84,16 @@ class TextModel:
             `score` alone, the predicted number.
 
         Raises:
-            UsageError: pairs or choices are missing that the task needs, or given that it does not
-                take.
+            UsageError: the task needs pairs or choices that are missing, or does not accept those
+                of the input.
         """
         import pandas
 
         del params
-        found, (texts, pairs) = self._classifier, _columns(model_input)
-        if found.answers == "scores":
-            return pandas.DataFrame({"score": found.score(texts, pairs)})
-        if found.answers == "choices":
+        classifier, (texts, pairs) = self._classifier, _columns(model_input)
+        if classifier.answers == "scores":
+            return pandas.DataFrame({"score": classifier.score(texts, pairs)})
+        if classifier.answers == "choices":
             if not hasattr(model_input, "columns") or CHOICES not in model_input.columns:
                 raise UsageError(
                     f"the model chooses among endings (found no column {CHOICES}); give a "
@@ -101,10 +101,14 @@ class TextModel:
                 )
             rows = [
                 (best["text"], best["score"])
-                for (best,) in found.choose(texts, [list(own) for own in model_input[CHOICES]], 1)
+                for (best,) in classifier.choose(
+                    texts, [list(endings) for endings in model_input[CHOICES]], 1
+                )
             ]
         else:
-            rows = [(best["label"], best["score"]) for (best,) in found.classify(texts, pairs, 1)]
+            rows = [
+                (best["label"], best["score"]) for (best,) in classifier.classify(texts, pairs, 1)
+            ]
         return pandas.DataFrame(rows, columns=["label", "score"])
 
 
@@ -128,11 +132,11 @@ class ContinuationModel:
         import pandas
 
         tokens = int((params or {}).get("tokens", TOKENS))
-        found = self._generator.generate(
+        generated = self._generator.generate(
             _columns(model_input)[0], tokens=tokens, samples=1, choice=SamplingParams()
         )
         return pandas.DataFrame(
-            [continuation_json(one) for (one,) in found],
+            [continuation_json(continuation) for (continuation,) in generated],
             columns=["text", "continuation", "tokens", "stopped"],
         )
 
@@ -167,18 +171,20 @@ class AnswerModel:
                 f"the model answers questions from passages (found no column {missing[0]}); give a "
                 f"DataFrame with both"
             )
-        asked = [
+        questions = [
             (str(question), str(passage))
             for question, passage in zip(model_input[QUESTION], model_input[PASSAGE], strict=True)
         ]
-        found = self._answerer.answer_batch(asked, int((params or {}).get("top_k", TOP_K)))
+        predictions = self._answerer.answer_batch(
+            questions, int((params or {}).get("top_k", TOP_K))
+        )
         rows = [
             {
                 "question": number,
                 **answer,
                 **{end: -1 if answer[end] is None else answer[end] for end in ("start", "end")},
             }
-            for number, answers in enumerate(found)
+            for number, answers in enumerate(predictions)
             for answer in answers
         ]
         return pandas.DataFrame(rows, columns=["question", "answer", "score", "start", "end"])
@@ -251,12 +257,12 @@ def _columns(model_input: Any) -> tuple[list[str], list[str] | None]:
     """Return the texts, and the second texts if the input has them."""
     if hasattr(model_input, "columns"):
         names = [str(name) for name in model_input.columns]
-        first = TEXT if TEXT in names else names[0]
-        chosen = dict(
-            zip(names, (model_input.iloc[:, place] for place in range(len(names))), strict=True)
+        text_column = TEXT if TEXT in names else names[0]
+        columns = dict(
+            zip(names, (model_input.iloc[:, index] for index in range(len(names))), strict=True)
         )
-        pairs = [str(text) for text in chosen[PAIR]] if PAIR in chosen else None
-        return [str(text) for text in chosen[first]], pairs
+        pairs = [str(text) for text in columns[PAIR]] if PAIR in columns else None
+        return [str(text) for text in columns[text_column]], pairs
     return [
         str(text) for text in ([model_input] if isinstance(model_input, str) else model_input)
     ], None

@@ -7,7 +7,7 @@ The tensors of a checkpoint are in one file, or in one file per rank:
 
 A whole tensor is stored under its name. A sharded tensor is stored as flat slices in any of the
 files, each under `NAME[START:STOP]`; the file's metadata maps NAME to the whole shape
-("30522,768"). The headers hold all of this, so no index file is needed.
+("30522,768"). The headers contain all of this, so no index file is needed.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ def write_tensors(
     """
     # Largest elements first keeps every tensor aligned.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    ready = {name: tensors[name].detach() for name in order}
-    said = {name: ",".join(map(str, shape)) for name, shape in sorted((shapes or {}).items())}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **said}}
+    detached = {name: tensors[name].detach() for name in order}
+    metadata = {name: ",".join(map(str, shape)) for name, shape in sorted((shapes or {}).items())}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     end = 0
-    for name, tensor in ready.items():
+    for name, tensor in detached.items():
         begin, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
@@ -123,17 +123,17 @@ def write_tensors(
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the format requires alignment to 8 bytes
-    opening = len(text).to_bytes(8, "little") + text
-    digest = hashlib.sha256(opening)
+    header_bytes = len(text).to_bytes(8, "little") + text
+    digest = hashlib.sha256(header_bytes)
     with storage.atomic_output(path, commit) as handle:
-        handle.write(opening)
-        for tensor in ready.values():
+        handle.write(header_bytes)
+        for tensor in detached.values():
             content = _bytes(tensor.to("cpu").contiguous())
             for start in range(0, len(content), BLOCK):
                 block = content[start : start + BLOCK]
                 handle.write(block)
                 digest.update(block)
-    return digest.hexdigest(), len(opening) + end
+    return digest.hexdigest(), len(header_bytes) + end
 
 
 def read_tensors(path: str) -> dict[str, Tensor]:
@@ -142,8 +142,8 @@ def read_tensors(path: str) -> dict[str, Tensor]:
     Raises:
         DataError: the file is missing, a pickle, or damaged.
     """
-    with LazyTensors([path]) as found:
-        return dict(found)
+    with LazyTensors([path]) as tensors:
+        return dict(tensors)
 
 
 @dataclass(slots=True)
@@ -254,14 +254,14 @@ class LazyTensors(MutableMapping[str, Tensor]):
         return self._opened[1]
 
     def _read(self, entry: _Entry, start: int, stop: int) -> Tensor:
-        found = torch.empty(stop - start, dtype=entry.dtype)
+        tensor = torch.empty(stop - start, dtype=entry.dtype)
         for piece in entry.pieces:
             begin, end = max(start, piece.start), min(stop, piece.stop)
             if begin < end:
                 handle = self._handle(piece.path)
                 handle.seek(piece.offset + (begin - piece.start) * entry.dtype.itemsize)
-                _fill(handle, piece.path, _bytes(found[begin - start : end - start]))
-        return found
+                _fill(handle, piece.path, _bytes(tensor[begin - start : end - start]))
+        return tensor
 
     def _add(self, path: str, shapes: dict[str, tuple[int, ...]]) -> None:
         """Add the tensors that the file's header lists."""
@@ -275,11 +275,11 @@ class LazyTensors(MutableMapping[str, Tensor]):
                 raise ValueError("no header of safetensors")
             header = json.loads(handle.read(length))
             metadata = header.pop("__metadata__", None) or {}
-            cuts = {found[1] for found in map(_PIECE.fullmatch, header) if found}
+            sliced_names = {match[1] for match in map(_PIECE.fullmatch, header) if match}
             shapes |= {
                 name: tuple(map(int, text.split(",")))
                 for name, text in metadata.items()
-                if name in cuts
+                if name in sliced_names
             }
             for key, value in header.items():
                 dtype, shape = _KNOWN[value["dtype"]], tuple(map(int, value["shape"]))
@@ -289,8 +289,12 @@ class LazyTensors(MutableMapping[str, Tensor]):
                     or not 0 <= begin <= end <= size - 8 - length
                 ):
                     raise ValueError(f"{key} lies outside of it")
-                cut = _PIECE.fullmatch(key)
-                name, start = (cut[1], int(cut[2])) if cut and cut[1] in shapes else (key, 0)
+                slice_match = _PIECE.fullmatch(key)
+                name, start = (
+                    (slice_match[1], int(slice_match[2]))
+                    if slice_match and slice_match[1] in shapes
+                    else (key, 0)
+                )
                 entry = self._entries.setdefault(
                     name, _Entry(dtype, shapes[name] if name != key else shape, [])
                 )
@@ -313,18 +317,20 @@ def part_files(directory: str, name: str) -> list[str]:
     path = storage.join(directory, name)
     if storage.exists(path):
         return [path]
-    stem, parts = name.removesuffix(SUFFIX), dict[int, list[str]]()
+    stem, files_by_count = name.removesuffix(SUFFIX), dict[int, list[str]]()
     for file in storage.list_files(directory):
-        found = _PART.fullmatch(file)
-        if found and found[1] == stem:
-            parts.setdefault(int(found[3]), []).append(file)
-    for count, files in parts.items():
+        match = _PART.fullmatch(file)
+        if match and match[1] == stem:
+            files_by_count.setdefault(int(match[3]), []).append(file)
+    for count, files in files_by_count.items():
         if files == [part_name(name, number, count) for number in range(count)]:
             return [storage.join(directory, file) for file in files]
-    there = (
-        f" ({', '.join(file for files in parts.values() for file in files)} alone)" if parts else ""
+    details = (
+        f" ({', '.join(file for files in files_by_count.values() for file in files)} alone)"
+        if files_by_count
+        else ""
     )
-    raise DataError(f"{path} is missing{there}; use another checkpoint")
+    raise DataError(f"{path} is missing{details}; use another checkpoint")
 
 
 def copy_into(network: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -363,8 +369,10 @@ def _check_whole(name: str, entry: _Entry, files: Sequence[str]) -> None:
     if [piece.start for piece in entry.pieces] != [0, *stops[:-1]] or stops[-1] != math.prod(
         entry.shape
     ):
-        place = files[0] if len(files) == 1 else files[0].rpartition("/")[0]
-        raise DataError(f"{place} lacks a part of {name}, or has one twice; use another checkpoint")
+        source = files[0] if len(files) == 1 else files[0].rpartition("/")[0]
+        raise DataError(
+            f"{source} lacks a part of {name}, or has one twice; use another checkpoint"
+        )
 
 
 def _bytes(tensor: Tensor) -> memoryview:

@@ -27,7 +27,7 @@ LAYOUT = "layout"
 def pin(batch: Mapping[str, Any], device: torch.device) -> Batch:
     """Copy the batch to page-locked memory if `device` is a GPU, for transfers that overlap."""
     return (
-        {name: part.pin_memory() for name, part in batch.items()}
+        {name: value.pin_memory() for name, value in batch.items()}
         if device.type == "cuda"
         else dict(batch)
     )
@@ -35,7 +35,7 @@ def pin(batch: Mapping[str, Any], device: torch.device) -> Batch:
 
 def move(batch: Mapping[str, Any], device: torch.device) -> Batch:
     """Copy the batch to `device`, without waiting for a GPU's copy of a pinned batch."""
-    return {name: part.to(device, non_blocking=True) for name, part in batch.items()}
+    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
 
 
 # Attention modes: bidirectional samples have masks, causal ones none.
@@ -65,8 +65,10 @@ class AttentionModes:
         if not self.causal_share:
             return None
         share = self.causal_share
-        found: npt.NDArray[np.bool_] = np.floor((samples + 1) * share) > np.floor(samples * share)
-        return found
+        is_causal: npt.NDArray[np.bool_] = np.floor((samples + 1) * share) > np.floor(
+            samples * share
+        )
+        return is_causal
 
 
 BIDIRECTIONAL = AttentionModes()
@@ -101,9 +103,11 @@ def sizes(batch: Mapping[str, Any]) -> TokenCounts:
         return TokenCounts()
     real = mask.numpy().astype(bool)
     lengths = real.sum(axis=-1).ravel().astype(np.int64)
-    first = batch.get("sequence_first")
-    if first is not None:  # rows of several sequences, which do not attend to each other
-        lengths = np.bincount(np.cumsum(first.numpy().ravel())[real.ravel()]).astype(np.int64)
+    sequence_starts = batch.get("sequence_first")
+    if sequence_starts is not None:  # rows of several sequences, which do not attend to each other
+        lengths = np.bincount(np.cumsum(sequence_starts.numpy().ravel())[real.ravel()]).astype(
+            np.int64
+        )
     layout = batch.get(LAYOUT)
     positions = len(layout.places) if isinstance(layout, UnpaddedLayout) else real.size
     return TokenCounts(int(real.sum()), positions, int((lengths**2).sum()))
@@ -159,23 +163,23 @@ def collate(
     count = len(rows.lengths)
     padded = -(-int(rows.lengths.max()) // MULTIPLE) * MULTIPLE
     length = min(longest, padded) if fixed_predictions is None else longest
-    places = np.arange(length)
-    real = places < rows.lengths[:, None]
+    columns = np.arange(length)
+    real = columns < rows.lengths[:, None]
     input_ids = np.full((count, length), pad, np.int64)
     input_ids[real] = rows.ids
     flat = np.repeat(np.arange(count) * length, rows.counts) + rows.positions
-    wanted = (
+    predictions = (
         max(1, -(-len(flat) // PREDICTIONS)) * PREDICTIONS
         if fixed_predictions is None
         else count * fixed_predictions
     )
     labels = input_ids.reshape(-1)[flat]
     input_ids.reshape(-1)[flat] = rows.replacements
-    flat, labels = _filled(flat, labels, wanted)
+    flat, labels = _filled(flat, labels, predictions)
     arrays: dict[str, np.ndarray[Any, Any]] = {
         "input_ids": input_ids,
         "attention_mask": real,
-        "token_type_ids": ((places >= rows.segment_start[:, None]) & real).astype(np.int64),
+        "token_type_ids": ((columns >= rows.segment_start[:, None]) & real).astype(np.int64),
         "masked_positions": flat,
         "masked_labels": labels,
         "pair_labels": rows.pair_labels,
@@ -184,22 +188,22 @@ def collate(
         arrays["masked_places"] = np.maximum(flat - 1, 0)
     sequences = Sequences.of(rows, length, causal)
     if sequences.packed:
-        first = np.zeros(count * length, np.bool_)
-        first[sequences.first] = True
-        arrays["sequence_first"] = first.reshape(count, length)
+        sequence_starts = np.zeros(count * length, np.bool_)
+        sequence_starts[sequences.first] = True
+        arrays["sequence_first"] = sequence_starts.reshape(count, length)
         arrays["token_type_ids"] = np.zeros_like(input_ids)
     if causal is not None:
-        named = real & causal[:, None] & (places > 0)
+        is_target = real & causal[:, None] & (columns > 0)
         if sequences.packed:
-            named &= ~arrays["sequence_first"]
-        next_ones = np.flatnonzero(named)
-        filled = max(1, -(-len(next_ones) // PREDICTIONS)) * PREDICTIONS
+            is_target &= ~arrays["sequence_first"]
+        targets = np.flatnonzero(is_target)
+        filled = max(1, -(-len(targets) // PREDICTIONS)) * PREDICTIONS
         arrays["causal_positions"], arrays["causal_labels"] = _filled(
-            next_ones - 1, input_ids.reshape(-1)[next_ones], filled
+            targets - 1, input_ids.reshape(-1)[targets], filled
         )
     batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    lies = make_layout(layout, sequences)
-    return batch if lies is None else {**batch, LAYOUT: lies}
+    batch_layout = make_layout(layout, sequences)
+    return batch if batch_layout is None else {**batch, LAYOUT: batch_layout}
 
 
 def _filled(positions: I64, labels: I64, wanted: int) -> tuple[I64, I64]:
@@ -219,15 +223,22 @@ def empty_batch(
 
     A rank with fewer rows than the others runs it to take part in the same collectives.
     """
-    nothing, none = torch.zeros(predictions, dtype=torch.int64), torch.full((predictions,), NO_PAIR)
+    positions, labels = (
+        torch.zeros(predictions, dtype=torch.int64),
+        torch.full((predictions,), NO_PAIR),
+    )
     return {
-        **({"causal_positions": nothing, "causal_labels": none} if directions.causal_share else {}),
-        **({"masked_places": nothing} if directions.before else {}),
+        **(
+            {"causal_positions": positions, "causal_labels": labels}
+            if directions.causal_share
+            else {}
+        ),
+        **({"masked_places": positions} if directions.before else {}),
         "input_ids": torch.full((1, length), pad),
         "attention_mask": torch.zeros(1, length, dtype=torch.bool),
         "token_type_ids": torch.zeros(1, length, dtype=torch.int64),
-        "masked_positions": nothing,
-        "masked_labels": none,
+        "masked_positions": positions,
+        "masked_labels": labels,
         "pair_labels": torch.full((1,), NO_PAIR),
     }
 

@@ -61,13 +61,13 @@ def layout_for(
     packed_rows: bool = False,
 ) -> LayoutKind:
     """Return the layout for networks that share batches; `dtype` is that of the attention."""
-    parts = [part for network in networks for part in network.modules()]
-    sizes = {part.head_size for part in parts if isinstance(part, SelfAttention)}
+    modules = [module for network in networks for module in network.modules()]
+    sizes = {module.head_size for module in modules if isinstance(module, SelfAttention)}
     return choose_layout(
         compiled=compiled,
         device=device.type,
         varlen=all(runs_varlen(device, dtype, size) for size in sizes),
-        unpads=all(part.supports_unpadding for part in parts if isinstance(part, Encoder)),
+        unpads=all(module.supports_unpadding for module in modules if isinstance(module, Encoder)),
         packed_rows=packed_rows,
     )
 
@@ -94,7 +94,10 @@ class Sequences:
     def alone(cls, lengths: I64, length: int, causal: Bools | None = None) -> Sequences:
         """Return one sequence per row.
 
-        Args: lengths: int64 [B]; length: of the padded rows; causal: bool [B].
+        Args:
+            lengths: int64 [B], tokens per row.
+            length: L, length of the padded rows.
+            causal: bool [B], causal rows.
         """
         return cls(
             shape=(len(lengths), length),
@@ -105,19 +108,23 @@ class Sequences:
 
     @classmethod
     def of(cls, rows: MaskedRows, length: int, causal: Bools | None = None) -> Sequences:
-        """Return the sequences of rows padded to `length`. Args: causal: bool [B], causal rows."""
+        """Return the sequences of rows padded to `length`.
+
+        Args:
+            causal: bool [B], causal rows.
+        """
         if rows.boundary_counts is None:
             return cls.alone(rows.lengths, length, causal)
         if causal is not None:
             causal = np.repeat(causal, rows.boundary_counts)
         begins = np.arange(len(rows.lengths)) * length
-        first = np.repeat(begins, rows.boundary_counts) + rows.boundaries
-        ends = np.append(first[1:], 0)
+        starts = np.repeat(begins, rows.boundary_counts) + rows.boundaries
+        ends = np.append(starts[1:], 0)
         ends[np.cumsum(rows.boundary_counts) - 1] = begins + rows.lengths
         return cls(
             shape=(len(rows.lengths), length),
-            first=first,
-            lengths=ends - first,
+            first=starts,
+            lengths=ends - starts,
             packed=True,
             causal=causal,
         )
@@ -127,8 +134,8 @@ def make_layout(kind: LayoutKind, sequences: Sequences) -> BatchLayout | None:
     """Return the layout; None for padded rows that `attention_mask` describes completely."""
     if kind == "packed":
         return packed(sequences)
-    full = int(sequences.lengths.sum()) > WORTH * sequences.shape[0] * sequences.shape[1]
-    if kind == "buckets" and (sequences.packed or not full):
+    mostly_real = int(sequences.lengths.sum()) > WORTH * sequences.shape[0] * sequences.shape[1]
+    if kind == "buckets" and (sequences.packed or not mostly_real):
         return buckets(sequences)
     return rows(sequences) if sequences.packed or sequences.causal is not None else None
 
@@ -139,20 +146,23 @@ def rows(sequences: Sequences) -> PaddedLayout:
     causal = None
     if sequences.causal is not None:
         causal = np.zeros(shape[0], np.bool_)
-        causal[sequences.first // shape[1]] = (
-            sequences.causal
-        )  # all sequences of a row have one attention mode
-    places = ranges(sequences.first, lengths)
+        # All sequences of a row have one attention mode.
+        causal[sequences.first // shape[1]] = sequences.causal
+    indices = ranges(sequences.first, lengths)
     number, positions, real = np.zeros((3, shape[0] * shape[1]), np.int64)
-    number[places] = np.repeat(np.arange(len(lengths)), lengths)
-    positions[places] = ranges(np.zeros_like(lengths), lengths)
-    real[places] = 1
-    way = None if causal is None else _tensor(causal)
-    there = _tensor((real > 0).reshape(shape))
+    number[indices] = np.repeat(np.arange(len(lengths)), lengths)
+    positions[indices] = ranges(np.zeros_like(lengths), lengths)
+    real[indices] = 1
+    causal_rows = None if causal is None else _tensor(causal)
+    real_mask = _tensor((real > 0).reshape(shape))
     if not sequences.packed:
-        return PaddedLayout(shape, there, causal=way)
+        return PaddedLayout(shape, real_mask, causal=causal_rows)
     return PaddedLayout(
-        shape, there, _tensor(number.reshape(shape)), _tensor(positions.reshape(shape)), way
+        shape,
+        real_mask,
+        _tensor(number.reshape(shape)),
+        _tensor(positions.reshape(shape)),
+        causal_rows,
     )
 
 
@@ -162,35 +172,37 @@ def buckets(sequences: Sequences) -> BucketedLayout:
     order = np.argsort(-sequences.lengths, kind="stable")
     count = -(-batch // BUCKETS) * -(-len(order) // batch)
     filler = (0, -len(order) % count)  # empty sequences: every group has the same number of rows
-    first, lengths = (np.pad(part[order], filler) for part in (sequences.first, sequences.lengths))
+    starts, lengths = (
+        np.pad(values[order], filler) for values in (sequences.first, sequences.lengths)
+    )
     causal = None if sequences.causal is None else np.pad(sequences.causal[order], filler)
     groups: list[tuple[int, int]] = []
-    kept = []
+    masks = []
     for begin in range(0, len(lengths), count):
-        own = lengths[begin : begin + count, None]
-        width = min(length, -(-int(own[0, 0]) // MULTIPLE) * MULTIPLE)
+        group_lengths = lengths[begin : begin + count, None]
+        width = min(length, -(-int(group_lengths[0, 0]) // MULTIPLE) * MULTIPLE)
         if width == 0:
             break
         groups.append((count, width))
-        kept.append((np.arange(width) < own).ravel())
-    there = np.concatenate(kept)
-    taken = np.flatnonzero(there)
-    tokens, step = len(taken), MULTIPLE * -(-batch * length // (MULTIPLE * SHAPES))
+        masks.append((np.arange(width) < group_lengths).ravel())
+    is_real = np.concatenate(masks)
+    indices = np.flatnonzero(is_real)
+    tokens, step = len(indices), MULTIPLE * -(-batch * length // (MULTIPLE * SHAPES))
     # With padding, at least one filler token exists: padded positions read it, without gradient.
-    fills = (0, 0 if there.all() else step - tokens % step)
-    block = np.full(len(there), tokens)
-    block[taken] = np.arange(tokens)
-    place, position = ranges(first, lengths), ranges(np.zeros_like(lengths), lengths)
-    slots, padding = _slots(place, np.arange(tokens), batch * length)
+    fills = (0, 0 if is_real.all() else step - tokens % step)
+    block = np.full(len(is_real), tokens)
+    block[indices] = np.arange(tokens)
+    token_index, position = ranges(starts, lengths), ranges(np.zeros_like(lengths), lengths)
+    slots, padding = _slots(token_index, np.arange(tokens), batch * length)
     return BucketedLayout(
         (batch, length),
-        places=_tensor(np.pad(place, fills)),
+        places=_tensor(np.pad(token_index, fills)),
         slots=_tensor(slots),
         padding=_tensor(padding),
         positions=_tensor(np.pad(position, fills)),
         real=_tensor(np.pad(np.ones(tokens, np.bool_), fills)) if fills[1] else None,
         blocks=_tensor(block),
-        found=_tensor(np.pad(taken, fills, constant_values=int(there.argmin()))),
+        found=_tensor(np.pad(indices, fills, constant_values=int(is_real.argmin()))),
         groups=tuple(groups),
         causal=None if causal is None else _tensor(causal[: sum(count for count, _ in groups)]),
     )
@@ -198,27 +210,29 @@ def buckets(sequences: Sequences) -> BucketedLayout:
 
 def packed(sequences: Sequences) -> PackedLayout:
     """Return the layout without padding; causal sequences come first."""
-    first, lengths, causal = sequences.first, sequences.lengths, sequences.causal
-    before = (0, 0)
+    starts, lengths, causal = sequences.first, sequences.lengths, sequences.causal
+    causal_counts = (0, 0)
     if causal is not None:
         order = np.argsort(~causal, kind="stable")
-        before = (int(causal.sum()), int(lengths[causal].sum()))
-        first, lengths = first[order], lengths[order]
-    place = ranges(first, lengths)
-    slots, padding = _slots(place, np.arange(len(place)), sequences.shape[0] * sequences.shape[1])
+        causal_counts = (int(causal.sum()), int(lengths[causal].sum()))
+        starts, lengths = starts[order], lengths[order]
+    token_index = ranges(starts, lengths)
+    slots, padding = _slots(
+        token_index, np.arange(len(token_index)), sequences.shape[0] * sequences.shape[1]
+    )
     positions, bounds = (
         ranges(np.zeros_like(lengths), lengths),
         offsets_of(lengths).astype(np.int32),
     )
     return PackedLayout(
         sequences.shape,
-        places=_tensor(place),
+        places=_tensor(token_index),
         slots=_tensor(slots),
         padding=_tensor(padding),
         positions=_tensor(positions),
         bounds=_tensor(bounds),
         longest=int(lengths.max()),
-        causal=before,
+        causal=causal_counts,
     )
 
 

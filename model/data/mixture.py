@@ -38,12 +38,12 @@ def quotas(shares: Sequence[float]) -> tuple[int, ...]:
         ValueError: a share rounds to zero units; the first argument is its index.
     """
     exact = BLOCK * np.asarray(shares, np.float64) / float(np.sum(shares))
-    found = np.floor(exact).astype(np.int64)
-    order = np.argsort(found - exact, kind="stable")
-    found[order[: BLOCK - int(found.sum())]] += 1
-    if not found.all():
-        raise ValueError(int(np.argmin(found)))
-    return tuple(found.tolist())
+    units = np.floor(exact).astype(np.int64)
+    order = np.argsort(units - exact, kind="stable")
+    units[order[: BLOCK - int(units.sum())]] += 1
+    if not units.all():
+        raise ValueError(int(np.argmin(units)))
+    return tuple(units.tolist())
 
 
 @lru_cache(maxsize=8)
@@ -74,27 +74,27 @@ class MixtureAssignment:
     def locate(self, samples: I64) -> tuple[I64, I64]:
         """Return the dataset of each sample and its number within that dataset; both int64 [B]."""
         units, inside = np.divmod(samples, self.group)
-        blocks, places = np.divmod(units, BLOCK)
+        blocks, slots = np.divmod(units, BLOCK)
         sources, numbers = np.empty_like(samples), np.empty_like(samples)
         sizes = np.asarray(self.quotas)
         for block in np.unique(blocks).tolist():
-            mine = blocks == block
+            selected = blocks == block
             source, before = _block(self.quotas, self.seed, block)
-            sources[mine] = source[places[mine]]
-            numbers[mine] = block * sizes[sources[mine]] + before[places[mine]]
+            sources[selected] = source[slots[selected]]
+            numbers[selected] = block * sizes[sources[selected]] + before[slots[selected]]
         return sources, numbers * self.group + inside
 
     def before(self, samples: int) -> list[int]:
         """Count how many of the first `samples` samples come from each dataset."""
         units, inside = divmod(samples, self.group)
-        block, place = divmod(units, BLOCK)
+        block, slot = divmod(units, BLOCK)
         source, _ = _block(self.quotas, self.seed, block)
         counts = block * np.asarray(self.quotas) + np.bincount(
-            source[:place], minlength=len(self.quotas)
+            source[:slot], minlength=len(self.quotas)
         )
-        found = counts * self.group
-        found[source[place]] += inside
-        return [int(count) for count in found]
+        totals = counts * self.group
+        totals[source[slot]] += inside
+        return [int(count) for count in totals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +118,17 @@ class MixtureSampler:
         starts = offsets_of(np.array([sampler.rows for sampler in self.samplers]))
         rows, copies = np.empty_like(samples), np.empty_like(samples)
         for number, sampler in enumerate(self.samplers):
-            mine = sources == number
-            if mine.any():
-                found, copies[mine] = sampler.locate(self.firsts[number] + numbers[mine])
-                rows[mine] = starts[number] + found
+            selected = sources == number
+            if selected.any():
+                local, copies[selected] = sampler.locate(self.firsts[number] + numbers[selected])
+                rows[selected] = starts[number] + local
         return rows, copies
 
     def places(self, samples: int) -> list[int]:
         """Return each dataset's next sample number after `samples` samples of the run."""
         return [
-            first + count
-            for first, count in zip(self.firsts, self.draw.before(samples), strict=True)
+            start + count
+            for start, count in zip(self.firsts, self.draw.before(samples), strict=True)
         ]
 
 
@@ -144,8 +144,8 @@ class ConcatenatedRows:
         self.parts = dict(parts)
         self.shares = dict(zip(self.parts, shares, strict=True))
         self._shards = tuple(self.parts.values())
-        self._starts = offsets_of(np.array([len(part) for part in self._shards]))
-        self.path = ", ".join(part.path for part in self._shards)
+        self._starts = offsets_of(np.array([len(dataset) for dataset in self._shards]))
+        self.path = ", ".join(dataset.path for dataset in self._shards)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -158,18 +158,18 @@ class ConcatenatedRows:
     @property
     def bins(self) -> LengthBins | None:
         """Length bins of the first dataset that has any; their rows are contiguous."""
-        return next((bins for part in self._shards if (bins := part.bins) is not None), None)
+        return next((bins for dataset in self._shards if (bins := dataset.bins) is not None), None)
 
     def first(self, number: int) -> I64:
         """Return numbers of each dataset's first rows, `number` in total by its share; int64."""
         shares = zip(self._shards, self.shares.values(), self._starts, strict=False)
         return np.concatenate(
-            [start + part.first(round(share * number)) for part, share, start in shares]
+            [start + dataset.first(round(share * number)) for dataset, share, start in shares]
         )
 
     def most_predictions(self) -> int:
         """Return the maximum number of predictions of a row in any mask copy."""
-        return max(part.most_predictions() for part in self._shards)
+        return max(dataset.most_predictions() for dataset in self._shards)
 
     def source(self, rows: I64) -> I64:
         """Return the dataset number of each row, int64 [B]."""
@@ -177,8 +177,8 @@ class ConcatenatedRows:
 
     def local(self, rows: I64) -> I64:
         """Return each row's number in its own dataset, int64 [B]."""
-        found: I64 = rows - self._starts[self.source(rows)]
-        return found
+        numbers: I64 = rows - self._starts[self.source(rows)]
+        return numbers
 
     def by_source(self, rows: I64, values: I64) -> list[int]:
         """Sum the rows' values per dataset."""
@@ -194,8 +194,8 @@ class ConcatenatedRows:
         order = np.argsort(sources, kind="stable")
         pieces = []
         for number in np.unique(sources).tolist():
-            mine = order[sources[order] == number]
-            pieces.append(self._shards[number].take(local[mine], copies[mine]))
+            selected = order[sources[order] == number]
+            pieces.append(self._shards[number].take(local[selected], copies[selected]))
         return (
             MaskedRows.concatenate(pieces).ordered(np.argsort(order, kind="stable"))
             if len(rows)
@@ -222,19 +222,19 @@ def check_compatible(infos: Mapping[str, DatasetInfo]) -> None:
     Raises:
         UsageError: two datasets differ in a field of `SAME`.
     """
-    (first, known), *others = infos.items()
+    (first_name, first_info), *others = infos.items()
     for name, info in others:
-        for field, (what, remedy) in SAME.items():
-            ours, theirs = getattr(known, field), getattr(info, field)
-            if ours != theirs:
+        for field, (description, remedy) in SAME.items():
+            expected, actual = getattr(first_info, field), getattr(info, field)
+            if expected != actual:
                 values = (
-                    f" ({_short(ours)} and {_short(theirs)})"
+                    f" ({_short(expected)} and {_short(actual)})"
                     if field not in ("special", "masks")
                     else ""
                 )
                 raise UsageError(
-                    f"datasets {first} and {name} differ in their {what}{values} and cannot "
-                    f"be mixed; {remedy}"
+                    f"datasets {first_name} and {name} differ in their {description}{values} "
+                    f"and cannot be mixed; {remedy}"
                 )
 
 

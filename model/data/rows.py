@@ -58,21 +58,21 @@ class MaskedRows:
 
     @classmethod
     def none(cls) -> MaskedRows:
-        nothing = np.zeros(0, np.int64)
-        ragged = dict.fromkeys(("ids", "positions", "replacements", "boundaries"), nothing)
+        empty = np.zeros(0, np.int64)
+        ragged = dict.fromkeys(("ids", "positions", "replacements", "boundaries"), empty)
         flat = dict.fromkeys(
-            ("lengths", "segment_start", "pair_labels", "counts", "sentences"), nothing
+            ("lengths", "segment_start", "pair_labels", "counts", "sentences"), empty
         )
-        return cls(**ragged, **flat, documents=nothing.astype(np.uint64))
+        return cls(**ragged, **flat, documents=empty.astype(np.uint64))
 
     @classmethod
     def concatenate(cls, parts: Sequence[MaskedRows]) -> MaskedRows:
         """Concatenate rows; either all parts are packed or none is."""
         if len(parts) == 1:
             return parts[0]
-        names = (one.name for one in fields(cls) if getattr(parts[0], one.name) is not None)
+        names = (field.name for field in fields(cls) if getattr(parts[0], field.name) is not None)
         return cls(
-            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+            **{name: np.concatenate([getattr(rows, name) for rows in parts]) for name in names}
         )
 
     def with_masks(
@@ -83,9 +83,9 @@ class MaskedRows:
 
     def without_masks(self, bare: npt.NDArray[np.bool_]) -> MaskedRows:
         """Return the rows without masks where `bare`, bool [B], is true."""
-        kept = ~np.repeat(bare, self.counts)
+        keep = ~np.repeat(bare, self.counts)
         return self.with_masks(
-            self.positions[kept], self.replacements[kept], np.where(bare, 0, self.counts)
+            self.positions[keep], self.replacements[keep], np.where(bare, 0, self.counts)
         )
 
     def ordered(self, order: I64) -> MaskedRows:
@@ -147,10 +147,10 @@ class MaskRateSchedule:
         Args:
             samples: int64 [B], sample numbers of the rows in the run.
         """
-        each = np.repeat(np.arange(len(samples)), rows.counts)
-        keys = random_keys.fold_in(self.seed, _THINNING, samples)[each]
+        owners = np.repeat(np.arange(len(samples)), rows.counts)
+        keys = random_keys.fold_in(self.seed, _THINNING, samples)[owners]
         keep = random_keys.uniform(random_keys.fold_in(keys, rows.positions)) < self.kept(step)
-        counts = np.bincount(each[keep], minlength=len(samples)).astype(np.int64)
+        counts = np.bincount(owners[keep], minlength=len(samples)).astype(np.int64)
         return rows.with_masks(rows.positions[keep], rows.replacements[keep], counts)
 
 
@@ -201,11 +201,11 @@ class DynamicMasker:
             offsets=offsets_of(rows.lengths),
             segment_start=rows.segment_start,
         )
-        numbers, which = np.unique(copies, return_inverse=True)
+        numbers, number_index = np.unique(copies, return_inverse=True)
         masks = sample_masks(unmasked, self.config, self.table, numbers)
-        wanted = np.arange(len(copies)) * len(numbers) + which
-        counts = np.diff(masks.offsets)[wanted]
-        index = ranges(masks.offsets[:-1][wanted], counts)
+        mask_numbers = np.arange(len(copies)) * len(numbers) + number_index
+        counts = np.diff(masks.offsets)[mask_numbers]
+        index = ranges(masks.offsets[:-1][mask_numbers], counts)
         return rows.with_masks(masks.positions[index], masks.input_ids[index], counts)
 
     def most(self, length: int) -> int:

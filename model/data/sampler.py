@@ -25,13 +25,14 @@ I64 = npt.NDArray[np.int64]
 ROUNDS = (
     6  # 4 rounds give a pseudorandom permutation (Luby and Rackoff); small domains need some more
 )
+# Random streams, distinct from the trainer's.
 _ORDER, _WITHIN, _WINDOWS, _GROUPS, _TURN = (
     1,
     4,
     5,
     6,
     7,
-)  # random streams, distinct from the trainer's
+)
 
 
 def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -> I64:
@@ -48,14 +49,13 @@ def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -
     arrays = np.broadcast_arrays(
         np.asarray(position, np.uint64), np.asarray(count, np.uint64), np.asarray(key, np.uint64)
     )
-    value, counts, named = (np.array(array) for array in arrays)
-    bits = np.frexp(np.maximum(counts.astype(np.float64) - 1, 1))[1].astype(
-        np.uint64
-    )  # bit length, exact below 2**53
+    value, counts, keys = (np.array(array) for array in arrays)
+    # Bit length, exact below 2**53.
+    bits = np.frexp(np.maximum(counts.astype(np.float64) - 1, 1))[1].astype(np.uint64)
     half = np.maximum(np.uint64(1), (bits + np.uint64(1)) >> np.uint64(1))
     pending = np.ones(value.shape, bool)
     while pending.any():  # fewer than four iterations each on average: the domain is below 4 N
-        value[pending] = _feistel(value[pending], named[pending], half[pending])
+        value[pending] = _feistel(value[pending], keys[pending], half[pending])
         pending[pending] = value[pending] >= counts[pending]
     return value.astype(np.int64)
 
@@ -132,8 +132,10 @@ class Sampler:
         else:
             rows = np.empty_like(samples)
             for epoch in np.unique(epochs).tolist():
-                mine = epochs == epoch
-                rows[mine] = self.bins.row(self._binned(self.bins.counts, positions[mine], epoch))
+                selected = epochs == epoch
+                rows[selected] = self.bins.row(
+                    self._binned(self.bins.counts, positions[selected], epoch)
+                )
         return rows, epochs if self.copies is None else epochs % self.copies
 
     def _order(self, position: I64, count: I64, key: random_keys.U64) -> I64:
@@ -144,16 +146,22 @@ class Sampler:
         """
         if self.window is None or not position.size:
             return permute(position, count, key)
-        slot, whole = position // self.window, count // self.window
-        full = slot < whole
-        chosen = np.where(full, 0, whole)
-        chosen[full] = permute(slot[full], whole[full], random_keys.fold_in(key, _WINDOWS)[full])
-        size = np.where(full, self.window, count - whole * self.window)
+        slot, full_windows = position // self.window, count // self.window
+        in_full_window = slot < full_windows
+        chosen = np.where(in_full_window, 0, full_windows)
+        chosen[in_full_window] = permute(
+            slot[in_full_window],
+            full_windows[in_full_window],
+            random_keys.fold_in(key, _WINDOWS)[in_full_window],
+        )
+        size = np.where(in_full_window, self.window, count - full_windows * self.window)
         inside = permute(
             position - slot * self.window, size, random_keys.fold_in(key, _WITHIN, chosen)
         )
-        turn = random_keys.randint_below(random_keys.fold_in(key, _TURN), count).astype(np.int64)
-        return (chosen * self.window + inside + turn) % count
+        rotation = random_keys.randint_below(random_keys.fold_in(key, _TURN), count).astype(
+            np.int64
+        )
+        return (chosen * self.window + inside + rotation) % count
 
     def _binned(self, counts: I64, positions: I64, epoch: int) -> I64:
         """Return the numbers in bin order of the rows at `positions` of an epoch.
@@ -165,13 +173,13 @@ class Sampler:
         group, total = self.group, int(counts.sum())
         head = min(total, -epoch * total % group)
         slots = (total - head) // group
-        whole = counts // group
-        whole[int(np.argmax(whole))] -= max(0, int(whole.sum()) - slots)
-        pure = int(whole.sum())
+        full_groups = counts // group
+        full_groups[int(np.argmax(full_groups))] -= max(0, int(full_groups.sum()) - slots)
+        pure = int(full_groups.sum())
         starts, pure_starts, rest_starts = (
             offsets_of(counts),
-            offsets_of(whole),
-            offsets_of(counts - whole * group),
+            offsets_of(full_groups),
+            offsets_of(counts - full_groups * group),
         )
         key = random_keys.fold_in(self.seed, _ORDER, epoch)
 
@@ -184,27 +192,29 @@ class Sampler:
             slot[slotted] = permute(
                 inside[slotted] // group, slots, random_keys.fold_in(key, _GROUPS)
             )
-        place = inside % group
+        group_offset = inside % group
         is_pure = slotted & (slot < pure)
         # Number the remainders in bin order: before, in and after the slots.
-        left = np.where(slotted, head + (slot - pure) * group + place, 0)
-        left = np.where(inside < 0, positions, left)
-        left = np.where(
-            inside >= slots * group, head + (slots - pure) * group + inside - slots * group, left
+        remainder = np.where(slotted, head + (slot - pure) * group + group_offset, 0)
+        remainder = np.where(inside < 0, positions, remainder)
+        remainder = np.where(
+            inside >= slots * group,
+            head + (slots - pure) * group + inside - slots * group,
+            remainder,
         )
         in_bin = np.where(
             is_pure,
             np.searchsorted(pure_starts, slot, side="right"),
-            np.searchsorted(rest_starts, left, side="right"),
+            np.searchsorted(rest_starts, remainder, side="right"),
         )
         in_bin = np.minimum(in_bin - 1, len(counts) - 1)
-        at = np.where(
+        offset = np.where(
             is_pure,
-            (slot - pure_starts[in_bin]) * group + place,
-            whole[in_bin] * group + left - rest_starts[in_bin],
+            (slot - pure_starts[in_bin]) * group + group_offset,
+            full_groups[in_bin] * group + remainder - rest_starts[in_bin],
         )
         rows: I64 = starts[in_bin] + self._order(
-            at, counts[in_bin], random_keys.fold_in(key, in_bin)
+            offset, counts[in_bin], random_keys.fold_in(key, in_bin)
         )
         return rows
 

@@ -119,12 +119,12 @@ class ShardFile:
                     f"record batch {number} has {batch.num_rows} rows, the layout says "
                     f"{self.rows[number]}"
                 )
-            buffers, least = _buffers(batch)
+            buffers, minimum_sizes = _buffers(batch)
             sizes = [
-                0 if b is None else b.size // dtype.itemsize
-                for b, dtype in zip(buffers, self.dtypes, strict=True)
+                0 if value_buffer is None else value_buffer.size // dtype.itemsize
+                for value_buffer, dtype in zip(buffers, self.dtypes, strict=True)
             ]
-            if (np.array(sizes) < least).any():
+            if (np.array(sizes) < minimum_sizes).any():
                 raise ValueError(f"record batch {number} lacks values")
             return self._mapped(buffers, np.array(sizes, np.int64)) or self._unpacked(
                 buffers, np.array(sizes, np.int64)
@@ -144,14 +144,14 @@ class ShardFile:
     def _mapped(self, buffers: list[pa.Buffer | None], sizes: I64) -> RecordBatch | None:
         """Return the record batch as places in the file; None if a buffer is not in the file."""
         begins = np.zeros(BUFFERS, np.int64)
-        for place, buffer in enumerate(buffers):
+        for number, buffer in enumerate(buffers):
             if buffer is None or not buffer.size:
                 continue
-            at = buffer.address - self._buffer.address
-            if at < 0 or at + buffer.size > self._buffer.size:
+            offset = buffer.address - self._buffer.address
+            if offset < 0 or offset + buffer.size > self._buffer.size:
                 return None
-            begins[place], rest = divmod(at, self.dtypes[place].itemsize)
-            if rest:
+            begins[number], remainder = divmod(offset, self.dtypes[number].itemsize)
+            if remainder:
                 raise ValueError("a buffer is not aligned")
         return RecordBatch(self._arrays, begins, sizes, 0)
 
@@ -187,22 +187,22 @@ def _dtypes(schema: pa.Schema, info: DatasetInfo) -> list[np.dtype[Any]]:
             raise ValueError(
                 f"the column {field.name} is {schema.field(field.name).type}, not {field.type}"
             )
-    kinds: dict[int, Any] = {
+    dtypes: dict[int, Any] = {
         IDS: ids,
         REPLACEMENTS: ids,
         VALID: np.uint8,
         LABELS: np.int8,
         DOCUMENTS: np.uint64,
     }
-    kinds |= {POSITIONS: np.uint16, BOUNDARIES: np.uint16}
-    return [np.dtype(kinds.get(place, np.int32)) for place in range(BUFFERS)]
+    dtypes |= {POSITIONS: np.uint16, BOUNDARIES: np.uint16}
+    return [np.dtype(dtypes.get(number, np.int32)) for number in range(BUFFERS)]
 
 
 def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
     """Return the flat buffers and the minimum number of elements of each, int64 [BUFFERS]."""
     rows = batch.num_rows
-    found: list[pa.Buffer | None] = [None] * BUFFERS
-    least = np.zeros(BUFFERS, np.int64)
+    buffers: list[pa.Buffer | None] = [None] * BUFFERS
+    minimum_sizes = np.zeros(BUFFERS, np.int64)
     ids, labels, source = (
         batch.column("input_ids"),
         batch.column("pair_label"),
@@ -210,39 +210,39 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
     )
     if any(column.offset for column in batch.columns):
         raise ValueError("a column begins in the middle of its buffers")
-    found[ID_OFFSETS], found[IDS] = ids.buffers()[1], ids.values.buffers()[1]
-    found[SEGMENT_START] = batch.column("segment_start").buffers()[1]
-    found[VALID], found[LABELS] = labels.buffers()
-    found[DOCUMENTS], found[SENTENCES] = (
+    buffers[ID_OFFSETS], buffers[IDS] = ids.buffers()[1], ids.values.buffers()[1]
+    buffers[SEGMENT_START] = batch.column("segment_start").buffers()[1]
+    buffers[VALID], buffers[LABELS] = labels.buffers()
+    buffers[DOCUMENTS], buffers[SENTENCES] = (
         source.field(name).buffers()[1] for name in ("document", "offset")
     )
-    least[[ID_OFFSETS]] = rows + 1
-    least[[SEGMENT_START, LABELS, DOCUMENTS, SENTENCES]] = rows
+    minimum_sizes[[ID_OFFSETS]] = rows + 1
+    minimum_sizes[[SEGMENT_START, LABELS, DOCUMENTS, SENTENCES]] = rows
     if labels.null_count:
-        least[VALID] = -(-rows // 8)
+        minimum_sizes[VALID] = -(-rows // 8)
     else:
-        found[VALID] = None
+        buffers[VALID] = None
     if MASKS in batch.schema.names:
         masks = batch.column(MASKS)
         positions, replacements = masks.values.field("positions"), masks.values.field("input_ids")
-        found[MASK_OFFSETS] = masks.buffers()[1]
-        found[POSITION_OFFSETS], found[POSITIONS] = (
+        buffers[MASK_OFFSETS] = masks.buffers()[1]
+        buffers[POSITION_OFFSETS], buffers[POSITIONS] = (
             positions.buffers()[1],
             positions.values.buffers()[1],
         )
-        found[REPLACEMENT_OFFSETS], found[REPLACEMENTS] = (
+        buffers[REPLACEMENT_OFFSETS], buffers[REPLACEMENTS] = (
             replacements.buffers()[1],
             replacements.values.buffers()[1],
         )
-        least[[MASK_OFFSETS]] = rows + 1
+        minimum_sizes[[MASK_OFFSETS]] = rows + 1
     if "boundaries" in batch.schema.names:
         boundaries = batch.column("boundaries")
-        found[BOUNDARY_OFFSETS], found[BOUNDARIES] = (
+        buffers[BOUNDARY_OFFSETS], buffers[BOUNDARIES] = (
             boundaries.buffers()[1],
             boundaries.values.buffers()[1],
         )
-        least[BOUNDARY_OFFSETS] = rows + 1
-    return found, least
+        minimum_sizes[BOUNDARY_OFFSETS] = rows + 1
+    return buffers, minimum_sizes
 
 
 # Index of a split's record batches, filled on demand.
@@ -273,9 +273,8 @@ class RecordBatchIndex:
         self.group = np.zeros(sum(counts), np.int64)
         self._is_found = np.zeros(sum(counts), np.bool_)
         self._found: dict[int, RecordBatch] = {}
-        self._unpacked: OrderedDict[int, int] = (
-            OrderedDict()
-        )  # record batch -> bytes, least recently used first
+        # Bytes by record batch, least recently used first.
+        self._unpacked: OrderedDict[int, int] = OrderedDict()
         self.unpacked_bytes = 0
 
     def __getitem__(self, batch: int) -> RecordBatch:
@@ -290,30 +289,30 @@ class RecordBatchIndex:
         """
         if self._is_found[batches].all() and not self._unpacked:
             return
-        wanted = np.unique(batches).tolist()
-        for batch in wanted:
+        requested = np.unique(batches).tolist()
+        for batch in requested:
             if not self._is_found[batch]:
                 self._find(batch)
             elif batch in self._unpacked:
                 self._unpacked.move_to_end(batch)
-        while self.unpacked_bytes > CACHE_BYTES and len(self._unpacked) > len(wanted):
+        while self.unpacked_bytes > CACHE_BYTES and len(self._unpacked) > len(requested):
             batch, size = self._unpacked.popitem(last=False)
             del self._found[batch]
             self._is_found[batch], self.unpacked_bytes = False, self.unpacked_bytes - size
 
     def _find(self, batch: int) -> None:
         file = int(self.file_of[batch])
-        found = self.files[file].record_batch(int(self._number[batch]))
-        self.begins[batch], self.sizes[batch] = found.begins, found.sizes
-        self.group[batch] = len(self.files) + batch if found.unpacked else file
-        self._found[batch], self._is_found[batch] = found, True
-        if found.unpacked:
-            self._unpacked[batch] = found.unpacked
-            self.unpacked_bytes += found.unpacked
+        record_batch = self.files[file].record_batch(int(self._number[batch]))
+        self.begins[batch], self.sizes[batch] = record_batch.begins, record_batch.sizes
+        self.group[batch] = len(self.files) + batch if record_batch.unpacked else file
+        self._found[batch], self._is_found[batch] = record_batch, True
+        if record_batch.unpacked:
+            self._unpacked[batch] = record_batch.unpacked
+            self.unpacked_bytes += record_batch.unpacked
 
     def tokens(self) -> int:
         """Count the tokens of all rows."""
-        found = 0
+        total = 0
         for batch, file in enumerate(self.file_of.tolist()):
             self.find(np.array([batch]))
             offsets, begin = (
@@ -321,23 +320,25 @@ class RecordBatchIndex:
                 int(self._found[batch].begins[ID_OFFSETS]),
             )
             rows = int(self.files[file].rows[self._number[batch]])
-            found += int(offsets[begin + rows]) - int(offsets[begin])
-        return found
+            total += int(offsets[begin + rows]) - int(offsets[begin])
+        return total
 
     def most_predictions(self) -> int:
         """Return the maximum number of predictions of a row in any mask copy.
 
         Reads every offset once.
         """
-        most = 0
+        maximum = 0
         for batch in range(len(self._number)):
             self.find(np.array([batch]))
-            found = self._found[batch]
+            record_batch = self._found[batch]
             rows = int(self.files[int(self.file_of[batch])].rows[self._number[batch]])
-            if found.sizes[MASK_OFFSETS] > rows:
-                masks = int(found.arrays[MASK_OFFSETS][found.begins[MASK_OFFSETS] + rows])
-                count = max(0, min(masks + 1, int(found.sizes[POSITION_OFFSETS])))
-                begin = int(found.begins[POSITION_OFFSETS])
-                offsets = found.arrays[POSITION_OFFSETS][begin : begin + count]
-                most = max(most, int(np.diff(offsets).max(initial=0)))
-        return most
+            if record_batch.sizes[MASK_OFFSETS] > rows:
+                masks = int(
+                    record_batch.arrays[MASK_OFFSETS][record_batch.begins[MASK_OFFSETS] + rows]
+                )
+                count = max(0, min(masks + 1, int(record_batch.sizes[POSITION_OFFSETS])))
+                begin = int(record_batch.begins[POSITION_OFFSETS])
+                offsets = record_batch.arrays[POSITION_OFFSETS][begin : begin + count]
+                maximum = max(maximum, int(np.diff(offsets).max(initial=0)))
+        return maximum

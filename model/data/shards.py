@@ -66,11 +66,11 @@ class _Reading:
     def _gather(self, buffer: int, index: I64, borders: I64) -> npt.NDArray[Any]:
         """Return the values at `index`; indices between two `borders` refer to one array."""
         if len(self._arrays) == 1:
-            found: npt.NDArray[Any] = self._arrays[0][buffer][index]
-            return found
+            values: npt.NDArray[Any] = self._arrays[0][buffer][index]
+            return values
         ends = borders.tolist()
-        parts = zip(self._arrays, ends[:-1], ends[1:], strict=True)
-        return np.concatenate([arrays[buffer][index[begin:end]] for arrays, begin, end in parts])
+        slices = zip(self._arrays, ends[:-1], ends[1:], strict=True)
+        return np.concatenate([arrays[buffer][index[begin:end]] for arrays, begin, end in slices])
 
     def _at(self, buffer: int, index: I64) -> npt.NDArray[Any]:
         """Return one value per row, at `index` of its buffer."""
@@ -87,8 +87,8 @@ class _Reading:
             (start < 0) | (stop < start) | (stop > self._sizes[values]), "an offset outside of it"
         )
         lengths = stop - start
-        places = ranges(self._begins[values] + start, lengths)
-        return self._gather(values, places, offsets_of(lengths)[self._borders]), lengths
+        indices = ranges(self._begins[values] + start, lengths)
+        return self._gather(values, indices, offsets_of(lengths)[self._borders]), lengths
 
     def rows(self, copies: I64 | None) -> MaskedRows:
         """Return the rows with masks of copies `copies`, or without masks."""
@@ -96,19 +96,20 @@ class _Reading:
         ids, lengths = self._lists(shard_file.ID_OFFSETS, shard_file.IDS, local)
         positions, replacements, counts = ids[:0], ids[:0], np.zeros(len(local), np.int64)
         if copies is not None:
-            first = self._at(shard_file.MASK_OFFSETS, local).astype(np.int64)
+            first_copy = self._at(shard_file.MASK_OFFSETS, local).astype(np.int64)
             self._require(
-                (copies < 0) | (first + copies >= self._at(shard_file.MASK_OFFSETS, local + 1)),
+                (copies < 0)
+                | (first_copy + copies >= self._at(shard_file.MASK_OFFSETS, local + 1)),
                 "a row that lacks a mask copy",
             )
             positions, counts = self._lists(
-                shard_file.POSITION_OFFSETS, shard_file.POSITIONS, first + copies
+                shard_file.POSITION_OFFSETS, shard_file.POSITIONS, first_copy + copies
             )
             replacements, replaced = self._lists(
-                shard_file.REPLACEMENT_OFFSETS, shard_file.REPLACEMENTS, first + copies
+                shard_file.REPLACEMENT_OFFSETS, shard_file.REPLACEMENTS, first_copy + copies
             )
             self._require(replaced != counts, "a mask whose lists differ in length")
-        found = MaskedRows(
+        result = MaskedRows(
             ids=ids,
             lengths=lengths,
             segment_start=self._at(shard_file.SEGMENT_START, local).astype(np.int64),
@@ -120,26 +121,26 @@ class _Reading:
             sentences=self._at(shard_file.SENTENCES, local).astype(np.int64),
             boundaries=ids[:0],
         )
-        self._check(found)
+        self._check(result)
         if self.info.packed:
             boundaries, sequences = self._lists(
                 shard_file.BOUNDARY_OFFSETS, shard_file.BOUNDARIES, local
             )
             self._check_boundaries(boundaries.astype(np.int64), sequences, lengths)
-            found = replace(found, boundaries=boundaries, boundary_counts=sequences)
-        return found
+            result = replace(result, boundaries=boundaries, boundary_counts=sequences)
+        return result
 
     def _pair_labels(self) -> I64:
         labels = self._at(shard_file.LABELS, self.local).astype(np.int64)
-        known = self._sizes[shard_file.VALID] > 0
-        if known.any():
-            places = np.where(known, self._begins[shard_file.VALID] + (self.local >> 3), 0)
+        has_validity = self._sizes[shard_file.VALID] > 0
+        if has_validity.any():
+            indices = np.where(has_validity, self._begins[shard_file.VALID] + (self.local >> 3), 0)
             bits = (
-                self._gather(shard_file.VALID, places, self._borders)
+                self._gather(shard_file.VALID, indices, self._borders)
                 >> (self.local & 7).astype(np.uint8)
                 & 1
             )
-            labels[known & (bits == 0)] = NO_PAIR
+            labels[has_validity & (bits == 0)] = NO_PAIR
         return labels
 
     def _require(self, wrong: npt.NDArray[np.bool_], what: str) -> None:
@@ -156,34 +157,33 @@ class _Reading:
         self._require(
             (found.lengths < 1) | (found.lengths > info.length), "a row whose length cannot be"
         )
-        beyond = f"ids beyond the vocabulary of {info.vocab_size}"
+        message = f"ids beyond the vocabulary of {info.vocab_size}"
         for values, counts in ((found.ids, found.lengths), (found.replacements, found.counts)):
             if int(values.max(initial=0)) >= info.vocab_size:
-                self._require(_any(values >= info.vocab_size, counts), beyond)
-        outside = found.positions >= np.repeat(found.lengths, found.counts)
-        if outside.any():
-            self._require(_any(outside, found.counts), "a mask outside of its row")
+                self._require(_any(values >= info.vocab_size, counts), message)
+        out_of_row = found.positions >= np.repeat(found.lengths, found.counts)
+        if out_of_row.any():
+            self._require(_any(out_of_row, found.counts), "a mask outside of its row")
 
     def _check_boundaries(self, begins: I64, sequences: I64, lengths: I64) -> None:
         self._require(sequences < 1, "a packed row without sequences")
-        right = np.diff(begins, prepend=-1) > 0
-        opens = offsets_of(sequences)[:-1]
-        right[opens] = begins[opens] == 0
-        right &= begins < np.repeat(lengths, sequences)
-        self._require(_any(~right, sequences), "boundaries that cannot be")
+        is_valid = np.diff(begins, prepend=-1) > 0
+        row_starts = offsets_of(sequences)[:-1]
+        is_valid[row_starts] = begins[row_starts] == 0
+        is_valid &= begins < np.repeat(lengths, sequences)
+        self._require(_any(~is_valid, sequences), "boundaries that cannot be")
 
 
 def _any(values: npt.NDArray[np.bool_], counts: I64) -> npt.NDArray[np.bool_]:
     """Return which lists contain a true value, bool [B]; `counts` are the lists' lengths."""
-    owner = np.repeat(np.arange(len(counts)), counts)
-    return np.bincount(owner[values], minlength=len(counts)) > 0
+    list_numbers = np.repeat(np.arange(len(counts)), counts)
+    return np.bincount(list_numbers[values], minlength=len(counts)) > 0
 
 
 # Memory-mapped tables of rows, from which samplers draw and the collator reads.
 
-VERIFY_BYTES = (
-    32 << 30
-)  # bytes; up to this size datasets are hashed before first use, larger ones by `cloze verify`
+# Bytes; up to this size datasets are hashed before first use, larger ones by `cloze verify`.
+VERIFY_BYTES = 32 << 30
 WINDOW_BATCHES = 32  # record batches of a compressed dataset that are drawn from at a time
 
 
@@ -256,22 +256,24 @@ class ShardedRows:
         self.path, self.split = path, split
         self.files = tuple(storage.join(path, name) for name in names)
         self.info, self._fresh = info, fresh
-        opened = [ShardFile(file, masks=fresh is None) for file in self.files]
-        kinds = [
+        shard_files = [ShardFile(file, masks=fresh is None) for file in self.files]
+        all_settings = [
             (shard.info, shard.dtypes, (shard.layout and shard.layout.bin_boundaries) or ())
-            for shard in opened
+            for shard in shard_files
         ]
-        for shard, kind in zip(opened, kinds, strict=True):
-            if kind != kinds[0] or (info is not None and shard.info != info):
+        for shard, settings in zip(shard_files, all_settings, strict=True):
+            if settings != all_settings[0] or (info is not None and shard.info != info):
                 raise DataError(
                     f"{shard.file} was made with other settings than its neighbours; make "
                     f"{self.path} again"
                 )
-        self.info = opened[0].info if opened else info
-        sizes = np.concatenate([np.zeros(0, np.int64), *(shard.rows for shard in opened)])
-        self._bin_of = np.concatenate([np.zeros(0, np.int64), *(shard.bins for shard in opened)])
+        self.info = shard_files[0].info if shard_files else info
+        sizes = np.concatenate([np.zeros(0, np.int64), *(shard.rows for shard in shard_files)])
+        self._bin_of = np.concatenate(
+            [np.zeros(0, np.int64), *(shard.bins for shard in shard_files)]
+        )
         self._starts = offsets_of(sizes)
-        self.blocks = RecordBatchIndex(opened)
+        self.blocks = RecordBatchIndex(shard_files)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -340,10 +342,10 @@ class ShardedRows:
             return MaskedRows.none()
         batches = np.searchsorted(self._starts, rows, side="right") - 1
         local = rows - self._starts[batches]
-        found = read_rows(
+        masked_rows = read_rows(
             self.blocks, self.info, batches, local, copies if self._fresh is None else None
         )
-        return found if self._fresh is None else self._fresh(found, copies)
+        return masked_rows if self._fresh is None else self._fresh(masked_rows, copies)
 
 
 def verify(path: str) -> int:
@@ -360,7 +362,7 @@ def verify(path: str) -> int:
     shards = [
         entry for entry in artifact.read_manifest(path).files if entry.path.endswith(".arrow")
     ]
-    whole = sum(entry.size for entry in shards) <= VERIFY_BYTES
+    compare_hashes = sum(entry.size for entry in shards) <= VERIFY_BYTES
     for entry in shards:
         file = storage.join(path, entry.path)
         size = int(storage.stat(file)["size"])
@@ -368,7 +370,7 @@ def verify(path: str) -> int:
             raise DataError(
                 f"{file} has {size} bytes, the manifest says {entry.size}; make {path} again"
             )
-        if whole and fingerprints.file_hashes([file])[file] != entry.sha256:
+        if compare_hashes and fingerprints.file_hashes([file])[file] != entry.sha256:
             raise DataError(
                 f"{file} does not have the sha256 that the manifest says; make {path} again"
             )

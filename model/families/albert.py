@@ -133,10 +133,10 @@ def _build_encoder(config: AlbertConfig, embeddings: Embeddings) -> Encoder:
         "feed-forward": ("feed_forward", "feed_forward_norm"),
         "none": (),
     }
-    for number, sharing in enumerate(layers):
+    for number, current in enumerate(layers):
         owner = layers[number - number % repeats]
-        for name in blocks[config.shared] if sharing is not owner else ():
-            setattr(sharing, name, ModuleReference(getattr(owner, name)))
+        for name in blocks[config.shared] if current is not owner else ():
+            setattr(current, name, ModuleReference(getattr(owner, name)))
     return Encoder(embeddings, layers, nn.Identity())
 
 

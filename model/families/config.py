@@ -131,9 +131,11 @@ class ModelConfig(BaseModel):
     def weights_beside_layers(self) -> int:
         """Number of weights outside the layers: embeddings, their projection, heads' matrices."""
         tables = (self.vocab_size + self.max_position_embeddings) * self.word_width
-        widened = self.hidden_size * self.word_width if self.word_width != self.hidden_size else 0
+        projection = (
+            self.hidden_size * self.word_width if self.word_width != self.hidden_size else 0
+        )
         head = self.hidden_size * self.word_width if "masked_lm" in self.heads else 0
-        return tables + widened + head + (self.hidden_size**2 if "pair" in self.heads else 0)
+        return tables + projection + head + (self.hidden_size**2 if "pair" in self.heads else 0)
 
     @property
     def position_terms(self) -> int:

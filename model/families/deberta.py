@@ -242,14 +242,17 @@ def _build_replaced_tokens(config: DebertaConfig) -> ReplacedTokenModel:
     from cloze.model.layers.embeddings import GdesEmbedding, GdesEmbeddingView
     from cloze.model.layers.heads import ReplacedTokenHead
 
-    own, generators = _build_embeddings(config), _build_embeddings(config.generator)
-    own.word = GdesEmbedding(config.vocab_size, config.hidden_size)
-    own.per_piece = ("word.weight", "word.delta")
-    generators.word = cast("GdesEmbedding", GdesEmbeddingView(own.word))
-    generators.per_piece = ()
-    generator = _build_masked_lm(config.generator, generators)
+    embeddings, generator_embeddings = (
+        _build_embeddings(config),
+        _build_embeddings(config.generator),
+    )
+    embeddings.word = GdesEmbedding(config.vocab_size, config.hidden_size)
+    embeddings.per_piece = ("word.weight", "word.delta")
+    generator_embeddings.word = cast("GdesEmbedding", GdesEmbeddingView(embeddings.word))
+    generator_embeddings.per_piece = ()
+    generator = _build_masked_lm(config.generator, generator_embeddings)
     head = ReplacedTokenHead(config.hidden_size, config.hidden_act, norm(config))
-    return ReplacedTokenModel(_build_encoder(config, own), head, generator)
+    return ReplacedTokenModel(_build_encoder(config, embeddings), head, generator)
 
 
 def _build_embeddings(config: DebertaConfig) -> DebertaEmbeddings:
@@ -334,13 +337,13 @@ _ATTENTION = {
 
 
 def _encoder_rows() -> list[Row]:
-    own = [
-        (f"encoder.layers.{{n}}.attention.{ours}.{{p}}", f"{_LAYER}.{theirs}.{{p}}")
-        for ours, theirs in _ATTENTION.items()
+    attention_rows = [
+        (f"encoder.layers.{{n}}.attention.{cloze_name}.{{p}}", f"{_LAYER}.{hf_name}.{{p}}")
+        for cloze_name, hf_name in _ATTENTION.items()
     ]
-    names = {ours for ours, _ in own}
+    names = {cloze_name for cloze_name, _ in attention_rows}
     return [
-        *own,
+        *attention_rows,
         *(row for row in bert.encoder_rows("deberta") if row[0] not in names),
         ("encoder.embeddings.relative.table.weight", "deberta.encoder.rel_embeddings.weight"),
         ("encoder.embeddings.relative.norm.{p}", "deberta.encoder.LayerNorm.{p}"),

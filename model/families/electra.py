@@ -104,16 +104,20 @@ def build_model(config: ElectraConfig) -> ReplacedTokenModel:
     from cloze.model.layers.embeddings import ProjectedEmbeddings
     from cloze.model.layers.heads import ReplacedTokenHead
 
-    small, size = config.generator, config.embedding_size
-    discriminator, generator = encoder(config, embedding_size=size), encoder(small)
-    projection = nn.Identity() if small.hidden_size == size else nn.Linear(size, small.hidden_size)
+    generator_config, size = config.generator, config.embedding_size
+    discriminator, generator = encoder(config, embedding_size=size), encoder(generator_config)
+    projection = (
+        nn.Identity()
+        if generator_config.hidden_size == size
+        else nn.Linear(size, generator_config.hidden_size)
+    )
     generator.embeddings = cast(
         "Embeddings", ProjectedEmbeddings(discriminator.embeddings, projection)
     )
     return ReplacedTokenModel(
         discriminator,
         ReplacedTokenHead(config.hidden_size, config.hidden_act),
-        PretrainingModel(generator, masked_lm(small, size)),
+        PretrainingModel(generator, masked_lm(generator_config, size)),
     )
 
 

@@ -259,8 +259,8 @@ class HubFormat:
                     f"{where} has {name} {config[name]!r}, but Cloze's {self.family} has "
                     f"{value!r}; use another model"
                 )
-        read = self.read(dict(config))
-        values = {cloze: read[hf] for cloze, hf in self.fields.items() if hf in read}
+        hf_values = self.read(dict(config))
+        values = {cloze: hf_values[hf] for cloze, hf in self.fields.items() if hf in hf_values}
         values |= dict(config.get(CLOZE_FIELDS, {}))
         if not values.get("vocab_size"):
             raise DataError(f"{where} has no vocab_size; use a complete Hugging Face directory")
@@ -351,10 +351,12 @@ class HubFormat:
         return cloze_state
 
     def _current(self, name: str) -> str:
-        for old, new in self.legacy.items():
-            name = name.replace(old, new)
-        alone = self.keys.from_hf(name) is None and self.keys.from_hf(self.base + name) is not None
-        return self.base + name if alone else name
+        for legacy_part, current_part in self.legacy.items():
+            name = name.replace(legacy_part, current_part)
+        lacks_base = (
+            self.keys.from_hf(name) is None and self.keys.from_hf(self.base + name) is not None
+        )
+        return self.base + name if lacks_base else name
 
     def _transpose(self, name: str, tensor: Tensor) -> Tensor:
         """Transpose the parameter if Hugging Face stores it transposed."""

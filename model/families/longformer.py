@@ -107,28 +107,30 @@ def convert(
         raise UsageError(
             f"family ({model.family}) cannot be converted to longformer; use a roberta model"
         )
-    before = model.max_position_embeddings
-    if positions < before:
+    old_positions = model.max_position_embeddings
+    if positions < old_positions:
         raise UsageError(
             f"positions ({positions}) must be at least max_position_embeddings of the model "
-            f"({before}); use {before} or more"
+            f"({old_positions}); use {old_positions} or more"
         )
     values = {**model.model_dump(), "family": "longformer", "max_position_embeddings": positions}
-    config = LongformerConfig(**values, attention_window=max(2, min(512, before // 2 * 2)))
+    config = LongformerConfig(**values, attention_window=max(2, min(512, old_positions // 2 * 2)))
     import torch
 
-    longer = dict(state)
+    converted = dict(state)
     table = state["encoder.embeddings.position.weight"]
     offset = model.pad_token_id + 1
     learned = table[offset:]
-    longer["encoder.embeddings.position.weight"] = torch.cat(
+    converted["encoder.embeddings.position.weight"] = torch.cat(
         [table[:offset], learned.repeat(-(-positions // len(learned)), 1)[:positions]]
     )
     for name, tensor in state.items():
         for projection in ("query", "key", "value"):
             if f".attention.{projection}." in name:
-                longer[name.replace(f".{projection}.", f".global_{projection}.")] = tensor.clone()
-    return config, longer
+                converted[name.replace(f".{projection}.", f".global_{projection}.")] = (
+                    tensor.clone()
+                )
+    return config, converted
 
 
 LAYER = "longformer.encoder.layer.{n}.attention.self"

@@ -217,8 +217,8 @@ def write(config: dict[str, Any]) -> dict[str, Any]:
     """Add `layer_types` and `rope_parameters`, which transformers reads since 5.0."""
     every, layers = config["global_attn_every_n_layers"], config["num_hidden_layers"]
     rope = {
-        kind: {"rope_type": "default", "rope_theta": config[theta]}
-        for kind, theta in THETAS.items()
+        layer_type: {"rope_type": "default", "rope_theta": config[theta]}
+        for layer_type, theta in THETAS.items()
     }
     return {
         **config,
@@ -235,19 +235,23 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
         DataError: the layers do not alternate regularly, or rotary positions are scaled.
     """
     config = {**DEFAULTS, **config}
-    for kind, theta in THETAS.items():
-        rope = (config.get("rope_parameters") or {}).get(kind) or {}
+    for layer_type, theta in THETAS.items():
+        rope = (config.get("rope_parameters") or {}).get(layer_type) or {}
         if rope.get("rope_type", "default") != "default":
             raise DataError(
-                f"rope_parameters of {kind} have the rope_type {rope['rope_type']!r}; use a model "
-                f"with 'default'"
+                f"rope_parameters of {layer_type} have the rope_type {rope['rope_type']!r}; use a "
+                f"model with 'default'"
             )
         if "rope_theta" in rope:
             config[theta] = rope["rope_theta"]
     types = config.get("layer_types")
     if types:
-        wide = [number for number, kind in enumerate(types) if kind == GLOBAL]
-        every = wide[1] if len(wide) > 1 else config.get("global_attn_every_n_layers") or len(types)
+        global_layers = [number for number, layer_type in enumerate(types) if layer_type == GLOBAL]
+        every = (
+            global_layers[1]
+            if len(global_layers) > 1
+            else config.get("global_attn_every_n_layers") or len(types)
+        )
         if types != [LOCAL if number % every else GLOBAL for number in range(len(types))]:
             raise DataError(
                 "layer_types do not alternate regularly, beginning with full_attention; use "

@@ -83,8 +83,8 @@ class PretrainingModel(nn.Module):
             hidden = self.encode(batch)
             states = [gather_positions(hidden, chosen) for chosen in positions.values()]
         else:
-            read = self.encode(batch, torch.cat(list(positions.values())))
-            states = list(torch.split(read, [len(chosen) for chosen in positions.values()]))
+            head_states = self.encode(batch, torch.cat(list(positions.values())))
+            states = list(torch.split(head_states, [len(chosen) for chosen in positions.values()]))
         outputs = self.logits(dict(zip(positions, states, strict=True)), batch)
         return {**outputs, "hidden": hidden} if self.predicts_all_positions else outputs
 
@@ -143,14 +143,14 @@ def spans(positions: Tensor) -> SpanBoundaries:
             end.
     """
     number = torch.arange(len(positions), device=positions.device)
-    opens = torch.ones_like(positions, dtype=torch.bool)
-    opens[1:] = positions[1:] != positions[:-1] + 1
-    closes = torch.ones_like(opens)
-    closes[:-1] = opens[1:]
-    first = torch.where(opens, number, 0).cummax(dim=0).values
-    behind = torch.where(closes, number, len(positions)).flip(0).cummin(dim=0).values.flip(0)
-    left, right = positions[first] - 1, positions[behind] + 1
-    return SpanBoundaries(left=left.clamp(min=0), right=right, offset=number - first)
+    is_start = torch.ones_like(positions, dtype=torch.bool)
+    is_start[1:] = positions[1:] != positions[:-1] + 1
+    is_end = torch.ones_like(is_start)
+    is_end[:-1] = is_start[1:]
+    starts = torch.where(is_start, number, 0).cummax(dim=0).values
+    ends = torch.where(is_end, number, len(positions)).flip(0).cummin(dim=0).values.flip(0)
+    left, right = positions[starts] - 1, positions[ends] + 1
+    return SpanBoundaries(left=left.clamp(min=0), right=right, offset=number - starts)
 
 
 class SpanModel(PretrainingModel):
@@ -165,11 +165,12 @@ class SpanModel(PretrainingModel):
     def head_positions(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the positions that the heads read, span boundaries included."""
         boundaries = spans(batch["masked_positions"])
-        last = batch["input_ids"].numel() - 1  # a row that is one mask has no token after it
+        # A row that is one mask has no token after it.
+        last_position = batch["input_ids"].numel() - 1
         return {
             **super().head_positions(batch),
             "left": boundaries.left,
-            "right": boundaries.right.clamp(max=last),
+            "right": boundaries.right.clamp(max=last_position),
         }
 
     def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -111,7 +111,7 @@ def parse_model(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def _preset(name: str) -> ModelConfig:
-    known = presets()
-    if name not in known:
-        raise UsageError(f"unknown model {name!r}; {did_you_mean(name, known)}")
-    return known[name]
+    available = presets()
+    if name not in available:
+        raise UsageError(f"unknown model {name!r}; {did_you_mean(name, available)}")
+    return available[name]

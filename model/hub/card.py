@@ -104,8 +104,9 @@ def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
         )
     if loaded.datasets:
         datasets = (
-            f"`{one['name']}` {one['share']:.1%}, {one['rows']:,} rows, {one['epochs']:.2f} epochs"
-            for one in loaded.datasets
+            f"`{entry['name']}` {entry['share']:.1%}, {entry['rows']:,} rows, "
+            f"{entry['epochs']:.2f} epochs"
+            for entry in loaded.datasets
         )
         facts.append(("Mixed from", "; ".join(datasets)))
     if task is not None:

@@ -42,11 +42,13 @@ def compare_with_transformers(loaded: LoadedCheckpoint, directory: str) -> Diffe
     if not transformers_installed():
         return None
     batch = probe(loaded.model)
-    ours = our_logits(loaded, batch)
+    cloze_logits = our_logits(loaded, batch)
     hub = hub_of(loaded.model.family)
-    theirs = transformers_logits(directory, hub, batch, loaded.heads)
-    absolute = max(float((ours[name] - theirs[name]).abs().max()) for name in theirs)
-    largest = max(float(logits.abs().max()) for logits in ours.values())
+    hub_logits = transformers_logits(directory, hub, batch, loaded.heads)
+    absolute = max(
+        float((cloze_logits[name] - hub_logits[name]).abs().max()) for name in hub_logits
+    )
+    largest = max(float(logits.abs().max()) for logits in cloze_logits.values())
     return Difference(absolute=absolute, relative=absolute / max(1.0, largest))
 
 
@@ -58,10 +60,9 @@ def probe(model: ModelConfig) -> dict[str, Tensor]:
     real = torch.arange(longest) < lengths[:, None]
     ids = torch.randint(model.vocab_size, real.shape, generator=generator)
     pad = torch.tensor(model.pad_token_id)
-    ids = ids.where(ids != pad, (pad + 1) % model.vocab_size).where(
-        real, pad
-    )  # some families detect padding by its id
-    second = (
+    # Some families detect padding by its id.
+    ids = ids.where(ids != pad, (pad + 1) % model.vocab_size).where(real, pad)
+    in_second_segment = (
         (torch.arange(longest) >= lengths[:, None] // 2)
         & real
         & torch.tensor(model.type_vocab_size > 1)
@@ -69,7 +70,7 @@ def probe(model: ModelConfig) -> dict[str, Tensor]:
     return {
         "input_ids": ids,
         "attention_mask": real,
-        "token_type_ids": second.long(),
+        "token_type_ids": in_second_segment.long(),
         "masked_positions": real.flatten().nonzero().squeeze(1),
     }
 
@@ -119,9 +120,8 @@ def transformers_logits(
         .eval()
     )
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
-    segments = hasattr(
-        model.config, "type_vocab_size"
-    )  # GPT-2 would look token_type_ids up among the words
+    # GPT-2 would look token_type_ids up among the words.
+    segments = hasattr(model.config, "type_vocab_size")
     if segments and "token_type_ids" in inspect.signature(model.forward).parameters:
         inputs["token_type_ids"] = batch["token_type_ids"]
     if head == "choice":  # one example; every row is a choice
@@ -138,9 +138,9 @@ def transformers_logits(
     if head is not None:
         return {head: _real(outputs.logits, batch)}
     return {
-        ours: _real(outputs[theirs], batch)
-        for theirs, ours in hub.outputs.items()
-        if theirs in outputs
+        cloze_name: _real(outputs[hub_name], batch)
+        for hub_name, cloze_name in hub.outputs.items()
+        if hub_name in outputs
     }
 
 

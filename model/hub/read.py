@@ -68,26 +68,28 @@ def import_directory(
         DataError: a file is missing or damaged, weights are a pickle, or the model is unknown.
         UsageError: the model cannot be converted to `family`.
     """
-    found = read_directory(directory, family=family, positions=positions, trust_pickle=trust_pickle)
-    fits = load_model if found.task is None else load_backbone
-    fits(found.model, found.state)  # checks shapes and missing parameters
+    imported = read_directory(
+        directory, family=family, positions=positions, trust_pickle=trust_pickle
+    )
+    load = load_model if imported.task is None else load_backbone
+    load(imported.model, imported.state)  # checks shapes and missing parameters
     pieces = tokenizer.load(directory)
-    if pieces.vocab_size > found.model.vocab_size:
+    if pieces.vocab_size > imported.model.vocab_size:
         raise DataError(
             f"{directory} has a tokenizer of {pieces.vocab_size:,} pieces and an embedding of "
-            f"{found.model.vocab_size:,}; use"
+            f"{imported.model.vocab_size:,}; use"
             " the tokenizer that the model was trained with"
         )
     checkpoint.save_weights(
         out,
-        model=found.model,
-        state=found.state,
+        model=imported.model,
+        state=imported.state,
         tokenizer=pieces,
-        heads=found.heads,
-        task=found.task,
+        heads=imported.heads,
+        task=imported.task,
     )
     checkpoint.finalize(out)
-    return found
+    return imported
 
 
 def read_directory(
@@ -108,7 +110,7 @@ def read_directory(
     if family is not None and family != hub.family:
         convert = hub_of(family).converts.get(hub.family)
         if convert is None and hub_of(family).model_type != hub.model_type:
-            known = sorted(
+            supported = sorted(
                 {
                     hub.family,
                     *(name for name in exportable() if hub.family in hub_of(name).converts),
@@ -116,7 +118,7 @@ def read_directory(
             )
             raise UsageError(
                 f"as ({family}) is nothing that a {hub.family} model can become; choose from "
-                f"{', '.join(known)}"
+                f"{', '.join(supported)}"
             )
         hub = hub if convert else hub_of(family)
     model = hub.from_config(config, name)
@@ -161,14 +163,14 @@ def _fine_tuned(
             f"{directory} lacks the pooler, on which its {head} stands; use a complete Hugging "
             f"Face directory"
         )
-    wanted = ("encoder.", f"{head}.", *(("pooler.",) if pooled else ()))
-    kept = {key: tensor for key, tensor in state.items() if key.startswith(wanted)}
-    left = tuple(sorted(state.keys() - kept.keys()))
+    prefixes = ("encoder.", f"{head}.", *(("pooler.",) if pooled else ()))
+    used = {key: tensor for key, tensor in state.items() if key.startswith(prefixes)}
+    unused = tuple(sorted(state.keys() - used.keys()))
     heads = {head: {"num_labels": count} if head in LABELLED else {}}
     task = _task(
         config, head, count, storage.join(directory, CONFIG), model.max_position_embeddings
     )
-    return ImportedModel(model=model, heads=heads, task=task, state=kept, left_out=left)
+    return ImportedModel(model=model, heads=heads, task=task, state=used, left_out=unused)
 
 
 def _hub_of_config(config: Mapping[str, Any], where: str) -> HubFormat:
@@ -182,19 +184,19 @@ def _hub_of_config(config: Mapping[str, Any], where: str) -> HubFormat:
     """
     hubs = [hub_of(family) for family in exportable()]
     model_type = config.get("model_type")
-    found = [hub for hub in hubs if hub.model_type == model_type]
-    if not found:
-        known = ", ".join(sorted({hub.model_type for hub in hubs}))
+    matches = [hub for hub in hubs if hub.model_type == model_type]
+    if not matches:
+        supported = ", ".join(sorted({hub.model_type for hub in hubs}))
         raise DataError(
             f"{where} has the model_type {model_type!r}, which Cloze does not know; use one of "
-            f"{known}"
+            f"{supported}"
         )
     fitting = [
         hub
-        for hub in found
+        for hub in matches
         if all(config.get(name, value) == value for name, value in hub.fixed.items())
     ]
-    return [*fitting, *found][0]
+    return [*fitting, *matches][0]
 
 
 def complete(model: ModelConfig, state: dict[str, Tensor]) -> ImportedModel:
@@ -205,33 +207,33 @@ def complete(model: ModelConfig, state: dict[str, Tensor]) -> ImportedModel:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        own = new_model(model).state_dict()
-    lacking = {name: tensor for name, tensor in own.items() if name not in state}
+        initial = new_model(model).state_dict()
+    missing = {name: tensor for name, tensor in initial.items() if name not in state}
     fresh = {
         name: tensor
-        for name, tensor in lacking.items()
+        for name, tensor in missing.items()
         if not name.startswith("encoder.") or name.endswith(DELTA)
     }
-    there = {name.split(".", 1)[0] for name in state}
-    halved = sorted(
-        name for name in fresh if name.split(".", 1)[0] in there and not name.endswith(DELTA)
+    present = {name.split(".", 1)[0] for name in state}
+    partial = sorted(
+        name for name in fresh if name.split(".", 1)[0] in present and not name.endswith(DELTA)
     )
-    if halved:
+    if partial:
         raise DataError(
-            f"the weights lack {halved[0]}, a part of what is there; use a complete Hugging Face "
+            f"the weights lack {partial[0]}, a part of what is there; use a complete Hugging Face "
             f"directory"
         )
-    left = tuple(
-        sorted(name for name in state if name not in own and not name.startswith("encoder."))
+    unused = tuple(
+        sorted(name for name in state if name not in initial and not name.startswith("encoder."))
     )
-    kept = {name: tensor for name, tensor in state.items() if name not in left}
+    used = {name: tensor for name, tensor in state.items() if name not in unused}
     return ImportedModel(
         model=model,
         heads=model.heads,
         task=None,
-        state={**kept, **fresh},
+        state={**used, **fresh},
         fresh=tuple(sorted(fresh)),
-        left_out=left,
+        left_out=unused,
     )
 
 
@@ -283,19 +285,20 @@ def _weight_files(directory: str, name: str) -> list[str]:
     Raises:
         DataError: the index names no files, or files outside the directory.
     """
-    whole, index = storage.join(directory, name), storage.join(directory, name + ".index.json")
-    if storage.exists(whole):
-        return [whole]
+    single, index = storage.join(directory, name), storage.join(directory, name + ".index.json")
+    if storage.exists(single):
+        return [single]
     if not storage.exists(index):
         return []
     weight_map = _read_json(index).get("weight_map")
     files = (
         sorted({str(file) for file in weight_map.values()}) if isinstance(weight_map, dict) else []
     )
-    bad = [file for file in files if "/" in file or "\\" in file]
-    if bad or not files:
+    invalid = [file for file in files if "/" in file or "\\" in file]
+    if invalid or not files:
         raise DataError(
-            f"{index} names {bad[0] if bad else 'no files'}; it must name files in its directory"
+            f"{index} names {invalid[0] if invalid else 'no files'}; it must name files in its "
+            f"directory"
         )
     return [storage.join(directory, file) for file in files]
 

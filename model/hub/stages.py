@@ -66,28 +66,30 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
     from cloze.model.hub.read import import_directory
 
     source = build.inputs["directory"]
-    found = import_directory(
+    imported = import_directory(
         source,
         build.file(CHECKPOINT),
         family=config.family,
         positions=config.positions,
         trust_pickle=config.trust_pickle,
     )
-    same = (
+    comparable = (
         config.positions is None
-        and not found.fresh
+        and not imported.fresh
         and storage.is_local(source)
         and not config.trust_pickle
     )
     difference = (
-        compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source) if same else None
+        compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source)
+        if comparable
+        else None
     )
     summary = {
         "checkpoint": CHECKPOINT,
-        "family": found.model.family,
-        "parameters": sum(tensor.numel() for tensor in found.state.values()),
-        "initialized": sorted({name.split(".", 1)[0] for name in found.fresh}),
-        "left_out": list(found.left_out),
+        "family": imported.model.family,
+        "parameters": sum(tensor.numel() for tensor in imported.state.values()),
+        "initialized": sorted({name.split(".", 1)[0] for name in imported.fresh}),
+        "left_out": list(imported.left_out),
         "max_logit_difference": None if difference is None else difference.absolute,
     }
     return StageResult(summary=summary)

@@ -66,13 +66,11 @@ def write_directory(loaded: LoadedCheckpoint, directory: str) -> dict[str, list[
     copy_files(loaded.tokenizer, directory)
     name = storage.join(directory, TOKENIZER_CONFIG)
     settings = json.loads(storage.read_text(name)) if storage.exists(name) else {}
-    settings["model_max_length"] = (
-        loaded.model.max_position_embeddings
-    )  # without it, truncation=True has no effect
-    types = (
-        ["token_type_ids"] if loaded.model.type_vocab_size > 1 else []
-    )  # only models with token types use them
-    settings["model_input_names"] = ["input_ids", *types, "attention_mask"]
+    # Without it, truncation=True has no effect.
+    settings["model_max_length"] = loaded.model.max_position_embeddings
+    # Only models with token types use them.
+    type_inputs = ["token_type_ids"] if loaded.model.type_vocab_size > 1 else []
+    settings["model_input_names"] = ["input_ids", *type_inputs, "attention_mask"]
     _write_json(name, settings)
     storage.write_bytes(
         storage.join(directory, "README.md"),
@@ -106,20 +104,20 @@ def _write_sentence_transformers(loaded: LoadedCheckpoint, directory: str) -> No
     modules = [("", TRANSFORMER), ("1_Pooling", POOLING)] + (
         [("2_Normalize", NORMALIZE)] if head["normalize"] else []
     )
-    listed = [
-        {"idx": i, "name": str(i), "path": path, "type": kind}
-        for i, (path, kind) in enumerate(modules)
+    module_list = [
+        {"idx": i, "name": str(i), "path": path, "type": module_type}
+        for i, (path, module_type) in enumerate(modules)
     ]
-    compared: dict[str, Any] = {
+    similarity: dict[str, Any] = {
         "prompts": {},
         "default_prompt_name": None,
         "similarity_fn_name": "cosine" if head["normalize"] else "dot",
     }
     for name, content in (
-        ("modules.json", listed),
+        ("modules.json", module_list),
         ("sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}),
         ("1_Pooling/config.json", pooling),
-        ("config_sentence_transformers.json", compared),
+        ("config_sentence_transformers.json", similarity),
     ):
         storage.write_bytes(
             storage.join(directory, name), (json.dumps(content, indent=2) + "\n").encode()
@@ -143,21 +141,23 @@ def check_reload(loaded: LoadedCheckpoint, directory: str) -> None:
     Raises:
         ClozeError: a weight or the config differs from what was exported.
     """
-    found = read_directory(directory, family=loaded.model.family)
+    reloaded = read_directory(directory, family=loaded.model.family)
     exported = hub_of(loaded.model.family).exported(loaded.state, loaded.heads)
-    read = {name: tensor for name, tensor in found.state.items() if name not in found.fresh}
-    wrong = sorted(read.keys() ^ exported.keys())
-    wrong += [
+    reloaded_state = {
+        name: tensor for name, tensor in reloaded.state.items() if name not in reloaded.fresh
+    }
+    differences = sorted(reloaded_state.keys() ^ exported.keys())
+    differences += [
         name
-        for name in sorted(read.keys() & exported.keys())
-        if not read[name].equal(exported[name])
+        for name in sorted(reloaded_state.keys() & exported.keys())
+        if not reloaded_state[name].equal(exported[name])
     ]
-    if found.model != loaded.model:
-        wrong.append(CONFIG)
-    if wrong:
+    if reloaded.model != loaded.model:
+        differences.append(CONFIG)
+    if differences:
         raise ClozeError(
-            f"{directory} does not read back as it was written ({wrong[0]} differs); please report "
-            f"this"
+            f"{directory} does not read back as it was written ({differences[0]} differs); please "
+            f"report this"
         )
 
 

@@ -47,9 +47,9 @@ class Rotary(nn.Module):
 
 def _turn(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotate whole heads at once: operations on halves took a CPU twice the time."""
-    wide = values.float()
-    swapped = wide.roll(values.shape[-1] // 2, dims=-1)
-    return (wide * cosine).add_(swapped.mul_(sine)).to(values.dtype)
+    fp32_values = values.float()
+    swapped = fp32_values.roll(values.shape[-1] // 2, dims=-1)
+    return (fp32_values * cosine).add_(swapped.mul_(sine)).to(values.dtype)
 
 
 class SelfAttention(nn.Module):

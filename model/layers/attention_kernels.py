@@ -179,10 +179,10 @@ def attend_chunks(
     """
     batch, heads, length, size = query.shape
     chunks, width = bias.shape[1], bias.shape[3]
-    own = functional.pad(query, (0, 0, 0, chunks * width - length)).view(
+    query_chunks = functional.pad(query, (0, 0, 0, chunks * width - length)).view(
         batch, heads, chunks, width, size
     )
-    blocks = [part.transpose(1, 2).flatten(0, 1) for part in (own, key, value)]
+    blocks = [tensor.transpose(1, 2).flatten(0, 1) for tensor in (query_chunks, key, value)]
     mixed = attend(blocks[0], blocks[1], blocks[2], bias.flatten(0, 1), dropout)
     return (
         mixed.view(batch, chunks, heads, width, size).transpose(1, 2).flatten(2, 3)[:, :, :length]

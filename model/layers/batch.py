@@ -21,8 +21,8 @@ def overlay(batch: TensorBatch, tokens: Tensor) -> Tensor:
     real = batch["masked_labels"] != IGNORE_INDEX
     # Filler is written to an extra position at the end, so that no shape depends on its amount.
     target = torch.where(real, positions, flat.numel())
-    longer = torch.cat([flat, flat.new_zeros(1)])
-    return longer.scatter(0, target, torch.where(real, tokens, 0))[:-1].view_as(ids)
+    extended = torch.cat([flat, flat.new_zeros(1)])
+    return extended.scatter(0, target, torch.where(real, tokens, 0))[:-1].view_as(ids)
 
 
 def unmask(batch: TensorBatch) -> Tensor:

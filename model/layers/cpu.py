@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-LEVELS = (
-    1 << 16
-)  # of the probability: 0.1 becomes 6554 / 65536 = 0.100006, and the scale uses that number
+# Levels of the probability: 0.1 becomes 6554 / 65536 = 0.100006, which the scale uses too.
+LEVELS = 1 << 16
 _STRIDE = -1640531527  # 2^32 / golden ratio: adjacent rows are far apart before hashing
 _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B - (1 << 32)))  # shift and factor
 _PACKED = 4  # 16-bit numbers in each 64-bit draw of the generator
@@ -23,14 +22,12 @@ _PACKED = 4  # 16-bit numbers in each 64-bit draw of the generator
 def dropout_mask(like: Tensor, dropped: int) -> Tensor:
     """Return a mask like `like`: 0 with probability `dropped` / `LEVELS`, else 1."""
     count = like.numel()
-    generator = np.random.PCG64DXSM(
-        int(torch.randint(1 << 62, ()))
-    )  # twice as fast as torch's, which seeds it
+    # Twice as fast as torch's generator, which seeds it.
+    generator = np.random.PCG64DXSM(int(torch.randint(1 << 62, ())))
     bits = torch.from_numpy(generator.random_raw(-(-count // _PACKED)).view(np.int16))
     mask = torch.empty_like(like, requires_grad=False)
-    torch.ge(
-        bits[:count].view(like.shape), dropped - LEVELS // 2, out=mask
-    )  # cast in the same pass
+    # One pass compares and casts.
+    torch.ge(bits[:count].view(like.shape), dropped - LEVELS // 2, out=mask)
     return mask
 
 

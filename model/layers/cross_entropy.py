@@ -58,9 +58,9 @@ def iter_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
         yield slice(0, len(logits)), logits
         return
     step = chunk_rows(len(logits.weight), logits.weight.device.type)
-    for first in range(0, max(1, len(logits.hidden)), step):
-        part = slice(first, first + step)
-        yield part, logits.rows(part).whole()
+    for start in range(0, max(1, len(logits.hidden)), step):
+        selected = slice(start, start + step)
+        yield selected, logits.rows(selected).whole()
 
 
 class VocabularyHead(nn.Module):
@@ -113,13 +113,13 @@ def summed_cross_entropy(logits: Logits, labels: Tensor) -> tuple[Tensor, Tensor
         Loss in nats, fp32 scalar, differentiable; number of labels with the highest logit, int64.
     """
     if isinstance(logits, LazyLogits):
-        learns = torch.is_grad_enabled() and (
+        needs_gradient = torch.is_grad_enabled() and (
             logits.hidden.requires_grad or logits.weight.requires_grad
         )
-        found = torch.ops.cloze.linear_cross_entropy(
-            logits.hidden, logits.weight, logits.bias, labels, learns
+        outputs = torch.ops.cloze.linear_cross_entropy(
+            logits.hidden, logits.weight, logits.bias, labels, needs_gradient
         )
-        return found[0], found[1]
+        return outputs[0], outputs[1]
     if logits.device.type == "cpu" and not torch.compiler.is_compiling():
         total, correct = _InRows.apply(logits, labels)  # type: ignore[no-untyped-call]
         return total, correct
@@ -136,20 +136,20 @@ def _rows(
     Args:
         gradient: output for the loss's gradient, [M, V]; may be `logits`.
     """
-    real, wanted = labels != IGNORED, labels.clamp(min=0)[:, None]
+    real, targets = labels != IGNORED, labels.clamp(min=0)[:, None]
     losses, correct = [], []
-    for first in range(0, len(logits), at_once):
-        part = slice(first, first + at_once)
-        scores = logits[part].to(torch.float32, copy=True)
+    for start in range(0, len(logits), at_once):
+        selected = slice(start, start + at_once)
+        scores = logits[selected].to(torch.float32, copy=True)
         highest = scores.amax(dim=1, keepdim=True)
-        picked = scores.gather(1, wanted[part])
+        picked = scores.gather(1, targets[selected])
         normalizer = scores.sub_(highest).exp_().sum(dim=1, keepdim=True)
         losses.append((highest + normalizer.log() - picked).squeeze(1))
         correct.append((picked == highest).squeeze(1))
         if gradient is not None:
-            scores.mul_(real[part, None] / normalizer)
-            scores.scatter_add_(1, wanted[part], -real[part, None].float())
-            gradient[part] = scores
+            scores.mul_(real[selected, None] / normalizer)
+            scores.scatter_add_(1, targets[selected], -real[selected, None].float())
+            gradient[selected] = scores
     if not losses:
         return logits.new_zeros((), dtype=torch.float32), labels.new_zeros(())
     return torch.where(real, torch.cat(losses), 0.0).sum(), (torch.cat(correct) & real).sum()
@@ -161,10 +161,10 @@ class _InRows(torch.autograd.Function):
     @staticmethod
     def forward(context, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
         gradient = torch.empty_like(logits) if context.needs_input_grad[0] else None
-        total, hits = _rows(logits, labels, gradient, ROWS)
+        total, correct = _rows(logits, labels, gradient, ROWS)
         context.save_for_backward(gradient)
-        context.mark_non_differentiable(hits)
-        return total, hits
+        context.mark_non_differentiable(correct)
+        return total, correct
 
     @staticmethod
     def backward(context, upstream: Tensor, _: Tensor | None):  # type: ignore[no-untyped-def]
@@ -193,36 +193,39 @@ def _linear_cross_entropy(
     are empty.
     """
     at_once, on_cpu = chunk_rows(len(weight), hidden.device.type), hidden.device.type == "cpu"
-    multiplied, added = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
-    room = hidden.new_empty(min(at_once, len(hidden)), len(weight))
-    total, hits = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
-    by_hidden, by_weight, by_bias = _no_gradients(hidden, weight, bias, learns)
+    cast_weight, cast_bias = (
+        weight.to(hidden.dtype),
+        None if bias is None else bias.to(hidden.dtype),
+    )
+    workspace = hidden.new_empty(min(at_once, len(hidden)), len(weight))
+    total, correct = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
+    hidden_gradient, weight_gradient, bias_gradient = _no_gradients(hidden, weight, bias, learns)
     with torch.autocast(hidden.device.type, enabled=False):
-        for first in range(0, len(hidden), at_once):
-            states = hidden[first : first + at_once]
-            logits = room[: len(states)]
-            if added is None:
-                torch.mm(states, multiplied.t(), out=logits)
+        for start in range(0, len(hidden), at_once):
+            states = hidden[start : start + at_once]
+            logits = workspace[: len(states)]
+            if cast_bias is None:
+                torch.mm(states, cast_weight.t(), out=logits)
             else:
-                torch.addmm(added, states, multiplied.t(), out=logits)
-            loss, right = _rows(
+                torch.addmm(cast_bias, states, cast_weight.t(), out=logits)
+            loss, chunk_correct = _rows(
                 logits,
-                labels[first : first + at_once],
+                labels[start : start + at_once],
                 logits if learns else None,
                 ROWS if on_cpu else at_once,
             )
             total += loss
-            hits += right
+            correct += chunk_correct
             if not learns:
                 continue
-            torch.mm(logits, multiplied, out=by_hidden[first : first + at_once])
+            torch.mm(logits, cast_weight, out=hidden_gradient[start : start + at_once])
             if logits.dtype == torch.float32:
-                by_weight.addmm_(logits.t(), states)
+                weight_gradient.addmm_(logits.t(), states)
             else:
-                by_weight += logits.t() @ states
+                weight_gradient += logits.t() @ states
             if bias is not None:
-                by_bias += logits.sum(dim=0, dtype=torch.float32)
-    return total, hits, by_hidden, by_weight, by_bias
+                bias_gradient += logits.sum(dim=0, dtype=torch.float32)
+    return total, correct, hidden_gradient, weight_gradient, bias_gradient
 
 
 def _no_gradients(
@@ -231,8 +234,12 @@ def _no_gradients(
     """Return zero gradients, empty unless `learns`."""
     if not learns:
         return hidden.new_empty(0), weight.new_empty(0), weight.new_empty(0)
-    by_bias = weight.new_zeros(0 if bias is None else len(bias), dtype=torch.float32)
-    return torch.empty_like(hidden), weight.new_zeros(weight.shape, dtype=torch.float32), by_bias
+    bias_gradient = weight.new_zeros(0 if bias is None else len(bias), dtype=torch.float32)
+    return (
+        torch.empty_like(hidden),
+        weight.new_zeros(weight.shape, dtype=torch.float32),
+        bias_gradient,
+    )
 
 
 @_linear_cross_entropy.register_fake
@@ -254,14 +261,15 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _differentiate(ctx: Any, upstream: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    by_hidden, by_weight, by_bias = (
+    # The saved gradients are outputs, which have their own graph.
+    hidden_gradient, weight_gradient, bias_gradient = (
         gradient.detach() for gradient in ctx.saved_tensors
-    )  # outputs, which have their own graph
-    of_weight, of_bias = ctx.dtypes
+    )
+    weight_dtype, bias_dtype = ctx.dtypes
     return (
-        by_hidden.mul_(upstream),
-        by_weight.mul_(upstream).to(of_weight),
-        None if of_bias is None else by_bias.mul_(upstream).to(of_bias),
+        hidden_gradient.mul_(upstream),
+        weight_gradient.mul_(upstream).to(weight_dtype),
+        None if bias_dtype is None else bias_gradient.mul_(upstream).to(bias_dtype),
         None,
         None,
     )

@@ -75,9 +75,8 @@ class RelativePositions(nn.Module):
         super().__init__()
         self.table = nn.Embedding(2 * span, hidden_size)
         self.norm = norm
-        distances = torch.arange(
-            1 - longest, longest, device="cpu"
-        )  # not on the meta device: it is no weight
+        # On the CPU, not on the meta device: distances are no weights.
+        distances = torch.arange(1 - longest, longest, device="cpu")
         rows = (log_buckets(distances, buckets, farthest) + span).clamp(0, 2 * span - 1)
         self.register_buffer(
             "rows", rows, persistent=False
@@ -100,9 +99,11 @@ class RelativePositions(nn.Module):
                 f"a row of {reach} tokens is longer than max_position_embeddings ({middle + 1}); "
                 f"cut it"
             )
-        first, last = self._rows[middle + 1 - reach], self._rows[middle + reach - 1]
-        embedded = self.norm(self.table(torch.arange(first, last + 1, device=self.rows.device)))
-        return embedded, self.rows[middle + 1 - reach : middle + reach] - first
+        first_row, last_row = self._rows[middle + 1 - reach], self._rows[middle + reach - 1]
+        embedded = self.norm(
+            self.table(torch.arange(first_row, last_row + 1, device=self.rows.device))
+        )
+        return embedded, self.rows[middle + 1 - reach : middle + reach] - first_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +138,9 @@ def _diagonals(contents: Tensor, positions: Tensor) -> Tensor:
     """
     batch, heads, length, size = contents.shape
     width, middle = 2 * length - 1, len(positions) // 2
-    near = positions[middle + 1 - length : middle + length].permute(1, 2, 0)
-    products = torch.matmul(
-        contents.transpose(0, 1).reshape(heads, batch * length, size), near
-    )  # [N, B L, 2 L - 1]
+    in_range = positions[middle + 1 - length : middle + length].permute(1, 2, 0)
+    # Shape: [N, B L, 2 L - 1].
+    products = torch.matmul(contents.transpose(0, 1).reshape(heads, batch * length, size), in_range)
     strides = (length * width, batch * length * width, width - 1, 1)
     return products.as_strided((batch, heads, length, length), strides, length - 1)
 
@@ -249,22 +249,23 @@ class Convolution(nn.Conv1d):
         size = self.kernel_size[0]
         if isinstance(layout, PaddedLayout) and layout.real is not None:
             hidden = hidden * layout.real[..., None]
-        around = [self._shifted(hidden, layout, offset - size // 2) for offset in range(size)]
+        neighbours = [self._shifted(hidden, layout, offset - size // 2) for offset in range(size)]
         return functional.linear(
-            torch.cat(around, dim=-1), self.weight.transpose(1, 2).flatten(1), self.bias
+            torch.cat(neighbours, dim=-1), self.weight.transpose(1, 2).flatten(1), self.bias
         )
 
     def _shifted(self, hidden: Tensor, layout: BatchLayout | None, offset: int) -> Tensor:
         """Return the state `offset` tokens later in each token's sequence, zeros outside."""
         if not offset:
             return hidden
-        sequence = hidden.dim() - 2  # dimension of the tokens
-        moved = hidden.roll(-offset, sequence)
+        token_dimension = hidden.dim() - 2  # dimension of the tokens
+        shifted = hidden.roll(-offset, token_dimension)
         positions = None if layout is None else layout.positions
         if positions is None:
-            positions = torch.arange(hidden.shape[sequence], device=hidden.device)
-        same = positions.roll(-offset, -1) == positions + offset  # False across sequence borders
-        return torch.where(same[..., None], moved, 0.0)
+            positions = torch.arange(hidden.shape[token_dimension], device=hidden.device)
+        # False across sequence borders.
+        same_sequence = positions.roll(-offset, -1) == positions + offset
+        return torch.where(same_sequence[..., None], shifted, 0.0)
 
 
 class ConvResidual(nn.Module):
@@ -300,8 +301,8 @@ class ConvResidual(nn.Module):
         chosen: Tensor | None = None,
     ) -> Tensor:
         """Return float [..., D] like `entering`, or [P, D] at `chosen`, as `leaving`."""
-        found = gather_positions(self.convolution(entering, layout), chosen)
-        normed: Tensor = self.norm(leaving + self.activation(self.dropout(found)))
+        convolved = gather_positions(self.convolution(entering, layout), chosen)
+        normed: Tensor = self.norm(leaving + self.activation(self.dropout(convolved)))
         return normed
 
 
@@ -340,11 +341,11 @@ class DebertaLayer(EncoderLayer):
         self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
     ) -> Tensor:
         """Compute the layer; see `EncoderLayer.forward`."""
-        leaving = super().forward(hidden, layout, chosen)
+        attended = super().forward(hidden, layout, chosen)
         if self.convolved is None:
-            return leaving
-        found: Tensor = self.convolved(hidden, leaving, layout, chosen)
-        return found
+            return attended
+        output: Tensor = self.convolved(hidden, attended, layout, chosen)
+        return output
 
     def forward_queries(
         self, hidden: Tensor, layout: BatchLayout, chosen: Tensor, asking: Tensor
@@ -358,8 +359,8 @@ class DebertaLayer(EncoderLayer):
         Returns:
             float [P, D].
         """
-        got: Tensor = self.attention(hidden, layout, chosen, asking)
-        return self.finished(asking, got)
+        attended: Tensor = self.attention(hidden, layout, chosen, asking)
+        return self.finished(asking, attended)
 
 
 DECODER_STEPS = 2  # passes of the enhanced mask decoder through the last layer
@@ -388,12 +389,12 @@ class EnhancedMaskDecoder(nn.Module):
             chosen: int64 [P], flat positions.
         """
         positions = layout.positions
-        places = (
+        row_positions = (
             chosen % hidden.shape[-2]
             if positions is None
             else positions.flatten().index_select(0, chosen)
         )
-        states: Tensor = gather_positions(hidden, chosen) + self.position(places)
+        states: Tensor = gather_positions(hidden, chosen) + self.position(row_positions)
         for _ in range(DECODER_STEPS):
             states = last.forward_queries(hidden, layout, chosen, states)
         return states

@@ -23,8 +23,8 @@ class EmbeddingTable(nn.Embedding):
     def forward(self, ids: Tensor) -> Tensor:
         """Look up ids, int64 of any shape; return float [..., E]."""
         if torch.compiler.is_compiling() and ids.device.type == "cpu":
-            found: Tensor = embedding_lookup(self.weight, ids)
-            return found
+            embedded: Tensor = embedding_lookup(self.weight, ids)
+            return embedded
         return super().forward(ids)
 
 
@@ -86,17 +86,19 @@ class Embeddings(nn.Module):
         """
         hidden: Tensor = self.word(input_ids)
         if self.segment is not None:
-            one = self.segment.num_embeddings == 1
-            hidden = hidden + (self.segment.weight[0] if one else self.segment(token_type_ids))
+            single_segment = self.segment.num_embeddings == 1
+            hidden = hidden + (
+                self.segment.weight[0] if single_segment else self.segment(token_type_ids)
+            )
         if self.position is not None:
-            table, first = self.position.weight, self.position_offset
+            table, start = self.position.weight, self.position_offset
             length = input_ids.shape[-1]
             # No call of the module: ranks of ZeRO-3 must run the same modules with and without
             # padding.
             hidden = hidden + (
-                table[first : first + length]
+                table[start : start + length]
                 if positions is None
-                else embedding(positions + first, table)
+                else embedding(positions + start, table)
             )
         normed: Tensor = self.dropout(self.norm(hidden))
         return normed
@@ -133,8 +135,8 @@ class GdesEmbedding(EmbeddingTable):
 
     def forward(self, ids: Tensor, moved: bool = True) -> Tensor:
         """Look up ids, int64; with `moved`, add `delta`, which alone has a gradient."""
-        found = embedding(ids, self.weight)
-        return found.detach() + embedding(ids, self.delta) if moved else found
+        embedded = embedding(ids, self.weight)
+        return embedded.detach() + embedding(ids, self.delta) if moved else embedded
 
 
 class GdesEmbeddingView(nn.Module):
@@ -151,14 +153,14 @@ class GdesEmbeddingView(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up ids, int64 of any shape; return float [..., E]."""
-        found: Tensor = self._owner[0](ids, moved=False)
-        return found
+        embedded: Tensor = self._owner[0](ids, moved=False)
+        return embedded
 
 
 def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights by name, with every `delta` added to its table and removed."""
-    found = {name: tensor for name, tensor in state.items() if not name.endswith(DELTA)}
-    for name in state.keys() - found.keys():
+    weights = {name: tensor for name, tensor in state.items() if not name.endswith(DELTA)}
+    for name in state.keys() - weights.keys():
         table = name.removesuffix(DELTA) + ".weight"
-        found[table] = found[table] + state[name]
-    return found
+        weights[table] = weights[table] + state[name]
+    return weights

@@ -49,13 +49,13 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map float [..., D] to float [..., D], before any residual."""
-        raised = self.up(hidden)
+        projected = self.up(hidden)
         if self.gated:
-            value, gate = raised.chunk(2, dim=-1)
-            raised = self.activation(value) * gate
+            value, gate = projected.chunk(2, dim=-1)
+            projected = self.activation(value) * gate
         else:
-            raised = self.activation(raised)
-        output: Tensor = self.down(self.dropout(raised))
+            projected = self.activation(projected)
+        output: Tensor = self.down(self.dropout(projected))
         return output
 
 
@@ -190,7 +190,7 @@ class Encoder(nn.Module):
 
     def below(self, hidden: Tensor, layout: BatchLayout) -> Tensor:
         """Run all layers except the last."""
-        again = (
+        recomputes = (
             self.activation_checkpointing
             and torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
@@ -198,7 +198,7 @@ class Encoder(nn.Module):
         for number, layer in enumerate(self.layers[:-1]):
             # The first layer computes what all layers share (`BatchLayout.cached`), so it is not
             # recomputed.
-            recomputed = again and number > 0
+            recomputed = recomputes and number > 0
             hidden = (
                 checkpoint(layer, hidden, layout, use_reentrant=False)
                 if recomputed
@@ -239,9 +239,9 @@ class GroupedEncoder(Encoder):
 
 def enable_activation_checkpointing(network: nn.Module) -> None:
     """Enable activation checkpointing in all encoders, except for the first and last layer."""
-    for part in network.modules():
-        if isinstance(part, Encoder):
-            part.activation_checkpointing = True
+    for module in network.modules():
+        if isinstance(module, Encoder):
+            module.activation_checkpointing = True
 
 
 def rows_of(input_ids: Tensor, attention_mask: Tensor | None) -> PaddedLayout:

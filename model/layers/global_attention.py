@@ -72,9 +72,9 @@ class GlobalAttentionLayout(PaddedLayout):
         if real is not None:
             everywhere = everywhere & real
         count = everywhere.sum(1)
-        most = int(count.max()) if count.numel() else 0
-        places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        filled = torch.arange(most, device=everywhere.device) < count[:, None]
+        maximum = int(count.max()) if count.numel() else 0
+        places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :maximum]
+        filled = torch.arange(maximum, device=everywhere.device) < count[:, None]
         return cls(shape, real, everywhere=everywhere, places=places, filled=filled)
 
 
@@ -107,21 +107,23 @@ class GlobalAttention(SelfAttention):
             return super().forward(hidden, layout, chosen)
         dropout = self.dropout if self.training else 0.0
         hidden = autocast_input(hidden)
-        query, key, value = (part.transpose(1, 2) for part in self.project(hidden))
+        query, key, value = (item.transpose(1, 2) for item in self.project(hidden))
         windowed = _windowed(query, key, value, layout, self.width, dropout)
-        places = layout.places[:, :, None].expand(-1, -1, hidden.shape[-1])
-        picked = self.split(self.global_query(hidden.gather(1, places))).transpose(1, 2)
+        index = layout.places[:, :, None].expand(-1, -1, hidden.shape[-1])
+        global_queries = self.split(self.global_query(hidden.gather(1, index))).transpose(1, 2)
         keys, values = (
-            self.split(part(hidden)).transpose(1, 2)
-            for part in (self.global_key, self.global_value)
+            self.split(item(hidden)).transpose(1, 2)
+            for item in (self.global_key, self.global_value)
         )
         real = additive(None if layout.real is None else layout.real[:, None, None, :], query.dtype)
-        seen = attend(picked, keys, values, real, dropout).transpose(1, 2).flatten(2)
+        global_states = (
+            attend(global_queries, keys, values, real, dropout).transpose(1, 2).flatten(2)
+        )
         if layout.maps is not None:
-            layout.maps.append(_maps(query, key, picked, keys, layout, self.pattern))
+            layout.maps.append(_maps(query, key, global_queries, keys, layout, self.pattern))
         mixed = windowed.transpose(1, 2).flatten(2)
         filled = layout.filled[:, :, None]
-        mixed = mixed.scatter(1, places, torch.where(filled, seen, mixed.gather(1, places)))
+        mixed = mixed.scatter(1, index, torch.where(filled, global_states, mixed.gather(1, index)))
         output: Tensor = self.output(gather_positions(mixed, chosen))
         return output
 
@@ -139,31 +141,31 @@ def _windowed(
     bias = layout.cached(
         (width, query.dtype, "window"), lambda: _bias(layout, width, chunks, query.dtype)
     )
-    places = layout.places[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
+    index = layout.places[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
     keys, values = (
         torch.cat(
             [
-                part.gather(2, places)[:, :, None].expand(-1, -1, chunks, -1, -1),
-                neighbour_chunks(part, width, chunks),
+                tensor.gather(2, index)[:, :, None].expand(-1, -1, chunks, -1, -1),
+                neighbour_chunks(tensor, width, chunks),
             ],
             dim=3,
         )
-        for part in (key, value)
+        for tensor in (key, value)
     )
     return attend_chunks(query, keys, values, bias, dropout)
 
 
 def _bias(layout: GlobalAttentionLayout, width: int, chunks: int, dtype: torch.dtype) -> Tensor:
     """Return the bias [B, C, 1, W, G + 3W]: global tokens, then the window without them."""
-    place = torch.arange(layout.shape[1], device=layout.everywhere.device)[None]
+    positions = torch.arange(layout.shape[1], device=layout.everywhere.device)[None]
     offset = (
-        neighbours(place, width, chunks)[:, :, None, :]
-        - chunked(place, width, chunks)[:, :, :, None]
+        neighbours(positions, width, chunks)[:, :, None, :]
+        - chunked(positions, width, chunks)[:, :, :, None]
     )
     local = ~layout.everywhere if layout.real is None else layout.real & ~layout.everywhere
-    near = (offset.abs() <= width) & neighbours(local, width, chunks)[:, :, None, :]
-    far = layout.filled[:, None, None, :].expand(-1, chunks, width, -1)
-    bias = additive(torch.cat([far, near], dim=-1)[:, :, None], dtype)
+    window_visible = (offset.abs() <= width) & neighbours(local, width, chunks)[:, :, None, :]
+    global_visible = layout.filled[:, None, None, :].expand(-1, chunks, width, -1)
+    bias = additive(torch.cat([global_visible, window_visible], dim=-1)[:, :, None], dtype)
     assert bias is not None
     return bias
 
@@ -177,17 +179,17 @@ def _maps(
     pattern: AttentionPattern,
 ) -> Tensor:
     """Return the probabilities [B, N, L, L] for analysis; memory is not linear in L."""
-    place = torch.arange(layout.shape[1], device=query.device)
-    seen = pattern.visible(place - place[:, None])
-    assert seen is not None
-    visible = seen[None] | layout.everywhere[:, None, :]
+    positions = torch.arange(layout.shape[1], device=query.device)
+    in_window = pattern.visible(positions - positions[:, None])
+    assert in_window is not None
+    visible = in_window[None] | layout.everywhere[:, None, :]
     real = None if layout.real is None else layout.real[:, None, None, :]
     visible = visible[:, None] if real is None else visible[:, None] & real
-    found = attention_maps(query, key, additive(visible, query.dtype))
-    own = attention_maps(chosen, keys, additive(real, query.dtype))
-    for row, (places, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
-        found[row, :, places[filled]] = own[row, :, filled]
-    return found
+    maps = attention_maps(query, key, additive(visible, query.dtype))
+    global_maps = attention_maps(chosen, keys, additive(real, query.dtype))
+    for row, (token_positions, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
+        maps[row, :, token_positions[filled]] = global_maps[row, :, filled]
+    return maps
 
 
 class LongEncoder(Encoder):

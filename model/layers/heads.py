@@ -42,8 +42,8 @@ def mean_state(hidden: Tensor, chosen: Tensor) -> Tensor:
         hidden: float [B, L, D]; values at other positions are ignored.
         chosen: bool [B, L], at least one per row.
     """
-    places = chosen[:, :, None]
-    mean: Tensor = hidden.masked_fill(~places, 0.0).sum(dim=1) / places.sum(dim=1)
+    selected = chosen[:, :, None]
+    mean: Tensor = hidden.masked_fill(~selected, 0.0).sum(dim=1) / selected.sum(dim=1)
     return mean
 
 
@@ -271,8 +271,8 @@ def last_state(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Return the last real token's state of every row: [B, L, D] to [B, 1, D]."""
     if attention_mask is None:
         return hidden[:, -1:]
-    last = attention_mask.sum(dim=1).clamp(min=1) - 1
-    return hidden[torch.arange(len(hidden), device=hidden.device), last].unsqueeze(1)
+    last_index = attention_mask.sum(dim=1).clamp(min=1) - 1
+    return hidden[torch.arange(len(hidden), device=hidden.device), last_index].unsqueeze(1)
 
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:
@@ -282,15 +282,15 @@ def initialize(module: nn.Module, standard_deviation: float) -> None:
     modeling.py, `create_initializer`; Hugging Face does not truncate). Biases: 0. LayerNorm: 1 and
     0.
     """
-    for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Embedding | nn.Conv1d):
-            _truncated_normal(part.weight, standard_deviation)
-        if isinstance(part, nn.Linear | nn.Conv1d) and part.bias is not None:
-            nn.init.zeros_(part.bias)
-        if isinstance(part, nn.LayerNorm):
-            nn.init.ones_(part.weight)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+    for submodule in module.modules():
+        if isinstance(submodule, nn.Linear | nn.Embedding | nn.Conv1d):
+            _truncated_normal(submodule.weight, standard_deviation)
+        if isinstance(submodule, nn.Linear | nn.Conv1d) and submodule.bias is not None:
+            nn.init.zeros_(submodule.bias)
+        if isinstance(submodule, nn.LayerNorm):
+            nn.init.ones_(submodule.weight)
+            if submodule.bias is not None:
+                nn.init.zeros_(submodule.bias)
 
 
 @torch.no_grad()
@@ -301,7 +301,7 @@ def _truncated_normal(tensor: Tensor, standard_deviation: float) -> None:
     values = tensor.normal_().view(-1)
     outside = (values.abs() > 2.0).nonzero().squeeze(1)
     while len(outside):
-        drawn = torch.randn(len(outside), dtype=values.dtype, device=values.device)
-        values[outside] = drawn
-        outside = outside[drawn.abs() > 2.0]
+        redrawn = torch.randn(len(outside), dtype=values.dtype, device=values.device)
+        values[outside] = redrawn
+        outside = outside[redrawn.abs() > 2.0]
     tensor.mul_(standard_deviation)

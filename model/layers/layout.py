@@ -51,10 +51,10 @@ class AttentionPattern:
 
     def visible(self, offset: Tensor) -> Tensor | None:
         """Return key visibility by key position minus query position; None if all are visible."""
-        seen = None if self.window is None else offset.abs() <= self.window
+        mask = None if self.window is None else offset.abs() <= self.window
         if self.causal:
-            seen = offset <= 0 if seen is None else seen & (offset <= 0)
-        return seen
+            mask = offset <= 0 if mask is None else mask & (offset <= 0)
+        return mask
 
 
 class BatchLayout(ABC):
@@ -96,7 +96,7 @@ class BatchLayout(ABC):
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the layout with changed tensors and an empty cache; layouts are dataclasses."""
-        values = {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}  # type: ignore[arg-type]
         return type(self)(
             **{
                 name: change(value) if isinstance(value, Tensor) else value
@@ -184,44 +184,44 @@ class PaddedLayout(BatchLayout):
         """Return the bias of scores, [1 or B, 1, 1 or L, L]; None for no bias."""
         if pattern.window is not None and pattern.window >= self.shape[1] - 1:
             pattern = AttentionPattern(causal=pattern.causal)  # the window covers the whole row
-        place = torch.arange(self.shape[1], device=like.device)
-        seen = pattern.visible(place - place[:, None])
-        seen = None if seen is None else seen[None, None]
+        positions = torch.arange(self.shape[1], device=like.device)
+        visible = pattern.visible(positions - positions[:, None])
+        visible = None if visible is None else visible[None, None]
         if self.causal is not None:
-            before = (place <= place[:, None]) | ~self.causal[:, None, None, None]
-            seen = before if seen is None else seen & before
+            causal = (positions <= positions[:, None]) | ~self.causal[:, None, None, None]
+            visible = causal if visible is None else visible & causal
         if self.sequence is not None:
-            same = (self.sequence[:, :, None] == self.sequence[:, None, :])[:, None]
-            seen = same if seen is None else seen & same
+            same_sequence = (self.sequence[:, :, None] == self.sequence[:, None, :])[:, None]
+            visible = same_sequence if visible is None else visible & same_sequence
         if self.real is not None:
             real = self.real[:, None, None, :]
-            seen = real if seen is None else seen & real
-        return additive(seen, like.dtype)
+            visible = real if visible is None else visible & real
+        return additive(visible, like.dtype)
 
     def _band(self, pattern: AttentionPattern, like: Tensor) -> Tensor:
-        """Return the bias of `sliding_window_attention`, [1 or B, C, 1, W, 3W];
+        """Return the bias of `sliding_window_attention`, [1 or B, C, 1, W, 3W].
 
-        W window, C chunks.
+        W is the window, C the number of chunks.
         """
         width, length = pattern.window or 1, self.shape[1]
         chunks = -(-length // width)
-        place = torch.arange(length, device=like.device)[None]
-        real = torch.ones_like(place, dtype=torch.bool) if self.real is None else self.real
-        query, key = chunked(place, width, chunks), neighbours(place, width, chunks)
-        seen = pattern.visible(key[:, :, None, :] - query[:, :, :, None])
-        assert seen is not None
+        positions = torch.arange(length, device=like.device)[None]
+        real = torch.ones_like(positions, dtype=torch.bool) if self.real is None else self.real
+        query, key = chunked(positions, width, chunks), neighbours(positions, width, chunks)
+        visible = pattern.visible(key[:, :, None, :] - query[:, :, :, None])
+        assert visible is not None
         if self.causal is not None:
-            seen = seen & (
+            visible = visible & (
                 (key[:, :, None, :] <= query[:, :, :, None]) | ~self.causal[:, None, None, None]
             )
-        seen = seen & neighbours(real, width, chunks)[:, :, None, :]
+        visible = visible & neighbours(real, width, chunks)[:, :, None, :]
         if self.sequence is not None:
             query, key = (
                 chunked(self.sequence, width, chunks),
                 neighbours(self.sequence, width, chunks),
             )
-            seen = seen & (key[:, :, None, :] == query[:, :, :, None])
-        bias = additive(seen[:, :, None], like.dtype)
+            visible = visible & (key[:, :, None, :] == query[:, :, :, None])
+        bias = additive(visible[:, :, None], like.dtype)
         assert bias is not None
         return bias
 
@@ -292,7 +292,7 @@ class KVCache(BatchLayout):
         keys.scatter_(1, index, key)
         values.scatter_(1, index, value)
         cached_keys, cached_values = (
-            part[:, : self._length].transpose(1, 2) for part in (keys, values)
+            tensor[:, : self._length].transpose(1, 2) for tensor in (keys, values)
         )
         bias = self.cached((pattern.window, query.dtype), lambda: self._bias(pattern, query.dtype))
         return attend(query.transpose(1, 2), cached_keys, cached_values, bias, dropout).transpose(
@@ -304,8 +304,8 @@ class KVCache(BatchLayout):
         offset = (
             torch.arange(self._length, device=self.positions.device) - self.positions[:, :, None]
         )
-        seen = AttentionPattern(window=pattern.window, causal=True).visible(offset)
-        return additive(None if seen is None else seen[:, None], dtype)
+        visible = AttentionPattern(window=pattern.window, causal=True).visible(offset)
+        return additive(None if visible is None else visible[:, None], dtype)
 
 
 def additive(seen: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -45,8 +45,8 @@ class UnpaddedLayout(BatchLayout):
 
     def put_back(self, hidden: Tensor) -> Tensor:
         """Restore the rows: [T, D] to [B, L, D], zeros at padding."""
-        found: Tensor = _PutBack.apply(hidden, self)  # type: ignore[no-untyped-call]
-        return found.view(*self.shape, -1)
+        restored: Tensor = _PutBack.apply(hidden, self)  # type: ignore[no-untyped-call]
+        return restored.view(*self.shape, -1)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -80,10 +80,10 @@ class BucketedLayout(UnpaddedLayout):
         self._rows = [
             PaddedLayout(
                 group,
-                None if self.real is None else self.real.index_select(0, part).view(group),
+                None if self.real is None else self.real.index_select(0, indices).view(group),
                 causal=group_causal,
             )
-            for group, part, group_causal in zip(self.groups, self._parts, causal, strict=True)
+            for group, indices, group_causal in zip(self.groups, self._parts, causal, strict=True)
         ]
 
     @property
@@ -100,21 +100,24 @@ class BucketedLayout(UnpaddedLayout):
         added: Scores | None = None,
     ) -> Tensor:
         heads, size = query.shape[1:]
-        there, back = self.cached(("heads", heads), lambda: self._by_heads(heads))
-        blocks = [_carried(part.reshape(-1, size), there, back) for part in (query, key, value)]
+        forward_index, inverse_index = self.cached(("heads", heads), lambda: self._by_heads(heads))
+        blocks = [
+            _carried(tensor.reshape(-1, size), forward_index, inverse_index)
+            for tensor in (query, key, value)
+        ]
         sizes = [heads * rows * length for rows, length in self.groups]
         mixed = []
-        for rows, *parts in zip(
+        for rows, *group_blocks in zip(
             self._rows, *(torch.split(block, sizes) for block in blocks), strict=True
         ):
             q, k, v = (
-                part.view(rows.shape[0], heads, rows.shape[1], size).transpose(1, 2)
-                for part in parts
+                tensor.view(rows.shape[0], heads, rows.shape[1], size).transpose(1, 2)
+                for tensor in group_blocks
             )
             mixed.append(
                 rows.attend(q, k, v, pattern, dropout, added).transpose(1, 2).reshape(-1, size)
             )
-        return _carried(torch.cat(mixed), back, there).view_as(query)
+        return _carried(torch.cat(mixed), inverse_index, forward_index).view_as(query)
 
     def _by_heads(self, heads: int) -> tuple[Tensor, Tensor]:
         """Return `blocks` and `found` for single heads, int64 [G * N] and [T * N].
@@ -123,14 +126,16 @@ class BucketedLayout(UnpaddedLayout):
         the next.
         """
         head = torch.arange(heads, device=self.blocks.device)
-        there, spots, first = [], [], 0
-        for (rows, length), part in zip(self.groups, self._parts, strict=True):
-            there.append((part.view(rows, 1, length) * heads + head[:, None]).flatten())
+        blocks, inverse, start = [], [], 0
+        for (rows, length), indices in zip(self.groups, self._parts, strict=True):
+            blocks.append((indices.view(rows, 1, length) * heads + head[:, None]).flatten())
             size = rows * heads * length
-            places = torch.arange(first, first + size, device=head.device).view(rows, heads, length)
-            spots.append(places.transpose(1, 2).reshape(-1, heads))
-            first += size
-        return torch.cat(there), torch.cat(spots).index_select(0, self.found).flatten()
+            numbers = torch.arange(start, start + size, device=head.device).view(
+                rows, heads, length
+            )
+            inverse.append(numbers.transpose(1, 2).reshape(-1, heads))
+            start += size
+        return torch.cat(blocks), torch.cat(inverse).index_select(0, self.found).flatten()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -163,17 +168,16 @@ class PackedLayout(UnpaddedLayout):
     ) -> Tensor:
         if added is None:
             return self._attend(query, key, value, pattern, dropout)
-        rows, places, back = self.cached(
-            "padded", self._padded
-        )  # the kernel does not accept additional scores
+        # The kernel does not accept additional scores, so the rows are padded.
+        rows, to_rows, from_rows = self.cached("padded", self._padded)
         query, key, value = (
-            part.index_select(0, places).view(*rows.shape, *part.shape[1:])
-            for part in (query, key, value)
+            tensor.index_select(0, to_rows).view(*rows.shape, *tensor.shape[1:])
+            for tensor in (query, key, value)
         )
         return (
             rows.attend(query, key, value, pattern, dropout, added)
             .flatten(0, 1)
-            .index_select(0, back)
+            .index_select(0, from_rows)
         )
 
     def _attend(
@@ -193,13 +197,13 @@ class PackedLayout(UnpaddedLayout):
                 dropout,
             )
         mixed = []
-        for causal, own, bounds in (
+        for causal, selected, bounds in (
             (True, slice(tokens), self.bounds[: sequences + 1]),
             (pattern.causal, slice(tokens, None), self.bounds[sequences:] - tokens),
         ):
             if len(bounds) > 1:
-                part = (query[own], key[own], value[own], bounds, self.longest)
-                mixed.append(varlen_attention(*part, pattern.window, causal, dropout))
+                inputs = (query[selected], key[selected], value[selected], bounds, self.longest)
+                mixed.append(varlen_attention(*inputs, pattern.window, causal, dropout))
         return torch.cat(mixed)
 
     def _padded(self) -> tuple[PaddedLayout, Tensor, Tensor]:
@@ -207,31 +211,31 @@ class PackedLayout(UnpaddedLayout):
 
         The maps are int64 [S * longest], indices in T, and int64 [T], places in the rows.
         """
-        place = torch.arange(self.longest, device=self.bounds.device)
-        first, behind = self.bounds[:-1, None], self.bounds[1:, None]
+        offsets = torch.arange(self.longest, device=self.bounds.device)
+        begins, ends = self.bounds[:-1, None], self.bounds[1:, None]
         sequences = self.causal[0]
-        causal = torch.arange(len(first), device=place.device) < sequences if sequences else None
-        rows = PaddedLayout((len(first), self.longest), place < behind - first, causal=causal)
+        causal = torch.arange(len(begins), device=offsets.device) < sequences if sequences else None
+        rows = PaddedLayout((len(begins), self.longest), offsets < ends - begins, causal=causal)
         count = len(self.places)
         number = (
             torch.searchsorted(
                 self.bounds,
-                torch.arange(count, device=place.device, dtype=self.bounds.dtype),
+                torch.arange(count, device=offsets.device, dtype=self.bounds.dtype),
                 right=True,
             )
             - 1
         )
         return (
             rows,
-            (first + place).flatten().clamp(max=count - 1),
+            (begins + offsets).flatten().clamp(max=count - 1),
             number * self.longest + self.positions,
         )
 
 
 def _carried(values: Tensor, there: Tensor, back: Tensor) -> Tensor:
     """Select rows `there`, int64 [R], of [S, H]; gradients use the inverse `back`, int64 [S]."""
-    found: Tensor = _Carried.apply(values, there, back)  # type: ignore[no-untyped-call]
-    return found
+    selected: Tensor = _Carried.apply(values, there, back)  # type: ignore[no-untyped-call]
+    return selected
 
 
 class _Carried(torch.autograd.Function):
@@ -258,5 +262,5 @@ class _PutBack(torch.autograd.Function):
     @staticmethod
     def backward(context, gradient: Tensor):  # type: ignore[no-untyped-def]
         places, real = context.saved_tensors
-        taken = gradient.index_select(0, places)
-        return taken if real is None else taken.mul_(real[:, None]), None
+        input_gradient = gradient.index_select(0, places)
+        return input_gradient if real is None else input_gradient.mul_(real[:, None]), None

@@ -115,12 +115,12 @@ def choose(
     Raises:
         UsageError: the model lacks an objective's head, or the dataset's rows do not suit it.
     """
-    own = (
+    defaults = (
         model.default_objectives(info.pair_task)
         if teacher is None
         else model.distillation_objectives(teacher)
     )
-    chosen = tuple(wanted) if wanted else own
+    chosen = tuple(wanted) if wanted else defaults
     for objective in objectives(chosen):
         if objective.needs_teacher and teacher is None:
             raise UsageError(
@@ -141,9 +141,13 @@ def choose(
 
 def trained_heads(model: ModelConfig, names: Sequence[str]) -> dict[str, Any]:
     """Return the `heads` entry of a checkpoint of `model` trained on these objectives."""
-    own = [name for name in names if name in (*MASKED, CAUSAL)]
-    plain = set(own) <= {MASKED[0]}
-    return dict(model.heads) if plain else {**model.heads, "masked_lm": {"objectives": own}}
+    prediction_names = [name for name in names if name in (*MASKED, CAUSAL)]
+    only_default = set(prediction_names) <= {MASKED[0]}
+    return (
+        dict(model.heads)
+        if only_default
+        else {**model.heads, "masked_lm": {"objectives": prediction_names}}
+    )
 
 
 def _check_rows(objective: Objective, model: ModelConfig, info: DatasetInfo) -> None:
@@ -189,11 +193,11 @@ def _check_ways(names: Sequence[str], model: ModelConfig, teacher: ModelConfig |
 
 def _check_pairs(name: str, recipe: str, model: ModelConfig, info: DatasetInfo) -> None:
     if info.pair_task != name:
-        has = f"pairs for {info.pair_task}" if info.pair_task else "no pairs"
+        available = f"pairs for {info.pair_task}" if info.pair_task else "no pairs"
         raise UsageError(
             f"objective ({name}) needs a dataset with {name.upper()} pairs, this one (recipe "
-            f"{info.recipe}) has {has}; make one with `cloze dataset --recipe {recipe}`, or train "
-            f"on --objective mlm"
+            f"{info.recipe}) has {available}; make one with `cloze dataset --recipe {recipe}`, or "
+            f"train on --objective mlm"
         )
     if model.type_vocab_size < 2:
         raise UsageError(

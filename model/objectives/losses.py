@@ -58,8 +58,10 @@ def masked_objective(
 
     def score(outputs: Outputs, batch: TensorBatch) -> LossSum:
         labels = batch[labels_name]
-        total, right = summed_cross_entropy(outputs[logits_name], labels)
-        return LossSum(name=name, total=total, count=(labels != IGNORE_INDEX).sum(), correct=right)
+        total, correct = summed_cross_entropy(outputs[logits_name], labels)
+        return LossSum(
+            name=name, total=total, count=(labels != IGNORE_INDEX).sum(), correct=correct
+        )
 
     def count(batch: TensorBatch) -> int:
         return int((batch[labels_name] != IGNORE_INDEX).sum())
@@ -113,12 +115,12 @@ def masked_details(outputs: Outputs, batch: TensorBatch) -> dict[str, Detail]:
             )
     hits = (torch.cat(best) == labels[:, None]) & real[:, None]
     sums = {"top5_accuracy": (hits.any(dim=-1).sum(), real.sum())}
-    first = hits[:, 0]
-    seen = batch["input_ids"].flatten()[batch["masked_positions"]]
-    kept, masked = seen == labels, seen == batch["mask_id"]
-    kinds = {"masked": masked & ~kept, "random": ~kept & ~masked, "kept": kept}
+    top1_hits = hits[:, 0]
+    input_tokens = batch["input_ids"].flatten()[batch["masked_positions"]]
+    is_kept, is_mask = input_tokens == labels, input_tokens == batch["mask_id"]
+    kinds = {"masked": is_mask & ~is_kept, "random": ~is_kept & ~is_mask, "kept": is_kept}
     for name, chosen in kinds.items():
-        sums[f"{name}_accuracy"] = ((first & chosen).sum(), (real & chosen).sum())
+        sums[f"{name}_accuracy"] = ((top1_hits & chosen).sum(), (real & chosen).sum())
     if BANDS_FIELD in batch:
         sums |= losses_by_band(torch.cat(losses), labels, batch[BANDS_FIELD])
     return sums
@@ -158,8 +160,10 @@ def pair_objective(name: str, recipe: str) -> Objective:
     def score(outputs: Outputs, batch: TensorBatch) -> LossSum:
         logits, labels = outputs["pair_logits"].float(), batch["pair_labels"]
         total = cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        right = (logits.detach().argmax(dim=-1) == labels).sum()
-        return LossSum(name=name, total=total, count=(labels != IGNORE_INDEX).sum(), correct=right)
+        correct = (logits.detach().argmax(dim=-1) == labels).sum()
+        return LossSum(
+            name=name, total=total, count=(labels != IGNORE_INDEX).sum(), correct=correct
+        )
 
     def count(batch: TensorBatch) -> int:
         return int((batch["pair_labels"] != IGNORE_INDEX).sum())
@@ -201,8 +205,8 @@ def rtd_loss(outputs: Outputs, batch: TensorBatch) -> LossSum:
         batch["attention_mask"],
     )
     losses = binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
-    right = ((logits.detach() > 0) == labels) & real
-    return LossSum(name="rtd", total=(losses * real).sum(), count=real.sum(), correct=right.sum())
+    correct = ((logits.detach() > 0) == labels) & real
+    return LossSum(name="rtd", total=(losses * real).sum(), count=real.sum(), correct=correct.sum())
 
 
 def rtd_details(outputs: Outputs, batch: TensorBatch) -> dict[str, Detail]:
@@ -238,11 +242,13 @@ def lm_loss(outputs: Outputs, batch: TensorBatch) -> LossSum:
         outputs: `lm_logits`, float [B, L, V]; position t predicts token t + 1.
         batch: as collated; masks are undone, and padding is ignored.
     """
-    real = _targets(batch)
+    is_target = _targets(batch)
     # The last position predicts nothing.
-    labels = pad(unmask(batch)[:, 1:].masked_fill(~real, IGNORE_INDEX), (0, 1), value=IGNORE_INDEX)
-    total, right = summed_cross_entropy(flat(outputs["lm_logits"]), labels.flatten())
-    return LossSum(name="lm", total=total, count=real.sum(), correct=right)
+    labels = pad(
+        unmask(batch)[:, 1:].masked_fill(~is_target, IGNORE_INDEX), (0, 1), value=IGNORE_INDEX
+    )
+    total, correct = summed_cross_entropy(flat(outputs["lm_logits"]), labels.flatten())
+    return LossSum(name="lm", total=total, count=is_target.sum(), correct=correct)
 
 
 def lm_count(batch: TensorBatch) -> int:
@@ -277,9 +283,9 @@ def divergence(outputs: Outputs, batch: TensorBatch) -> LossSum:
     temperature, real = outputs["temperature"], batch["masked_labels"] != IGNORE_INDEX
     target = log_softmax(teacher / temperature, dim=-1)
     kl = (target.exp() * (target - log_softmax(student / temperature, dim=-1))).sum(dim=-1)
-    agree = (student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)) & real
+    agreement = (student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)) & real
     total = torch.where(real, kl, 0.0).sum() * temperature**2
-    return LossSum(name="distillation", total=total, count=real.sum(), correct=agree.sum())
+    return LossSum(name="distillation", total=total, count=real.sum(), correct=agreement.sum())
 
 
 def misalignment(outputs: Outputs, batch: TensorBatch) -> LossSum:

@@ -47,10 +47,10 @@ def merge_checkpoints(
         UsageError: the training does not keep the requested checkpoints.
         DataError: a checkpoint is damaged.
     """
-    with contextlib.ExitStack() as hold:
+    with contextlib.ExitStack() as stack:
         chosen = select_checkpoints(build.inputs["checkpoint"], last or LAST, steps)
         for path in chosen:
-            hold.enter_context(checkpoints.pinned(path))
+            stack.enter_context(checkpoints.pinned(path))
             checkpoint.verify(path, training=False)
         weights = shares(len(chosen), decay)
         newest = checkpoint.load_metadata(chosen[-1])
@@ -119,8 +119,8 @@ def mean(directories: Sequence[str], weights: Sequence[float]) -> dict[str, Tens
     )
     for name in files[0]:
         total = weights[0] * files[0][name].double()
-        for weight, other in zip(weights[1:], files[1:], strict=True):
-            total += weight * other[name].double()
+        for weight, tensors in zip(weights[1:], files[1:], strict=True):
+            total += weight * tensors[name].double()
         merged[name] = total.float()
     for file in files:
         file.clear()
@@ -150,7 +150,7 @@ def compute_perplexity(
         DataError: checkpoint or dataset is missing or damaged, or has no held-out rows.
     """
     world = init_distributed(build.execution)
-    kind = resolve(precision, world.device)
+    compute_precision = resolve(precision, world.device)
     data = open_dataset(build.inputs["dataset"], False, world)
     rows = min(rows, len(data.heldout))
     if not rows:
@@ -158,12 +158,17 @@ def compute_perplexity(
             f"{build.inputs['dataset']} has no held-out rows; set corpus.heldout_fraction above 0 "
             f"and rebuild corpus and dataset"
         )
-    beginning = initial_model(None, build.inputs["checkpoint"], data.info, data.tokenizer)
-    network, _ = build_network(beginning)
+    initial = initial_model(None, build.inputs["checkpoint"], data.info, data.tokenizer)
+    network, _ = build_network(initial)
     with checkpoint.resolve_pinned(build.inputs["checkpoint"]) as directory:
-        own = prediction_objectives(checkpoint.load_metadata(directory).heads)
-    names = choose(beginning.model, data.info, None if own in (("mlm",), ("lm",)) else own, None)
-    scoring = PretrainModule(network, names, kind).to(world.device)
+        trained_objectives = prediction_objectives(checkpoint.load_metadata(directory).heads)
+    names = choose(
+        initial.model,
+        data.info,
+        None if trained_objectives in (("mlm",), ("lm",)) else trained_objectives,
+        None,
+    )
+    scoring = PretrainModule(network, names, compute_precision).to(world.device)
     heldout = HeldoutSet(
         shards=data.heldout,
         rows=rows,
@@ -171,13 +176,15 @@ def compute_perplexity(
         pad=data.info.special.pad,
         mask=data.info.special.mask,
         longest=data.info.length,
-        layout=layout_for([network], world.device, DTYPES[kind], packed_rows=data.info.packed),
+        layout=layout_for(
+            [network], world.device, DTYPES[compute_precision], packed_rows=data.info.packed
+        ),
         directions=attention_modes(names, None, max(rows, 2)),
     )
     build.report.progress(0, rows, "rows", {})
     groups: list[tuple[float, float]] = []
-    found = evaluate(scoring, heldout, world, groups=groups)
-    metrics = {name: found[name] for name in REPORTED_METRICS if name in found}
+    results = evaluate(scoring, heldout, world, groups=groups)
+    metrics = {name: results[name] for name in REPORTED_METRICS if name in results}
     if not metrics:
         raise DataError(
             f"the held-out rows of {build.inputs['dataset']} have nothing to predict; make it from "
@@ -194,4 +201,6 @@ def compute_perplexity(
         "losses": [round(loss, 6) for loss in losses],
     }
     storage.write_bytes(build.file(LOSSES), (json.dumps(content) + "\n").encode())
-    return StageResult(rows=rows, summary={"metrics": metrics, "precision": kind, "losses": LOSSES})
+    return StageResult(
+        rows=rows, summary={"metrics": metrics, "precision": compute_precision, "losses": LOSSES}
+    )

@@ -41,13 +41,13 @@ class TextClassificationPipeline:
     def __init__(self, path: str) -> None:
         self._tuned, self.path = FinetunedModel(path), path
         task = self._tuned.task
-        kinds = {"labels": Classification, "scores": Regression, "choices": Choice}
-        found = [name for name, kind in kinds.items() if isinstance(task, kind)]
-        if not found:
+        task_types = {"labels": Classification, "scores": Regression, "choices": Choice}
+        matches = [name for name, task_type in task_types.items() if isinstance(task, task_type)]
+        if not matches:
             raise UsageError(
                 f"task {task.name} of {path} gives no labels to texts; use `cloze evaluate`"
             )
-        self.answers = found[0]
+        self.answers = matches[0]
         self.pairs: bool | None = self._tuned.meaning.get("pairs", _pairs_of(task.options))
 
     @property
@@ -111,8 +111,8 @@ class TextClassificationPipeline:
         examples = Choices(contexts=contexts, endings=choices, labels=None, label_names=())
         return [
             [
-                {"choice": int(place), "text": endings[place], "score": float(row[place])}
-                for place in _best(row, top_k)
+                {"choice": int(index), "text": endings[index], "score": float(row[index])}
+                for index in _best(row, top_k)
             ]
             for row, endings in zip(self._tuned.predictions(examples), choices, strict=True)
         ]
@@ -122,18 +122,18 @@ class TextClassificationPipeline:
     ) -> None:
         name = self._tuned.task.name
         if self.answers != answers:
-            other = {"labels": "classify", "scores": "score", "choices": "choose"}[self.answers]
+            method = {"labels": "classify", "scores": "score", "choices": "choose"}[self.answers]
             raise UsageError(
-                f"task {name} of {self.path} gives {self.answers}, not {answers}; use {other} "
+                f"task {name} of {self.path} gives {self.answers}, not {answers}; use {method} "
                 f"instead of {verb}"
             )
         if self.pairs is not None and (pairs is not None) != self.pairs and texts:
-            said = (
+            message = (
                 "reads pairs of texts; give each text its pair"
                 if self.pairs
                 else "reads single texts; leave the pairs out"
             )
-            raise UsageError(f"task {name} of {self.path} {said}")
+            raise UsageError(f"task {name} of {self.path} {message}")
         if pairs is not None and len(pairs) != len(texts):
             raise UsageError(
                 f"{len(texts)} texts and {len(pairs)} pairs do not belong together; give each text "
@@ -162,19 +162,19 @@ class Classify(Verb[_Asked]):
             request.optional("pair"),
             request.fields.get("choices"),
         )
-        found, empty = (
+        classifier, empty = (
             self._classifier,
             [name for name, value in (("text", text), ("pair", pair)) if value == ""],
         )
         if empty:
             raise request.error(f"has an empty {empty[0]!r}; write something")
-        if found.pairs is not None and (pair is not None) != found.pairs:
+        if classifier.pairs is not None and (pair is not None) != classifier.pairs:
             raise request.error(
                 "has no 'pair', and the model reads pairs; add it (--pair)"
-                if found.pairs
+                if classifier.pairs
                 else "has a 'pair', and the model reads single texts; leave it out"
             )
-        if (choices is not None) != (found.answers == "choices"):
+        if (choices is not None) != (classifier.answers == "choices"):
             raise request.error(
                 "has no 'choices', among which the model chooses; add them (--choice)"
                 if choices is None
@@ -192,21 +192,23 @@ class Classify(Verb[_Asked]):
 
     def answer(self, group: Sequence[_Asked]) -> list[dict[str, Any]]:
         """Answer requests; those with and without pairs are separated."""
-        with_pairs = [asked.pair is not None for asked in group]
+        with_pairs = [request.pair is not None for request in group]
         if any(with_pairs) and not all(with_pairs):
-            parts = {
-                kind: iter(self.answer([a for a in group if (a.pair is not None) == kind]))
-                for kind in (False, True)
+            answers = {
+                paired: iter(
+                    self.answer([item for item in group if (item.pair is not None) == paired])
+                )
+                for paired in (False, True)
             }
-            return [next(parts[kind]) for kind in with_pairs]
-        texts, found = [asked.text for asked in group], self._classifier
-        pairs = [asked.pair for asked in group if asked.pair is not None] or None
-        if found.answers == "scores":
-            return [{"score": score} for score in found.score(texts, pairs)]
-        if found.answers == "choices":
-            ranked = found.choose(texts, [asked.choices for asked in group], self._top_k)
+            return [next(answers[paired]) for paired in with_pairs]
+        texts, classifier = [request.text for request in group], self._classifier
+        pairs = [request.pair for request in group if request.pair is not None] or None
+        if classifier.answers == "scores":
+            return [{"score": score} for score in classifier.score(texts, pairs)]
+        if classifier.answers == "choices":
+            ranked = classifier.choose(texts, [request.choices for request in group], self._top_k)
         else:
-            ranked = found.classify(texts, pairs, self._top_k)
+            ranked = classifier.classify(texts, pairs, self._top_k)
         return [{**best[0], "predictions": best} for best in ranked]
 
     def finish(self) -> dict[str, Any]:
@@ -220,10 +222,10 @@ def _pairs_of(options: TaskOptions) -> bool | None:
 
 
 def _ranked(names: Sequence[str], row: np.ndarray[Any, Any], top_k: int | None) -> Ranked:
-    return [{"label": names[place], "score": float(row[place])} for place in _best(row, top_k)]
+    return [{"label": names[index], "score": float(row[index])} for index in _best(row, top_k)]
 
 
 def _best(row: np.ndarray[Any, Any], top_k: int | None) -> list[int]:
     """Return the indices of the greatest values, greatest first; ties in order."""
-    found: list[int] = np.argsort(-row, kind="stable")[:top_k].tolist()
-    return found
+    indices: list[int] = np.argsort(-row, kind="stable")[:top_k].tolist()
+    return indices

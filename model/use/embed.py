@@ -68,10 +68,12 @@ class EmbeddingPipeline:
         with checkpoint.resolve_pinned(path) as directory:
             loaded = checkpoint.load(directory)
             self._pieces = tokenizer.load(loaded.tokenizer)
-        own = loaded.heads.get(HEAD, {})
+        head_options = loaded.heads.get(HEAD, {})
         longest = loaded.model.max_position_embeddings
-        self.pooling: Pooling = pooling or own.get("pooling", "mean")
-        self.normalize = bool(own.get("normalize", False)) if normalize is None else normalize
+        self.pooling: Pooling = pooling or head_options.get("pooling", "mean")
+        self.normalize = (
+            bool(head_options.get("normalize", False)) if normalize is None else normalize
+        )
         self.max_length = max_length or int((loaded.task or {}).get("max_length", longest))
         self.size, self.truncated, self.pieces = loaded.model.hidden_size, 0, 0
         if self.max_length > longest:
@@ -105,13 +107,13 @@ class EmbeddingPipeline:
         Raises:
             DataError: a text has no words.
         """
-        found = np.zeros((len(texts), self.size), np.float32)
+        embeddings = np.zeros((len(texts), self.size), np.float32)
         progress(0, len(texts))
         for begin in range(0, len(texts), TEXTS):
-            part = texts[begin : begin + TEXTS]
-            found[begin : begin + len(part)] = self._embed(part, begin)
-            progress(begin + len(part), len(texts))
-        return found
+            batch = texts[begin : begin + TEXTS]
+            embeddings[begin : begin + len(batch)] = self._embed(batch, begin)
+            progress(begin + len(batch), len(texts))
+        return embeddings
 
     def _embed(self, texts: Sequence[str], before: int) -> Vectors:
         for number, text in enumerate(texts, start=before + 1):
@@ -126,18 +128,18 @@ class EmbeddingPipeline:
             size = max(1, TOKENS[self._device.type] // int(samples.lengths[order[begin]]))
             batches.append(order[begin : begin + size])
             begin += size
-        found = np.zeros((len(texts), self.size), np.float32)
+        embeddings = np.zeros((len(texts), self.size), np.float32)
         with (
             torch.inference_mode(),
             prefetch_batches(
-                (samples.batch(part, self._layout) for part in batches), self._device
-            ) as made,
+                (samples.batch(indices, self._layout) for indices in batches), self._device
+            ) as prefetched,
         ):
-            for part, batch in zip(batches, made, strict=True):
+            for indices, batch in zip(batches, prefetched, strict=True):
                 with autocast(self._precision, self._device.type):
                     vectors = self._network.embed(move(batch, self._device))  # type: ignore[operator]
-                found[part] = vectors.float().cpu().numpy()
-        return found
+                embeddings[indices] = vectors.float().cpu().numpy()
+        return embeddings
 
 
 class Embed(Verb[str]):
@@ -208,13 +210,13 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
             f"corpus` made"
         )
     world = init_distributed(build.execution)
-    kind = resolve(config.precision, world.device)
+    precision = resolve(config.precision, world.device)
     embedder = EmbeddingPipeline(
         build.inputs["checkpoint"],
         pooling=config.pooling,
         normalize=True,
         max_length=config.max_length,
-        precision=kind,
+        precision=precision,
         device=world.device,
     )
     if embedder.size > arrow.WIDEST:
@@ -222,8 +224,8 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
             f"the model's vectors have {embedder.size} numbers; take one of at most {arrow.WIDEST}"
         )
     documents = 0
-    own = names[world.rank :: world.size]
-    for number, name in enumerate(own):
+    rank_names = names[world.rank :: world.size]
+    for number, name in enumerate(rank_names):
         build.report.progress(min(number * world.size, len(names)), len(names), "shards", {})
         target = build.file(arrow.vectors_file_name(name))
         table = read_arrow(storage.join(path, name))
@@ -236,8 +238,8 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
             " ".join(sentences)
             for sentences in table["sentences"].take(pa.array(order)).to_pylist()
         ]
-        found = arrow.quantize(_vectors(embedder, texts, config.windows))
-        batch = arrow.vectors_batch(keys[order], found)
+        quantized = arrow.quantize(_vectors(embedder, texts, config.windows))
+        batch = arrow.vectors_batch(keys[order], quantized)
         write_arrow(target, batch.schema, [batch])
     documents, truncated, pieces = world.all_reduce_sum(
         [documents, embedder.truncated, embedder.pieces]
@@ -252,7 +254,7 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
         "tokens": pieces,
         "parameters": embedder.parameters,
         "device": world.device.type,
-        "precision": kind,
+        "precision": precision,
     }
     return StageResult(rows=documents, tokens=pieces, summary=summary)
 
@@ -261,13 +263,13 @@ def _vectors(embedder: EmbeddingPipeline, texts: Sequence[str], most: int) -> Ve
     """Return the mean window embedding of each text, float32 [n, D]; 0 without words."""
     windows, owners = list[str](), list[int]()
     for number, text in enumerate(texts):
-        own = windows_of(text, CHARACTERS * embedder.max_length, most)
-        windows += own
-        owners += [number] * len(own)
-    found = np.zeros((len(texts), embedder.size), np.float32)
+        text_windows = windows_of(text, CHARACTERS * embedder.max_length, most)
+        windows += text_windows
+        owners += [number] * len(text_windows)
+    vectors = np.zeros((len(texts), embedder.size), np.float32)
     if windows:
-        np.add.at(found, np.array(owners), embedder.embed(windows))
-    return found
+        np.add.at(vectors, np.array(owners), embedder.embed(windows))
+    return vectors
 
 
 def windows_of(text: str, length: int, most: int) -> list[str]:
@@ -279,8 +281,8 @@ def windows_of(text: str, length: int, most: int) -> list[str]:
     count = max(1, -(-len(text) // length))
     edges = [0]
     for number in range(1, count):
-        at = text.find(" ", number * len(text) // count)
-        edges.append(len(text) if at < 0 else at)
+        space = text.find(" ", number * len(text) // count)
+        edges.append(len(text) if space < 0 else space)
     pieces = (
         text[begin:end].strip() for begin, end in zip(edges, [*edges[1:], len(text)], strict=True)
     )

@@ -58,9 +58,8 @@ class FillMaskPipeline:
                 f"{checkpoint} was trained from left to right alone (clm) and fills no masks; use "
                 f"`cloze generate`"
             )
-        self._before = int(
-            "mntp" in names
-        )  # distance from a mask back to the position that predicts it
+        # Distance from a mask back to the position that predicts it.
+        self._before = int("mntp" in names)
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
         self.longest = loaded.model.max_position_embeddings
         self.model = load_model(loaded.model, loaded.state)
@@ -87,7 +86,7 @@ class FillMaskPipeline:
             *self.pieces.backend.encode(text, add_special_tokens=False).ids,
             special.sep,
         )
-        masks = tuple(place for place, token in enumerate(ids) if token == special.mask)
+        masks = tuple(position for position, token in enumerate(ids) if token == special.mask)
         if not masks:
             raise UsageError(
                 f"the text {shortened(text)!r} has no {MASK}; write it where a word is to be "
@@ -119,9 +118,9 @@ class FillMaskPipeline:
         for row, question in enumerate(questions):
             ids[row, : len(question.ids)] = question.ids
         masks = [
-            row * longest + place - self._before
+            row * longest + position - self._before
             for row, question in enumerate(questions)
-            for place in question.masks
+            for position in question.masks
         ]
         batch = {
             "input_ids": torch.from_numpy(ids),
@@ -132,8 +131,8 @@ class FillMaskPipeline:
         with torch.inference_mode():
             probabilities = self.model(batch)["mlm_logits"].float().softmax(dim=-1)
             best = probabilities.topk(min(top_k, probabilities.shape[-1]), dim=-1)
-        found = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        places = (
+        top_tokens = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        origins = (
             (question.text, number)
             for question in questions
             for number in range(len(question.masks))
@@ -143,7 +142,7 @@ class FillMaskPipeline:
                 _candidate(text, self.mask_token, number, token, score, self.pieces)
                 for token, score in zip(tokens, scores, strict=True)
             ]
-            for (text, number), (scores, tokens) in zip(places, found, strict=True)
+            for (text, number), (scores, tokens) in zip(origins, top_tokens, strict=True)
         ]
 
 
@@ -158,7 +157,9 @@ class FillMask(Verb[Question]):
             return self._filler.question(request.text("text"))
 
     def answer(self, group: Sequence[Question]) -> list[dict[str, Any]]:
-        return [{"predictions": found} for found in self._filler.answer(group, self._top_k)]
+        return [
+            {"predictions": predictions} for predictions in self._filler.answer(group, self._top_k)
+        ]
 
 
 def _candidate(
@@ -175,8 +176,8 @@ def _candidate(
 
 def _filled(text: str, mask_token: str, number: int, word: str) -> str:
     """Replace mask `number` of the text; a continuation token (`##ing`) joins its word."""
-    parts = text.split(mask_token)
-    before, after = mask_token.join(parts[: number + 1]), mask_token.join(parts[number + 1 :])
+    pieces = text.split(mask_token)
+    before, after = mask_token.join(pieces[: number + 1]), mask_token.join(pieces[number + 1 :])
     if word.startswith("##") and len(word) > 2:
         before, word = before.rstrip(), word[2:]
     return before + word + after

@@ -138,23 +138,23 @@ class QuestionAnsweringPipeline:
             if not question.strip():
                 raise UsageError(f"question {number} is empty; write one")
         passages = list(dict.fromkeys(passage for _, passage in asked))
-        places = {passage: number for number, passage in enumerate(passages)}
+        passage_index = {passage: number for number, passage in enumerate(passages)}
         examples = SquadExamples(
             ids=[str(number) for number in range(len(asked))],
             questions=[question for question, _ in asked],
             passages=passages,
-            passage_of=[places[passage] for _, passage in asked],
+            passage_of=[passage_index[passage] for _, passage in asked],
             answers=None,
         )
-        return [self._told(found, top_k) for found in self._tuned.predictions(examples)]
+        return [self._told(prediction, top_k) for prediction in self._tuned.predictions(examples)]
 
     def _told(self, found: QuestionPredictions, top_k: int) -> list[Answer]:
         return [
             {"answer": "", "score": score, "start": None, "end": None}
             if span is None
             else {"answer": span.text, "score": score, "start": span.begin, "end": span.end}
-            for place, (span, score) in enumerate(found.ranked(self._threshold))
-            if place < top_k or span is None
+            for rank, (span, score) in enumerate(found.ranked(self._threshold))
+            if rank < top_k or span is None
         ]
 
 
@@ -165,11 +165,11 @@ class AnswerPredictor(Verb[tuple[str, str]]):
         self._answerer, self._top_k = QuestionAnsweringPipeline(checkpoint), config.top_k
 
     def read(self, request: Request) -> tuple[str, str]:
-        asked = request.text("question"), request.text("passage")
-        for name, text in zip(("question", "passage"), asked, strict=True):
+        texts = request.text("question"), request.text("passage")
+        for name, text in zip(("question", "passage"), texts, strict=True):
             if not text.strip():
                 raise request.error(f"has an empty {name!r}; write something")
-        return asked
+        return texts
 
     def answer(self, group: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         return [
@@ -194,28 +194,28 @@ SIGNS = "@#"
 def words_of(text: str) -> list[Span]:
     """Return the words of a text, in order."""
     return [
-        word for found in BETWEEN.finditer(text) for word in _cut(text, found.start(), found.end())
+        word for match in BETWEEN.finditer(text) for word in _cut(text, match.start(), match.end())
     ]
 
 
 def between_spaces(text: str) -> list[Span]:
     """Return the words of a text whose punctuation is already separated by spaces."""
-    return [found.span() for found in BETWEEN.finditer(text)]
+    return [match.span() for match in BETWEEN.finditer(text)]
 
 
 def _cut(text: str, start: int, end: int) -> Iterator[Span]:
     """Iterate over the words of a stretch without spaces."""
-    here = start
-    for found in ALONE.finditer(text, start, end):
-        yield from _peeled(text, here, found.start())
-        yield found.span()
-        here = found.end()
-    yield from _peeled(text, here, end)
+    begin = start
+    for match in ALONE.finditer(text, start, end):
+        yield from _peeled(text, begin, match.start())
+        yield match.span()
+        begin = match.end()
+    yield from _peeled(text, begin, end)
 
 
 def _peeled(text: str, start: int, end: int) -> Iterator[Span]:
     """Iterate over the words of a stretch without spaces and ideographs, punctuation split off."""
-    after: list[Span] = []
+    trailing: list[Span] = []
     while (
         start < end
         and _is_mark(text[start])
@@ -226,7 +226,7 @@ def _peeled(text: str, start: int, end: int) -> Iterator[Span]:
         yield start, start + 1
         start += 1
     while start < end and _is_mark(text[end - 1]) and not _abbreviates(text[start:end]):
-        after.append((end - 1, end))
+        trailing.append((end - 1, end))
         end -= 1
     clitic = CLITIC.search(text, start, end)
     if clitic and clitic.start() > start:
@@ -234,7 +234,7 @@ def _peeled(text: str, start: int, end: int) -> Iterator[Span]:
         start = clitic.start()
     if start < end:
         yield start, end
-    yield from reversed(after)
+    yield from reversed(trailing)
 
 
 def _abbreviates(word: str) -> bool:
@@ -287,16 +287,16 @@ class TokenClassificationPipeline:
             exclusive; "score", the mean probability of its words' tags.
         """
         spans = [(between_spaces if words else words_of)(text) for text in texts]
-        filled = [number for number, own in enumerate(spans) if own]
-        found: list[list[Found]] = [[] for _ in texts]
+        filled = [number for number, text_spans in enumerate(spans) if text_spans]
+        results: list[list[Found]] = [[] for _ in texts]
         if filled:
             sentences = [
                 [texts[number][start:end] for start, end in spans[number]] for number in filled
             ]
             predictions = self._tuned.predictions(TaggedWords(words=sentences, where="texts"))
             for row, number in enumerate(filled):
-                found[number] = _entities(texts[number], spans[number], predictions, row)
-        return found
+                results[number] = _entities(texts[number], spans[number], predictions, row)
+        return results
 
 
 class Tag(Verb[str]):
@@ -309,7 +309,7 @@ class Tag(Verb[str]):
         return request.text("text")
 
     def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
-        return [{"entities": found} for found in self._tagger.tag_batch(group, words=self._words)]
+        return [{"entities": tagged} for tagged in self._tagger.tag_batch(group, words=self._words)]
 
     def finish(self) -> dict[str, Any]:
         return {"truncated": self._tagger.truncated}
@@ -317,11 +317,11 @@ class Tag(Verb[str]):
 
 def _entities(text: str, spans: Sequence[Span], predictions: Tags, row: int) -> list[Found]:
     scores = predictions.scores[row]
-    found = []
+    results = []
     for kind, first, last in entities(predictions.tags[row]):
         start, end = spans[first][0], spans[last][1]
         score = float(scores[first : last + 1].mean())
-        found.append(
+        results.append(
             {"text": text[start:end], "type": kind, "start": start, "end": end, "score": score}
         )
-    return found
+    return results

@@ -49,12 +49,18 @@ class SamplingParams:
         if self.temperature == 0.0:
             return int(logits.argmax())
         order = np.argsort(-logits, kind="stable")[: self.top_k]
-        chances = np.exp((logits[order] - logits[order[0]]) / self.temperature)
-        sums = chances.cumsum() / chances.sum()
+        weights = np.exp((logits[order] - logits[order[0]]) / self.temperature)
+        cumulative = weights.cumsum() / weights.sum()
         if self.top_p is not None:
-            sums = sums[: int(np.searchsorted(sums, self.top_p)) + 1]
-        drawn = float(random_keys.uniform(random_keys.fold_in(self.seed, _DRAWN, key))) * sums[-1]
-        return int(order[min(int(np.searchsorted(sums, drawn, side="right")), len(sums) - 1)])
+            cumulative = cumulative[: int(np.searchsorted(cumulative, self.top_p)) + 1]
+        threshold = (
+            float(random_keys.uniform(random_keys.fold_in(self.seed, _DRAWN, key))) * cumulative[-1]
+        )
+        return int(
+            order[
+                min(int(np.searchsorted(cumulative, threshold, side="right")), len(cumulative) - 1)
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +148,11 @@ class TextGenerationPipeline:
             UsageError: a text is empty or too long; see `question`.
         """
         choice = choice or SamplingParams()
-        asked = [self.question(text) for text in texts]
+        prompts = [self.question(text) for text in texts]
         keys = [random_keys.document_key(text) for text in texts]
         rows = [
             _Row(ids=list(ids), given=len(ids), key=int(random_keys.fold_in(key, sample)))
-            for ids, key in zip(asked, keys, strict=True)
+            for ids, key in zip(prompts, keys, strict=True)
             for sample in range(samples)
         ]
         order = sorted(range(len(rows)), key=lambda number: -rows[number].given)
@@ -155,21 +161,26 @@ class TextGenerationPipeline:
             size = max(1, TOKENS // longest)
             self._write([rows[number] for number in order[:size]], tokens, choice)
             order = order[size:]
-        found = [self._told(row) for row in rows]
-        return [found[first : first + samples] for first in range(0, len(found), samples)]
+        continuations = [self._told(row) for row in rows]
+        return [
+            continuations[start : start + samples]
+            for start in range(0, len(continuations), samples)
+        ]
 
     @torch.inference_mode()
     def _write(self, rows: Sequence[_Row], tokens: int, choice: SamplingParams) -> None:
         """Extend all rows, the longest first, until each has stopped."""
-        given = torch.tensor([row.given for row in rows])
-        most = int(given.max())
-        room = min(self.longest, most + tokens)
-        layout = KVCache(len(rows), room)
-        ids = torch.full((len(rows), most), self.pieces.special.pad)
+        prompt_lengths = torch.tensor([row.given for row in rows])
+        longest_prompt = int(prompt_lengths.max())
+        capacity = min(self.longest, longest_prompt + tokens)
+        layout = KVCache(len(rows), capacity)
+        ids = torch.full((len(rows), longest_prompt), self.pieces.special.pad)
         for number, row in enumerate(rows):
             ids[number, : row.given] = torch.tensor(row.ids)
         logits = self._logits(
-            ids, layout.advance(torch.arange(most).expand_as(ids), most), given - 1
+            ids,
+            layout.advance(torch.arange(longest_prompt).expand_as(ids), longest_prompt),
+            prompt_lengths - 1,
         )
         for written in range(1, tokens + 1):
             for row, scores in zip(rows, logits.double().numpy(), strict=True):
@@ -179,14 +190,13 @@ class TextGenerationPipeline:
                     )
             if all(row.stopped for row in rows):
                 return
-            last = torch.tensor(
-                [[row.ids[-1]] for row in rows]
-            )  # stopped rows repeat their last token; the result is unused
-            places = (given + written - 1).clamp(max=room - 1)
+            # Stopped rows repeat their last token; the result is unused.
+            last_tokens = torch.tensor([[row.ids[-1]] for row in rows])
+            positions = (prompt_lengths + written - 1).clamp(max=capacity - 1)
             logits = self._logits(
-                last,
-                layout.advance(places[:, None], min(room, most + written)),
-                torch.zeros_like(given),
+                last_tokens,
+                layout.advance(positions[:, None], min(capacity, longest_prompt + written)),
+                torch.zeros_like(prompt_lengths),
             )
 
     def _add(self, row: _Row, token: int, tokens: int) -> None:
@@ -201,8 +211,8 @@ class TextGenerationPipeline:
 
     def _logits(self, ids: Tensor, layout: KVCache, last: Tensor) -> Tensor:
         """Return logits, float [B, V], after token `last`, int64 [B], of the new ids [B, l]."""
-        wanted = torch.arange(len(ids)) * ids.shape[1] + last
-        states = self._encoder(ids, None, torch.zeros_like(ids), layout, wanted)
+        indices = torch.arange(len(ids)) * ids.shape[1] + last
+        states = self._encoder(ids, None, torch.zeros_like(ids), layout, indices)
         logits: Tensor = self._head(states, self._encoder.get_parameter("embeddings.word.weight"))
         return logits
 
@@ -210,14 +220,14 @@ class TextGenerationPipeline:
         def spelled(ids: Sequence[int]) -> str:
             return str(self.pieces.backend.decode(list(ids), skip_special_tokens=True))
 
-        before, text, own = (
+        prompt, text, new_ids = (
             spelled(row.ids[: row.given]),
             spelled(row.ids),
             tuple(row.ids[row.given :]),
         )
-        continuation = text[len(before) :] if text.startswith(before) else spelled(own)
+        continuation = text[len(prompt) :] if text.startswith(prompt) else spelled(new_ids)
         assert row.stopped is not None
-        return Continuation(text=text, continuation=continuation, ids=own, stopped=row.stopped)
+        return Continuation(text=text, continuation=continuation, ids=new_ids, stopped=row.stopped)
 
 
 def sampling_params(config: GenerateConfig) -> SamplingParams:
@@ -226,19 +236,19 @@ def sampling_params(config: GenerateConfig) -> SamplingParams:
     Raises:
         UsageError: sampling options are combined with temperature 0.
     """
-    chance = {
+    options = {
         "samples": config.samples if config.samples > 1 else None,
         "top_k": config.top_k,
         "top_p": config.top_p,
     }
-    asked = {name: value for name, value in chance.items() if value is not None}
-    if config.temperature == 0.0 and asked:
-        name, value = next(iter(asked.items()))
+    requested = {name: value for name, value in options.items() if value is not None}
+    if config.temperature == 0.0 and requested:
+        name, value = next(iter(requested.items()))
         raise UsageError(
             f"{name} ({value}) draws by chance, temperature (0) takes the likeliest token each "
             f"time; leave one of them out"
         )
-    temperature = config.temperature if config.temperature is not None else float(bool(asked))
+    temperature = config.temperature if config.temperature is not None else float(bool(requested))
     return SamplingParams(
         temperature=temperature, top_k=config.top_k, top_p=config.top_p, seed=config.seed
     )
@@ -267,12 +277,17 @@ class Generate(Verb[str]):
         return text
 
     def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
-        found = self._generator.generate(
+        generated = self._generator.generate(
             group, tokens=self._config.tokens, samples=self._config.samples, choice=self._choice
         )
         return [
-            {"text": text, "continuations": [continuation_json(one) for one in own]}
-            for text, own in zip(group, found, strict=True)
+            {
+                "text": text,
+                "continuations": [
+                    continuation_json(continuation) for continuation in continuations
+                ],
+            }
+            for text, continuations in zip(group, generated, strict=True)
         ]
 
 

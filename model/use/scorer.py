@@ -3,8 +3,8 @@
 A masked language model gives no sentence probability. Its pseudo-log-likelihood is the sum over
 tokens of the log-probability of each token when masked (Salazar et al. 2020, "Masked Language Model
 Scoring", equation 2); [CLS] and [SEP] are context only. Visible tokens of the same word make rare
-words score too high, so Kauf and Ivanova (2023, "A Better Way to Do Masked Language Model Scoring")
-mask more of the word:
+words score too high. Kauf and Ivanova (2023, "A Better Way to Do Masked Language Model Scoring")
+therefore mask more of the word:
 
 token: the token alone (Salazar et al.)
 whole-word: all tokens of its word (their PLL-whole-word)
@@ -69,14 +69,14 @@ def masks(starts: Bools, mask: Mask) -> Bools:
     Args:
         starts: bool [n], tokens that begin a word.
     """
-    places = np.arange(len(starts))
+    positions = np.arange(len(starts))
     if mask == "token":
-        alone: Bools = places[:, None] == places
-        return alone
-    word = np.cumsum(starts)
-    same: Bools = word[:, None] == word
-    later: Bools = same & (places >= places[:, None])
-    return same if mask == "whole-word" else later
+        own_token: Bools = positions[:, None] == positions
+        return own_token
+    word_number = np.cumsum(starts)
+    same_word: Bools = word_number[:, None] == word_number
+    rest_of_word: Bools = same_word & (positions >= positions[:, None])
+    return same_word if mask == "whole-word" else rest_of_word
 
 
 def questions(
@@ -89,31 +89,31 @@ def questions(
         word_start: bool [V], tokens that begin a word; the first of a sentence always does.
         mask: None for left-to-right models: one unmasked copy, position t predicts token t + 1.
     """
-    number: dict[bytes, int] = {}
+    copy_number: dict[bytes, int] = {}
     copies: list[npt.NDArray[np.int32]] = []
     copy: list[int] = []
     positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
 
     def asked(row: npt.NDArray[np.int32]) -> int:
         key = row.tobytes()
-        if key not in number:
-            number[key] = len(copies)
+        if key not in copy_number:
+            copy_number[key] = len(copies)
             copies.append(row)
-        return number[key]
+        return copy_number[key]
 
     for ids in sentences:
-        inner = np.arange(1, len(ids) - 1)
-        labels.append(ids[inner].astype(np.int64))
+        inner_positions = np.arange(1, len(ids) - 1)
+        labels.append(ids[inner_positions].astype(np.int64))
         if mask is None:
-            copy += [asked(ids)] * len(inner)
-            positions.append(inner - 1)
+            copy += [asked(ids)] * len(inner_positions)
+            positions.append(inner_positions - 1)
             continue
-        starts = word_start[ids[inner]]
+        starts = word_start[ids[inner_positions]]
         starts[:1] = True
-        rows = np.repeat(ids[None], len(inner), axis=0)
+        rows = np.repeat(ids[None], len(inner_positions), axis=0)
         rows[:, 1:-1][masks(starts, mask)] = mask_id
         copy += map(asked, rows)
-        positions.append(inner)
+        positions.append(inner_positions)
     return MaskedCopies(
         copies=copies,
         copy=np.array(copy, np.int64),
@@ -157,17 +157,21 @@ def parts(asked: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:
     while begin < len(order):
         longest = int(lengths[order[begin]])
         end = min(len(order), begin + max(1, tokens // longest))
-        own = lengths[order[begin:end]]
+        batch_lengths = lengths[order[begin:end]]
         ids = np.full((end - begin, longest), pad, np.int64)
         for row, index in enumerate(order[begin:end].tolist()):
-            ids[row, : own[row]] = asked.copies[index]
-        first, last = np.searchsorted(ranks, (begin, end))
-        answers = by_rank[first:last]
-        flat = (ranks[first:last] - begin) * longest + asked.position[answers]
-        wanted, place = np.unique(flat, return_inverse=True)
-        filled: npt.NDArray[Any] = np.pad(wanted, (0, -len(wanted) % FILLER))
+            ids[row, : batch_lengths[row]] = asked.copies[index]
+        first_answer, last_answer = np.searchsorted(ranks, (begin, end))
+        answers = by_rank[first_answer:last_answer]
+        flat = (ranks[first_answer:last_answer] - begin) * longest + asked.position[answers]
+        positions, inverse = np.unique(flat, return_inverse=True)
+        filled: npt.NDArray[Any] = np.pad(positions, (0, -len(positions) % FILLER))
         yield ScoringBatch(
-            ids=ids, lengths=own, wanted=filled, place=place.astype(np.int64), asked=answers
+            ids=ids,
+            lengths=batch_lengths,
+            wanted=filled,
+            place=inverse.astype(np.int64),
+            asked=answers,
         )
         begin = end
 
@@ -239,22 +243,21 @@ class SentenceScorer:
                 f"{path} has no masked_lm or lm head (it has {', '.join(loaded.heads)}); name a "
                 f"pretrained checkpoint"
             )
-        able = {"lm", "clm"} & set(names)
-        if mask == "causal" and not able:
+        causal_names = {"lm", "clm"} & set(names)
+        if mask == "causal" and not causal_names:
             raise UsageError(
                 f"mask (causal): {path} was not trained from left to right (clm); use token, "
                 f"whole-word or word-l2r"
             )
-        self.left_to_right = mask == "causal" or set(names) == able
+        self.left_to_right = mask == "causal" or set(names) == causal_names
         self._causal, self._before = self.left_to_right and "lm" not in names, "mntp" in names
         self.path, self.longest = path, loaded.model.max_position_embeddings
         self._mask: Mask | None = None if self.left_to_right or mask == "causal" else mask
         self.device, self.precision = device or torch.device("cpu"), precision
         self.parameters = sum(tensor.numel() for tensor in loaded.state.values())
         network = load_model(loaded.model, loaded.state).to(self.device)
-        reader: Any = getattr(
-            network, "generator", network
-        )  # generator of ELECTRA, which fills masks
+        # ELECTRA's generator fills masks; its discriminator does not.
+        reader: Any = getattr(network, "generator", network)
         self._reader: nn.Module = reader
         self._encoder: Encoder = reader.encoder
         self._head: nn.Module = copy.deepcopy(reader.lm if "lm" in names else reader.masked_lm)
@@ -279,24 +282,26 @@ class SentenceScorer:
             DataError: a text is longer than the model reads, or has no token.
         """
         distinct = list(dict.fromkeys(texts))
-        first = {text: number for number, text in reversed(list(enumerate(texts)))}
+        first_index = {text: number for number, text in reversed(list(enumerate(texts)))}
         cut = self.pieces.encode_batch(distinct)
         for text, inner in zip(distinct, cut, strict=True):
-            self._check(text, len(inner), f"{where(first[text])}: " if where else "")
+            self._check(text, len(inner), f"{where(first_index[text])}: " if where else "")
         framed = [
             np.array([self.pieces.special.cls, *inner, self.pieces.special.sep], np.int32)
             for inner in cut
         ]
-        found: dict[str, ScoredSentence] = {}
+        scored: dict[str, ScoredSentence] = {}
         progress(0, len(distinct))
         for begin in range(0, len(distinct), SENTENCES):
-            part = slice(begin, begin + SENTENCES)
-            answers = self._answers(framed[part])
-            for text, inner, own in zip(distinct[part], cut[part], answers, strict=True):
-                named = tuple(str(self.pieces.backend.id_to_token(token)) for token in inner)
-                found[text] = ScoredSentence(pieces=named, log_probabilities=own)
+            batch = slice(begin, begin + SENTENCES)
+            answers = self._answers(framed[batch])
+            for text, inner, log_probabilities in zip(
+                distinct[batch], cut[batch], answers, strict=True
+            ):
+                pieces = tuple(str(self.pieces.backend.id_to_token(token)) for token in inner)
+                scored[text] = ScoredSentence(pieces=pieces, log_probabilities=log_probabilities)
             progress(min(begin + SENTENCES, len(distinct)), len(distinct))
-        return [found[text] for text in texts]
+        return [scored[text] for text in texts]
 
     def check(self, text: str) -> None:
         """Raise the error that `scored` would raise for this text."""
@@ -313,20 +318,22 @@ class SentenceScorer:
 
     def _answers(self, sentences: Sequence[npt.NDArray[np.int32]]) -> list[Floats]:
         """Return the log-probabilities of each sentence's inner tokens."""
-        asked = questions(sentences, self.pieces.word_start, self.pieces.special.mask, self._mask)
+        copies = questions(sentences, self.pieces.word_start, self.pieces.special.mask, self._mask)
         if self._before and not self.left_to_right:
-            asked = replace(asked, position=asked.position - 1)
-        found = np.zeros(len(asked.label))
-        made = list(parts(asked, TOKENS[self.device.type], self.pieces.special.pad))
+            copies = replace(copies, position=copies.position - 1)
+        log_probabilities = np.zeros(len(copies.label))
+        scoring_batches = list(parts(copies, TOKENS[self.device.type], self.pieces.special.pad))
         with (
             torch.inference_mode(),
-            prefetch_batches(map(self._batch, made), self.device) as batches,
+            prefetch_batches(map(self._batch, scoring_batches), self.device) as batches,
         ):
-            for part, batch in zip(made, batches, strict=True):
-                label = torch.from_numpy(asked.label[part.asked]).to(self.device)
-                found[part.asked] = self._read(move(batch, self.device), label).cpu().numpy()
+            for scoring_batch, batch in zip(scoring_batches, batches, strict=True):
+                label = torch.from_numpy(copies.label[scoring_batch.asked]).to(self.device)
+                log_probabilities[scoring_batch.asked] = (
+                    self._read(move(batch, self.device), label).cpu().numpy()
+                )
         bounds = np.cumsum([0, *(len(sentence) - 2 for sentence in sentences)])
-        return [found[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]
+        return [log_probabilities[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]
 
     def _batch(self, part: ScoringBatch) -> Batch:
         ids = torch.from_numpy(part.ids)
@@ -345,13 +352,13 @@ class SentenceScorer:
 
     def _read(self, batch: Batch, label: Tensor) -> Tensor:
         """Return the log-probability of each label [P] at its position, fp32."""
-        place, answers = batch["place"], torch.zeros(len(label), device=label.device)
+        indices, answers = batch["place"], torch.zeros(len(label), device=label.device)
         for number, states in enumerate(torch.split(self._states(batch), LOGITS)):
             logits = self._head(states.float(), self._words)
-            normalizer = torch.cat([part.logsumexp(dim=-1) for part in logits.split(ROWS)])
-            here = torch.nonzero(place // LOGITS == number).squeeze(1)
-            row = place[here] - number * LOGITS
-            answers[here] = logits[row, label[here]] - normalizer[row]
+            normalizer = torch.cat([chunk.logsumexp(dim=-1) for chunk in logits.split(ROWS)])
+            selected = torch.nonzero(indices // LOGITS == number).squeeze(1)
+            row = indices[selected] - number * LOGITS
+            answers[selected] = logits[row, label[selected]] - normalizer[row]
         return answers
 
     def _states(self, batch: Batch) -> Tensor:

@@ -52,14 +52,17 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
         "by_term": [pair.groups.get("term") for pair in pairs],
         "by_field": [pair.groups.get("field") for pair in pairs],
     }
-    by = {name: _means(points, labels) for name, labels in groups.items()}
+    group_means = {name: _means(points, labels) for name, labels in groups.items()}
     accuracy = float(points.mean())
     interval = {"accuracy": list(bootstrap(points, config.seed, config.resamples))}
     content = {
         "task": TASK,
         "metric": "accuracy",
         "pairs": len(pairs),
-        "metrics": {"accuracy": accuracy, **{name: found for name, found in by.items() if found}},
+        "metrics": {
+            "accuracy": accuracy,
+            **{name: means for name, means in group_means.items() if means},
+        },
         "interval": interval,
         "ties": int((points == 0.5).sum()),
         "method": {
@@ -74,7 +77,7 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
     )
     _write_lines(build.file(PAIRS), rows)
     build.counters["read/pairs"] += len(pairs)
-    metrics = {"accuracy": accuracy, "by_phenomenon": by["by_phenomenon"]}
+    metrics = {"accuracy": accuracy, "by_phenomenon": group_means["by_phenomenon"]}
     fields = {
         key: content[key] for key in ("task", "metric", "pairs", "ties", "interval", "method")
     }
@@ -101,11 +104,11 @@ class ScoreTexts(Verb[str]):
         return [
             {
                 "text": text,
-                "score": found.score(self._normalize),
-                "pieces": list(found.pieces),
-                "log_probabilities": found.log_probabilities.tolist(),
+                "score": scored.score(self._normalize),
+                "pieces": list(scored.pieces),
+                "log_probabilities": scored.log_probabilities.tolist(),
             }
-            for text, found in zip(group, self._scorer.scored(group), strict=True)
+            for text, scored in zip(group, self._scorer.scored(group), strict=True)
         ]
 
 
@@ -114,9 +117,9 @@ def _scores(
 ) -> tuple[Floats, int]:
     """Return the scores of good and bad sentences, float64 [n, 2], and the number of tokens."""
     texts = [text for pair in pairs for text in (pair.good, pair.bad)]
-    found = scorer.scored(texts, lambda i: pairs[i // 2].where, _progress(build))
-    scores = np.array([sentence.score(config.normalize) for sentence in found]).reshape(-1, 2)
-    return scores, sum(len(sentence.pieces) for sentence in found)
+    scored = scorer.scored(texts, lambda i: pairs[i // 2].where, _progress(build))
+    scores = np.array([sentence.score(config.normalize) for sentence in scored]).reshape(-1, 2)
+    return scores, sum(len(sentence.pieces) for sentence in scored)
 
 
 def correct(scores: Floats) -> Floats:
@@ -148,11 +151,11 @@ def bootstrap(
 
 
 def _means(points: Floats, labels: Sequence[str | None]) -> dict[str, float]:
-    by: dict[str, list[float]] = defaultdict(list)
+    points_by_label: dict[str, list[float]] = defaultdict(list)
     for label, point in zip(labels, points.tolist(), strict=True):
         if label is not None:
-            by[label].append(point)
-    return {label: float(np.mean(by[label])) for label in sorted(by)}
+            points_by_label[label].append(point)
+    return {label: float(np.mean(points_by_label[label])) for label in sorted(points_by_label)}
 
 
 def _machine(scorer: SentenceScorer) -> dict[str, Any]:

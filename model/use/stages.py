@@ -32,7 +32,7 @@ COPY = 12.0  # tokens of a sentence: each token is predicted in a masked copy of
 TEXT_BYTES_A_PIECE = 4.2
 USUAL_LENGTH, USUAL_SIZE = 512, 768  # for a checkpoint with an unknown model
 KEY_BYTES, NUMBER_BYTES = 8, 2
-SHARD = 64 << 20  # bytes of a shard that a rank holds: table, texts, windows and vectors
+SHARD = 64 << 20  # bytes of a shard in a rank's memory: table, texts, windows and vectors
 
 
 def _bytes(data: str | None) -> int:
@@ -57,8 +57,11 @@ def ahead_of_scores(
     """Estimate one forward pass over a sentence copy per token."""
     device, tokens = device_of(execution, computer), _bytes(config.data) / LINE_BYTES_A_PIECE
     if before and before.get("tokens"):
-        last = before["config"]
-        if (last.get("data"), last.get("limit")) == (config.data, config.limit):
+        previous_config = before["config"]
+        if (previous_config.get("data"), previous_config.get("limit")) == (
+            config.data,
+            config.limit,
+        ):
             tokens = float(before["tokens"])
     weights = int(inputs["checkpoint"].get("parameters") or 0)
     loaded = 2 * flops.WEIGHT_BYTES * weights
@@ -103,7 +106,7 @@ def ahead_of_vectors(
     windows = (documents, config.windows, config.max_length)
     if before and before.get("tokens") and _read(before) == windows:
         tokens = float(before["tokens"])
-    each = int(memory.PROCESS["cpu"]) + flops.WEIGHT_BYTES * weights + SHARD
+    bytes_per_process = int(memory.PROCESS["cpu"]) + flops.WEIGHT_BYTES * weights + SHARD
     return pass_cost(
         tokens=tokens,
         weights=weights,
@@ -112,7 +115,7 @@ def ahead_of_vectors(
         forward=True,
         width=execution.processes * execution.nodes,
         disk_bytes=int(documents * (KEY_BYTES + NUMBER_BYTES * size)),
-        memory_bytes=each * execution.processes,
+        memory_bytes=bytes_per_process * execution.processes,
         makes={"documents": documents, "size": size, "tokens": tokens},
     )
 

@@ -115,9 +115,9 @@ def requests_from_args(
     fields: Sequence[Mapping[str, Any]], common: Mapping[str, Any], first: str
 ) -> Iterator[Request]:
     """Iterate over requests of the command line; `common` and `first` as for `read`."""
-    for number, given in enumerate(fields):
-        where = f"the {first} {shortened(str(given.get(first)))!r}"
-        yield Request(index=number, fields={**common, **given}, where=where, typed=True)
+    for number, arguments in enumerate(fields):
+        where = f"the {first} {shortened(str(arguments.get(first)))!r}"
+        yield Request(index=number, fields={**common, **arguments}, where=where, typed=True)
 
 
 def read_requests(
@@ -134,7 +134,7 @@ def read_requests(
     Raises:
         DataError: the file is missing or blank, or a line is no UTF-8, too long, or no JSON object.
     """
-    found, number = False, 0
+    any_request, number = False, 0
     for line in _lines(path, called):
         if line is None:
             yield None
@@ -143,10 +143,10 @@ def read_requests(
         where = f"{called}, line {number}"
         text = _decoded(line, where)
         if text.strip():
-            found = True
-            own = _object(text, where) if jsonl else {first: text}
-            yield Request(index=number - 1, fields={**common, **own}, where=where)
-    if not found:
+            any_request = True
+            request_fields = _object(text, where) if jsonl else {first: text}
+            yield Request(index=number - 1, fields={**common, **request_fields}, where=where)
+    if not any_request:
         raise DataError(
             f"{called} holds no lines (only blank ones at most); give it one {first} a line"
         )
@@ -155,23 +155,23 @@ def read_requests(
 def _lines(path: str, called: str) -> Iterator[bytes | None]:
     """Iterate over lines without their ends; at most about `LONGEST` bytes are in memory."""
     with _opened(path, called) as handle:
-        parts: list[bytes] = []  # parts of a line without its end
+        pieces: list[bytes] = []  # parts of a line without its end
         number = 1
         while chunk := handle.read(_CHUNK):
-            for place, piece in enumerate(chunk.split(b"\n")):
-                if place:
-                    yield b"".join(parts)
-                    parts, number = [], number + 1
-                parts.append(piece)
-            if len(parts) * _CHUNK > LONGEST and sum(map(len, parts)) > LONGEST:
+            for index, piece in enumerate(chunk.split(b"\n")):
+                if index:
+                    yield b"".join(pieces)
+                    pieces, number = [], number + 1
+                pieces.append(piece)
+            if len(pieces) * _CHUNK > LONGEST and sum(map(len, pieces)) > LONGEST:
                 raise DataError(
                     f"{called}, line {number} is longer than {LONGEST:,} bytes; name a file of "
                     f"lines"
                 )
             if not _ready(handle):
                 yield None
-        if any(parts):
-            yield b"".join(parts)
+        if any(pieces):
+            yield b"".join(pieces)
 
 
 def _opened(path: str, called: str) -> IO[bytes]:
@@ -266,7 +266,7 @@ def serve(verb: Verb[Any], config: VerbConfig, first: str, build: BuildContext) 
     Raises:
         UsageError, DataError: as for `Verb.read` and `read_requests`.
     """
-    source: Iterator[Request | None] = requests_from_args(config.requests, config.common, first)
+    requests: Iterator[Request | None] = requests_from_args(config.requests, config.common, first)
     if config.file is not None:
         file_requests = read_requests(
             config.file,
@@ -275,15 +275,15 @@ def serve(verb: Verb[Any], config: VerbConfig, first: str, build: BuildContext) 
             common=config.common,
             first=first,
         )
-        source = itertools.chain(source, file_requests)
+        requests = itertools.chain(requests, file_requests)
     answered = 0
-    for group, fault in _groups(verb, source):
+    for group, fault in _groups(verb, requests):
         if group:
             answers = verb.answer([item for _, item in group])
             build.report.predictions(
                 [
-                    _framed(request, found)
-                    for (request, _), found in zip(group, answers, strict=True)
+                    _framed(request, answer)
+                    for (request, _), answer in zip(group, answers, strict=True)
                 ]
             )
             answered += len(group)
@@ -311,8 +311,8 @@ def _groups(
 
 
 def _framed(request: Request, answer: dict[str, Any]) -> dict[str, Any]:
-    own = {"id": request.fields["id"]} if "id" in request.fields else {}
-    return {"index": request.index, **own, **answer}
+    identifier = {"id": request.fields["id"]} if "id" in request.fields else {}
+    return {"index": request.index, **identifier, **answer}
 
 
 def predictor_stage(name: str, config: type[VerbConfig], opens: str, first: str = "text") -> Stage:
