@@ -45,6 +45,8 @@ def _learned(summary: Mapping[str, Any]) -> str:
     name = summary.get("objectives", ["mlm"])[0].upper() + (
         " of the average" if ema_loss is not None else ""
     )
+    if loss is None and summary["loss"] is None:
+        return "the last steps were skipped, nothing held out"
     if loss is None:
         return f"loss {summary['loss']:.3f}, nothing held out"
     if entropy is None:

@@ -9,6 +9,7 @@ makes resuming exact.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -357,7 +358,7 @@ class _TrainingLoop:
             }
         metric = evaluator.best_metric
         value, best = line.get(metric), progress.best
-        if value is None:
+        if value is None or math.isnan(value):
             return
         if best is not None:
             better = value > best[metric] if evaluator.higher_is_better else value < best[metric]

@@ -120,7 +120,7 @@ def _encoder(model: ModelConfig, length: int, how: ComputeOptions) -> float:
     """Return the bytes per row that embeddings and layers keep."""
     layers = [_layer(model, length, layer, how) for layer in range(model.num_hidden_layers)]
     largest_layer = max(layers)
-    if how.checkpointing:  # the first and the last layer are not recomputed
+    if how.checkpointing and len(layers) > 1:  # the first and the last layer are not recomputed
         inputs = [4.0 * model.hidden_size] * (len(layers) - 2)
         layers = [*layers[:1], *inputs, *layers[-1:]]
     embeddings = model.word_width * (4.0 + (how.number if model.hidden_dropout else 0))

@@ -368,6 +368,9 @@ def test_independent_nodes_are_expected_beside_each_other_as_far_as_slots_go(
     monkeypatch.setattr(slots, "machine", lambda: slots.MachineResources(cores=("0",), gpus=()))
     assert estimate.parallel_seconds(steps, found) == 10 + 40
     assert estimate.parallel_seconds(steps, {**found, steps[2].name: Estimate()}) is None
+    never = slots.ResourceRequest(gpus=1, cpus=1)
+    monkeypatch.setattr(estimate, "resource_request", lambda *_: never)
+    assert estimate.parallel_seconds(steps, found) is None
 
 
 def test_how_far_it_was_off_is_told_of_the_last_start_that_made_something(toy_config: str) -> None:

@@ -136,6 +136,11 @@ def test_layers_that_are_computed_again_keep_their_input() -> None:
         few, LENGTH, how, rows=ROWS
     )
     assert counted == 3 * ROWS * LENGTH * 4 * 64
+    one = small("bert", 1)
+    plain = ComputeOptions(device="cpu", bf16=False)
+    assert activation_bytes(one, LENGTH, how, rows=ROWS) == activation_bytes(
+        one, LENGTH, plain, rows=ROWS
+    )
     usual, again = kept(many, "fp32"), kept(many, "fp32", again=True)
     assert again < 0.6 * usual, "the first and the last layer are kept whole"
 
