@@ -161,13 +161,14 @@ def cancel(target: str, as_json: bool) -> None:
     """Stop a run or a stage; trainings save a checkpoint.
 
     TARGET is a run that was started on this machine; or the directory of an unfinished artifact,
-    or a node, started by any launcher on any machine. `cloze resume TARGET` continues it.
+    or a node, started by any launcher on any machine. `cloze resume TARGET` continues a run or a
+    training; the same command again continues any other stage.
     """
     from cloze.flows.run import targets
 
     resolved = targets.resolve(target)
     if resolved.is_run:
-        _cancel_run(resolved.run, as_json)
+        _cancel_run(resolved.run, as_json, f"Continue with `cloze resume {resolved.run}`.")
     else:
         _cancel_artifact(targets.containing_artifact(resolved.path), as_json)
 
@@ -181,17 +182,27 @@ def _cancel_artifact(path: str, as_json: bool) -> None:
     launch = coordinator.unattended(path)
     is_queued = record is not None and record["state"] == status_file.RUNNING and launch is None
     if is_queued and cancel_requests.holder(path) is None:  # the command waits for a GPU
-        _cancel_run(path, as_json)
+        _cancel_run(path, as_json, _how_to_continue(path))
         return
     result = cancel_requests.cancel(path, _note) if launch is None else launch.cancel(_note)
     if as_json:
         emit(result)
     else:
         saved = f"; saved {result['checkpoint']}" if result["checkpoint"] else ""
-        click.echo(f"{path}: {result['state']}{saved}. Continue with `cloze resume {path}`.")
+        click.echo(f"{path}: {result['state']}{saved}. {_how_to_continue(path)}")
 
 
-def _cancel_run(name: str, as_json: bool) -> None:
+def _how_to_continue(path: str) -> str:
+    from cloze.core import storage
+    from cloze.core.stages.worker import JOB, LOGS, Job
+
+    job_file = storage.join(path, LOGS, JOB)
+    if storage.exists(job_file) and Job.read(job_file).stage in TRAININGS:
+        return f"Continue with `cloze resume {path}`."
+    return "Continue with the same command."
+
+
+def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import cancel as run_cancel
 
@@ -202,7 +213,7 @@ def _cancel_run(name: str, as_json: bool) -> None:
     if as_json:
         emit({"run": name, "state": record["state"], "stopped": stopped_nodes})
     else:
-        click.echo(f"{name}: {record['state']}. Continue with `cloze resume {name}`.")
+        click.echo(f"{name}: {record['state']}. {remedy}")
 
 
 def _note(text: str) -> None:
