@@ -57,40 +57,43 @@ class Change:
 def diff_paragraphs(before: Sequence[str], after: Sequence[str]) -> list[Change]:
     """Return the paragraphs that differ.
 
-    Equal numbers of removed and added paragraphs at one place count as changed.
+    Equal numbers of removed and added paragraphs at the same position count as changed.
     """
-    found = []
+    changes = []
     for tag, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag == "equal":
             continue
         if b - a == d - c:
-            found += [
+            changes += [
                 Change("changed", a + n + 1, list(_pieces(before[a + n], after[c + n])))
                 for n in range(b - a)
             ]
         else:
-            found += [Change("removed", n + 1, [("-", before[n])]) for n in range(a, b)]
-            found += [Change("added", n + 1, [("+", after[n])]) for n in range(c, d)]
-    return found
+            changes += [Change("removed", n + 1, [("-", before[n])]) for n in range(a, b)]
+            changes += [Change("added", n + 1, [("+", after[n])]) for n in range(c, d)]
+    return changes
 
 
 def _pieces(old: str, new: str) -> Iterator[tuple[str, str]]:
     """Compare two paragraphs word by word; shorten unchanged text at both ends."""
-    one, two = _PIECES.findall(old), _PIECES.findall(new)
-    begin = _common(one, two)
-    end = _common(one[begin:][::-1], two[begin:][::-1])
-    before, after = "".join(one[:begin]), "".join(one[len(one) - end :])
-    one, two = one[begin : len(one) - end], two[begin : len(two) - end]
+    old_tokens, new_tokens = _PIECES.findall(old), _PIECES.findall(new)
+    begin = _common(old_tokens, new_tokens)
+    end = _common(old_tokens[begin:][::-1], new_tokens[begin:][::-1])
+    before, after = "".join(old_tokens[:begin]), "".join(old_tokens[len(old_tokens) - end :])
+    old_tokens, new_tokens = (
+        old_tokens[begin : len(old_tokens) - end],
+        new_tokens[begin : len(new_tokens) - end],
+    )
     if before:
         yield from (
             (("…", ""), ("=", before[-CONTEXT:])) if len(before) > CONTEXT else (("=", before),)
         )
-    matcher = SequenceMatcher(None, one, two, autojunk=False)
-    comparable = max(len(one), len(two)) <= LONGEST
-    whole = [("replace", 0, len(one), 0, len(two))]
-    for tag, a, b, c, d in matcher.get_opcodes() if comparable else whole:
-        gone, came = "".join(one[a:b]), "".join(two[c:d])
-        signs = (("=", gone),) if tag == "equal" else (("-", gone), ("+", came))
+    matcher = SequenceMatcher(None, old_tokens, new_tokens, autojunk=False)
+    comparable = max(len(old_tokens), len(new_tokens)) <= LONGEST
+    replace_all = [("replace", 0, len(old_tokens), 0, len(new_tokens))]
+    for tag, a, b, c, d in matcher.get_opcodes() if comparable else replace_all:
+        removed, added = "".join(old_tokens[a:b]), "".join(new_tokens[c:d])
+        signs = (("=", removed),) if tag == "equal" else (("-", removed), ("+", added))
         yield from ((sign, _shortened(text)) for sign, text in signs if text)
     if after:
         yield from (("=", after[:CONTEXT]), ("…", "")) if len(after) > CONTEXT else (("=", after),)
@@ -201,8 +204,8 @@ class _Watching(ReadCounters):
         """Return what was dropped inside the last document, by reason."""
         new = self.counters - self.before
         return {
-            name.removeprefix("dropped_lines/"): n
-            for name, n in sorted(new.items())
+            name.removeprefix("dropped_lines/"): count
+            for name, count in sorted(new.items())
             if name.startswith("dropped_lines/")
         }
 
@@ -221,15 +224,15 @@ def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) 
     """
     slices, _ = plan_reading(config.listed())
     config = with_language_of(slices, config)
-    found, raw = _find(config, slices, title, report)
+    explanation, raw = _find(config, slices, title, report)
     with tempfile.TemporaryDirectory(prefix="cloze-explain-") as directory:
         prepared = prepare_steps(config, directory)
-        if _run_steps(config, prepared, raw, found):
+        if _run_steps(config, prepared, raw, explanation):
             key = random_keys.document_key(raw.id)
-            found.split = HELDOUT if is_heldout(key, config.heldout_fraction) else TRAIN
+            explanation.split = HELDOUT if is_heldout(key, config.heldout_fraction) else TRAIN
             if config.dedup != "none":
-                _look_for_duplicates(config, slices, prepared, directory, found, report)
-    return found
+                _look_for_duplicates(config, slices, prepared, directory, explanation, report)
+    return explanation
 
 
 def _find(
@@ -248,34 +251,34 @@ def _find(
     for one in sorted(
         slices, key=lambda one: not wanted.startswith(f"{one.slice.kind}/{one.slice.name}/")
     ):
-        tally = _Watching(one, config.on_error == "stop", config.rejected_share)
-        for document in read_documents(config, tally):
+        counters = _Watching(one, config.on_error == "stop", config.rejected_share)
+        for document in read_documents(config, counters):
             if document.title.strip().casefold() == lowered or document.id == wanted:
-                found = Explanation(
+                explanation = Explanation(
                     id=document.id,
                     title=document.title,
                     source=document.source,
                     file=one.slice.path,
-                    raw_bytes=tally.size,
-                    reader=tally.inside(),
+                    raw_bytes=counters.size,
+                    reader=counters.inside(),
                     paragraphs=list(document.paragraphs),
                     url=document.url,
                     origin=document.origin,
                     licence=document.licence,
                     infobox=list(document.infobox),
                 )
-                return found, document
+                return explanation, document
             matcher = difflib.SequenceMatcher(None, lowered, document.title.casefold())
             if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6:
                 heapq.heappush(nearest, (matcher.ratio(), document.title))
                 if len(nearest) > NEAREST:
                     heapq.heappop(nearest)
         done += one.slice.size
-        read += tally.counters["read/documents"]
+        read += counters.counters["read/documents"]
         dropped.update(
             {
                 name.removeprefix("dropped/"): n
-                for name, n in tally.counters.items()
+                for name, n in counters.counters.items()
                 if name.startswith("dropped/")
             }
         )
@@ -337,22 +340,22 @@ def _look_for_duplicates(
         prepared=prepared,
     )
     bundles = group_slices(slices)
-    total, done = float(sum(one.size for one in bundles)), 0.0
-    for one in bundles:
-        read(one.unit())
-        done += one.size
+    total, done = float(sum(group.size for group in bundles)), 0.0
+    for group in bundles:
+        read(group.unit())
+        done += group.size
         report.progress(done, total, "bytes", {"step": "looking for duplicates"})
-    parts = tuple(storage.join(directory, one.part) for one in bundles)
+    part_paths = tuple(storage.join(directory, group.part) for group in bundles)
     columns = SignatureColumns(directory)
-    columns.gather([f"{part}.refs.arrow" for part in parts])
+    columns.gather([f"{path}.refs.arrow" for path in part_paths])
     duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity)
     text = " ".join(found.sentences)
     exact = int.from_bytes(signatures.signature(text, None).exact[:8], "little")
-    own = columns.load("key") == np.uint64(random_keys.document_key(found.id))
-    number = int(np.flatnonzero(own & (columns.load("exact_high") == np.uint64(exact)))[0])
+    same_key = columns.load("key") == np.uint64(random_keys.document_key(found.id))
+    number = int(np.flatnonzero(same_key & (columns.load("exact_high") == np.uint64(exact)))[0])
 
     def describe(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
-        table = read_selected(parts, PART, *columns.where(np.array(numbers, dtype=np.int64)))
+        table = read_selected(part_paths, PART, *columns.where(np.array(numbers, dtype=np.int64)))
         for row, reason in zip(table.to_pylist(), reasons, strict=True):
             other = join_sentences(row["sentences"], row["paragraphs"])
             similarity = round(signatures.jaccard(text, other, config.dedup_ngram), 3)

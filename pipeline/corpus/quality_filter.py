@@ -79,13 +79,13 @@ class Filter:
         return round(self._linear(words) if self.kind == "linear" else self._ngram(words), DIGITS)
 
     def _linear(self, words: WordSequence) -> float:
-        places = all_buckets(words, self.bits)
+        indices = all_buckets(words, self.bits)
         return 1.0 / (
             1.0
             + math.exp(
                 -float(
                     np.clip(
-                        self.weights[places].sum(dtype=np.float64) / places.size + self.bias,
+                        self.weights[indices].sum(dtype=np.float64) / indices.size + self.bias,
                         -30,
                         30,
                     )
@@ -110,7 +110,9 @@ class Filter:
     def threshold(self, share: float) -> float:
         """Return the score below which `share` of held-out good text falls."""
         shares = sorted(self.thresholds)
-        return float(np.interp(100.0 * share, shares, [self.thresholds[one] for one in shares]))
+        return float(
+            np.interp(100.0 * share, shares, [self.thresholds[percentage] for percentage in shares])
+        )
 
     def write(self, path: str) -> None:
         """Write both files to the directory `path`."""
@@ -135,14 +137,14 @@ class Filter:
         Raises:
             DataError: no filter there, or it is damaged or of another format.
         """
-        name = storage.join(path, DESCRIPTION)
-        if not storage.exists(name):
+        description_path = storage.join(path, DESCRIPTION)
+        if not storage.exists(description_path):
             raise DataError(
                 f"{path} contains no quality filter ({DESCRIPTION} is missing). Train one with "
                 f"`cloze train-filter`"
             )
         try:
-            content: dict[str, Any] = json.loads(storage.read_text(name))
+            content: dict[str, Any] = json.loads(storage.read_text(description_path))
             with storage.open_input(storage.join(path, WEIGHTS)) as handle:
                 weights = np.load(io.BytesIO(handle.read()), allow_pickle=False)
             if (
@@ -170,8 +172,8 @@ class Filter:
 
 def thresholds(scores: Sequence[float]) -> dict[int, float]:
     """Return the percentiles 0 to 100 of the scores."""
-    found: F64 = np.quantile(np.array(scores, dtype=np.float64), np.linspace(0, 1, 101))
-    return {share: round(float(score), DIGITS) for share, score in enumerate(found)}
+    quantiles: F64 = np.quantile(np.array(scores, dtype=np.float64), np.linspace(0, 1, 101))
+    return {share: round(float(score), DIGITS) for share, score in enumerate(quantiles)}
 
 
 # Training and evaluation of quality filters.

@@ -108,14 +108,18 @@ def check_not_empty(config: CorpusConfig, bundles: Sequence[SliceGroup], results
         DataError: a source without documents, or no documents left.
     """
     for source in config.sources:
-        own = [
-            result for one, result in zip(bundles, results, strict=True) if source in one.sources
+        source_results = [
+            result
+            for group, result in zip(bundles, results, strict=True)
+            if source in group.sources
         ]
-        if not any(result["counters"].get("read/documents") for result in own):
-            unreadable = [entry for result in own for entry in result["unreadable"]]
-            why = f" ({unreadable[0]['file']}: {unreadable[0]['sentence']})" if unreadable else ""
+        if not any(result["counters"].get("read/documents") for result in source_results):
+            unreadable = [entry for result in source_results for entry in result["unreadable"]]
+            detail = (
+                f" ({unreadable[0]['file']}: {unreadable[0]['sentence']})" if unreadable else ""
+            )
             raise DataError(
-                f"source {source.kind} at {source.path} contains no documents{why}. Check the "
+                f"source {source.kind} at {source.path} contains no documents{detail}. Check the "
                 f"path, or remove the source"
             )
     if not any(result["documents"] for result in results):
@@ -145,11 +149,11 @@ def with_language_of(slices: Sequence[PlannedSlice], config: CorpusConfig) -> Co
     """
     if config.language:
         return config
-    found = _languages(slices, config)
-    if not found:
+    counts = _languages(slices, config)
+    if not counts:
         return config
-    language, count = found.most_common(1)[0]
-    if language == config.fallback_language or count < SHARE * sum(found.values()):
+    language, count = counts.most_common(1)[0]
+    if language == config.fallback_language or count < SHARE * sum(counts.values()):
         return config
     return config.model_copy(update={"language": language})
 
@@ -162,13 +166,15 @@ def _languages(slices: Sequence[PlannedSlice], config: CorpusConfig) -> Counter[
         identify,
     )  # loaded only when needed
 
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     step = max(1, len(slices) // SLICES)
-    for one in slices[::step][:SLICES]:
-        reader = find_reader(one.slice.kind)
-        if not reader.takes_names and not storage.is_file(one.slice.path):
+    for planned in slices[::step][:SLICES]:
+        reader = find_reader(planned.slice.kind)
+        if not reader.takes_names and not storage.is_file(planned.slice.path):
             continue
-        documents = reader.read(one.slice, config, ReadCounters(slice=one.slice, stop=False))
+        documents = reader.read(
+            planned.slice, config, ReadCounters(slice=planned.slice, stop=False)
+        )
         try:
             for document in itertools.islice(documents, DOCUMENTS):
                 if document.language:  # the source names languages itself
@@ -176,10 +182,10 @@ def _languages(slices: Sequence[PlannedSlice], config: CorpusConfig) -> Counter[
                 if len(document.text) >= SHORTEST:
                     language, probability = identify(document.text)
                     if probability >= CERTAIN and language != UNKNOWN:
-                        found[language] += 1
+                        counts[language] += 1
         except DataError:
             continue  # the reading step reports it
-    return found
+    return counts
 
 
 # 9: words of all scripts, templates of all wikis, trafilatura, ids `#2`, addresses and ids masked
@@ -208,17 +214,21 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     unreadable = _write_unreadable(build, results)
     check_not_empty(config, bundles, results)
     check_readable(config, results)
-    parts = tuple(storage.join(_parts(build), one.part) for one in bundles)
-    read = [result["documents"] for result in results]
+    part_paths = tuple(storage.join(_parts(build), group.part) for group in bundles)
+    document_counts = [result["documents"] for result in results]
     sizes = [result["bytes"] for result in results]
-    placed, written = _write(config, build, parts, read, sizes, [one.kind for one in bundles])
+    corpus_plan, shard_statistics = _write(
+        config, build, part_paths, document_counts, sizes, [group.kind for group in bundles]
+    )
 
-    for reason, count in placed.dropped.items():
+    for reason, count in corpus_plan.dropped.items():
         build.counters[f"dropped/{reason}"] += count
-    documents = placed.documents
+    documents = corpus_plan.documents
     build.counters["kept/documents"] += documents
-    build.counters["kept/bytes"] += placed.bytes
-    card = collect(config, bundles, results, placed, written, dict(build.counters), parts)
+    build.counters["kept/bytes"] += corpus_plan.bytes
+    card = collect(
+        config, bundles, results, corpus_plan, shard_statistics, dict(build.counters), part_paths
+    )
     storage.write_bytes(
         build.file(CARD), (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode()
     )
@@ -241,12 +251,17 @@ def _read(
     from cloze.pipeline.runners.fan_out import fan_out
 
     storage.make_dirs(_parts(build))
-    read = ReadSliceGroup(
+    read_group = ReadSliceGroup(
         parts=_parts(build), config=config, prepared=prepare_steps(config, build.scratch)
     )
-    units = [(one.part, one.unit()) for one in bundles]
+    units = [(group.part, group.unit()) for group in bundles]
     results = fan_out(
-        build, "read", units, read, unit_name="bytes", weights=[float(one.size) for one in bundles]
+        build,
+        "read",
+        units,
+        read_group,
+        unit_name="bytes",
+        weights=[float(group.size) for group in bundles],
     )
     for result in results:
         build.counters.update(result["counters"])
@@ -281,7 +296,7 @@ def _write(
         for name in ("plan", "duplicates", "rejected-index")
     )
     references = [f"{path}.refs.arrow" for path in parts]
-    wanted = CorpusPlanRequest(
+    request = CorpusPlanRequest(
         shard_bytes=config.shard_bytes,
         plan_file=plan_file,
         duplicates_file=duplicates if config.keep_rejected else None,
@@ -295,41 +310,43 @@ def _write(
     if beyond_one_process(build.execution, sum(documents)):
         from cloze.pipeline.corpus.duplicates.distributed.search import shuffled_plan
 
-        placed = shuffled_plan(build, references, documents, wanted)
+        corpus_plan = shuffled_plan(build, references, documents, request)
     else:
-        placed = plan(
+        corpus_plan = plan(
             references,
-            wanted,
+            request,
             lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}),
         )
-    ranges = shard_ranges(placed.shards, sizes, ranged=not storage.is_local(build.path))
+    ranges = shard_ranges(corpus_plan.shards, sizes, ranged=not storage.is_local(build.path))
     units = [(f"{first:05d}-{end:05d}", {"first": first, "end": end}) for first, end in ranges]
     weights = [float(end - first) for first, end in ranges]
     write = WriteShards(
         parts=parts,
         plan=plan_file,
         directory=build.path,
-        shards=placed.shards,
-        documents=placed.documents,
+        shards=corpus_plan.shards,
+        documents=corpus_plan.documents,
     )
-    answers = fan_out(build, "write", units, write, unit_name="shards", weights=weights)
-    written = [shard for answer in answers for shard in answer["shards"]]
+    results = fan_out(build, "write", units, write, unit_name="shards", weights=weights)
+    shard_statistics = [shard for result in results for shard in result["shards"]]
     if config.keep_rejected:
-        index_rejected(parts, placed.shards, index)
+        index_rejected(parts, corpus_plan.shards, index)
         rejects = WriteRejected(
             parts=parts,
             index=index,
             duplicates=duplicates,
             directory=build.path,
-            shards=placed.shards,
+            shards=corpus_plan.shards,
         )
-        rows = fan_out(build, "rejected", units, rejects, unit_name="shards", weights=weights)
-        build.counters["rejected/rows"] += sum(answer["rows"] for answer in rows)
-    return placed, written
+        rejected_results = fan_out(
+            build, "rejected", units, rejects, unit_name="shards", weights=weights
+        )
+        build.counters["rejected/rows"] += sum(result["rows"] for result in rejected_results)
+    return corpus_plan, shard_statistics
 
 
 def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:
-    totals, found = card["totals"], card["duplicates"]
+    totals, duplicates = card["totals"], card["duplicates"]
     return {
         "documents": totals["documents"],
         "bytes": totals["bytes"],
@@ -338,7 +355,7 @@ def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:
         "sentences": totals["sentences"],
         "dropped": counted(build.counters, "dropped/"),
         "dropped_lines": counted(build.counters, "dropped_lines/"),
-        "duplicates": {name: found[name] for name in ("exact", "near", "same_id", "groups")},
+        "duplicates": {name: duplicates[name] for name in ("exact", "near", "same_id", "groups")},
         "contaminated": {
             task["name"]: task["documents"]
             for task in card["decontamination"]["tasks"]
@@ -349,7 +366,7 @@ def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:
             source["kind"]: {name: source[name] for name in ("documents", "bytes")}
             for source in card["sources"]
         },
-        "licences": {one["licence"]: one["documents"] for one in card["licences"]},
+        "licences": {licence["licence"]: licence["documents"] for licence in card["licences"]},
         **({"mixture": card["mixture"]} if card["mixture"] else {}),
         "heldout_documents": totals["heldout_documents"],
         "shards": totals["shards"],
@@ -359,35 +376,35 @@ def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:
 
 def _write_unreadable(build: BuildContext, results: Results) -> str:
     """Write the list of unreadable places; return the first as text, or "" if there is none."""
-    lines = [entry for result in results for entry in result["unreadable"]]
-    if lines:
-        lines.sort(key=lambda entry: (entry["file"], entry["offset"], entry["reason"]))
+    entries = [entry for result in results for entry in result["unreadable"]]
+    if entries:
+        entries.sort(key=lambda entry: (entry["file"], entry["offset"], entry["reason"]))
         text = "".join(
-            json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in lines
+            json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in entries
         )
         storage.write_bytes(build.file(UNREADABLE), text.encode("utf-8", "surrogatepass"))
-    return f"{lines[0]['file']}: {lines[0]['sentence']}" if lines else ""
+    return f"{entries[0]['file']}: {entries[0]['sentence']}" if entries else ""
 
 
 def headline(summary: Mapping[str, Any]) -> str:
     """Return a line with documents, bytes, drops and warnings."""
     dropped = summary.get("dropped", {})
-    parts = [
+    messages = [
         f"{summary['documents']:,} documents, {format_count(summary['bytes'])}B, "
         f"{sum(dropped.values()):,} dropped"
     ]
     if warning := most_dropped(dropped, summary["documents"]):
-        parts.append(f"warning: {warning}")
+        messages.append(f"warning: {warning}")
     if language := summary.get("language"):
-        parts.append(
+        messages.append(
             f"warning: no language is set and the text is in {language!r}, so its rules were used; "
             f"set --language {language}"
         )
     if first := summary.get("first_unreadable"):
-        parts.append(
+        messages.append(
             f"{sum(summary['quarantined'].values()):,} could not be read, the first: {first}"
         )
-    return "; ".join(parts)
+    return "; ".join(messages)
 
 
 STAGE = Stage(

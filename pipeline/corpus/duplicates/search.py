@@ -78,12 +78,19 @@ def union(label: I32, left: I64, right: I64) -> None:
         left, right: int64 [links].
     """
     while True:
-        one, two = label[left], label[right]
-        apart = one != two
+        left_label, right_label = label[left], label[right]
+        apart = left_label != right_label
         if not apart.any():
             return
-        left, right, one, two = left[apart], right[apart], one[apart], two[apart]
-        np.minimum.at(label, np.maximum(one, two), np.minimum(one, two))
+        left, right, left_label, right_label = (
+            left[apart],
+            right[apart],
+            left_label[apart],
+            right_label[apart],
+        )
+        np.minimum.at(
+            label, np.maximum(left_label, right_label), np.minimum(left_label, right_label)
+        )
         while not np.array_equal(label, shorter := label[label]):
             label[:] = shorter
 
@@ -127,38 +134,45 @@ def verified_duplicates(
         threshold: Jaccard similarity.
     """
     of = np.arange(alive.size, dtype=np.int32)
-    waiting = np.flatnonzero(alive)
-    held: random_keys.U64 | None = None  # [waiting, bands], once few are left
+    undecided = np.flatnonzero(alive)
+    band_columns: random_keys.U64 | None = None  # [undecided, bands], once few remain
     for _ in range(_ROUNDS):
-        shared = np.zeros(waiting.size, dtype=bool)  # shares a band with any other
-        blocked = np.zeros(waiting.size, dtype=bool)  # shares a band with an earlier one
+        shared = np.zeros(undecided.size, dtype=bool)  # shares a band with any other
+        blocked = np.zeros(undecided.size, dtype=bool)  # shares a band with an earlier one
         for number in range(bands):
             later, first = later_occurrences(
-                _column(band, number, waiting, of.size) if held is None else held[:, number]
+                _column(band, number, undecided, of.size)
+                if band_columns is None
+                else band_columns[:, number]
             )
             blocked[later] = shared[later] = shared[first] = True
         if not blocked.any():
             break
-        waiting, leads = waiting[shared], ~blocked[shared]
-        if held is not None:
-            held = held[shared]
-        elif waiting.size <= _HELD:
-            held = np.stack(
-                [_column(band, number, waiting, of.size) for number in range(bands)], axis=1
+        undecided, leads = undecided[shared], ~blocked[shared]
+        if band_columns is not None:
+            band_columns = band_columns[shared]
+        elif undecided.size <= _HELD:
+            band_columns = np.stack(
+                [_column(band, number, undecided, of.size) for number in range(bands)], axis=1
             )
-        leader = np.full(waiting.size, waiting.size, dtype=np.int64)
+        leader = np.full(undecided.size, undecided.size, dtype=np.int64)
         for number in range(bands):
             later, first = later_occurrences(
-                _column(band, number, waiting, of.size) if held is None else held[:, number]
+                _column(band, number, undecided, of.size)
+                if band_columns is None
+                else band_columns[:, number]
             )
             chosen = leads[first] & (leader[later] != first)
             later, first = later[chosen], first[chosen]
-            alike = _alike(sketches, waiting[later], waiting[first], threshold)
+            alike = _alike(sketches, undecided[later], undecided[first], threshold)
             np.minimum.at(leader, later[alike], first[alike])
-        gone = leader < waiting.size
-        of[waiting[gone]] = waiting[leader[gone]].astype(np.int32)
-        left = ~leads & ~gone
-        waiting, held = waiting[left], None if held is None else held[left]
+        dropped = leader < undecided.size
+        of[undecided[dropped]] = undecided[leader[dropped]].astype(np.int32)
+        remaining = ~leads & ~dropped
+        undecided, band_columns = (
+            undecided[remaining],
+            None if band_columns is None else band_columns[remaining],
+        )
     return of
 
 

@@ -41,12 +41,12 @@ def fit(sample: I16, clusters: int, rounds: int) -> I16:
 
 def assign(vectors: I16, centres: I16) -> I32:
     """Return the centre with the highest cosine, int32 [n]; on ties the first."""
-    found = np.zeros(len(vectors), np.int32)
+    nearest = np.zeros(len(vectors), np.int32)
     columns: F32 = centres.astype(np.float32)
     for begin in range(0, len(vectors), _BLOCK):
         rows = slice(begin, begin + _BLOCK)
-        found[rows] = cosines(vectors[rows].astype(np.float32), columns).argmax(axis=1)
-    return found
+        nearest[rows] = cosines(vectors[rows].astype(np.float32), columns).argmax(axis=1)
+    return nearest
 
 
 def centred(vectors: I16, mean: I16) -> I16:
@@ -56,10 +56,8 @@ def centred(vectors: I16, mean: I16) -> I16:
 
 def mean_of(vectors: I16) -> I16:
     """Return the rounded mean, int16 [D]."""
-    found: I16 = np.rint(vectors.sum(axis=0, dtype=np.int64) / max(1, len(vectors))).astype(
-        np.int16
-    )
-    return found
+    mean: I16 = np.rint(vectors.sum(axis=0, dtype=np.int64) / max(1, len(vectors))).astype(np.int16)
+    return mean
 
 
 # Comparison of documents within a cluster.
@@ -83,34 +81,34 @@ def find_similar(vectors: I16, threshold: float) -> tuple[I32, F32]:
     """
     count = len(vectors)
     of, best = np.arange(count, dtype=np.int32), np.full(count, -1.0, np.float32)
-    stay = np.zeros(0, np.int32)
+    kept_rows = np.zeros(0, np.int32)
     for begin in range(0, count, _COMPARED):
         rows = vectors[begin : begin + _COMPARED].astype(np.float32)
         nearest = np.arange(begin, begin + len(rows), dtype=np.int32)
-        for first in range(0, len(stay), _COMPARED):
-            chosen = stay[first : first + _COMPARED]
-            found = cosines(rows, vectors[chosen].astype(np.float32))
-            at, value = found.argmax(axis=1), found.max(axis=1)
+        for first in range(0, len(kept_rows), _COMPARED):
+            chosen = kept_rows[first : first + _COMPARED]
+            products = cosines(rows, vectors[chosen].astype(np.float32))
+            column, value = products.argmax(axis=1), products.max(axis=1)
             better = value > best[begin : begin + len(rows)]
-            nearest[better] = chosen[at[better]]
+            nearest[better] = chosen[column[better]]
             best[begin : begin + len(rows)][better] = value[better]
         inside = cosines(rows, rows)
         kept: list[int] = []
         for row in range(len(rows)):
             if kept:
-                own = inside[row, kept]
-                at_most = int(own.argmax())
-                if own[at_most] > best[begin + row]:
-                    best[begin + row], nearest[row] = own[at_most], begin + kept[at_most]
+                row_products = inside[row, kept]
+                highest = int(row_products.argmax())
+                if row_products[highest] > best[begin + row]:
+                    best[begin + row], nearest[row] = row_products[highest], begin + kept[highest]
             if best[begin + row] >= threshold - _ROUNDING:
                 of[begin + row] = nearest[row]
             else:
                 kept.append(row)
-        stay = np.concatenate([stay, begin + np.array(kept, np.int32)]).astype(np.int32)
+        kept_rows = np.concatenate([kept_rows, begin + np.array(kept, np.int32)]).astype(np.int32)
     return of, best
 
 
 def counted(values: npt.NDArray[np.float32], limits: tuple[float, ...]) -> list[int]:
     """Return a histogram of the values; the last count is of values not below any limit."""
-    places = np.searchsorted(np.array(limits, np.float32), values, side="right")
-    return [int(count) for count in np.bincount(places, minlength=len(limits) + 1)]
+    bins = np.searchsorted(np.array(limits, np.float32), values, side="right")
+    return [int(count) for count in np.bincount(bins, minlength=len(limits) + 1)]

@@ -127,36 +127,38 @@ class FindSimilar:
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         members = open_arrow(self.members).get_batch(unit["number"])
         key, cluster, shard, row = (members[name].to_numpy() for name in MEMBERS.names)
-        held = self._gather(shard, row)
+        vectors = self._gather(shard, row)
         of, best = np.arange(len(key), dtype=np.int64), np.full(len(key), -1.0, np.float32)
         edges = [0, *(np.flatnonzero(cluster[1:] != cluster[:-1]) + 1).tolist(), len(cluster)]
         for begin, end in zip(edges[:-1], edges[1:], strict=True):
-            found, best[begin:end] = find_similar(held[begin:end], self.threshold)
-            of[begin:end] = begin + found
-        gone = np.flatnonzero(of != np.arange(len(of)))
-        stays = of[gone]
+            originals, best[begin:end] = find_similar(vectors[begin:end], self.threshold)
+            of[begin:end] = begin + originals
+        dropped = np.flatnonzero(of != np.arange(len(of)))
+        kept = of[dropped]
         columns = (
-            key[gone],
-            key[stays],
-            best[gone],
-            shard[gone],
-            row[gone],
-            shard[stays],
-            row[stays],
+            key[dropped],
+            key[kept],
+            best[dropped],
+            shard[dropped],
+            row[dropped],
+            shard[kept],
+            row[kept],
         )
         write_arrow(unit["out"], FOUND, [batch_of(FOUND, *columns)])
-        return {"documents": len(gone), "cosines": counted(best, LIMITS)}
+        return {"documents": len(dropped), "cosines": counted(best, LIMITS)}
 
     def _gather(self, shard: npt.NDArray[np.int32], row: npt.NDArray[np.int32]) -> I16:
-        held: I16 | None = None
+        gathered: I16 | None = None
         for number in np.unique(shard).tolist():
             chosen = np.flatnonzero(shard == number)
             vectors = arrow.read_vectors(self.vectors[number])[1][row[chosen]]
-            held = np.zeros((len(shard), vectors.shape[1]), np.int16) if held is None else held
-            held[chosen] = (
+            gathered = (
+                np.zeros((len(shard), vectors.shape[1]), np.int16) if gathered is None else gathered
+            )
+            gathered[chosen] = (
                 vectors if self.mean is None else centred(vectors, np.array(self.mean, np.int16))
             )
-        return np.zeros((0, 1), np.int16) if held is None else held
+        return np.zeros((0, 1), np.int16) if gathered is None else gathered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,9 +178,9 @@ class WriteKept:
     documents: int
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        gone = open_arrow(self.duplicates).get_batch(unit["number"])["key"].to_numpy()
+        dropped_keys = open_arrow(self.duplicates).get_batch(unit["number"])["key"].to_numpy()
         table = fill_missing_columns(read_shard(unit["corpus"]))
-        table = table.filter(pa.array(~np.isin(table["key"].to_numpy(), gone)))
+        table = table.filter(pa.array(~np.isin(table["key"].to_numpy(), dropped_keys)))
         batch = compact_batch(table, CORPUS)
         write_arrow(unit["out"], CORPUS, [batch])
         return {**measure(batch, self.documents), "heldout": int(in_split(table, HELDOUT).sum())}
@@ -215,9 +217,9 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     storage.make_dirs(scratch(build.scratch, ""))
     sample, documents = _sample(vectors, config)
     mean = mean_of(sample) if config.center else None
-    taken = None if mean is None else tuple(mean.tolist())
-    wanted = min(config.clusters or clusters_for(documents), max(1, len(sample)))
-    centres = fit(sample if mean is None else centred(sample, mean), wanted, config.rounds)
+    mean_values = None if mean is None else tuple(mean.tolist())
+    cluster_count = min(config.clusters or clusters_for(documents), max(1, len(sample)))
+    centres = fit(sample if mean is None else centred(sample, mean), cluster_count, config.rounds)
     centres_file = scratch(build.scratch, "centres.arrow")
     numbers = np.arange(len(centres), dtype=np.uint64)
     write_arrow(
@@ -227,13 +229,17 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     )
 
     weights = [float(size) for size in corpus.sizes]
-    assigned = [
+    assigned_files = [
         scratch(build.scratch, f"assigned-{number:05d}.arrow") for number in range(len(vectors))
     ]
     units: list[tuple[str, dict[str, Any]]] = [
         (
             f"{number:05d}",
-            {"corpus": corpus.file(name), "vectors": vectors[number], "out": assigned[number]},
+            {
+                "corpus": corpus.file(name),
+                "vectors": vectors[number],
+                "out": assigned_files[number],
+            },
         )
         for number, name in enumerate(corpus.names)
     ]
@@ -241,26 +247,28 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
         build,
         "assign",
         units,
-        AssignShard(centres=centres_file, mean=taken),
+        AssignShard(centres=centres_file, mean=mean_values),
         unit_name="bytes",
         weights=weights,
     )
 
     members = scratch(build.scratch, "members.arrow")
-    found = [
+    pair_files = [
         scratch(build.scratch, f"found-{number:05d}.arrow")
-        for number in range(_write_members(assigned, members))
+        for number in range(_write_members(assigned_files, members))
     ]
-    units = [(f"{number:05d}", {"number": number, "out": out}) for number, out in enumerate(found)]
+    units = [
+        (f"{number:05d}", {"number": number, "out": out}) for number, out in enumerate(pair_files)
+    ]
     find = FindSimilar(
-        members=members, vectors=tuple(vectors), mean=taken, threshold=config.similarity
+        members=members, vectors=tuple(vectors), mean=mean_values, threshold=config.similarity
     )
-    compared = fan_out(build, "compare", units, find, unit_name="parts")
+    comparisons = fan_out(build, "compare", units, find, unit_name="parts")
 
-    gone = found_in(found)
-    shards = gone["shard"].to_numpy()
+    dropped = found_in(pair_files)
+    shards = dropped["shard"].to_numpy()
     batches = [
-        gone.filter(pa.array(shards == number)).select(DUPLICATES.names)
+        dropped.filter(pa.array(shards == number)).select(DUPLICATES.names)
         for number in range(len(vectors))
     ]
     duplicates = build.file(DUPLICATES_FILE)
@@ -276,32 +284,32 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
         (f"{number:05d}", {"number": number, "corpus": corpus.file(name), "out": build.file(name)})
         for number, name in enumerate(corpus.names)
     ]
-    write = WriteKept(duplicates=duplicates, documents=documents - gone.num_rows)
+    write = WriteKept(duplicates=duplicates, documents=documents - dropped.num_rows)
     written = fan_out(build, "write", units, write, unit_name="bytes", weights=weights)
-    if documents == gone.num_rows:
+    if documents == dropped.num_rows:
         raise DataError(
             f"{build.inputs['corpus']} holds no document; give `cloze corpus` more text"
         )
     build.counters["read/documents"] += documents
-    build.counters["kept/documents"] += documents - gone.num_rows
-    build.counters[f"dropped/{REASON}"] += gone.num_rows
+    build.counters["kept/documents"] += documents - dropped.num_rows
+    build.counters[f"dropped/{REASON}"] += dropped.num_rows
     figures = {
         "cosine": config.similarity,
         "clusters": len(centres),
         "documents": documents,
-        "dropped": gone.num_rows,
-        "groups": len(np.unique(gone["of"].to_numpy())),
+        "dropped": dropped.num_rows,
+        "groups": len(np.unique(dropped["of"].to_numpy())),
         "highest_cosines": {
             "limits": list(LIMITS),
-            "counts": np.sum([one["cosines"] for one in compared], axis=0).tolist(),
+            "counts": np.sum([one["cosines"] for one in comparisons], axis=0).tolist(),
         },
-        "examples": _examples(corpus, gone),
+        "examples": _examples(corpus, dropped),
     }
     storage.write_bytes(
         build.file(FIGURES), (json.dumps(figures, indent=1, ensure_ascii=False) + "\n").encode()
     )
     return StageResult(
-        rows=documents - gone.num_rows,
+        rows=documents - dropped.num_rows,
         summary={**_summary(build, corpus, figures, written), "size": centres.shape[1]},
     )
 
@@ -313,8 +321,14 @@ def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
         DataError: the vectors belong to another corpus.
     """
     path = build.inputs["vectors"]
-    made, own = artifact.read_manifest(path), artifact.read_manifest(build.inputs["corpus"])
-    if made.stage != "vectors" or made.parents.get("corpus") != own.fingerprint:
+    vectors_manifest, corpus_manifest = (
+        artifact.read_manifest(path),
+        artifact.read_manifest(build.inputs["corpus"]),
+    )
+    if (
+        vectors_manifest.stage != "vectors"
+        or vectors_manifest.parents.get("corpus") != corpus_manifest.fingerprint
+    ):
         raise DataError(
             f"{path} holds no vectors of the corpus in {corpus.path}; make them: cloze "
             f"embed-corpus --corpus {corpus.path} --checkpoint …"
@@ -326,17 +340,22 @@ def _sample(files: Sequence[str], config: SemDedupConfig) -> tuple[I16, int]:
     """Return a random sample of the vectors, chosen by key hash, and the number of documents."""
     keys = [read_arrow(file)["key"].to_numpy() for file in files]
     documents = sum(map(len, keys))
-    ranks = [random_keys.fold_in(_SAMPLE, one) for one in keys]
-    wanted = sample_for(documents, config.clusters or clusters_for(documents))
-    limit = np.partition(np.concatenate(ranks), wanted - 1)[wanted - 1] if wanted else np.uint64(0)
-    chosen = [np.flatnonzero(one <= limit) for one in ranks]
-    taken = np.concatenate(
+    ranks = [random_keys.fold_in(_SAMPLE, array) for array in keys]
+    sample_size = sample_for(documents, config.clusters or clusters_for(documents))
+    limit = (
+        np.partition(np.concatenate(ranks), sample_size - 1)[sample_size - 1]
+        if sample_size
+        else np.uint64(0)
+    )
+    chosen = [np.flatnonzero(array <= limit) for array in ranks]
+    sample = np.concatenate(
         [arrow.read_vectors(file)[1][rows] for file, rows in zip(files, chosen, strict=True)]
     )
     order = np.argsort(
-        np.concatenate([one[rows] for one, rows in zip(ranks, chosen, strict=True)]), kind="stable"
+        np.concatenate([array[rows] for array, rows in zip(ranks, chosen, strict=True)]),
+        kind="stable",
     )
-    return taken[order], documents
+    return sample[order], documents
 
 
 def _write_members(assigned: Sequence[str], path: str) -> int:
@@ -360,7 +379,10 @@ def _write_members(assigned: Sequence[str], path: str) -> int:
     write_arrow(
         path,
         MEMBERS,
-        (batch_of(MEMBERS, key[one], cluster[one], shard[one], row[one]) for one in pieces),
+        (
+            batch_of(MEMBERS, key[piece], cluster[piece], shard[piece], row[piece])
+            for piece in pieces
+        ),
     )
     return len(pieces)
 
@@ -370,14 +392,14 @@ def _examples(corpus: CorpusShards, gone: pa.Table) -> list[dict[str, Any]]:
     order = np.argsort(random_keys.fold_in(_EXAMPLE, gone["key"].to_numpy()), kind="stable")[
         :EXAMPLES
     ]
-    found = []
+    examples = []
     for row in gone.take(pa.array(order)).to_pylist():
         dropped, kept = (
-            _shown(corpus, *where)
-            for where in ((row["shard"], row["row"]), (row["of_shard"], row["of_row"]))
+            _shown(corpus, *position)
+            for position in ((row["shard"], row["row"]), (row["of_shard"], row["of_row"]))
         )
-        found.append({"cosine": round(row["cosine"], 4), "dropped": dropped, "kept": kept})
-    return sorted(found, key=lambda one: -one["cosine"])
+        examples.append({"cosine": round(row["cosine"], 4), "dropped": dropped, "kept": kept})
+    return sorted(examples, key=lambda one: -one["cosine"])
 
 
 def _shown(corpus: CorpusShards, shard: int, row: int) -> dict[str, Any]:
@@ -397,24 +419,24 @@ def _summary(
     figures: dict[str, Any],
     written: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    kept = add_up(written)
-    sources = kept["sources"].values()
-    heldout = sum(one["heldout"] for one in written)
+    totals = add_up(written)
+    sources = totals["sources"].values()
+    heldout = sum(counts["heldout"] for counts in written)
     return {
         **{
-            name: sum(one[name] for one in sources)
+            name: sum(counts[name] for counts in sources)
             for name in ("documents", "bytes", "characters", "words", "sentences")
         },
         "dropped": {REASON: figures["dropped"]},
         "clusters": figures["clusters"],
         "cosine": figures["cosine"],
         "sources": {
-            kind: {name: one[name] for name in ("documents", "bytes")}
-            for kind, one in kept["sources"].items()
+            kind: {name: counts[name] for name in ("documents", "bytes")}
+            for kind, counts in totals["sources"].items()
         },
         "licences": {
-            name or UNKNOWN: one["documents"]
-            for (name,), one in added(kept["origins"], "licence").items()
+            name or UNKNOWN: counts["documents"]
+            for (name,), counts in added(totals["origins"], "licence").items()
         },
         "heldout_documents": heldout,
         "shards": len(corpus.names),

@@ -54,7 +54,7 @@ class SliceGroup:
     @property
     def size(self) -> int:
         """Return the size in bytes."""
-        return sum(one.slice.size for one in self.slices)
+        return sum(planned.slice.size for planned in self.slices)
 
     @property
     def part(self) -> str:
@@ -62,33 +62,39 @@ class SliceGroup:
         if len(self.slices) == 1:
             return self.slices[0].part
         names = (
-            (f"{number:04d}/{one.slice.name}", one.part) for number, one in enumerate(self.slices)
+            (f"{number:04d}/{planned.slice.name}", planned.part)
+            for number, planned in enumerate(self.slices)
         )
         return f"{fingerprints.combine_hashes(names)[:16]}-{len(self.slices)}"
 
     def unit(self) -> dict[str, Any]:
         """Return the unit for `ReadSliceGroup`."""
-        return {"name": self.part, "slices": [one.slice.as_json() for one in self.slices]}
+        return {"name": self.part, "slices": [planned.slice.as_json() for planned in self.slices]}
 
 
 def group_slices(slices: Iterable[PlannedSlice]) -> list[SliceGroup]:
     """Group consecutive small slices of the same kind and sources."""
     slices = list(slices)
-    total = sum(one.slice.size for one in slices)
+    total = sum(planned.slice.size for planned in slices)
     most_bytes = total // BUNDLES if total > LARGE_BYTES else BUNDLE_BYTES
     most_slices = max(BUNDLE_SLICES, len(slices) // BUNDLES)
-    found: list[list[PlannedSlice]] = []
+    groups: list[list[PlannedSlice]] = []
     size = 0
-    for one in slices:
-        size += one.slice.size
-        last = found[-1] if found else []
-        fits = size <= most_bytes and len(last) < most_slices
-        if last and fits and (one.slice.kind, one.sources) == (last[0].slice.kind, last[0].sources):
-            last.append(one)
+    for planned in slices:
+        size += planned.slice.size
+        last_group = groups[-1] if groups else []
+        fits = size <= most_bytes and len(last_group) < most_slices
+        if (
+            last_group
+            and fits
+            and (planned.slice.kind, planned.sources)
+            == (last_group[0].slice.kind, last_group[0].sources)
+        ):
+            last_group.append(planned)
         else:
-            found.append([one])
-            size = one.slice.size
-    return [SliceGroup(tuple(together)) for together in found]
+            groups.append([planned])
+            size = planned.slice.size
+    return [SliceGroup(tuple(group)) for group in groups]
 
 
 class Source(BaseModel):
@@ -192,18 +198,18 @@ def list_sources(sources: Iterable[Source]) -> tuple[ListedSlice, ...]:
     Raises:
         DataError: a source has no files of its kind.
     """
-    found: list[tuple[Source, Slice, list[tuple[str, str]]]] = []
+    listed: list[tuple[Source, Slice, list[tuple[str, str]]]] = []
     for source in dict.fromkeys(sources):
         reader, columns = find_reader(source.kind), tuple(sorted(source.fields.items()))
         for file_slice in reader.slices(source.path):
-            found.append(
+            listed.append(
                 (
                     source,
                     replace(file_slice, fields=columns) if columns else file_slice,
                     reader.files(file_slice),
                 )
             )
-    paths = {path for _, _, files in found for _, path in files}
+    paths = {path for _, _, files in listed for _, path in files}
     readable = {path for path in paths if storage.is_file(path)}
     hashes = fingerprints.file_fingerprints(readable)
     hashes |= {
@@ -216,7 +222,7 @@ def list_sources(sources: Iterable[Source]) -> tuple[ListedSlice, ...]:
             slice=file_slice,
             files=tuple((name, hashes[path]) for name, path in files),
         )
-        for source, file_slice, files in found
+        for source, file_slice, files in listed
     )
 
 
@@ -225,17 +231,20 @@ def source_fingerprints(listed: Iterable[ListedSlice]) -> dict[str, str]:
 
     The hash does not depend on the order or the directory of the files.
     """
-    named: dict[str, set[tuple[str, str]]] = {}
-    for one in listed:
-        scope = "" if one.is_file else f"{one.slice.name}:"
-        if one.slice.fields:
-            scope = f"{json.dumps(dict(one.slice.fields), sort_keys=True)}:{scope}"
-        if one.source.origin != NOTHING_KNOWN:
-            scope = f"{json.dumps(asdict(one.source.origin), sort_keys=True)}:{scope}"
-        named.setdefault(one.slice.kind, set()).update(
-            (scope + name, sha256) for name, sha256 in one.files
+    files_by_kind: dict[str, set[tuple[str, str]]] = {}
+    for listed_slice in listed:
+        scope = "" if listed_slice.is_file else f"{listed_slice.slice.name}:"
+        if listed_slice.slice.fields:
+            scope = f"{json.dumps(dict(listed_slice.slice.fields), sort_keys=True)}:{scope}"
+        if listed_slice.source.origin != NOTHING_KNOWN:
+            scope = f"{json.dumps(asdict(listed_slice.source.origin), sort_keys=True)}:{scope}"
+        files_by_kind.setdefault(listed_slice.slice.kind, set()).update(
+            (scope + name, sha256) for name, sha256 in listed_slice.files
         )
-    return {f"source/{kind}": fingerprints.combine_hashes(files) for kind, files in named.items()}
+    return {
+        f"source/{kind}": fingerprints.combine_hashes(files)
+        for kind, files in files_by_kind.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +258,7 @@ class PlannedSlice:
     @property
     def part(self) -> str:
         """Return the name of the intermediate file: hashes of what is read, and its range."""
-        cut = f"-{self.slice.span[0]}-{self.slice.span[1]}" if self.slice.span else ""
+        span = f"-{self.slice.span[0]}-{self.slice.span[1]}" if self.slice.span else ""
         fields = (
             f"-{fingerprints.combine_hashes(self.slice.fields)[:8]}" if self.slice.fields else ""
         )
@@ -257,7 +266,7 @@ class PlannedSlice:
         provenance = (
             f"-{fingerprints.combine_hashes(origin.items())[:8]}" if any(origin.values()) else ""
         )
-        return f"{self.sha256[:16]}{fields}{provenance}{cut}"
+        return f"{self.sha256[:16]}{fields}{provenance}{span}"
 
 
 _Content = tuple[str, tuple[tuple[str, str], ...]]  # sha256 of the content, and the columns to read
@@ -271,22 +280,26 @@ def plan_reading(listed: Iterable[ListedSlice]) -> tuple[list[PlannedSlice], int
     and the first 8 digits of their sha256. If sources list one file with different slices, the
     finest division is read; the origins that they give are merged.
     """
-    found = _by_file(listed)
-    names = Counter((kind, name) for kind, name, _, _ in found)
+    slices_by_file = _by_file(listed)
+    names = Counter((kind, name) for kind, name, _, _ in slices_by_file)
     planned: dict[_Content, list[PlannedSlice]] = {}
     repeated = 0
-    for (kind, name, sha256, fields), given in sorted(found.items(), key=lambda item: item[0]):
-        first = planned.get((sha256, fields))
-        if first is not None:
+    for (kind, name, sha256, fields), slices_by_source in sorted(
+        slices_by_file.items(), key=lambda item: item[0]
+    ):
+        known = planned.get((sha256, fields))
+        if known is not None:
             repeated += 1
-            both = tuple(dict.fromkeys((*first[0].sources, *given)))
-            planned[sha256, fields] = [replace(one, sources=both) for one in first]
+            all_sources = tuple(dict.fromkeys((*known[0].sources, *slices_by_source)))
+            planned[sha256, fields] = [replace(one, sources=all_sources) for one in known]
             continue
         mark = fingerprints.combine_hashes([("file", sha256), *fields]) if fields else sha256
         unique_name = name if names[kind, name] == 1 else f"{name}@{mark[:8]}"
-        finest = max(given.values(), key=len)
+        finest = max(slices_by_source.values(), key=len)
         planned[sha256, fields] = [
-            PlannedSlice(slice=replace(one, name=unique_name), sha256=sha256, sources=tuple(given))
+            PlannedSlice(
+                slice=replace(one, name=unique_name), sha256=sha256, sources=tuple(slices_by_source)
+            )
             for one in sorted(finest, key=lambda one: one.span or (0, 0))
         ]
     return [
@@ -294,18 +307,24 @@ def plan_reading(listed: Iterable[ListedSlice]) -> tuple[list[PlannedSlice], int
             one,
             slice=replace(one.slice, origin=merge_origins(source.origin for source in one.sources)),
         )
-        for cut in planned.values()
-        for one in cut
+        for planned_slices in planned.values()
+        for one in planned_slices
     ], repeated
 
 
 def _by_file(listed: Iterable[ListedSlice]) -> Mapping[_File, Mapping[Source, list[Slice]]]:
     """Return the slices of each file, by the sources that name it."""
-    found: dict[_File, dict[Source, list[Slice]]] = {}
-    for one in listed:
-        whole = one.files[0][1] if len(one.files) == 1 else fingerprints.combine_hashes(one.files)
-        key = one.slice.kind, one.slice.name, whole, one.slice.fields
-        own = found.setdefault(key, {}).setdefault(one.source, [])
-        if all(one.slice.span != known.span for known in own):  # a source may name a file twice
-            own.append(one.slice)
-    return found
+    slices_by_file: dict[_File, dict[Source, list[Slice]]] = {}
+    for listed_slice in listed:
+        sha256 = (
+            listed_slice.files[0][1]
+            if len(listed_slice.files) == 1
+            else fingerprints.combine_hashes(listed_slice.files)
+        )
+        key = listed_slice.slice.kind, listed_slice.slice.name, sha256, listed_slice.slice.fields
+        known_slices = slices_by_file.setdefault(key, {}).setdefault(listed_slice.source, [])
+        if all(
+            listed_slice.slice.span != known.span for known in known_slices
+        ):  # a source may name a file twice
+            known_slices.append(listed_slice.slice)
+    return slices_by_file

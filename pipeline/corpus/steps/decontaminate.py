@@ -140,18 +140,18 @@ def _cells(text: str, delimiter: str, path: str) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    waiting = [value]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, str):
-            yield found
-        elif isinstance(found, dict):
-            waiting += reversed(list(found.values()))
-        elif isinstance(found, list):
-            if found and all(isinstance(item, str) and " " not in item for item in found):
-                yield " ".join(found)  # a list of words is one text
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict):
+            pending += reversed(list(node.values()))
+        elif isinstance(node, list):
+            if node and all(isinstance(item, str) and " " not in item for item in node):
+                yield " ".join(node)  # a list of words is one text
             else:
-                waiting += reversed(found)
+                pending += reversed(node)
 
 
 def _json(text: str, path: str) -> Iterator[str]:
@@ -177,14 +177,14 @@ def _lines_of_json(text: str, path: str) -> Iterator[str]:
 
 def _is_tagged(text: str) -> bool:
     """Return True if at least 90 % of the lines are columns that end in a tag such as B-PER."""
-    lines = [
+    rows = [
         line.split()
         for line in text.split("\n", _LOOKED_AT)[:_LOOKED_AT]
         if line.strip() and not line.startswith("-DOCSTART-")
     ]
-    return bool(lines) and sum(
-        len(columns) > 1 and bool(_TAG.match(columns[-1])) for columns in lines
-    ) >= 0.9 * len(lines)
+    return bool(rows) and sum(
+        len(columns) > 1 and bool(_TAG.match(columns[-1])) for columns in rows
+    ) >= 0.9 * len(rows)
 
 
 def _sentences_of_columns(text: str) -> Iterator[str]:
@@ -245,11 +245,11 @@ class DecontaminateOptions(MinimumOptions):
 
     def task_files(self) -> list[tuple[str, str, str]]:
         """Return (name, path, sha256) of the task files by name, without repeated files."""
-        named = {file for path in self.decontaminate for file in task_files(path)}
-        hashes = fingerprints.file_fingerprints(path for _, path in named)
+        files = {file for path in self.decontaminate for file in task_files(path)}
+        hashes = fingerprints.file_fingerprints(path for _, path in files)
         return list(
             {
-                (name, hashes[path]): (name, path, hashes[path]) for name, path in sorted(named)
+                (name, hashes[path]): (name, path, hashes[path]) for name, path in sorted(files)
             }.values()
         )
 
@@ -269,28 +269,28 @@ def decontaminate(
         minimum_characters: drop the document if the remaining paragraphs have less text.
     """
     if unit == "document":
-        found = index.find(document.text)
+        match = index.find(document.text)
         return (
             CleaningResult(document)
-            if found is None
-            else CleaningResult(None, REASON, matches=(TaskMatch(*found),))
+            if match is None
+            else CleaningResult(None, REASON, matches=(TaskMatch(*match),))
         )
-    kept: list[str] = []
+    remaining: list[str] = []
     removed: list[RemovedText] = []
     matches: list[TaskMatch] = []
     for paragraph in document.paragraphs:
-        found = index.find(paragraph)
-        if found is None:
-            kept.append(paragraph)
+        match = index.find(paragraph)
+        if match is None:
+            remaining.append(paragraph)
         else:
             removed.append(RemovedText(REASON, paragraph))
-            matches.append(TaskMatch(*found))
+            matches.append(TaskMatch(*match))
     if not removed:
         return CleaningResult(document)
-    if sum(map(width, kept)) < max(1, minimum_characters):
+    if sum(map(width, remaining)) < max(1, minimum_characters):
         return CleaningResult(None, REASON, matches=tuple(matches))
     return CleaningResult(
-        replace(document, paragraphs=tuple(kept)), None, tuple(removed), tuple(matches)
+        replace(document, paragraphs=tuple(remaining)), None, tuple(removed), tuple(matches)
     )
 
 

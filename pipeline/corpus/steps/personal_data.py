@@ -105,8 +105,8 @@ def _has_network(digits: str) -> bool:
 def passes_luhn(digits: str) -> bool:
     """Return True if the last digit is the Luhn check digit (ISO/IEC 7812-1, annex B)."""
     total = 0
-    for place, digit in enumerate(reversed(digits)):
-        value = int(digit) * (1 + place % 2)
+    for position, digit in enumerate(reversed(digits)):
+        value = int(digit) * (1 + position % 2)
         total += value - 9 * (value > 9)
     return total % 10 == 0
 
@@ -115,23 +115,23 @@ def ibans(text: str) -> Iterator[Span]:
     """Yield the spans of IBANs, ungrouped or in groups of four."""
     for match in _IBAN.finditer(text) if _COUNTRY.search(text) else ():
         length = _LENGTHS.get(match[0][:2])
-        found = _GROUPED.match(text, match.start())
-        if length is None or found is None:
+        grouped = _GROUPED.match(text, match.start())
+        if length is None or grouped is None:
             continue
-        end = _end(found[0], length)
+        end = _end(grouped[0], length)
         if end is None or text[match.start() + end : match.start() + end + 1].isalnum():
             continue
-        if passes_mod_97("".join(found[0][:end].split())):
+        if passes_mod_97("".join(grouped[0][:end].split())):
             yield match.start(), match.start() + end
 
 
 def _end(text: str, length: int) -> int | None:
     """Return the end of the first `length` non-space characters; None if there are fewer."""
     seen = 0
-    for place, character in enumerate(text):
+    for position, character in enumerate(text):
         seen += not character.isspace()
         if seen == length:
-            return place + 1
+            return position + 1
     return None
 
 
@@ -267,14 +267,14 @@ def phones(text: str, language: str = "en") -> Iterator[Span]:
     """
     for match in _MAYBE_PHONE.finditer(text):
         start = match.start() - (text[match.start() - 1 : match.start()] in {"+", "("})
-        found = text[start : match.end()]
+        candidate = text[start : match.end()]
         before = _before(text, start)
         is_announced = _IS_PHONE.search(before) is not None
         if (
             not is_announced
             and (
-                found.isdigit()  # a bare number may be a count or an id
-                or _DECIMAL.fullmatch(found)
+                candidate.isdigit()  # a bare number may be a count or an id
+                or _DECIMAL.fullmatch(candidate)
                 or _IS_NUMBER.search(before)
                 or before[-1:].isalnum()
                 or before.endswith((".", ",", ":", "-", "/", "$", "€", "£", "#", "_", "="))
@@ -348,10 +348,12 @@ def mask_personal_data(
         mask_text(text, tokens, language)
         for text in (document.title, *document.paragraphs, *values)
     ]
-    url, in_url = _mask_url(document.url, tokens, language)
-    name = _mask_id(document.id, tokens, language)
-    kinds = [kind for found in (in_url, *(found for _, found in texts)) for kind in found]
-    if not kinds and name == document.id:
+    url, url_kinds = _mask_url(document.url, tokens, language)
+    masked_id = _mask_id(document.id, tokens, language)
+    kinds = [
+        kind for replaced in (url_kinds, *(replaced for _, replaced in texts)) for kind in replaced
+    ]
+    if not kinds and masked_id == document.id:
         return CleaningResult(document)
     if allowed is not None and len(kinds) > allowed:
         return CleaningResult(
@@ -367,7 +369,7 @@ def mask_personal_data(
     )
     removed = tuple(RemovedText(f"masked_{kind}", tokens[kind]) for kind in kinds)
     changed = replace(
-        document, id=name, url=url, title=title, paragraphs=paragraphs, infobox=infobox
+        document, id=masked_id, url=url, title=title, paragraphs=paragraphs, infobox=infobox
     )
     return CleaningResult(changed, None, removed)
 

@@ -76,23 +76,23 @@ def unpack_messages(messages: Iterable[bytes], kind: np.dtype[Any]) -> tuple[I64
 
 def packed(kind: np.dtype[Any], **columns: Array) -> Array:
     """Return the columns as a structured array."""
-    found = np.empty(next(iter(columns.values())).size, kind)
+    records = np.empty(next(iter(columns.values())).size, kind)
     for name, column in columns.items():
-        found[name] = column
-    return found
+        records[name] = column
+    return records
 
 
 def save(path: str, **arrays: Array) -> None:
     """Write arrays to one file, atomically."""
-    room, named = io.BytesIO(), dict[str, Any](arrays)
-    np.savez(room, **named)
-    storage.write_bytes(path, room.getvalue())
+    buffer, named = io.BytesIO(), dict[str, Any](arrays)
+    np.savez(buffer, **named)
+    storage.write_bytes(path, buffer.getvalue())
 
 
 def load(path: str) -> dict[str, Array]:
     """Read the arrays that `save` wrote."""
-    with storage.open_input(path) as handle, np.load(io.BytesIO(handle.read())) as found:
-        return {name: found[name] for name in found.files}
+    with storage.open_input(path) as handle, np.load(io.BytesIO(handle.read())) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 WHERE = pa.field("where", pa.uint64(), nullable=False)
@@ -137,15 +137,15 @@ def cut_blocks(references: Sequence[str], documents: Sequence[int], size: int) -
             f"or raise dedup_in_memory_documents"
         )
     blocks: list[list[Piece]] = []
-    room = 0
+    remaining = 0
     for number, (path, count) in enumerate(zip(references, documents, strict=True)):
         shares = max(1, -(-count // size))
         for share in range(shares):
-            if room <= 0:
+            if remaining <= 0:
                 blocks.append([])
-                room = size
+                remaining = size
             blocks[-1].append(Piece(number, path, share, shares))
-            room -= max(1, count // shares)
+            remaining -= max(1, count // shares)
     return blocks
 
 
@@ -189,15 +189,15 @@ class Block:
 
     def columns(self, *names: str) -> dict[str, Any]:
         """Return the named columns, and `where`, uint64 [n]."""
-        found: dict[str, list[Any]] = {name: [] for name in (*names, "where")}
+        collected: dict[str, list[Any]] = {name: [] for name in (*names, "where")}
         for part, number, batch in self._batches():
             assert batch.num_rows <= MOST_ROWS
-            found["where"].append(where_of(part, number, batch.num_rows))
+            collected["where"].append(where_of(part, number, batch.num_rows))
             for name in names:
-                found[name].append(flat(batch[name]))
+                collected[name].append(flat(batch[name]))
         return {
             name: np.concatenate(pieces) if pieces else np.zeros(0, np.uint64)
-            for name, pieces in found.items()
+            for name, pieces in collected.items()
         }
 
     def table(self) -> pa.Table:

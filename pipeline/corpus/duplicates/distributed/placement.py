@@ -96,12 +96,12 @@ class Figures:
         An example is (reason, key, where, where of the kept document).
         """
         number = unit["number"]
-        weighed = (
+        mixture_columns = (
             ("words", *(["language"] if self.mixed_by == "language" else []))
             if self.mixed_by
             else ()
         )
-        kept = kept_of(self.directory, number, "key", "bytes", "heldout", *weighed)
+        kept = kept_of(self.directory, number, "key", "bytes", "heldout", *mixture_columns)
         kinds = load(f"{self.directory}/{KINDS}")["kinds"]
         if self.mixed_by:
             group = (
@@ -120,12 +120,12 @@ class Figures:
                 schema=KEPT_SCHEMA,
             )
             write_arrow(block_file(self.directory, KEPT_ROWS, number), KEPT_SCHEMA, [rows])
-        gone = read_dropped(self.directory, number)
+        dropped = read_dropped(self.directory, number)
         pairs = Counter(
             zip(
-                kinds[places_of(gone["where"])[0]].tolist(),
-                kinds[places_of(gone["of"])[0]].tolist(),
-                gone["reason"].tolist(),
+                kinds[places_of(dropped["where"])[0]].tolist(),
+                kinds[places_of(dropped["of"])[0]].tolist(),
+                dropped["reason"].tolist(),
                 strict=True,
             )
         )
@@ -134,20 +134,22 @@ class Figures:
             "bytes": int(kept["bytes"].sum(dtype=np.int64)),
             "heldout": int(kept["heldout"].sum()),
             "pairs": [[*names, count] for names, count in sorted(pairs.items())],
-            "groups": int(np.count_nonzero(gone["size"])),
-            "largest": int(gone["size"].max(initial=0)),
-            "chosen": self._chosen(number, gone),
+            "groups": int(np.count_nonzero(dropped["size"])),
+            "largest": int(dropped["size"].max(initial=0)),
+            "chosen": self._chosen(number, dropped),
         }
 
     def _chosen(self, number: int, gone: dict[str, Array]) -> list[list[Any]]:
         columns = Block(self.directory, number).columns("key")
         key = columns["key"][np.searchsorted(columns["where"], gone["where"])]
-        found = []
-        for why in (NEAR, EXACT):
-            own = np.flatnonzero(gone["reason"] == why)
-            for at in own[np.argsort(key[own], kind="stable")[: self.examples]].tolist():
-                found.append([why, int(key[at]), int(gone["where"][at]), int(gone["of"][at])])
-        return found
+        examples = []
+        for reason in (NEAR, EXACT):
+            rows = np.flatnonzero(gone["reason"] == reason)
+            for row in rows[np.argsort(key[rows], kind="stable")[: self.examples]].tolist():
+                examples.append(
+                    [reason, int(key[row]), int(gone["where"][row]), int(gone["of"][row])]
+                )
+        return examples
 
 
 def added_up(
@@ -160,16 +162,19 @@ def added_up(
     """
     pairs: Counter[tuple[str, str, str]] = Counter()
     for result in results:
-        for kind, of, why, count in result["pairs"]:
-            pairs[names[kind], names[of], REASONS[why]] += count
+        for kind, of, reason_code, count in result["pairs"]:
+            pairs[names[kind], names[of], REASONS[reason_code]] += count
     dropped: Counter[str] = Counter()
     for (_, _, reason), count in pairs.items():
         dropped[reason] += count
     chosen = []
-    for why in (NEAR, EXACT):
-        found = sorted(row for result in results for row in result["chosen"] if row[0] == why)
+    for reason_code in (NEAR, EXACT):
+        candidates = sorted(
+            row for result in results for row in result["chosen"] if row[0] == reason_code
+        )
         chosen += [
-            (REASONS[why], _place(gone), _place(stays)) for _, _, gone, stays in found[:examples]
+            (REASONS[reason_code], _place(dropped_where), _place(kept_where))
+            for _, _, dropped_where, kept_where in candidates[:examples]
         ]
     return {
         **{
@@ -225,17 +230,25 @@ class AssignShards:
         kept = kept_of(self.directory, block, "key")
         key, where, copies = kept["key"], kept["where"], np.zeros(kept["key"].size, np.int64)
         if self.chosen:
-            taken = load(block_file(self.directory, TAKEN, block, "npz"))
-            key, where, copies = key[taken["rows"]], where[taken["rows"]], taken["copies"]
+            selection = load(block_file(self.directory, TAKEN, block, "npz"))
+            key, where, copies = (
+                key[selection["rows"]],
+                where[selection["rows"]],
+                selection["copies"],
+            )
         yield from self._sent(_KEPT, copied_key(key, copies), where=where, copy=copies)
         if self.duplicates:
-            columns, gone = (
+            columns, dropped = (
                 Block(self.directory, block).columns("key"),
                 read_dropped(self.directory, block),
             )
-            own = columns["key"][np.searchsorted(columns["where"], gone["where"])]
+            dropped_keys = columns["key"][np.searchsorted(columns["where"], dropped["where"])]
             yield from self._sent(
-                _DROPPED, own, where=gone["where"], reason=gone["reason"], of=gone["of"]
+                _DROPPED,
+                dropped_keys,
+                where=dropped["where"],
+                reason=dropped["reason"],
+                of=dropped["of"],
             )
 
     def _sent(self, which: int, key: U64, **columns: Array) -> Iterator[tuple[int, bytes]]:
@@ -245,10 +258,10 @@ class AssignShards:
         )
 
     def reduce_bucket(self, bucket: int, messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-        held = list(messages)
+        all_messages = list(messages)
         for which in (_KEPT, _DROPPED):
             _, rows = unpack_messages(
-                (message for message in held if message[0] == which), _SENT[which]
+                (message for message in all_messages if message[0] == which), _SENT[which]
             )
             self._write(bucket, which, rows)
         yield bucket, b"\1"

@@ -104,20 +104,20 @@ class FindCandidates:
     def apply_replies(self, block: int, answers: Iterable[bytes]) -> dict[str, Any]:
         table = Block(self.directory, block).table()
         heads, values = unpack_messages(answers, _VALUE)
-        found = np.zeros(table.num_rows, dtype=bool)
+        is_candidate = np.zeros(table.num_rows, dtype=bool)
         for number, name in enumerate(self.columns):
-            own = table[name].to_numpy()
-            found |= _repeated(own) | np.isin(own, np.unique(values[heads == number]))
-        table = table.filter(pa.array(found)).combine_chunks()
+            column = table[name].to_numpy()
+            is_candidate |= _repeated(column) | np.isin(column, np.unique(values[heads == number]))
+        table = table.filter(pa.array(is_candidate)).combine_chunks()
         write_arrow(block_file(self.directory, FOUND, block), table.schema, table.to_batches())
-        return {"documents": int(found.size), "found": table.num_rows}
+        return {"documents": int(is_candidate.size), "found": table.num_rows}
 
 
 def _repeated(values: U64) -> Array:
     """Return which values occur more than once in the block, bool [n]."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    found: I64 = counts[inverse.reshape(-1)]
-    return found > 1
+    occurrences: I64 = counts[inverse.reshape(-1)]
+    return occurrences > 1
 
 
 # Driver of distributed deduplication.
@@ -168,10 +168,10 @@ class _Search:
         slices = max(1, math.ceil(self.documents / self.sizes.bucket))
         screen = FindCandidates(directory=self.directory, columns=columns, slices=slices)
         screened = run_shuffle(self.build, "dedup-screen", screen, self.blocks)
-        found = sum(result["found"] for result in screened)
+        candidates = sum(result["found"] for result in screened)
         _LOGGER.info(
             "%s of %s documents share a value with another; one process compares them in about %sB",
-            f"{found:,}", f"{self.documents:,}", format_count(found * COMPARED_BYTES),
+            f"{candidates:,}", f"{self.documents:,}", format_count(candidates * COMPARED_BYTES),
         )  # fmt: skip
         self._compare()
 
@@ -179,22 +179,27 @@ class _Search:
         """Compare the candidates in this process."""
         request = self.request
         parent = local_scratch_dir(self.directory)
-        with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=parent) as room:
-            columns = SignatureColumns(room)
+        with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=parent) as local_directory:
+            columns = SignatureColumns(local_directory)
             columns.gather(
                 [block_file(self.directory, FOUND, number) for number in range(self.blocks)]
             )
-            found = find_duplicates(columns, request.minhash, request.exact, request.threshold)
+            duplicates = find_duplicates(columns, request.minhash, request.exact, request.threshold)
             where = columns.load("where")
-        dropped = np.flatnonzero(found.reason != KEPT)
-        of = found.of[dropped]
+        dropped = np.flatnonzero(duplicates.reason != KEPT)
+        of = duplicates.of[dropped]
         size = np.zeros(of.size, np.uint32)
         _, first, counts = np.unique(of, return_index=True, return_counts=True)
         size[first] = counts
         edges = np.searchsorted(dropped, columns.begins)
         for number, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
-            own = dropped[begin:end]
-            rows = where[own], found.reason[own], where[of[begin:end]], size[begin:end]
+            block_rows = dropped[begin:end]
+            rows = (
+                where[block_rows],
+                duplicates.reason[block_rows],
+                where[of[begin:end]],
+                size[begin:end],
+            )
             write_dropped(self.directory, number, *rows)
 
     def place(self) -> CorpusPlan:
@@ -230,8 +235,8 @@ class _Search:
         assert self.request.mix is not None
         with tempfile.TemporaryDirectory(
             prefix="cloze-plan-", dir=local_scratch_dir(self.directory)
-        ) as room:
-            columns = SignatureColumns(room)
+        ) as local_directory:
+            columns = SignatureColumns(local_directory)
             columns.gather(
                 [block_file(self.directory, KEPT_ROWS, number) for number in range(self.blocks)]
             )
@@ -239,9 +244,9 @@ class _Search:
                 columns.load(name) for name in ("key", "words", "heldout", "group")
             )
             size = columns.load("bytes")
-        taken = mixed(key, words, heldout, group, names, self.request.mix)
-        order = np.argsort(taken.numbers, kind="stable")
-        numbers, copies = taken.numbers[order], taken.copies[order]
+        mixture = mixed(key, words, heldout, group, names, self.request.mix)
+        order = np.argsort(mixture.numbers, kind="stable")
+        numbers, copies = mixture.numbers[order], mixture.copies[order]
         edges = np.searchsorted(numbers, columns.begins)
         for block, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
             rows = numbers[begin:end] - columns.begins[block]
@@ -252,6 +257,6 @@ class _Search:
             "documents": int(numbers.size),
             "bytes": int(size[numbers].sum(dtype=np.int64)),
             "heldout": int(np.count_nonzero(heldout[numbers])),
-            "dropped": dropped + taken.dropped,
-            "mixed": taken.groups,
+            "dropped": dropped + mixture.dropped,
+            "mixed": mixture.groups,
         }
