@@ -213,7 +213,7 @@ class TaskRunReporter(Reporter):
         self._warned: set[str] = set()
         self._last: tuple[float, str] | None = None
         self._logged_line = ""
-        self._numbers: list[str] = []  # of the last report that had any
+        self._numbers: dict[str, float] = {}  # newest value of each, in the order of first reports
 
     def __enter__(self) -> TaskRunReporter:
         return self
@@ -255,17 +255,16 @@ class TaskRunReporter(Reporter):
         words = [
             str(figures[name]) for name in ("step", "note") if isinstance(figures.get(name), str)
         ]
-        numbers = [
-            labelled(name, value)
+        self._numbers |= {
+            name: value
             for name, value in figures.items()
             if isinstance(value, (int, float)) and not (name.endswith("_bytes") and not value)
-        ]
-        self._numbers = numbers or self._numbers
+        }
         remaining = self.session.seconds_left(self.step.name)
         if unit:
             of_total = f"/{format_count(total)}" if total else ""
             words.append(f"{format_count(done)}{of_total} {unit}")
-        words += self._numbers[:FIGURES]
+        words += [labelled(name, self._numbers[name]) for name in list(self._numbers)[:FIGURES]]
         if remaining:
             words.append(f"{format_duration(remaining)} left")
         return ", ".join(words)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
-from cloze.flows.prefect.node import node_of
+from cloze.flows.prefect.node import TaskRunReporter, node_of
 from cloze.flows.run.session import RunParameters, RunSession
 
 
@@ -16,3 +17,23 @@ def test_a_config_s_retries_count_more_than_the_form_s(
 ) -> None:
     session = RunSession(RunParameters(config=toy_config, overrides={"run": run}))
     assert node_of(session.steps[0], usual_retries=2).retries == tries
+
+
+class Bar:
+    def set(self, percent: float, text: str) -> None:
+        self.percent, self.text = percent, text
+
+
+def test_the_last_line_of_a_training_keeps_its_loss(
+    toy_config: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though memory is reported after it, and by itself."""
+    session, bar = RunSession(RunParameters(config=toy_config)), Bar()
+    log = logging.getLogger("tests.task_run")
+    with caplog.at_level(logging.INFO, log.name):
+        with TaskRunReporter(session, session.steps[0], bar, log) as reporter:  # type: ignore[arg-type]
+            reporter.progress(5, 6, "steps", {"loss": 7.5, "learning_rate": 0.1})
+            reporter.progress(6, 6, "steps", {"loss": 7.25, "learning_rate": 0.1})
+            reporter.progress(6, 6, "steps", {"memory_bytes": 1 << 30})
+    assert caplog.messages[-1] == bar.text
+    assert bar.text.startswith("6/6 steps, loss 7.25, ")
