@@ -30,10 +30,12 @@ def test_the_last_line_of_a_training_keeps_its_loss(
     """Though memory is reported after it, and by itself."""
     session, bar = RunSession(RunParameters(config=toy_config)), Bar()
     log = logging.getLogger("tests.task_run")
-    with caplog.at_level(logging.INFO, log.name):
-        with TaskRunReporter(session, session.steps[0], bar, log) as reporter:  # type: ignore[arg-type]
-            reporter.progress(5, 6, "steps", {"loss": 7.5, "learning_rate": 0.1})
-            reporter.progress(6, 6, "steps", {"loss": 7.25, "learning_rate": 0.1})
-            reporter.progress(6, 6, "steps", {"memory_bytes": 1 << 30})
+    with (
+        caplog.at_level(logging.INFO, log.name),
+        TaskRunReporter(session, session.steps[0], bar, log) as reporter,  # type: ignore[arg-type]
+    ):
+        reporter.progress(5, 6, "steps", {"loss": 7.5, "learning_rate": 0.1})
+        reporter.progress(6, 6, "steps", {"loss": 7.25, "learning_rate": 0.1})
+        reporter.progress(6, 6, "steps", {"memory_bytes": 1 << 30})
     assert caplog.messages[-1] == bar.text
     assert bar.text.startswith("6/6 steps, loss 7.25, ")
