@@ -18,6 +18,7 @@ from cloze.pipeline.corpus.document import Document, replace_surrogates
 from cloze.pipeline.corpus.provenance import wiki
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
+    PACKED,
     FileReader,
     ReadCounters,
     Slice,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from cloze.pipeline.corpus.readers.html.archive import Article
     from cloze.pipeline.corpus.readers.html.page import HtmlExtractor
 
-PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 _LINES = (".ndjson", ".jsonl", ".json")
 _PAGES = (".html", ".htm", ".xhtml")
 _CHUNK = 1 << 20
@@ -155,8 +155,6 @@ class _Reading:
                 return
 
     def _record(self, line: Line, number: int, name: str) -> Iterator[Document]:
-        from cloze.pipeline.corpus.readers.html import archive
-
         location = f"line {number:,}" + (f" of {name}" if name else "")
         if line.data is None:
             self._tally.read(line.size)
@@ -195,8 +193,6 @@ class _Reading:
     def _page(self, source: ByteSource, name: str, size: int) -> Iterator[Document]:
         """Yield the document of a file that is one page."""
         self.found = True
-        from cloze.pipeline.corpus.readers.html import archive
-
         limit = self._options.maximum_document_bytes
         data = bytearray()
         while len(data) <= limit and (piece := source.read(_CHUNK)):
@@ -239,7 +235,7 @@ class _Reading:
         return root
 
     def _document(self, article: Article, name: str, root: Any) -> Iterator[Document]:
-        from cloze.pipeline.corpus.readers.html import archive, page
+        from cloze.pipeline.corpus.readers.html import page
 
         reason = archive.reason(article, root, self._disambiguation)
         if reason is not None:
