@@ -18,7 +18,6 @@ REPLICATES = ("seed",)  # axes of replicates: mean and deviation are over them
 BASELINES = ("majority", "constant", "chance", "from_scratch")
 LOWER_IS_BETTER = ("loss", "perplexity", "entropy")
 PRETRAINED = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")  # scores of a pretraining
-GOES_ON = ("continue", "checkpoint")  # roles by which a pretraining is a phase after another
 
 
 class NodePlacement(BaseModel):
