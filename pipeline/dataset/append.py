@@ -184,8 +184,6 @@ class BaseDataset:
 
     def check(self, info: schema.DatasetInfo) -> None:
         """Raise `DataError` if the dataset's shards were made with other settings than `info`."""
-        from cloze.core.arrow import open_arrow
-
         for entry in self.manifest.files:
             if entry.path.startswith(f"{TRAIN}-"):
                 file = storage.join(self.path, entry.path)
