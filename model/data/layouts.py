@@ -39,13 +39,13 @@ def choose_layout(
     """Return the layout of a run's batches.
 
     Args:
-        compiled: the model runs under torch.compile, with batches of one fixed shape.
+        compiled: the model is compiled, which on a CPU needs batches of one fixed shape.
         device: device type.
         varlen: the GPU's variable-length kernels support all attention layers of the model.
         unpads: all encoders accept rows without padding.
         packed_rows: rows contain several sequences each.
     """
-    if compiled or not (unpads or packed_rows):
+    if not (unpads or packed_rows) or (compiled and device == "cpu"):
         return "rows"
     if device == "cpu":
         return "buckets"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
+from cloze.model.layers.elementwise import autocast_input
 from cloze.model.layers.elementwise import dropout as drop
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout
 
@@ -130,6 +132,11 @@ class SelfAttention(nn.Module):
         hidden = autocast_input(hidden)
         if self.fused:
             query, key, value = self.qkv(hidden).chunk(3, dim=-1)
+        elif torch.compiler.is_compiling():  # one matrix product instead of three
+            layers = (self.query, self.key, self.value)
+            weight = torch.cat([layer.weight for layer in layers])
+            bias = None if self.query.bias is None else torch.cat([layer.bias for layer in layers])
+            query, key, value = linear(hidden, weight, bias).chunk(3, dim=-1)
         else:
             query, key, value = self.query(hidden), self.key(hidden), self.value(hidden)
         return self.split(query), self.split(key), self.split(value)
@@ -142,11 +149,3 @@ class SelfAttention(nn.Module):
 def gather_positions(hidden: Tensor, chosen: Tensor | None) -> Tensor:
     """Select states at flat positions, [..., D] to [P, D]; None selects all, unchanged."""
     return hidden if chosen is None else hidden.flatten(0, -2).index_select(0, chosen)
-
-
-def autocast_input(hidden: Tensor) -> Tensor:
-    """Cast `hidden` to autocast's dtype once, instead of once per projection."""
-    device = hidden.device.type
-    return (
-        hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
-    )

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloze.model.layers.attention import SelfAttention, autocast_input, gather_positions
-from cloze.model.layers.elementwise import Dropout, ModuleReference
+from cloze.model.layers.attention import SelfAttention, gather_positions
+from cloze.model.layers.elementwise import Dropout, ModuleReference, autocast_input
 from cloze.model.layers.elementwise import dropout as drop
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import EncoderLayer

@@ -43,6 +43,24 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     return values * dropout_mask(values, dropped).mul_(LEVELS / (LEVELS - dropped))
 
 
+def cast_stream(hidden: Tensor) -> Tensor:
+    """Cast a norm's output to the dtype of the states between layers.
+
+    On a GPU that is autocast's dtype: sums and norms then move half the bytes, as in fairseq's and
+    Megatron's half-precision trainings. Norms compute in fp32. A CPU keeps fp32.
+    """
+    device = hidden.device.type
+    return hidden if device == "cpu" else autocast_input(hidden)
+
+
+def autocast_input(hidden: Tensor) -> Tensor:
+    """Cast `hidden` to autocast's dtype once, instead of once per projection."""
+    device = hidden.device.type
+    return (
+        hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
+    )
+
+
 class Dropout(nn.Module):
     """Module for `dropout` in training.
 

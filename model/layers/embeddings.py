@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cloze.model.layers.cpu import embedding_lookup
-from cloze.model.layers.elementwise import Dropout
+from cloze.model.layers.elementwise import Dropout, cast_stream
 
 
 class EmbeddingTable(nn.Embedding):
@@ -100,7 +100,7 @@ class Embeddings(nn.Module):
                 if positions is None
                 else embedding(positions + start, table)
             )
-        normed: Tensor = self.dropout(self.norm(hidden))
+        normed: Tensor = self.dropout(cast_stream(self.norm(hidden)))
         return normed
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.elementwise import ACTIVATIONS, Dropout, ModuleReference
+from cloze.model.layers.elementwise import ACTIVATIONS, Dropout, ModuleReference, cast_stream
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 from cloze.model.layers.unpadded import UnpaddedLayout
@@ -111,10 +111,9 @@ class EncoderLayer(nn.Module):
 
     def finished(self, before: Tensor, attended: Tensor) -> Tensor:
         """Run the rest of the layer: `before` is the attention's input, `attended` its output."""
-        hidden = self.attention_norm(before + self.dropout(attended))
+        hidden = cast_stream(self.attention_norm(before + self.dropout(attended)))
         transformed = self.feed_forward(self.feed_forward_input_norm(hidden))
-        output: Tensor = self.feed_forward_norm(hidden + self.dropout(transformed))
-        return output
+        return cast_stream(self.feed_forward_norm(hidden + self.dropout(transformed)))
 
 
 # (hidden states, layout, flat positions or None for all) to states, as `Encoder.run`
@@ -235,6 +234,17 @@ class GroupedEncoder(Encoder):
         ]
         super().__init__(embeddings, run, nn.Identity())
         self.groups = nn.ModuleList([nn.ModuleList(group) for group in groups])
+
+
+def compile_layers(network: nn.Module) -> None:
+    """Compile all encoder layers; layers of equal structure share one graph for all batch shapes.
+
+    Compile time does not grow with depth. `torch.compiler.set_stance("force_eager")` runs them
+    uncompiled.
+    """
+    for module in network.modules():
+        if isinstance(module, EncoderLayer):
+            module.compile(dynamic=True)
 
 
 def enable_activation_checkpointing(network: nn.Module) -> None:

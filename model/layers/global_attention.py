@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cloze.model.layers.attention import SelfAttention, autocast_input, gather_positions
+from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.attention_kernels import (
     attend,
     attend_chunks,
     attention_maps,
     neighbour_chunks,
 )
+from cloze.model.layers.elementwise import autocast_input
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import (
     AttentionPattern,

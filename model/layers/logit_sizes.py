@@ -14,5 +14,8 @@ def chunk_rows(vocabulary: int, device: str) -> int:
 
 
 def in_chunks(rows: int, vocabulary: int, device: str) -> bool:
-    """Return True if logits [rows, vocabulary] are computed in chunks."""
-    return rows > CHUNKS * chunk_rows(vocabulary, device)
+    """Return True if logits [rows, vocabulary] are computed in chunks; on a GPU all are.
+
+    There the loss also pads the vocabulary, and `torch.compile` fuses its elementwise part.
+    """
+    return device != "cpu" or rows > CHUNKS * chunk_rows(vocabulary, device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,11 +15,20 @@ from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
 from cloze.model.train import engines
-from cloze.model.train.compile_policy import WorkEstimate, decide_compile
+from cloze.model.train.compile_policy import (
+    WorkEstimate,
+    decide_compile,
+    decompile,
+    first_step_failure,
+)
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.batch_source import attention_modes, objective_weights
+from cloze.model.train.loop.batch_source import (
+    DatasetSource,
+    attention_modes,
+    objective_weights,
+)
 from cloze.model.train.loop.data import TrainingData
 from cloze.model.train.loop.interfaces import START, StartPosition
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
@@ -100,6 +109,11 @@ class BuiltModel:
     precision: Precision
     compiled: bool
     layout: LayoutKind
+
+    @property
+    def has_fixed_shape(self) -> bool:
+        """True if all batches have one shape, for a compiled step on a CPU."""
+        return self.compiled and self.scoring.device_type == "cpu"
 
 
 def find_start(config: PretrainConfig, job: SetupJob) -> Start:
@@ -270,6 +284,23 @@ def fit_batch(
         micro_batch = min(plan.micro_batch, -(-config.initial_batch // world.size))
         plan = batch_plan.plan(config.global_batch, micro_batch, start.model, length, world)
     return plan
+
+
+def compile_first_step(job: SetupJob, model: BuiltModel, source: DatasetSource) -> BuiltModel:
+    """Compile a GPU's layers with the first micro-batch; without success they run plain.
+
+    With sharded weights the first step compiles them, because this rank alone may lack the memory.
+    """
+    world = job.world
+    if not model.compiled or model.has_fixed_shape or model.engine.name == "fsdp":
+        return model
+    batch = source.step_batches(source.begun.step, world.rank, world.size).micro_batches[0].batch
+    failure = first_step_failure(model.scoring, batch, world.device)
+    if world.all_reduce_min(not failure):
+        return model
+    decompile(model.scoring)
+    job.notes.append(f"not compiled: {failure or 'another rank failed'}; layers run plain")
+    return replace(model, compiled=False)
 
 
 def _begun(resumed: state.ResumeState | None, data: str) -> StartPosition:

@@ -14,6 +14,7 @@ from cloze.model.train.build_model import (
     SetupJob,
     Start,
     build_model,
+    compile_first_step,
     find_start,
     fit_batch,
     plan_batch,
@@ -84,6 +85,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     model = build_model(job, start, plan, precision)
     plan = fit_batch(job, start, model, plan)
     source, heldout = _source(job, start, model, plan), _heldout(job, start, model, plan)
+    model = compile_first_step(job, model, source)
     unigram_bias = config.output_bias == "unigram" and start.beginning.state is None
     if unigram_bias and start.resumed is None:
         counts = target_count_rows(heldout, job.data.train).target_counts(start.model.vocab_size)
@@ -102,6 +104,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         world.decide_on_rank_zero(pace.check_feasible)
     heads = trained_heads(start.model, start.names)
     compiling = f"compiling the training step, about {compiling_seconds(start.model):.0f} s"
+    compiles = model.compiled and model.has_fixed_shape  # a GPU's layers are compiled by now
     training = TrainSpec(
         path=build.path,
         config=config.model_dump(mode="json"),
@@ -133,7 +136,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
             check_line=_alarms(config, model.scoring, heldout, start.model).check,
             notes=job.notes,
             warnings=() if rate_warning is None else (rate_warning,),
-            figures={"note": compiling} if model.compiled else {},
+            figures={"note": compiling} if compiles else {},
         ),
         evaluator=evaluator if heldout.rows else None,
     )
@@ -160,7 +163,7 @@ def _source(
         batches=config.batches,
         micro_batch=plan.micro_batch,
         thinning=mask_rate_schedule(config, job.info, start.begun),
-        fixed_predictions=train.most_predictions() if model.compiled else None,
+        fixed_predictions=train.most_predictions() if model.has_fixed_shape else None,
         layout=model.layout,
         directions=start.directions,
         begun=start.begun,

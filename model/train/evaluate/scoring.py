@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.cross_entropy import enable_lazy_logits
+from cloze.model.layers.encoder import compile_layers
 from cloze.model.objectives import LossSum, objectives, total_loss
 from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.precision import Precision, autocast
@@ -24,7 +26,8 @@ class PretrainModule(TrainModule):
         model: a family's pretraining model.
         names: names of the objectives.
         precision: precision of the forward pass.
-        compiled: True to use torch.compile, for batches of one fixed shape.
+        compiled: True to use torch.compile: on a CPU for the whole step, with batches of one fixed
+            shape; on other devices for each layer, with batches of any shape.
         device_type: device type to compile for.
         weights: objective name -> weight in the loss. Default: 1.
         teacher: adds its outputs for a batch to the model's.
@@ -49,20 +52,23 @@ class PretrainModule(TrainModule):
             model.predicts_all_positions = any(
                 objective.all_positions for objective in self.objectives
             )
+        layerwise = compiled and device_type != "cpu"
         if not any(objective.reads_logits for objective in self.objectives):
-            enable_lazy_logits(model)
+            enable_lazy_logits(model, layerwise)
         self.weights = dict(weights or {})
         self.teacher = teacher
         # Set by `predict`: empty until the first held-out batch.
         self.detail_names: tuple[str, ...] = ()
         self._compiled = self._loss
-        if compiled:
+        self.device_type, self._layerwise = device_type, layerwise
+        if layerwise:
+            compile_layers(model)
+        elif compiled:
             self._compiled = torch.compile(
-                self._loss, dynamic=False, options={"fallback_random": device_type == "cpu"}
+                self._loss, dynamic=False, options={"fallback_random": True}
             )
-            if device_type == "cpu":
-                # Recomputing activations, above all masks, is cheaper than keeping them.
-                torch._functorch.config.aggressive_recomputation = True
+            # Recomputing activations, above all masks, is cheaper than keeping them.
+            torch._functorch.config.aggressive_recomputation = True
 
     def count_targets(self, batch: Mapping[str, Any]) -> list[int]:
         """Count the predictions of each objective on a collated batch, before the model runs."""
@@ -86,7 +92,7 @@ class PretrainModule(TrainModule):
         return (self._compiled if self.training else self._loss)(batch, counts)
 
     def uncompiled(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and metrics for a batch of any shape, never compiled."""
+        """Return loss and metrics for a batch of any shape; the step is not compiled as a whole."""
         return self._loss(batch, counts)
 
     def _loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +109,8 @@ class PretrainModule(TrainModule):
             float64 [2, objectives] as in `loss`, and float64 [2, details]: sums and counts of the
             objectives' details, named by `detail_names`.
         """
-        sums, outputs = self._sums(batch)
+        with torch.compiler.set_stance("force_eager") if self._layerwise else nullcontext():
+            sums, outputs = self._sums(batch)
         figures = _figures(sums)
         details = {
             f"{objective.name}_{name}": figure

@@ -138,7 +138,7 @@ def _head(model: ModelConfig, predicted: int, how: ComputeOptions) -> float:
     if reads_logits(model) or not in_chunks(predicted, model.vocab_size, how.device):
         return transform_bytes + predicted * logit_bytes * model.vocab_size
     chunk_bytes = how.number + (0.0 if how.device == "cpu" else 4.0)
-    chunk_bytes *= chunk_rows(model.vocab_size, how.device) * model.vocab_size
+    chunk_bytes *= min(predicted, chunk_rows(model.vocab_size, how.device)) * model.vocab_size
     return transform_bytes + chunk_bytes + (4.0 + how.number) * model.vocab_size * model.word_width
 
 

@@ -122,7 +122,7 @@ def test_logits_are_never_there_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> N
         summed_cross_entropy(LazyLogits(hidden, weight, bias), labels)
     assert sorted(kept) == sorted([hidden.numel(), weight.numel(), V])  # their gradients
     with Largest() as largest, torch.no_grad():
-        cross_entropy._linear_cross_entropy._init_fn(hidden, weight, bias, labels, True)
+        cross_entropy._linear_cross_entropy._init_fn(hidden, weight, bias, labels, True, False)
     assert V * 10 <= largest.numbers < M * V / 5
 
 

@@ -110,20 +110,28 @@ def test_where_compiling_gains_nothing_or_is_not_known_to(
     )  # rows at least half as long as they may be
     assert fill_ratio(ragged) == pytest.approx(0.75, abs=0.05)
     assert not compiled(ragged)
-    assert not decide_compile(
-        None,
-        None,
-        model_config("bert-mini"),
-        WorkEstimate(positions=LONG),
-        rows,
-        torch.device("cuda"),
-        "bf16",
-        1,
-    ).compiled
     monkeypatch.setattr(compile_policy, "_compiler", lambda: None)
     assert decide_compile(
         None, None, model_config("bert-mini"), WorkEstimate(positions=LONG), rows, CPU, "bf16", 1
     ) == compile_policy.CompileDecision(False, "there is no C++ compiler")
+
+
+def test_a_gpu_compiles_what_takes_minutes(
+    rows: ShardedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ragged rows too, and with activation checkpointing."""
+
+    def decided(positions: float, **changes: Any) -> compile_policy.CompileDecision:
+        model, work = model_config("bert-base"), WorkEstimate(positions=positions)
+        gpu = torch.device("cuda")
+        return decide_compile(None, None, model, work, rows, gpu, "bf16", 0, **changes)
+
+    monkeypatch.setattr(compile_policy, "find_spec", lambda name: None)
+    assert "Triton is not installed" in decided(1e11).reason
+    monkeypatch.setattr(compile_policy, "find_spec", lambda name: object())
+    assert decided(1e11).compiled
+    assert decided(1e11, recomputes=True).compiled
+    assert not decided(1e6).compiled
 
 
 def test_packed_rows_are_compiled_where_they_are_full(packed: ShardedRows) -> None:
