@@ -116,15 +116,15 @@ def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
         for name in (*check_names(), *speed_names(tiny=True))
         if "ZeRO" not in name and "compiled" not in name
     ]
-    assert [row["row"] for row in rows if not row["ok"]] == ["check: offload agrees"], (
-        "a CPU has nowhere to move anything to"
-    )
+    assert [row["row"] for row in rows if not row["ok"] and ": flash" not in row["row"]] == [
+        "check: offload agrees"
+    ], "a CPU has nowhere to move anything to"
     for row in rows:
-        if not row["row"].startswith("check"):
+        if not row["row"].startswith("check") and ": flash" not in row["row"]:
             assert row["figures"]["tokens_per_second"] > 0
             assert 0 < row["figures"]["mfu"] < 1
     page = (tmp_path / "results.md").read_text()
-    assert page.count("| bert-tiny 32 |") == 3
+    assert page.count("| bert-tiny 32 |") == 4
     assert "kernels agree: **yes**" in page
 
 
@@ -197,5 +197,5 @@ def test_what_is_missing_is_named() -> None:
     page = markdown(rows, {"device": "NVIDIA H200", "torch": "2.11"})
     assert page.startswith("# NVIDIA H200\n")
     assert "- kernels agree: **NO** (outputs differ by 2; 1 s)" in page
-    assert "| bert-base 128 | loop | 2,000 | 3,000 | 50.0% | 12.5 | 1.0% | 0.80 |  |" in page
+    assert "| bert-base 128 | loop | 2,000 | 3,000 | 50.0% | 12.5 | 1.0% | 0.80 |  |  |" in page
     assert "- bert-base 128: theirs: OutOfMemoryError: 80 GB" in page

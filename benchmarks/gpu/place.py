@@ -34,15 +34,17 @@ class Place:
     scratch: Path
     seconds: float = 2.0
 
-    def ragged(self, length: int, vocabulary: int, rows: int, pairs: bool) -> str:
-        """A dataset of rows of encyclopedia-like lengths, up to `length`; made once."""
-        path = self.scratch / f"ragged-{length}-{vocabulary}-{rows}-{pairs}"
+    def rows(self, length: int, vocabulary: int, rows: int, pairs: bool, packed: bool) -> str:
+        """A dataset of rows of encyclopedia-like lengths, up to `length`, or of full rows that such
+        sequences are packed into; made once.
+        """
+        path = self.scratch / f"rows-{length}-{vocabulary}-{rows}-{pairs}-{packed}"
         if not path.exists():
             making = path.with_suffix(".making")
             write_dataset(
                 making, rows=rows, heldout=0, length=length, vocab_size=vocabulary, copies=1,
                 pair_task="nsp" if pairs else None,
-                lengths=lambda rng: ragged_length(rng, length),
+                lengths=lambda rng: ragged_length(rng, length), packed=packed,
             )  # fmt: skip
             making.rename(path)
         return str(path)

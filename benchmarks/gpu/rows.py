@@ -15,15 +15,10 @@ def check_names() -> list[str]:
 
 
 def speed_names(tiny: bool) -> list[str]:
-    """Of each case all ways, then the compiled ones of cases without long rows."""
-    from benchmarks.gpu.speed import WAYS, cases
+    """Of each case all its ways."""
+    from benchmarks.gpu.speed import cases
 
-    found = [f"{case.name}: {way}" for case in cases(tiny) for way in WAYS]
-    return (
-        found
-        if tiny
-        else [*found, *(f"{case.name}: compiled" for case in cases(tiny) if case.length == 128)]
-    )
+    return [f"{case.name}: {way}" for case in cases(tiny) for way in case.ways]
 
 
 def row_named(name: str) -> Callable[[Any], Mapping[str, Any]]:

@@ -1,11 +1,14 @@
-"""How fast a model trains on ragged rows: a row a case and a way.
+"""How fast a model trains on ragged or packed rows: a row a case and a way.
 
-    loop     `cloze pretrain` from the first step on, as it runs: loader, engine, figures, all but
-    the last save bare     the same model, objectives and optimizer in the loop that anybody would
-    write, batches laid out and on the device beforehand theirs   transformers' class of the same
-    architecture, its attention sdpa, padded rows, in the same plain loop compiled the loop with
-    --compile, where padding cannot be left out
+    loop     `cloze pretrain` as it runs by default, compiled on a GPU: loader, engine, figures
+    plain    the same with --no-compile
+    bare     the same compiled model, objectives and optimizer in the loop that anybody would write,
+             with batches laid out and on the device beforehand
+    theirs   transformers' class of the same architecture in that loop: sdpa, padded rows
+    flash    theirs without padding: rows end to end, FlashAttention's kernel with their bounds
+             (torch's copy of FlashAttention 2, which "loop" uses too)
 
+Transformers computes the logits of all positions, so it takes a step in `PARTS` micro-batches.
 Tokens are real ones. MFU is by `cloze.model.train.plan.flops.flops_per_token`, whose terms for BERT
 are 72 L h^2 + 12 L h s + 6 rate h V, over the peak of `cloze.model.train.monitor.throughput`.
 """
@@ -29,12 +32,22 @@ from benchmarks.gpu.place import Place
 from benchmarks.model import theirs
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
-from cloze.model.data.batch import Batch, TokenCounts, collate, empty_batch, move, sizes
+from cloze.model.data.batch import (
+    LAYOUT,
+    Batch,
+    TokenCounts,
+    collate,
+    empty_batch,
+    move,
+    sizes,
+)
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
+from cloze.model.layers.attention_kernels import runs_varlen, varlen_attention
+from cloze.model.layers.cross_entropy import IGNORED
 from cloze.model.objectives import choose
 from cloze.model.train import pretraining
 from cloze.model.train.config import PretrainConfig
@@ -42,12 +55,14 @@ from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.monitor.throughput import utilisation
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import freeze_unused, parameter_groups
-from cloze.model.train.precision import DTYPES, resolve
+from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
 from cloze.model.train.recipe import recipe, step_duration
 
-Step = Callable[[Batch], None]
-WAYS = ("loop", "bare", "theirs")
-BATCHES = 12  # that go round, of the ways without a loader
+Step = Callable[[Sequence[Batch]], None]
+WAYS = ("loop", "plain", "bare", "theirs", "flash")
+PACKED_WAYS = ("loop", "bare", "flash")
+BATCHES = 8  # that go round, of the ways without a loader
+PARTS = 4
 WARM = 3  # log lines, or steps, that do not count
 STEPS = 10_000_000  # more than there is time for
 GB = 1e9
@@ -60,27 +75,32 @@ class Case:
     model: str
     length: int
     rows: int
+    packed: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.model} {self.length:,}"
+        return f"{self.model} {self.length:,}{' packed' if self.packed else ''}"
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        return PACKED_WAYS if self.packed else WAYS
 
 
-# 32,000 real tokens a step, half of them of BERT-large: a step then takes the GPU twice as long as
-# its host, which starts 2,000 to 4,000 kernels in it, and transformers' logits of every position
-# fit 141 GB.
+# A step of BERT's 256 rows of 512; packed rows are full, so half as many.
 CASES = (
-    Case(model="bert-base", length=128, rows=512),
-    Case(model="bert-large", length=512, rows=64),
-    Case(model="modern-base", length=512, rows=128),
-    Case(model="bert-base", length=512, rows=128),
-    Case(model="roberta-base", length=512, rows=128),
-    Case(model="modern-base", length=4096, rows=16),
-    Case(model="bert-large", length=128, rows=256),
-    Case(model="roberta-base", length=128, rows=512),
-    Case(model="modern-base", length=128, rows=512),
+    Case(model="bert-large", length=512, rows=256),
+    Case(model="bert-base", length=512, rows=256),
+    Case(model="bert-large", length=512, rows=128, packed=True),
+    Case(model="bert-base", length=512, rows=128, packed=True),
+    Case(model="modern-base", length=512, rows=256),
+    Case(model="bert-base", length=128, rows=1024),
+    Case(model="modern-base", length=4096, rows=32),
 )
-TINY = (Case(model="bert-tiny", length=32, rows=8), Case(model="modern-tiny", length=64, rows=4))
+TINY = (
+    Case(model="bert-tiny", length=32, rows=8),
+    Case(model="bert-tiny", length=32, rows=8, packed=True),
+    Case(model="modern-tiny", length=64, rows=4),
+)
 
 
 def cases(tiny: bool) -> tuple[Case, ...]:
@@ -98,9 +118,9 @@ def measure(case: Case, way: str, place: Place) -> dict[str, Any]:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    if way in ("loop", "compiled"):
-        return _loop(case, place, compiled=way == "compiled")
-    return _plain(case, place, way == "theirs")
+    if way in ("loop", "plain"):
+        return _loop(case, place, compiled=None if way == "loop" else False)
+    return _plain(case, place, way)
 
 
 class _Enough(Exception):
@@ -134,7 +154,7 @@ def _config(case: Case, model: ModelConfig, log_every: int) -> PretrainConfig:
     )
 
 
-def _loop(case: Case, place: Place, compiled: bool) -> dict[str, Any]:
+def _loop(case: Case, place: Place, compiled: bool | None) -> dict[str, Any]:
     model, dataset = _material(case, place)
     told = _Told(place.seconds)
     execution = Execution(
@@ -154,7 +174,7 @@ def _loop(case: Case, place: Place, compiled: bool) -> dict[str, Any]:
             report=told,
         )
         with contextlib.suppress(_Enough):
-            pretraining.run(_config(case, model, 2 if place.tiny else 20), build)
+            pretraining.run(_config(case, model, 2 if place.tiny else 4), build)
     lines = told.lines[WARM:]
     found = {  # lines of as many steps each: the mean time of them
         **{
@@ -174,24 +194,26 @@ def _loop(case: Case, place: Place, compiled: bool) -> dict[str, Any]:
     return {**found, **shares}
 
 
-def _plain(case: Case, place: Place, transformers: bool) -> dict[str, Any]:
+def _plain(case: Case, place: Place, way: str) -> dict[str, Any]:
     """Without a loader."""
     device = torch.device(place.device)
     model, dataset = _material(case, place)
     precision = resolve("auto", device)
-    build = _theirs if transformers else _ours
-    step, kind, weights = build(case, model, dataset, device)
-    batches, own = _batches(dataset, case, kind)
-    there = [move(batch, device) for batch in batches]
-    for number in range(WARM + (0 if place.tiny else BATCHES)):  # every shape once
+    if way == "bare":
+        step, kind, weights = _ours(case, model, dataset, device)
+    else:
+        step, kind, weights = _theirs(case, model, device, way == "flash")
+    parts = 1 if way == "bare" else PARTS
+    batches, own = _batches(dataset, case, kind, parts)
+    there = [[move(batch, device) for batch in step_batches] for step_batches in batches]
+    for number in range(WARM):
         step(there[number % len(there)])
     _wait(device)
     began, tokens, steps = time.perf_counter(), 0, 0
     while steps < 2 or time.perf_counter() - began < place.seconds:
         step(there[steps % len(there)])
         tokens, steps = tokens + own[steps % len(own)].tokens, steps + 1
-        if steps % 8 == 0:
-            _wait(device)  # or the host would run ahead for as long as there are events
+        _wait(device)  # or the host would run ahead for as long as there are events
     _wait(device)
     speed = tokens / (time.perf_counter() - began)
     whole = sum(own, TokenCounts())
@@ -214,7 +236,9 @@ def _ours(
     precision = resolve("auto", device)
     torch.manual_seed(0)
     network = new_model(model)
-    scoring = PretrainModule(network, choose(model, info), precision, weights=model.loss_weights())
+    compiled = device.type == "cuda"
+    names, weights = choose(model, info), model.loss_weights()
+    scoring = PretrainModule(network, names, precision, compiled, device.type, weights)
     kind = layout_for([network], device, DTYPES[precision])
     freeze_unused(scoring, {**empty_batch(pad=info.special.pad), "mask_id": torch.tensor(-1)})
     scoring.to(device).train()
@@ -232,7 +256,7 @@ def _ours(
 
 
 def _theirs(
-    case: Case, model: ModelConfig, dataset: str, device: torch.device
+    case: Case, model: ModelConfig, device: torch.device, flash: bool
 ) -> tuple[Step, LayoutKind, int]:
     try:
         import transformers
@@ -243,11 +267,68 @@ def _theirs(
     torch.manual_seed(0)
     module, loss_of = theirs(precision, model, new_model(model), device.type)
     module.to(device).train()
+    if flash:
+        if not runs_varlen(device, DTYPES[precision], model.head_size):
+            raise Skipped("flash attention does not run here")
+        transformers.AttentionInterface.register("end-to-end", _flash)
+        module.set_attn_implementation("end-to-end")
+        loss_of = _end_to_end(module, model, precision, device.type)
     return (
         _step(case, model, module, loss_of, precision),
-        "rows",
+        "packed" if flash else "rows",
         sum(one.numel() for one in module.parameters()),
     )
+
+
+def _flash(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    bounds: Tensor,
+    longest: int,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention for transformers: [1, N, T, H] each, as its own for FlashAttention gets them."""
+    tokens = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
+    mixed = varlen_attention(*tokens, bounds, longest, sliding_window, False, dropout)
+    return mixed.unsqueeze(0), None
+
+
+def _end_to_end(
+    module: nn.Module, model: ModelConfig, precision: Precision, device_type: str
+) -> Callable[[Batch], Tensor]:
+    """Return the loss of rows without padding, one behind the other: ids [1, T]."""
+    offset = model.pad_token_id + 1 if model.family == "roberta" else 0
+
+    def pair(batch: Batch) -> Batch:  # of the one row that there is
+        return {"next_sentence_label": batch["pair_labels"][:1]} if "pair" in model.heads else {}
+
+    def loss_of(batch: Batch) -> Tensor:
+        layout = batch[LAYOUT]
+        labels = batch["input_ids"].new_full((1, len(layout.places) + 1), IGNORED)
+        filler = batch["masked_labels"] == IGNORED
+        places = layout.find(batch["masked_positions"]).masked_fill(filler, labels.shape[1] - 1)
+        labels[0, places] = batch["masked_labels"]
+        segments = {}
+        if model.type_vocab_size > 1:
+            segments["token_type_ids"] = layout.take(batch["token_type_ids"])[None]
+        with autocast(precision, device_type):
+            loss: Tensor = module(
+                input_ids=layout.take(batch["input_ids"])[None],
+                position_ids=layout.positions[None] + offset,
+                labels=labels[:, :-1],
+                bounds=layout.bounds,
+                longest=layout.longest,
+                **segments,
+                **pair(batch),
+            ).loss
+        return loss
+
+    return loss_of
 
 
 def _step(
@@ -255,7 +336,7 @@ def _step(
     model: ModelConfig,
     module: nn.Module,
     loss_of: Callable[[Batch], Tensor],
-    precision: str,
+    precision: Precision,
 ) -> Step:
     """Forward, backward, clipping and the update; the device is never asked."""
     config = _config(case, model, 1)
@@ -263,8 +344,9 @@ def _step(
     optimizer = adamw(parameter_groups(module, settled), settled)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
-    def step(batch: Batch) -> None:
-        loss_of(batch).backward()  # type: ignore[no-untyped-call]
+    def step(batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            (loss_of(batch) / len(batches)).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, settled.grad_clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -278,7 +360,7 @@ def _material(case: Case, place: Place) -> tuple[ModelConfig, str]:
     pairs = "pair" in model.heads
     vocabulary = 512 if place.tiny else type(model).default_vocab_size
     rows = 8 * case.rows if place.tiny else BATCHES * case.rows
-    dataset = place.ragged(case.length, vocabulary, rows, pairs)
+    dataset = place.rows(case.length, vocabulary, rows, pairs and not case.packed, case.packed)
     info = ShardedRows(dataset).info
     assert info is not None
     positions = {"max_position_embeddings": max(model.max_position_embeddings, case.length)}
@@ -288,9 +370,9 @@ def _material(case: Case, place: Place) -> tuple[ModelConfig, str]:
 
 
 def _batches(
-    dataset: str, case: Case, kind: LayoutKind, count: int = BATCHES
-) -> tuple[list[Batch], Sequence[TokenCounts]]:
-    """So many, laid out that way, on the CPU."""
+    dataset: str, case: Case, kind: LayoutKind, parts: int, count: int = BATCHES
+) -> tuple[list[list[Batch]], Sequence[TokenCounts]]:
+    """Steps of so many micro-batches, laid out that way, on the CPU, and what they hold."""
     shards = ShardedRows(dataset)
     info = shards.info
     assert info is not None
@@ -298,14 +380,17 @@ def _batches(
     for number in range(count):
         rows = np.arange(number * case.rows, (number + 1) * case.rows) % len(shards)
         found.append(
-            collate(
-                shards.take(rows, np.zeros_like(rows)),
-                pad=info.special.pad,
-                longest=info.length,
-                layout=kind,
-            )
+            [
+                collate(
+                    shards.take(part, np.zeros_like(part)),
+                    pad=info.special.pad,
+                    longest=info.length,
+                    layout=kind,
+                )
+                for part in np.array_split(rows, parts)
+            ]
         )
-    return found, [sizes(batch) for batch in found]
+    return found, [sum(map(sizes, batches), TokenCounts()) for batches in found]
 
 
 def _wait(device: torch.device) -> None:

@@ -19,7 +19,7 @@ def markdown(rows: Sequence[Row], machine: Mapping[str, Any]) -> str:
         parts += ["## What must be equal", "\n".join(_check(row) for row in checks)]
     speeds = [row for row in rows if not row["row"].startswith("check: ")]
     if speeds:
-        parts += ["## Speed, real tokens of ragged rows", _table(speeds)]
+        parts += ["## Speed, real tokens", _table(speeds)]
     lost = [f"- {row['row']}: {row['error']}" for row in speeds if not row["ok"]]
     if lost:
         parts += ["## Without figures", "\n".join(lost)]
@@ -36,9 +36,8 @@ def _check(row: Row) -> str:
 def _table(rows: Sequence[Row]) -> str:
     found = {row["row"]: row["figures"] for row in rows if row["ok"]}
     lines = [
-        "| case | way | tokens/s | padded | MFU | GB | waits for data | beside bare | beside "
-        "theirs |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| case | way | tokens/s | padded | MFU | GB | waits for data | × bare | × theirs | × flash |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, figures in found.items():
         case, _, way = name.partition(": ")
@@ -50,8 +49,10 @@ def _table(rows: Sequence[Row]) -> str:
             _share(figures.get("mfu")),
             _number(figures.get("memory_gb")),
             _share(figures.get("data_wait")),
-            _beside(figures, found.get(f"{case}: bare")) if way != "bare" else "",
-            _beside(figures, found.get(f"{case}: theirs")) if way != "theirs" else "",
+            *(
+                _beside(figures, found.get(f"{case}: {other}")) if way != other else ""
+                for other in ("bare", "theirs", "flash")
+            ),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

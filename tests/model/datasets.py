@@ -38,10 +38,12 @@ def write_dataset(
     full: bool = False,
     masks: dict[str, Any] | None = None,
     lengths: Callable[[np.random.Generator], int] | None = None,
+    packed: bool = False,
 ) -> str:
     """Write the artifact; returns its path.
 
     Args:
+        packed: every row is full of sequences of such lengths; for `pair_task` None.
         full: every row is `length` long, else lengths vary, as `lengths` draws them or from half of
             that on.
         masks: what it says of its masks.
@@ -58,12 +60,16 @@ def write_dataset(
         seed=seed,
         tokenizer="0",
         masks=masks,
+        packed=packed,
     )
     path.mkdir(parents=True)
     for split, total in ((TRAIN, rows), (HELDOUT, heldout)):
         for shard in range(shards):
             count = total * (shard + 1) // shards - total * shard // shards
-            made = [_row(rng, info, draw(rng)) for _ in range(count)]
+            made = [
+                _packed_row(rng, info, draw) if packed else _row(rng, info, draw(rng))
+                for _ in range(count)
+            ]
             _write(path / shard_name(split, shard, shards), info, made)
     (path / "tokenizer").mkdir()
     pieces = [
@@ -120,6 +126,16 @@ def _row(rng: np.random.Generator, info: schema.DatasetInfo, length: int) -> dic
         "masks": masks,
         "source": {"document": int(rng.integers(1 << 62)), "offset": 0},
     }
+
+
+def _packed_row(
+    rng: np.random.Generator, info: schema.DatasetInfo, draw: Callable[[np.random.Generator], int]
+) -> dict[str, object]:
+    """Sequences one behind the other, until the row is full."""
+    whole, starts, free = _row(rng, info, info.length), [0], info.length
+    while (free := free - min(free, max(4, draw(rng)))) > 3:
+        starts.append(info.length - free)
+    return {**whole, "boundaries": starts}
 
 
 def _write(path: Path, info: schema.DatasetInfo, rows: list[dict[str, object]]) -> None:
