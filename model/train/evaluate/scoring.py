@@ -109,8 +109,7 @@ class PretrainModule(TrainModule):
             float64 [2, objectives] as in `loss`, and float64 [2, details]: sums and counts of the
             objectives' details, named by `detail_names`.
         """
-        with torch.compiler.set_stance("force_eager") if self._layerwise else nullcontext():
-            sums, outputs = self._sums(batch)
+        sums, outputs = self._sums(batch)
         figures = _figures(sums)
         details = {
             f"{objective.name}_{name}": figure
@@ -126,8 +125,12 @@ class PretrainModule(TrainModule):
         ).double()
 
     def _sums(self, batch: Mapping[str, Any]) -> tuple[list[LossSum], dict[str, Tensor]]:
-        """Return each objective's loss, and the model's outputs."""
-        with autocast(self.precision, batch["input_ids"].device.type):
+        """Return each objective's loss, and the model's outputs; layers are compiled in training."""
+        is_plain = self._layerwise and not self.training
+        with (
+            torch.compiler.set_stance("force_eager") if is_plain else nullcontext(),
+            autocast(self.precision, batch["input_ids"].device.type),
+        ):
             outputs: dict[str, Tensor] = self.model(batch)
             if self.teacher is not None:
                 outputs |= self.teacher(batch)
