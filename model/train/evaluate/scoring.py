@@ -125,7 +125,7 @@ class PretrainModule(TrainModule):
         ).double()
 
     def _sums(self, batch: Mapping[str, Any]) -> tuple[list[LossSum], dict[str, Tensor]]:
-        """Return each objective's loss, and the model's outputs; layers are compiled in training."""
+        """Return each objective's loss and the outputs; only training runs compiled layers."""
         is_plain = self._layerwise and not self.training
         with (
             torch.compiler.set_stance("force_eager") if is_plain else nullcontext(),
