@@ -204,7 +204,7 @@ class Execution(BaseModel):
     """Pod setting for --launcher kubernetes: image=…, claim=NAME:/PATH, gpus=8
     (docs/how-to/many-hosts.md). Repeatable."""
 
-    engine: Literal["auto", "torch", "deepspeed"] = "auto"
+    engine: Literal["auto", "torch", "fsdp", "deepspeed"] = "auto"
     """Training backend. auto: DeepSpeed if --zero is set or the model does not fit on a device,
     else torch."""
 

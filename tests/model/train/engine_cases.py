@@ -52,7 +52,14 @@ CHANGES: dict[str, dict[str, Any]] = {
 DATASETS = {"albert": "sop", "gpt2": "running", "ltr": "running"}
 WHOLE = (logit_sizes.CHUNK["cpu"], logit_sizes.CHUNKS)
 Trained = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]
-ENGINES = (("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3))
+ENGINES = (
+    ("torch", 0),
+    ("fsdp", 2),
+    ("fsdp", 3),
+    ("deepspeed", 1),
+    ("deepspeed", 2),
+    ("deepspeed", 3),
+)
 
 
 @dataclass(frozen=True, slots=True)
