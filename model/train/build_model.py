@@ -253,9 +253,8 @@ def fit_batch(
             info=job.info,
             layout=model.layout,
             directions=start.directions,
-            zero=model.engine.zero,
+            engine=model.engine,
             checkpointing=build.execution.activation_checkpointing,
-            offload=model.engine.offload,
             averaging=config.ema is not None,
         )
         row_count = micro_batch_finder.find_micro_batch(

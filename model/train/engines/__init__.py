@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from cloze.model.train.loop.train_spec import TrainingHyperparameters
 
 ENGINES: dict[str, str] = {
-    "torch": "cloze.model.train.engines.torch:engine",
-    "fsdp": "cloze.model.train.engines.fsdp:engine",
+    "torch": "cloze.model.train.engines.torch:TorchEngine",
+    "fsdp": "cloze.model.train.engines.fsdp:FSDPEngine",
     "deepspeed": "cloze.model.train.engines.deepspeed:engine",
 }
 # ZeRO stages of the engines that shard; the first is the default.

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -33,11 +34,10 @@ from torch.distributed.tensor import DTensor
 
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tensors import TensorSlice, raise_mismatch
-from cloze.model.train.distributed import World, single_process_group
+from cloze.model.train.distributed import single_process_group
 from cloze.model.train.engines import EngineConfig
 from cloze.model.train.engines.gradients import assign_owners
 from cloze.model.train.engines.torch import LocalParameter, TorchEngine
-from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers.parameters import gradient_norm, trained_parameters
 from cloze.model.train.optimizers.sharded_parameters import (
@@ -45,20 +45,6 @@ from cloze.model.train.optimizers.sharded_parameters import (
     collective_device,
 )
 from cloze.model.train.precision import DTYPES
-
-
-def engine(
-    trained: TrainModule,
-    recipe: TrainingHyperparameters,
-    world: World,
-    choice: EngineConfig,
-    *,
-    micro_batch: int,
-    accumulation: int,
-) -> FSDPEngine:
-    """Create the engine; the split of the batch does not matter to it."""
-    del micro_batch, accumulation
-    return FSDPEngine(trained, recipe, world, choice)
 
 
 class FSDPEngine(TorchEngine):
@@ -133,10 +119,12 @@ class FSDPEngine(TorchEngine):
             {name: tensor.numel() for name, tensor in tensors.items()}, self._world.size
         )
         for name, tensor in tensors.items():
-            if isinstance(tensor, DTensor):
-                tensor = tensor.to(self._world.device).full_tensor()
+            whole: Tensor = tensor
+            if isinstance(tensor, DTensor):  # an offloaded one moves, as NCCL needs a GPU
+                sharded: Any = tensor.to(self._world.device)
+                whole = sharded.full_tensor()
             if owners[name] == self._world.rank:
-                yield name, tensor
+                yield name, whole
 
     def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Copy this rank's rows of each tensor; see `load_weights`."""
@@ -188,5 +176,4 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
 def _rows(tensor: Tensor) -> Tensor:
     """Return this rank's rows of a sharded tensor; they share its memory."""
     assert isinstance(tensor, DTensor)
-    rows: Tensor = tensor.detach().to_local()
-    return rows
+    return tensor.to_local().detach()

@@ -36,20 +36,6 @@ from cloze.model.train.optimizers.sharded_parameters import TensorExtent
 from cloze.model.train.precision import DTYPES
 
 
-def engine(
-    trained: TrainModule,
-    recipe: TrainingHyperparameters,
-    world: World,
-    choice: EngineConfig,
-    *,
-    micro_batch: int,
-    accumulation: int,
-) -> TorchEngine:
-    """Create the engine; the split of the batch does not matter to it."""
-    del micro_batch, accumulation
-    return TorchEngine(trained, recipe, world, choice)
-
-
 @dataclass(frozen=True, slots=True)
 class LocalParameter:
     """The values of a trained parameter that this rank's optimizer updates.
@@ -85,6 +71,7 @@ class TorchEngine:
         recipe: TrainingHyperparameters,
         world: World,
         choice: EngineConfig,
+        **_: int,  # the split of the batch, which does not matter here
     ) -> None:
         self._world, self._clip = world, recipe.grad_clip
         self.loss_scaler = LossScale(world.device) if recipe.precision == "fp16" else None
