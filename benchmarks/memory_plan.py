@@ -101,7 +101,7 @@ def took(job: Job, world: int, save_seconds: float) -> int:
                 os.environ.update(environment)
                 reset_peak_memory()
                 slow_disk(save_seconds)
-                run_job(job, "model", PipeReporter())
+                run_job(job, "cloze.model", PipeReporter())
                 os.write(write, str(peak_memory()).encode())
                 code = 0
             except BaseException:
@@ -175,11 +175,12 @@ NOTHING = Shape(
 
 def warm() -> None:
     """Import what a rank imports, and no more: a process that has run threads cannot be forked."""
-    import model.train.pretraining
+    from cloze.model.train import pretraining
+    from cloze.model.train.engines import fsdp
     from cloze.model.train.engines.deepspeed_setup import import_deepspeed
 
     import_deepspeed("cpu")
-    del model
+    del pretraining, fsdp
     gc.freeze()
 
 

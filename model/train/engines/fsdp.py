@@ -42,6 +42,7 @@ from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers.parameters import gradient_norm, trained_parameters
 from cloze.model.train.optimizers.sharded_parameters import (
     FlatShard,
+    TensorExtent,
     collective_device,
 )
 from cloze.model.train.precision import DTYPES
@@ -85,15 +86,14 @@ class FSDPEngine(TorchEngine):
 
     def _local_part(self, parameter: nn.Parameter) -> LocalParameter:
         tensor = nn.Parameter(_rows(parameter))
-        return LocalParameter(tensor, tuple(parameter.shape), self._offset(parameter))
+        extent = TensorExtent(0, self._offset(parameter), 0, tensor.numel())
+        return LocalParameter(tensor, tuple(parameter.shape), extent)
 
     def _share_updates(self) -> None:
         if self._world.size > 1 and self._kind.scope != "numbers":
             shards = {
-                local.tensor: FlatShard((local.shape,), (extent,) if extent.length else ())
-                for (_, _, extent), local in zip(
-                    self.local_parameters(), self._local.values(), strict=True
-                )
+                local.tensor: FlatShard((local.shape,), (local.extent,))
+                for local in self._local.values()
             }
             self.optimizer.shards = shards  # type: ignore[attr-defined]
 
@@ -114,15 +114,13 @@ class FSDPEngine(TorchEngine):
         return squared.sqrt().to(norm.device)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        tensors = self._model.state_dict()
-        owners = assign_owners(
-            {name: tensor.numel() for name, tensor in tensors.items()}, self._world.size
-        )
+        tensors: dict[str, Any] = self._model.state_dict()
+        sizes = {name: tensor.numel() for name, tensor in tensors.items()}
+        owners = assign_owners(sizes, self._world.size)
         for name, tensor in tensors.items():
-            whole: Tensor = tensor
-            if isinstance(tensor, DTensor):  # an offloaded one moves, as NCCL needs a GPU
-                sharded: Any = tensor.to(self._world.device)
-                whole = sharded.full_tensor()
+            whole = tensor
+            if isinstance(tensor, DTensor):  # NCCL gathers no offloaded tensors
+                whole = tensor.to(self._world.device).full_tensor()  # type: ignore[attr-defined]
             if owners[name] == self._world.rank:
                 yield name, whole
 
@@ -150,7 +148,7 @@ class FSDPEngine(TorchEngine):
         for name, local, key in self._states():
             values = self.optimizer.state[local.tensor][key].flatten()
             if len(values):
-                yield TensorSlice(name, local.shape, local.offset, values)
+                yield TensorSlice(name, local.shape, local.extent.offset, values)
 
     def _offset(self, parameter: Tensor) -> int:
         """Return the index of this rank's first value in the flattened whole parameter."""

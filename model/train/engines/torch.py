@@ -43,21 +43,12 @@ class LocalParameter:
     Attributes:
         tensor: these values: the parameter itself, or rows of it.
         shape: shape of the whole parameter.
-        offset: index of the first value in the flattened whole parameter.
+        extent: place of the values in the whole parameter.
     """
 
     tensor: nn.Parameter
     shape: tuple[int, ...]
-    offset: int = 0
-
-    @property
-    def end(self) -> int:
-        """Index after the last value in the flattened whole parameter."""
-        return self.offset + self.tensor.numel()
-
-    def read(self, tensors: LazyTensors, name: str) -> Tensor:
-        """Read these values of the tensor `name`, in the shape of `tensor`."""
-        return tensors.slice(name, self.offset, self.end).view(self.tensor.shape)
+    extent: TensorExtent
 
 
 class TorchEngine:
@@ -112,7 +103,8 @@ class TorchEngine:
         parameters = self._parameters
         if self.loss_scaler is not None:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            torch._foreach_mul_(gradients, 1.0 / self.loss_scaler.value)
+            scale = self.loss_scaler.value.to(gradients[0].device)  # offloaded ones: the host
+            torch._foreach_mul_(gradients, 1.0 / scale)
         norm = self._gradient_norm()
         if self._waits:
             norm_value = clip_gradient_norm(parameters, self._clip, norm)
@@ -137,7 +129,7 @@ class TorchEngine:
 
     def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
         for name, local in self._local.items():
-            yield name, local.tensor, TensorExtent(0, local.offset, 0, local.tensor.numel())
+            yield name, local.tensor, local.extent
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         return own_tensors(self._model.state_dict(), self._world.rank, self._world.size)
@@ -163,7 +155,7 @@ class TorchEngine:
     def load_ema(self, weights: LazyTensors) -> None:
         assert self._average is not None
         for value, (name, local) in zip(self._average.values, self._local.items(), strict=True):
-            value.copy_(local.read(weights, name))
+            value.copy_(local.extent.read(weights, name).view_as(value))
 
     def optimizer_state(self) -> Iterator[TensorSlice]:
         states = (
@@ -179,8 +171,8 @@ class TorchEngine:
             step = torch.tensor(float(updates), device=tensor.device)
             self.optimizer.state[tensor] = {"step": step}
         for name, local, key in self._states():
-            values = local.read(state, name).to(local.tensor.device, copy=True)
-            self.optimizer.state[local.tensor][key] = values
+            values = local.extent.read(state, name).view_as(local.tensor)
+            self.optimizer.state[local.tensor][key] = values.to(local.tensor.device, copy=True)
 
     def _states(self) -> Iterator[tuple[str, LocalParameter, str]]:
         """Yield each optimizer state tensor: its name in a checkpoint, its parameter and its key.
@@ -209,7 +201,8 @@ class TorchEngine:
 
     def _local_part(self, parameter: nn.Parameter) -> LocalParameter:
         """Return the values of a parameter that this rank's optimizer updates."""
-        return LocalParameter(parameter, tuple(parameter.shape))
+        extent = TensorExtent(0, 0, 0, parameter.numel())
+        return LocalParameter(parameter, tuple(parameter.shape), extent)
 
     def _share_updates(self) -> None:
         """Tell the optimizer how the ranks share its work."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, distributed
 
+from cloze.model.tensors import LazyTensors
+
 # Values summed in fp32 at once: over the 23 million of a word table, a CPU's norm is off by 0.1 to
 # 0.7 %.
 AT_ONCE = 1024
@@ -36,6 +38,10 @@ class TensorExtent:
     def of(self, tensor: Tensor) -> Tensor:
         """Return these values of a tensor, [length]; a view if the tensor is contiguous."""
         return tensor.reshape(-1)[self.start : self.start + self.length]
+
+    def read(self, tensors: LazyTensors, name: str) -> Tensor:
+        """Read these values, [length], of the whole tensor `name`."""
+        return tensors.slice(name, self.offset, self.offset + self.length)
 
 
 @dataclass(frozen=True, slots=True)

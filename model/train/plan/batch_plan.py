@@ -102,14 +102,14 @@ def estimate_micro_batch(
     if world.device.type == "cpu":
         return max(1, CPU_TOKENS // length)
     free, _ = torch.cuda.mem_get_info(world.device)
-    rows = fitting_rows(free, model, length, teacher_model, causal_share, how=how)
-    how = replace(how, fsdp=True)
-    return rows or max(
-        1,
+    counts = (
         fitting_rows(
-            free, model, length, teacher_model, causal_share, ranks=world.size, zero=3, how=how
-        ),
-    )
+            free, model, length, teacher_model, causal_share, ranks=ranks, zero=zero,
+            how=replace(how, fsdp=zero == 3),
+        )
+        for ranks, zero in ((1, 0), (world.size, 3))
+    )  # fmt: skip
+    return next(filter(None, counts), 1)
 
 
 def device_memory(device: torch.device) -> int | None:

@@ -200,7 +200,9 @@ def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) 
         layer = WEIGHT_BYTES * model.layer_weights
         # What is gathered at once for the whole module: weights, their gradient, a copy to send.
         root = float(WEIGHT_BYTES * model.weights_beside_layers + layer)
-        gathered = weight_bytes if zero == 2 else min(weight_bytes, root + 2.0 * layer)
+        # A CPU's heap keeps what layers free.
+        freed = zero == 3 and how.device == "cuda"
+        gathered = min(weight_bytes, root + 2.0 * layer) if freed else weight_bytes
         sharded = 0.0 if how.offload else 4.0 * weight_bytes + ema_bytes
         return gathered + 2.0 * root + sharded / ranks + rounded
     whole = {

@@ -40,6 +40,7 @@ FAST = [
     Case("bert", "fsdp", 3, "fp32", 2, "muon", offload=True),
     Case("bert", "deepspeed", 2, "fp32", 2, "muon", offload=True),
     Case("bert", "deepspeed", 2, "fp32", 2, "lamb", offload=True),
+    *(Case("bert", "fsdp", zero, "bf16", 2, compiled=True) for zero in (2, 3)),
     *(Case("bert", *engine, "fp16", 2) for engine in (("fsdp", 3), ("deepspeed", 2))),
 ]
 ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]
