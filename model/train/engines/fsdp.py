@@ -111,7 +111,7 @@ class FSDPEngine(TorchEngine):
         norm = gradient_norm(self._parameters)
         squared = norm.double().square().to(collective_device())
         distributed.all_reduce(squared)
-        return squared.sqrt().to(norm.device)
+        return squared.sqrt().to(norm)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         tensors: dict[str, Any] = self._model.state_dict()

@@ -155,7 +155,9 @@ def test_ranks_and_engine_may_change_at_any_step(runs: Runs, name: str) -> None:
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
-def test_a_run_that_diverges_ends_on_all_ranks(runs: Runs) -> None:
+@pytest.mark.parametrize("stage", ["zero1", "fsdp3"])
+def test_a_run_that_diverges_ends_on_all_ranks(runs: Runs, stage: str) -> None:
     wild = config(steps=30, learning_rate=1e38, warmup_steps=0, max_skipped=3, grad_clip=0)
+    out = runs.root / f"wild-{stage}"
     with pytest.raises(AssertionError, match="3 steps in a row up to step"):
-        run_all([job(wild, runs.dataset, runs.root / "wild", micro_batch=2, zero=1)], 2)
+        run_all([job(wild, runs.dataset, out, micro_batch=2, **STAGES[stage])], 2)
