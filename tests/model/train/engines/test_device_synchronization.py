@@ -63,8 +63,8 @@ def test_steps_ask_for_norms_that_were_sent_and_nothing_else(
 ) -> None:
     create = TorchEngine.__init__
 
-    def as_on_a_gpu(self: TorchEngine, *args: Any) -> None:
-        create(self, *args)
+    def as_on_a_gpu(self: TorchEngine, *args: Any, **options: Any) -> None:
+        create(self, *args, **options)
         self._waits = False
 
     dataset = write_dataset(tmp_path / "data")
