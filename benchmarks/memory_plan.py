@@ -2,7 +2,7 @@
 `cloze.model.train.plan.memory`, on this CPU.
 
     python -m benchmarks.memory_plan [--shapes bert-medium:8x128:bf16,…] [--zero 0,1,2,3]
-    [--checkpointing] [--steps 3]
+    [--engine fsdp] [--checkpointing] [--steps 3]
         [--save-once | --save-seconds 0]
 
 A shape is PRESET[@LAYERSxWIDTH]:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192.
@@ -101,7 +101,7 @@ def took(job: Job, world: int, save_seconds: float) -> int:
                 os.environ.update(environment)
                 reset_peak_memory()
                 slow_disk(save_seconds)
-                run_job(job, "model", PipeReporter())
+                run_job(job, "cloze.model", PipeReporter())
                 os.write(write, str(peak_memory()).encode())
                 code = 0
             except BaseException:
@@ -128,6 +128,7 @@ def measured(
     checkpointing: bool,
     save_once: bool = False,
     save_seconds: float = 0.0,
+    engine: str = "auto",
 ) -> tuple[int, int]:
     """What was planned, and what was taken: bytes."""
     model = model_config(shape.model, **shape.changes)
@@ -147,12 +148,17 @@ def measured(
         )
         item = job(
             config, data, Path(directory) / "run", zero=zero, micro_batch=shape.rows, device="cpu",
-            compile=False,
+            compile=False, engine=engine if zero else "auto",
             threads=1, activation_checkpointing=checkpointing,
             checkpoint_every=steps if save_once else 1,
         )  # fmt: skip
         found = took(item, world, save_seconds)
-    how = ComputeOptions(device="cpu", bf16=shape.precision == "bf16", checkpointing=checkpointing)
+    how = ComputeOptions(
+        device="cpu",
+        bf16=shape.precision == "bf16",
+        checkpointing=checkpointing,
+        fsdp=engine == "fsdp",
+    )
     plan = training_memory(model, shape.length, shape.rows, ranks=world, zero=zero, how=how)
     return round((plan.training if save_once else plan.total) - plan.process), found
 
@@ -169,11 +175,12 @@ NOTHING = Shape(
 
 def warm() -> None:
     """Import what a rank imports, and no more: a process that has run threads cannot be forked."""
-    import model.train.pretraining
+    from cloze.model.train import pretraining
+    from cloze.model.train.engines import fsdp
     from cloze.model.train.engines.deepspeed_setup import import_deepspeed
 
     import_deepspeed("cpu")
-    del model
+    del pretraining, fsdp
     gc.freeze()
 
 
@@ -183,6 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--zero", default="0,1,2,3", help="stages of two processes")
+    parser.add_argument("--engine", default="auto", help="of two processes that shard")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--alone", action="store_true", help="one process only")
     parser.add_argument("--save-once", action="store_true", help="after the last step alone")
@@ -210,16 +218,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     print(f"{'shape':34}{'ranks':>6}{'ZeRO':>6}{'planned':>10}{'took':>8}{'off':>8}", flush=True)
     process = {
-        engine: measured(NOTHING, *engine, options.steps, False)[1]
-        for engine in {(world, min(zero, 1)) for world, zero in worlds}
+        kind: measured(NOTHING, *kind, options.steps, False, engine=options.engine)[1]
+        for kind in {(world, zero and worlds[-1][1]) for world, zero in worlds}
     }
     for text in options.shapes.split(","):
         for world, zero in worlds:
             shape, saves = Shape.parse(text), (options.save_once, options.save_seconds)
             planned, found = measured(
-                shape, world, zero, options.steps, options.checkpointing, *saves
+                shape, world, zero, options.steps, options.checkpointing, *saves, options.engine
             )
-            found -= process[world, min(zero, 1)]
+            found -= process[world, zero and worlds[-1][1]]
             off = planned / found - 1
             print(
                 f"{text:34}{world:>6}{zero:>6}{planned / 1e6:>10,.0f}{found / 1e6:>8,.0f}"

@@ -55,7 +55,11 @@ from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.adam import adamw
-from cloze.model.train.optimizers.parameters import clip_gradient_norm, parameter_groups
+from cloze.model.train.optimizers.parameters import (
+    clip_gradient_norm,
+    gradient_norm,
+    parameter_groups,
+)
 from cloze.model.train.precision import DTYPES, Precision, autocast, native_bf16
 from cloze.model.train.recipe import recipe, step_duration
 
@@ -195,7 +199,8 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
         if variant.theirs:
             torch.nn.utils.clip_grad_norm_(module.parameters(), config.grad_clip)
         else:
-            clip_gradient_norm(list(module.parameters()), config.grad_clip)
+            parameters = list(module.parameters())
+            clip_gradient_norm(parameters, config.grad_clip, gradient_norm(parameters))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())

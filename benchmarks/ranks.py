@@ -1,15 +1,15 @@
-"""What an engine costs between ranks: a step of ours at each ZeRO stage beside torch's own
+"""What an engine costs between ranks: a step of each of ours beside torch's own
 DistributedDataParallel.
 
     python -m benchmarks.ranks [--model bert-mini] [--vocab-size 30522] [--batch 16] [--precision
-    bf16] [--zero 0,1,2,3] [--rounds 5]
-        [--optimizer adamw]
+    bf16] [--engines torch,fsdp2,fsdp3,deepspeed1,deepspeed2,deepspeed3] [--rounds 5]
+        [--optimizer adamw] [--grad-reduce-dtype bf16]
 
 Two ranks on this machine, a thread each, over gloo. All variants live in the same two processes and
 take turns, each with the same model,
 batches and loss: `ddp` is the loop that anybody would write around DistributedDataParallel and
-AdamW, `zero 0` our own sum of gradients, the others DeepSpeed's stages as `cloze pretrain --zero N`
-runs them. Tokens a second of both ranks together, medians over the rounds; where both share a core,
+AdamW, `torch` our own sum of gradients, `fsdpN` and `deepspeedN` the stages as `cloze pretrain
+--engine E --zero N` runs them. Tokens a second of both ranks together, medians over the rounds; where both share a core,
 or other work does, the ratio of the processor time says more.
 """
 
@@ -53,15 +53,16 @@ def rank(options: argparse.Namespace) -> None:
         global_batch=RANKS * options.batch,
         precision=options.precision,
         optimizer=options.optimizer,
+        grad_reduce_dtype=options.grad_reduce_dtype,
     )
     precision = resolve(options.precision, torch.device("cpu"))
     first = world.rank * 128
     batches = batches_of(options.dataset, range(first, first + 128), options.batch, options.length)
     steps = {"ddp": plain(config, precision, world)}
-    for stage in map(int, options.zero.split(",")):
-        steps[f"zero {stage}"] = ours(
-            config, precision, world, EngineConfig("deepspeed" if stage else "torch", stage)
-        )
+    for name in options.engines.split(","):
+        stage = name.lstrip("abcdefghijklmnopqrstuvwxyz")
+        choice = EngineConfig(name.removesuffix(stage), int(stage or 0))
+        steps[name] = ours(config, precision, world, choice)
     speeds: dict[str, list[float]] = {name: [] for name in steps}
     works: dict[str, list[float]] = {
         name: [] for name in steps
@@ -84,9 +85,7 @@ def rank(options: argparse.Namespace) -> None:
         for name in steps:
             fast = [one / other for one, other in zip(speeds[name], speeds["ddp"], strict=True)]
             cheap = [other / one for one, other in zip(works[name], works["ddp"], strict=True)]
-            line = (
-                f"{name:8}{statistics.median(speeds[name]):10,.0f} tokens/s  {_ratios(fast)} of ddp"
-            )
+            line = f"{name:12}{statistics.median(speeds[name]):10,.0f} tokens/s  {_ratios(fast)} of ddp"
             print(f"{line}, by processor time {_ratios(cheap)}", flush=True)
 
 
@@ -103,7 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16, help="rows of a rank")
     parser.add_argument("--precision", default="auto", choices=["auto", "fp32", "bf16"])
-    parser.add_argument("--zero", default="0,1,2,3", help="stages")
+    parser.add_argument(
+        "--engines", default="torch,fsdp2,fsdp3,deepspeed1,deepspeed2,deepspeed3", help="with stage"
+    )
+    parser.add_argument("--grad-reduce-dtype", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZERS), help="ours")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="of a round")

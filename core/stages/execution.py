@@ -204,16 +204,17 @@ class Execution(BaseModel):
     """Pod setting for --launcher kubernetes: image=…, claim=NAME:/PATH, gpus=8
     (docs/how-to/many-hosts.md). Repeatable."""
 
-    engine: Literal["auto", "torch", "deepspeed"] = "auto"
-    """Training backend. auto: DeepSpeed if --zero is set or the model does not fit on a device,
-    else torch."""
+    engine: Literal["auto", "torch", "fsdp", "deepspeed"] = "auto"
+    """Training backend. auto: DeepSpeed if --zero is set, fsdp if the model does not fit on a
+    device, else torch."""
 
     zero: int | None = Field(default=None, ge=0, le=3)
-    """DeepSpeed ZeRO stage: 1 partitions optimizer states, 2 also gradients, 3 also weights, 0
-    nothing."""
+    """ZeRO stage of DeepSpeed, or of fsdp (2 or 3): 1 partitions optimizer states, 2 also
+    gradients, 3 also weights, 0 nothing."""
 
     offload: Literal["none", "cpu"] = "none"
-    """Keep and update the optimizer states in CPU memory; needs ZeRO 1 to 3."""
+    """Keep and update the optimizer states in CPU memory, with fsdp also weights and gradients;
+    needs ZeRO 1 to 3 or fsdp."""
 
     micro_batch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     """Sequences per process and forward pass. auto: measure how many fit. Default: computed from

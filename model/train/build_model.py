@@ -196,7 +196,9 @@ def build_model(
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
-    compiled = _compiled(job, start, plan, precision, engine.zero)
+    # fsdp gathers weights between the layers at both of its stages.
+    gathers = engine.zero == 3 or engine.name == "fsdp"
+    compiled = _compiled(job, start, plan, precision, 3 if gathers else engine.zero)
     scoring = _scoring(job, start, network, precision, compiled)
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, start.optimizer)
@@ -267,9 +269,8 @@ def fit_batch(
             info=job.info,
             layout=model.layout,
             directions=start.directions,
-            zero=model.engine.zero,
+            engine=model.engine,
             checkpointing=build.execution.activation_checkpointing,
-            offload=model.engine.offload,
             averaging=config.ema is not None,
         )
         row_count = micro_batch_finder.find_micro_batch(

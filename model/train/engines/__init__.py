@@ -3,6 +3,7 @@
 An engine is one file and a line in `ENGINES`:
 
   torch      one process, or data parallel with full replicas: the fastest if everything fits
+  fsdp       torch's fully sharded data parallel, as ZeRO stages 2 and 3
   deepspeed  ZeRO stages 1 to 3: optimizer state, gradients and weights are sharded
 
 Imports no torch. DeepSpeed, which takes seconds to import, is imported by its engine only.
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
     from cloze.model.train.loop.train_spec import TrainingHyperparameters
 
 ENGINES: dict[str, str] = {
-    "torch": "cloze.model.train.engines.torch:engine",
+    "torch": "cloze.model.train.engines.torch:TorchEngine",
+    "fsdp": "cloze.model.train.engines.fsdp:FSDPEngine",
     "deepspeed": "cloze.model.train.engines.deepspeed:engine",
 }
+# ZeRO stages of the engines that shard; the first is the default.
+STAGES: dict[str, tuple[int, ...]] = {"fsdp": (3, 2), "deepspeed": (1, 2, 3)}
 AUTO = "auto"
 STATE_BYTES = 16  # bytes per parameter: weight, gradient and two moments in fp32
 STATE_SHARE = 0.5  # of a device's memory; activations take the rest
@@ -37,9 +41,11 @@ class EngineConfig:
 
     Attributes:
         name: key in `ENGINES`.
-        zero: ZeRO stage; 0: no sharding.
+        zero: ZeRO stage: 1 shards the optimizer state, 2 also gradients (and with fsdp the weights
+            between steps), 3 also weights; 0: no sharding.
         reason: why `auto` chose it, or why ZeRO is not used; empty if obvious.
-        offload: True if the optimizer state is in host memory.
+        offload: True if the optimizer state is in host memory; with fsdp, also sharded weights and
+            gradients.
     """
 
     name: str
@@ -58,8 +64,8 @@ def choose_engine(
 ) -> EngineConfig:
     """Choose the engine.
 
-    `auto` chooses DeepSpeed if a ZeRO stage is requested or the state does not fit a device, else
-    torch.
+    `auto` chooses DeepSpeed if a ZeRO stage is requested, fsdp if the state does not fit a device,
+    else torch.
 
     Args:
         wanted: auto, or a name in `ENGINES`.
@@ -83,8 +89,8 @@ def choose_engine(
         )
     if not config.zero:
         raise UsageError(
-            f"offload ({offload}) needs DeepSpeed's ZeRO 1 to 3, this is engine torch; use "
-            f"--engine deepspeed --zero 1"
+            f"offload ({offload}) needs an engine that shards, this is engine torch; use "
+            f"--engine fsdp"
         )
     return replace(config, offload=True)
 
@@ -98,15 +104,17 @@ def _choose(
         raise UsageError(f"zero ({zero}) is no ZeRO stage; use 0, 1, 2 or 3")
     if wanted == "torch" and zero:
         raise UsageError(
-            f"zero ({zero}) needs DeepSpeed, engine is torch; use --engine deepspeed, or leave one "
-            f"of them out"
+            f"zero ({zero}) needs an engine that shards, engine is torch; use --engine deepspeed, "
+            f"or leave one of them out"
         )
-    if wanted == "deepspeed":
-        if zero == 0:
+    if wanted in STAGES:
+        stages = STAGES[wanted]
+        if zero is not None and zero not in stages:
             raise UsageError(
-                "zero (0) with engine deepspeed shares out nothing; use --zero 1, or --engine torch"
+                f"zero ({zero}) with engine {wanted} must be one of {sorted(stages)}; use --zero "
+                f"{stages[0]}, or another engine"
             )
-        return EngineConfig("deepspeed", zero or 1)
+        return EngineConfig(wanted, stages[0] if zero is None else zero)
     if wanted == "torch" or zero == 0:
         return EngineConfig("torch", 0)
     if processes == 1:
@@ -117,11 +125,8 @@ def _choose(
         return EngineConfig("deepspeed", zero)
     state = parameters * STATE_BYTES
     if memory is not None and state > STATE_SHARE * memory:
-        return EngineConfig(
-            "deepspeed",
-            1,
-            f"weights and optimizer take {state / 1e9:.1f} of {memory / 1e9:.1f} GB a device",
-        )
+        reason = f"weights and optimizer take {state / 1e9:.1f} of {memory / 1e9:.1f} GB a device"
+        return EngineConfig("fsdp", 3, reason)
     return EngineConfig("torch", 0)
 
 

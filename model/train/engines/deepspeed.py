@@ -19,7 +19,7 @@ from cloze.model.train.engines import EngineConfig
 from cloze.model.train.engines.deepspeed_setup import ds_config, import_deepspeed
 from cloze.model.train.engines.device_scalars import LossScale
 from cloze.model.train.engines.gradients import assign_owners, own_tensors
-from cloze.model.train.engines.weight_copies import WeightEMA
+from cloze.model.train.engines.weight_ema import WeightEMA
 from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import optimizer_kind
@@ -72,6 +72,7 @@ class DeepSpeedEngine:
         self._trained = trained.to(world.device)
         self._model = trained.model
         self.optimizer = self._kind.build(parameter_groups(self._model, recipe), recipe)
+        self._names = {parameter: name for name, parameter in trained_parameters(self._model)}
         # Names of the optimizer state tensors of each parameter.
         self._states: dict[nn.Parameter, list[str]] = {}
         for _, parameter, key in optimizer_states(self._model, self._kind):
@@ -115,9 +116,8 @@ class DeepSpeedEngine:
         return norm
 
     def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
-        names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for flat, parameter, extent in self._extents():
-            yield names[parameter], flat, extent
+            yield self._names[parameter], flat, extent
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         raise NotImplementedError
@@ -172,21 +172,18 @@ class DeepSpeedEngine:
     def load_ema(self, weights: LazyTensors) -> None:
         assert self._average is not None
         values = dict(zip(self._partitions(), self._average.values, strict=True))
-        names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for flat, parameter, extent in self._extents():
-            end = extent.offset + extent.length
-            average = weights.slice(names[parameter], extent.offset, end)
+            average = extent.read(weights, self._names[parameter])
             with torch.no_grad():
                 extent.of(values[flat]).copy_(average)
 
     def optimizer_state(self) -> Iterator[TensorSlice]:
         if self._updates == 0:
             return
-        names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for flat, parameter, extent in self._extents():
             for key in self._states[parameter]:
                 values = extent.of(self.optimizer.state[flat][key])
-                name = f"{names[parameter]}/{key}"
+                name = f"{self._names[parameter]}/{key}"
                 yield TensorSlice(name, _shape(parameter), extent.offset, values)
 
     def load_optimizer_state(self, state: LazyTensors, updates: int) -> None:
@@ -201,11 +198,9 @@ class DeepSpeedEngine:
                 "step": torch.tensor(float(updates), device=flat.device),
                 **{key: torch.zeros_like(flat) for key in self._states[parameters[0]]},
             }
-        names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for flat, parameter, extent in self._extents():
             for key in self._states[parameter]:
-                end = extent.offset + extent.length
-                values = state.slice(f"{names[parameter]}/{key}", extent.offset, end)
+                values = extent.read(state, f"{self._names[parameter]}/{key}")
                 extent.of(self.optimizer.state[flat][key]).copy_(values)
 
     def _gathered(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:

@@ -9,7 +9,7 @@ divided by global counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,18 +24,12 @@ from cloze.model.train.monitor.throughput import TimeBreakdown
 BUCKET_BYTES = 25 << 20
 
 
-def itself(parameter: nn.Parameter) -> nn.Parameter:
-    """Return the parameter itself: its gradient stays with it."""
-    return parameter
-
-
 class GradientReducer:
     """Sums the gradients of `parameters` over all ranks of the default process group.
 
     Call `begin` before the last backward pass of a step, and `finish` after it.
 
     Args:
-        holder: maps a parameter to the one with its accumulated gradient.
         dtype: dtype in which gradients are sent and summed.
     """
 
@@ -46,11 +40,10 @@ class GradientReducer:
         timeline: TimeBreakdown,
         bucket_bytes: int = BUCKET_BYTES,
         *,
-        holder: Callable[[nn.Parameter], nn.Parameter] = itself,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._pulse, self._timeline, self._dtype = pulse, timeline, dtype
-        self._buckets: list[list[nn.Parameter]] = []  # of holders
+        self._buckets: list[list[nn.Parameter]] = []
         self._bucket_of: dict[Tensor, int] = {}
         free_bytes = 0
         for parameter in reversed(parameters):
@@ -58,7 +51,7 @@ class GradientReducer:
             if not self._buckets or free_bytes < size:
                 self._buckets.append([])
                 free_bytes = bucket_bytes
-            self._buckets[-1].append(holder(parameter))
+            self._buckets[-1].append(parameter)
             self._bucket_of[parameter] = len(self._buckets) - 1
             free_bytes -= size
             parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]

@@ -1,24 +1,26 @@
 """The engine of plain torch: every rank has a full replica.
 
-`cloze.model.train.engines.protocol` documents the methods.
+`cloze.model.train.engines.protocol` documents the methods. `cloze.model.train.engines.fsdp` derives
+from this engine and shards what the optimizer updates.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_into
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig
 from cloze.model.train.engines.device_scalars import LossScale
 from cloze.model.train.engines.gradients import GradientReducer, own_slices, own_tensors
-from cloze.model.train.engines.weight_copies import MasterWeights, WeightEMA
+from cloze.model.train.engines.weight_ema import WeightEMA
 from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import optimizer_kind
@@ -34,18 +36,19 @@ from cloze.model.train.optimizers.sharded_parameters import TensorExtent
 from cloze.model.train.precision import DTYPES
 
 
-def engine(
-    trained: TrainModule,
-    recipe: TrainingHyperparameters,
-    world: World,
-    choice: EngineConfig,
-    *,
-    micro_batch: int,
-    accumulation: int,
-) -> TorchEngine:
-    """Create the engine; the split of the batch does not matter to it."""
-    del choice, micro_batch, accumulation
-    return TorchEngine(trained, recipe, world)
+@dataclass(frozen=True, slots=True)
+class LocalParameter:
+    """The values of a trained parameter that this rank's optimizer updates.
+
+    Attributes:
+        tensor: these values: the parameter itself, or rows of it.
+        shape: shape of the whole parameter.
+        extent: place of the values in the whole parameter.
+    """
+
+    tensor: nn.Parameter
+    shape: tuple[int, ...]
+    extent: TensorExtent
 
 
 class TorchEngine:
@@ -53,38 +56,31 @@ class TorchEngine:
 
     is_sharded = False
 
-    def __init__(self, trained: TrainModule, recipe: TrainingHyperparameters, world: World) -> None:
+    def __init__(
+        self,
+        trained: TrainModule,
+        recipe: TrainingHyperparameters,
+        world: World,
+        choice: EngineConfig,
+        **_: int,  # the split of the batch, which does not matter here
+    ) -> None:
         self._world, self._clip = world, recipe.grad_clip
         self.loss_scaler = LossScale(world.device) if recipe.precision == "fp16" else None
-        self._trained = trained.to(world.device)
-        self._model = trained.model
-        if world.size > 1:
-            with torch.no_grad():
-                # All ranks start from rank 0's weights.
-                for tensor in self._model.state_dict(keep_vars=True).values():
-                    distributed.broadcast(tensor, 0)
-        self._masters = MasterWeights(self._model) if recipe.grad_reduce_dtype == "bf16" else None
-        trained_weights = [parameter for _, parameter in trained_parameters(self._model)]
-        # As the optimizer sees them.
-        self._parameters = [self._optimized(parameter) for parameter in trained_weights]
+        self._trained, self._model = trained, trained.model
         self._kind = optimizer_kind(recipe.optimizer)
-        groups = parameter_groups(self._model, recipe)
-        self.optimizer = self._kind.build(
-            self._masters.groups(groups) if self._masters else groups, recipe
-        )
+        self._distribute(recipe, choice)
+        whole = dict(trained_parameters(self._model))
+        self._local = {name: self._local_part(parameter) for name, parameter in whole.items()}
+        self._parameters = [local.tensor for local in self._local.values()]  # the optimizer's
+        tensors = dict(zip(whole.values(), self._parameters, strict=True))
+        groups = [
+            {**group, "params": [tensors[parameter] for parameter in group["params"]]}
+            for group in parameter_groups(self._model, recipe)
+        ]
+        self.optimizer = self._kind.build(groups, recipe)
+        self._share_updates()
         # Reading each norm on the host costs nothing on a CPU.
         self._waits = world.device.type == "cpu"
-        self._sums: GradientReducer | None = None
-        if world.size > 1:
-            self._sums = GradientReducer(
-                trained_weights,
-                world.pulse,
-                world.timeline,
-                holder=self._optimized,
-                dtype=DTYPES[recipe.grad_reduce_dtype],
-            )
-            if self._kind.scope == "matrices":
-                self.optimizer.ranks = (world.rank, world.size)  # type: ignore[attr-defined]
         self._average = WeightEMA(self._parameters) if recipe.ema is not None else None
         # 1 or 0: the last step was applied or skipped; None: it was applied.
         self._applied: Tensor | None = torch.tensor(0.0)
@@ -93,12 +89,8 @@ class TorchEngine:
         timeline = self._world.timeline
         with timeline.section("forward", on_device=True):
             loss, figures = self._trained(batch, counts)
-        with timeline.section("backward", on_device=True):
-            if self._sums is not None and last:
-                self._sums.begin()
+        with timeline.section("backward", on_device=True), self._reducing(last):
             (loss if self.loss_scaler is None else loss * self.loss_scaler.value).backward()
-            if self._sums is not None and last:
-                self._sums.finish()
         detached: Tensor = figures.detach()
         return detached
 
@@ -111,41 +103,40 @@ class TorchEngine:
         parameters = self._parameters
         if self.loss_scaler is not None:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            torch._foreach_mul_(gradients, 1.0 / self.loss_scaler.value)
+            scale = self.loss_scaler.value.to(gradients[0].device)  # offloaded ones: the host
+            torch._foreach_mul_(gradients, 1.0 / scale)
+        norm = self._gradient_norm()
         if self._waits:
-            norm_value = clip_gradient_norm(parameters, self._clip)
+            norm_value = clip_gradient_norm(parameters, self._clip, norm)
             norm = torch.tensor(norm_value, dtype=torch.float64)
             self._applied = (
                 None if math.isfinite(norm_value) else torch.zeros((), device=self._world.device)
             )
             if self._applied is None:
-                self._update()
+                self.optimizer.step()
         else:
             # The device decides whether to update, and the host reads the norm later, without
             # waiting here.
-            norm = gradient_norm(parameters)
             if self._clip > 0:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
             self._applied = torch.isfinite(norm).float()
             self.optimizer.found_inf = 1.0 - self._applied  # type: ignore[attr-defined]
-            self._update()
+            self.optimizer.step()
         if self.loss_scaler is not None:
             self.loss_scaler.update(norm)
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
     def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
-        for name, parameter in trained_parameters(self._model):
-            yield name, self._optimized(parameter), TensorExtent(0, 0, 0, parameter.numel())
+        for name, local in self._local.items():
+            yield name, local.tensor, local.extent
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        with self._optimizer_weights():
-            tensors = self._model.state_dict()
-        return own_tensors(tensors, self._world.rank, self._world.size)
+        return own_tensors(self._model.state_dict(), self._world.rank, self._world.size)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        with torch.no_grad(), self._optimizer_weights():
-            copy_into(self._model, weights)
+        with torch.no_grad():
+            self._copy_weights(weights)
         if self._average is not None:
             self._average.reset()
 
@@ -155,28 +146,20 @@ class TorchEngine:
 
     @contextmanager
     def ema_weights(self) -> Iterator[None]:
-        assert self._average is not None
-        self._average.swap()
-        self._round()
+        self._swap_ema()
         try:
             yield
         finally:
-            self._average.swap()
-            self._round()
+            self._swap_ema()
 
     def load_ema(self, weights: LazyTensors) -> None:
         assert self._average is not None
-        for value, (name, _) in zip(
-            self._average.values, trained_parameters(self._model), strict=True
-        ):
-            value.copy_(weights[name])
+        for value, (name, local) in zip(self._average.values, self._local.items(), strict=True):
+            value.copy_(local.extent.read(weights, name).view_as(value))
 
     def optimizer_state(self) -> Iterator[TensorSlice]:
-        if not self.optimizer.state:
-            return iter(())
         states = (
-            (f"{name}/{key}", self.optimizer.state[self._optimized(parameter)][key])
-            for name, parameter, key in optimizer_states(self._model, self._kind)
+            (name, self.optimizer.state[local.tensor][key]) for name, local, key in self._states()
         )
         return own_slices(states, self._world.rank, self._world.size)
 
@@ -184,29 +167,66 @@ class TorchEngine:
         self.optimizer.state.clear()
         if updates == 0:
             return
-        for parameter in self._parameters:
-            self.optimizer.state[parameter] = {
-                "step": torch.tensor(float(updates), device=parameter.device)
-            }
-        for name, parameter, key in optimizer_states(self._model, self._kind):
-            optimized = self._optimized(parameter)
-            self.optimizer.state[optimized][key] = state[f"{name}/{key}"].to(
-                optimized.device, copy=True
+        for tensor in self._parameters:
+            step = torch.tensor(float(updates), device=tensor.device)
+            self.optimizer.state[tensor] = {"step": step}
+        for name, local, key in self._states():
+            values = local.extent.read(state, name).view_as(local.tensor)
+            self.optimizer.state[local.tensor][key] = values.to(local.tensor.device, copy=True)
+
+    def _states(self) -> Iterator[tuple[str, LocalParameter, str]]:
+        """Yield each optimizer state tensor: its name in a checkpoint, its parameter and its key.
+
+        Before the first update there are none.
+        """
+        if self.optimizer.state:
+            for name, _, key in optimizer_states(self._model, self._kind):
+                yield f"{name}/{key}", self._local[name], key
+
+    def _distribute(self, recipe: TrainingHyperparameters, choice: EngineConfig) -> None:
+        """Move the model to the device; all ranks start from rank 0's weights."""
+        del choice
+        self._trained.to(self._world.device)
+        self._sums: GradientReducer | None = None
+        if self._world.size > 1:
+            with torch.no_grad():
+                for tensor in self._model.state_dict(keep_vars=True).values():
+                    distributed.broadcast(tensor, 0)
+            self._sums = GradientReducer(
+                [parameter for _, parameter in trained_parameters(self._model)],
+                self._world.pulse,
+                self._world.timeline,
+                dtype=DTYPES[recipe.grad_reduce_dtype],
             )
 
-    def _update(self) -> None:
-        self.optimizer.step()
-        self._round()
+    def _local_part(self, parameter: nn.Parameter) -> LocalParameter:
+        """Return the values of a parameter that this rank's optimizer updates."""
+        extent = TensorExtent(0, 0, 0, parameter.numel())
+        return LocalParameter(parameter, tuple(parameter.shape), extent)
 
-    def _optimized(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
-        """Return the parameter that the optimizer sees for a parameter of the model."""
-        return parameter if self._masters is None else self._masters.master_of(parameter)
+    def _share_updates(self) -> None:
+        """Tell the optimizer how the ranks share its work."""
+        if self._world.size > 1 and self._kind.scope == "matrices":
+            self.optimizer.ranks = (self._world.rank, self._world.size)  # type: ignore[attr-defined]
 
-    def _round(self) -> None:
-        """Copy the optimizer's weights into the model."""
-        if self._masters is not None:
-            self._masters.sync_to_model()
+    @contextmanager
+    def _reducing(self, last: bool) -> Iterator[None]:
+        """Run a backward pass inside the block; after the last one gradients are reduced."""
+        reduced = self._sums if last else None
+        if reduced is not None:
+            reduced.begin()
+        yield
+        if reduced is not None:
+            reduced.finish()
 
-    def _optimizer_weights(self) -> AbstractContextManager[None]:
-        """Make the optimizer's weights the model's weights inside the block."""
-        return nullcontext() if self._masters is None else self._masters.as_model_weights()
+    def _gradient_norm(self) -> Tensor:
+        """Return the norm of the reduced gradient, a scalar on the device."""
+        return gradient_norm(self._parameters)
+
+    def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
+        copy_into(self._model, weights)
+
+    def _swap_ema(self) -> None:
+        """Exchange weights and EMA."""
+        assert self._average is not None
+        self._average.swap()

@@ -156,10 +156,13 @@ def _good(directory: str) -> bool:
 def all_weights_finite(model: nn.Module, world: World) -> bool:
     """Return True if all weights are finite on all ranks.
 
-    Each rank checks its part of sharded weights.
+    Each rank checks its part of sharded weights: DeepSpeed's `ds_tensor`, or a DTensor's rows.
     """
     finite = all_finite(
-        {name: getattr(value, "ds_tensor", value) for name, value in model.named_parameters()}
+        {
+            name: getattr(value, "ds_tensor", getattr(value, "_local_tensor", value))
+            for name, value in model.named_parameters()
+        }
     )
     return not world.all_reduce_sum([int(not finite)])[0]
 

@@ -9,7 +9,7 @@ from cloze.model.data.batch import move
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import create_engine
 from cloze.model.train.engines.device_scalars import AsyncScalar, to_device_async
-from cloze.model.train.engines.weight_copies import ema_decay_at
+from cloze.model.train.engines.weight_ema import ema_decay_at
 from cloze.model.train.loop.step_results import PendingStep
 from cloze.model.train.loop.step_sync import PreparedStep, SyncedStep
 from cloze.model.train.loop.train_spec import TrainSpec

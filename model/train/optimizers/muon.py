@@ -17,6 +17,7 @@ from cloze.model.train.optimizers.sharded_parameters import (
     FlatShard,
     TensorExtent,
     collective_device,
+    concatenate,
     squares,
 )
 from cloze.model.train.precision import DTYPES
@@ -272,16 +273,14 @@ class Muon(torch.optim.Optimizer):
         self._others.param_groups = [group for group in self.param_groups if not group["hidden"]]
         self._others.step()
         hidden_groups = [group for group in self.param_groups if group["hidden"]]
-        matrices = [
-            (group, parameter)
-            for group in hidden_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        ]
-        self._update([item for item in matrices if item[1] not in self.shards], applied)
-        for group, flat in matrices:
-            if flat in self.shards:
-                self._update_shard(group, flat, applied)
+        whole = []
+        for group in hidden_groups:
+            tensors = [parameter for parameter in group["params"] if parameter.grad is not None]
+            sharded = [tensor for tensor in tensors if tensor in self.shards]
+            whole += [(group, tensor) for tensor in tensors if tensor not in self.shards]
+            if sharded:
+                self._update_shards(group, sharded, applied)
+        self._update(whole, applied)
 
     def _update(
         self, parameters: list[tuple[dict[str, Any], Tensor]], applied: Tensor | float
@@ -300,18 +299,24 @@ class Muon(torch.optim.Optimizer):
                 rate = _rate(group, direction.shape)
                 matrix.add_(_if_applied(direction, applied).view_as(matrix), alpha=-rate)
 
-    def _update_shard(self, group: dict[str, Any], flat: Tensor, applied: Tensor | float) -> None:
+    def _update_shards(
+        self, group: dict[str, Any], tensors: Sequence[Tensor], applied: Tensor | float
+    ) -> None:
         """Update this rank's extents of a group's matrices."""
-        if flat not in self._orthogonalizers:
-            self._orthogonalizers[flat] = ShardedOrthogonalizer(
-                self.shards[flat], group["hidden"], self._dtype
+        if tensors[0] not in self._orthogonalizers:
+            shard = concatenate([(self.shards[tensor], tensor.numel()) for tensor in tensors])
+            self._orthogonalizers[tensors[0]] = ShardedOrthogonalizer(
+                shard, group["hidden"], self._dtype
             )
-        orthogonalizer = self._orthogonalizers[flat]
-        directions = orthogonalizer(self._nesterov(flat, applied))
-        flat.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
-        for extent, direction in directions:
+        orthogonalizer = self._orthogonalizers[tensors[0]]
+        update = torch.cat([self._nesterov(tensor, applied).flatten() for tensor in tensors])
+        for extent, direction in orthogonalizer(update):
             rate = _rate(group, orthogonalizer.shapes[extent.number])
-            extent.of(flat).add_(_if_applied(direction, applied), alpha=-rate)
+            extent.of(update).copy_(_if_applied(direction, applied)).mul_(rate)
+        updates = torch.split(update, [tensor.numel() for tensor in tensors])
+        for tensor, change in zip(tensors, updates, strict=True):
+            tensor.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
+            tensor.sub_(change.view_as(tensor))
 
     def _nesterov(self, parameter: Tensor, applied: Tensor | float) -> Tensor:
         """Update the momentum and return the Nesterov gradient."""

@@ -155,12 +155,11 @@ def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
     )
 
 
-def clip_gradient_norm(parameters: list[nn.Parameter], largest: float) -> float:
-    """Clip the gradient to the norm `largest` (0: never); return the norm before.
+def clip_gradient_norm(parameters: list[nn.Parameter], largest: float, norm: Tensor) -> float:
+    """Clip the gradient, whose norm is `norm`, to the norm `largest` (0: never).
 
-    Waits for the device.
+    Waits for the device, and returns the norm before clipping.
     """
-    norm = gradient_norm(parameters)
     norm_value = float(norm)
     # Most steps of a trained model need no clipping, which saves a pass over all gradients.
     if 0 < largest < norm_value < math.inf:

@@ -6,11 +6,13 @@ ZeRO 1 and 2 shard a flattened group at any place, ZeRO 3 shards each parameter.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, distributed
+
+from cloze.model.tensors import LazyTensors
 
 # Values summed in fp32 at once: over the 23 million of a word table, a CPU's norm is off by 0.1 to
 # 0.7 %.
@@ -37,6 +39,10 @@ class TensorExtent:
         """Return these values of a tensor, [length]; a view if the tensor is contiguous."""
         return tensor.reshape(-1)[self.start : self.start + self.length]
 
+    def read(self, tensors: LazyTensors, name: str) -> Tensor:
+        """Read these values, [length], of the whole tensor `name`."""
+        return tensors.slice(name, self.offset, self.offset + self.length)
+
 
 @dataclass(frozen=True, slots=True)
 class FlatShard:
@@ -54,6 +60,20 @@ class FlatShard:
     def sizes(self) -> list[int]:
         """Number of values of each whole parameter."""
         return [math.prod(shape) for shape in self.shapes]
+
+
+def concatenate(shards: Iterable[tuple[FlatShard, int]]) -> FlatShard:
+    """Return the shard of several flat tensors in a row, given with their lengths."""
+    shapes: list[tuple[int, ...]] = []
+    extents, start = [], 0
+    for shard, length in shards:
+        extents += [
+            replace(extent, number=extent.number + len(shapes), start=extent.start + start)
+            for extent in shard.extents
+        ]
+        shapes += shard.shapes
+        start += length
+    return FlatShard(tuple(shapes), tuple(extents))
 
 
 def collective_device() -> torch.device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -69,8 +69,7 @@ def plan(
         )
     rank_batch = -(-global_batch // world.size)
     limit = min(
-        micro_batch
-        or estimate_micro_batch(model, length, world.device, teacher_model, causal_share, how),
+        micro_batch or estimate_micro_batch(model, length, world, teacher_model, causal_share, how),
         rank_batch,
     )
     accumulation = -(-rank_batch // limit)
@@ -91,16 +90,26 @@ def computing(
 def estimate_micro_batch(
     model: ModelConfig,
     length: int,
-    device: torch.device,
+    world: World,
     teacher_model: ModelConfig | None = None,
     causal_share: float = 0.0,
     how: ComputeOptions = ON_GPU,
 ) -> int:
-    """Estimate how many sequences of `length` tokens fit a device at once."""
-    if device.type == "cpu":
+    """Estimate how many sequences of `length` tokens fit a device at once.
+
+    If none fits next to a whole model, the model is sharded (`engines.choose_engine`).
+    """
+    if world.device.type == "cpu":
         return max(1, CPU_TOKENS // length)
-    free, _ = torch.cuda.mem_get_info(device)
-    return max(1, fitting_rows(free, model, length, teacher_model, causal_share, how=how))
+    free, _ = torch.cuda.mem_get_info(world.device)
+    counts = (
+        fitting_rows(
+            free, model, length, teacher_model, causal_share, ranks=ranks, zero=zero,
+            how=replace(how, fsdp=zero == 3),
+        )
+        for ranks, zero in ((1, 0), (world.size, 3))
+    )  # fmt: skip
+    return next(filter(None, counts), 1)
 
 
 def device_memory(device: torch.device) -> int | None:

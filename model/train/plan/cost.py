@@ -23,6 +23,7 @@ from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
+from cloze.model.train.engines import STAGES
 from cloze.model.train.plan import flops, memory
 from cloze.model.train.plan.flops import BESIDE, WEIGHT_BYTES
 from cloze.model.train.plan.memory import ComputeOptions
@@ -124,13 +125,15 @@ def execution_memory(
     averaging: bool = False,
 ) -> tuple[int, int]:
     """Estimate bytes of the machine and of each GPU, with `rows` rows per step."""
-    ranks, zero = execution.processes * execution.nodes, execution.zero or 0
+    ranks, fsdp = execution.processes * execution.nodes, execution.engine == "fsdp"
+    zero = execution.zero or (STAGES["fsdp"][0] if fsdp else 0)
     options = ComputeOptions(
         device=device.kind,
         bf16=device.computes_bf16 if precision == "auto" else precision != "fp32",
         checkpointing=execution.activation_checkpointing,
         offload=execution.offload == "cpu",
         averaging=averaging,
+        fsdp=fsdp,
     )
     if isinstance(execution.micro_batch, int):
         micro_batch = execution.micro_batch

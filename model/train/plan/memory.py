@@ -41,6 +41,7 @@ class ComputeOptions:
         checkpointing: True if layers keep only their inputs (activation checkpointing).
         offload: True if the optimizer state is in host memory (ZeRO 1 to 3).
         averaging: True with EMA.
+        fsdp: True with the engine fsdp, for ZeRO 2 and 3.
     """
 
     device: Literal["cpu", "cuda"] = "cuda"
@@ -48,6 +49,7 @@ class ComputeOptions:
     checkpointing: bool = False
     offload: bool = False
     averaging: bool = False
+    fsdp: bool = False
 
     @property
     def number(self) -> int:
@@ -194,6 +196,15 @@ def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) 
         # Gradients in flight exist in addition to accumulated ones.
         in_flight = weight_bytes if ranks > 1 else 0.0
         return 4.0 * weight_bytes + in_flight + ema_bytes + rounded
+    if how.fsdp:
+        layer = WEIGHT_BYTES * model.layer_weights
+        # What is gathered at once for the whole module: weights, their gradient, a copy to send.
+        root = float(WEIGHT_BYTES * model.weights_beside_layers + layer)
+        # A CPU's heap keeps what layers free.
+        freed = zero == 3 and how.device == "cuda"
+        gathered = min(weight_bytes, root + 2.0 * layer) if freed else weight_bytes
+        sharded = 0.0 if how.offload else 4.0 * weight_bytes + ema_bytes
+        return gathered + 2.0 * root + sharded / ranks + rounded
     whole = {
         1: 2.0 * weight_bytes,
         2: weight_bytes,

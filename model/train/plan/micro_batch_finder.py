@@ -29,6 +29,7 @@ from cloze.model.data.rows import MaskedRows
 from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
 from cloze.model.train.distributed import World
+from cloze.model.train.engines import EngineConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.plan import memory
 from cloze.model.train.plan.flops import WEIGHT_BYTES, approximate_parameters
@@ -52,9 +53,8 @@ class MicroBatchTrial:
         train: training rows; the first ones give the number of predictions per row.
         info: metadata of the dataset.
         layout, directions: as in the training's batches.
-        zero: ZeRO stage of the training.
+        engine: engine of the training.
         checkpointing: True with activation checkpointing.
-        offload: True if the optimizer state is in host memory.
         averaging: True with EMA.
     """
 
@@ -64,9 +64,8 @@ class MicroBatchTrial:
     info: DatasetInfo
     layout: LayoutKind
     directions: AttentionModes
-    zero: int
+    engine: EngineConfig
     checkpointing: bool
-    offload: bool = False
     averaging: bool = False
 
     def batch(self, rows: int) -> Batch:
@@ -99,15 +98,15 @@ class MicroBatchTrial:
             device="cuda" if world.device.type == "cuda" else "cpu",
             bf16=self.scoring.precision != "fp32",
             checkpointing=self.checkpointing,
-            offload=self.offload,
+            offload=self.engine.offload,
             averaging=self.averaging,
+            fsdp=self.engine.name == "fsdp",
         )
         weight_bytes = WEIGHT_BYTES * approximate_parameters(self.model)
         single_rank_bytes = memory.state_bytes(self.model, 1, 0, replace(options, averaging=False))
         trial_bytes = single_rank_bytes - 2.0 * weight_bytes  # a trial has no moments
-        return max(
-            0.0, memory.state_bytes(self.model, world.size, self.zero, options) - trial_bytes
-        )
+        state = memory.state_bytes(self.model, world.size, self.engine.zero, options)
+        return max(0.0, state - trial_bytes)
 
 
 def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path: str) -> int:
@@ -120,8 +119,8 @@ def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path
         ClozeError: not even one row fits.
     """
     key = (
-        f"{world.size} ranks, {world.device.type}, {trial.info.length} tokens, ZeRO {trial.zero}, "
-        f"{trial.scoring.precision}"
+        f"{world.size} ranks, {world.device.type}, {trial.info.length} tokens, ZeRO "
+        f"{trial.engine.zero}, {trial.scoring.precision}"
     )
     key += ", layers again" if trial.checkpointing else ""
     key += ", averaged" if trial.averaging else ""

@@ -45,6 +45,7 @@ def test_two_ranks_learn_and_stop_as_one_does(tmp_path: Path, pretrained: str) -
     ways: dict[str, dict[str, Any]] = {
         "one": {"processes": 1},
         "two": {"processes": 2, "micro_batch": 2, "engine": "torch"},
+        "fsdp": {"processes": 2, "micro_batch": 2, "engine": "fsdp"},
         "zero": {"processes": 2, "zero": 2, "engine": "deepspeed"},
     }
     found: dict[str, BuildResult] = {}
@@ -57,7 +58,7 @@ def test_two_ranks_learn_and_stop_as_one_does(tmp_path: Path, pretrained: str) -
     one = found["one"].manifest.summary
     assert one["steps"] < 6 * 8  # it has stopped early
     weights = checkpoint.load(found["one"].artifact).state
-    for name in ("two", "zero"):
+    for name in ("two", "fsdp", "zero"):
         other = found[name].manifest.summary
         assert (other["world_size"], other["steps"], other["kept"]) == (
             2,

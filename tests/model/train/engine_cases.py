@@ -52,7 +52,14 @@ CHANGES: dict[str, dict[str, Any]] = {
 DATASETS = {"albert": "sop", "gpt2": "running", "ltr": "running"}
 WHOLE = (logit_sizes.CHUNK["cpu"], logit_sizes.CHUNKS)
 Trained = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]
-ENGINES = (("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3))
+ENGINES = (
+    ("torch", 0),
+    ("fsdp", 2),
+    ("fsdp", 3),
+    ("deepspeed", 1),
+    ("deepspeed", 2),
+    ("deepspeed", 3),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class Case:
     chunks: bool = (
         False  # logits are computed in chunks of three rows; the one process computes them whole
     )
+    compiled: bool = False  # each layer by itself, in the one process too
 
     def __str__(self) -> str:
         engine = self.engine + (f"-{self.zero}" if self.zero else "")
@@ -78,6 +86,7 @@ class Case:
             + (f"-{self.reduce}-gradients" if self.reduce != "fp32" else "")
             + ("-chunks" if self.chunks else "")
             + ("-offload" if self.offload else "")
+            + ("-compiled" if self.compiled else "")
         )
 
 
@@ -152,14 +161,15 @@ def _main(directory: Path) -> None:
         write_dataset(directory / "sop", vocab_size=67, pair_task="sop")
         write_dataset(directory / "running", vocab_size=67, pair_task=None)
     world.decide_on_rank_zero(lambda: 0)  # they are written
-    known: dict[tuple[str, str, int, str], Trained] = {}
+    known: dict[tuple[str, str, int, str, bool], Trained] = {}
     steps, listed = json.loads((directory / "cases.json").read_text())
     for values in listed:
         case = Case(**values)
-        key = (case.family, case.precision, case.accumulation, case.optimizer)
+        key = (case.family, case.precision, case.accumulation, case.optimizer, case.compiled)
         dataset = str(directory / DATASETS.get(case.family, "nsp"))
         if world.is_rank_zero and key not in known:
-            known = {key: _train(Case(case.family, "torch", 0, *key[1:]), dataset, alone, steps)}
+            one_process = Case(case.family, "torch", 0, *key[1:4], compiled=case.compiled)
+            known = {key: _train(one_process, dataset, alone, steps)}
         _, weights, found = _train(case, dataset, world, steps)
         if world.is_rank_zero:
             first, reference, norms = known[key]
@@ -178,6 +188,7 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     from cloze.model.families.config import for_dataset
     from cloze.model.families.models import new_model
     from cloze.model.families.registry import parse_model
+    from cloze.model.layers.encoder import EncoderLayer
     from cloze.model.objectives import choose
     from cloze.model.train.engines import EngineConfig, create_engine
     from cloze.model.train.evaluate.scoring import PretrainModule
@@ -205,6 +216,9 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
         scoring, {**empty_batch(pad=shards.info.special.pad), "mask_id": torch.tensor(-1)}
     )
     first = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    for layer in network.modules():
+        if case.compiled and isinstance(layer, EncoderLayer):
+            layer.compile(backend="aot_eager")  # without the minutes of a C++ compiler
     recipe = TrainingHyperparameters(
         pace=StepDuration(steps=steps, span=steps),
         learning_rate=RATE,

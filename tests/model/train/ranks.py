@@ -32,6 +32,11 @@ TINY = {
     "max_position_embeddings": 40,
 }
 NOTHING: Mapping[str, str] = {}
+# Options of `Execution` for every engine and ZeRO stage
+STAGES: Mapping[str, Mapping[str, Any]] = {
+    **{f"zero{stage}": {"zero": stage} for stage in range(4)},
+    **{f"fsdp{stage}": {"engine": "fsdp", "zero": stage} for stage in (2, 3)},
+}
 STILL = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 

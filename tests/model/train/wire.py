@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.model.train.engine_cases import ENGINES
+
 SUMS = (
     "allreduce_",
     "reduce_",
@@ -23,11 +25,7 @@ SUMS = (
     "reduce_scatter_tensor_coalesced_",
 )
 STEPS = 4
-CASES = [
-    (engine, zero, reduce)
-    for engine, zero in (("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3))
-    for reduce in ("fp32", "bf16")
-]
+CASES = [(engine, zero, reduce) for engine, zero in ENGINES for reduce in ("fp32", "bf16")]
 
 
 class Wire(TorchDispatchMode):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import config, here, job, run_all
+from tests.model.train.ranks import STAGES, config, here, job, run_all
 
 DEEPER = {"num_hidden_layers": 4}
 
@@ -32,17 +32,17 @@ def test_every_zero_stage_trains_alike(tmp_path: Path) -> None:
         stage: job(
             settings,
             dataset,
-            tmp_path / f"zero{stage}",
-            zero=stage,
+            tmp_path / stage,
+            **execution,
             micro_batch=2,
             threads=1,
             activation_checkpointing=True,
         )
-        for stage in range(4)
+        for stage, execution in STAGES.items()
     }
     usual = job(settings, dataset, tmp_path / "usual", zero=0, micro_batch=2, threads=1)
     run_all([usual, *jobs.values()], 2)
     wanted = [line["loss"] for line in lines(tmp_path / "usual" / "metrics.jsonl")]
     for stage in jobs:
-        found = [line["loss"] for line in lines(tmp_path / f"zero{stage}" / "metrics.jsonl")]
-        assert found == pytest.approx(wanted, rel=1e-5), f"ZeRO {stage}"
+        found = [line["loss"] for line in lines(tmp_path / stage / "metrics.jsonl")]
+        assert found == pytest.approx(wanted, rel=1e-5), stage

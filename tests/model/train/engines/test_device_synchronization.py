@@ -51,15 +51,20 @@ class Asked(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    ("precision", "optimizer"), [("fp16", "adamw"), *(("bf16", name) for name in OPTIMIZERS)]
+    ("engine", "precision", "optimizer"),
+    [
+        ("torch", "fp16", "adamw"),
+        *(("torch", "bf16", name) for name in OPTIMIZERS),
+        ("fsdp", "bf16", "adamw"),
+    ],
 )
 def test_steps_ask_for_norms_that_were_sent_and_nothing_else(
-    precision: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, precision: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = TorchEngine.__init__
 
-    def as_on_a_gpu(self: TorchEngine, *args: Any) -> None:
-        create(self, *args)
+    def as_on_a_gpu(self: TorchEngine, *args: Any, **options: Any) -> None:
+        create(self, *args, **options)
         self._waits = False
 
     dataset = write_dataset(tmp_path / "data")
@@ -68,7 +73,7 @@ def test_steps_ask_for_norms_that_were_sent_and_nothing_else(
     usual = here(settings, dataset, tmp_path / "usual", micro_batch=4)
     monkeypatch.setattr(TorchEngine, "__init__", as_on_a_gpu)
     with Asked() as asked:
-        found = here(settings, dataset, tmp_path / "found", micro_batch=4)
+        found = here(settings, dataset, tmp_path / "found", micro_batch=4, engine=engine)
     said = len(found.metrics) * (
         2 if precision == "fp16" else 1
     )  # a line of the log says the norm again, and the loss's scale

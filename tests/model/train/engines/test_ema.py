@@ -13,11 +13,11 @@ import torch
 from cloze.model import checkpoint
 from cloze.model.families.registry import model_config
 from cloze.model.tensors import LazyTensors
-from cloze.model.train.engines.weight_copies import WeightEMA, ema_decay_at
+from cloze.model.train.engines.weight_ema import WeightEMA, ema_decay_at
 from cloze.model.train.plan.flops import approximate_parameters
 from cloze.model.train.plan.memory import HEAP, ComputeOptions, training_memory
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import STILL, config, digests, here, job, run_all
+from tests.model.train.ranks import STAGES, STILL, config, digests, here, job, run_all
 
 DECAY = 0.8
 EVERY = config(steps=6, log_every=1, ema=DECAY, milestones=(1, 2, 3, 4, 5), evaluate_every=2)
@@ -114,28 +114,33 @@ def test_stopped_and_resumed_it_is_the_same_average(
 def test_every_engine_averages_alike_and_goes_on_from_any_other(
     dataset: str, tmp_path: Path
 ) -> None:
-    """ZeRO 1 to 3 average each rank's part; half-way another engine on another number of ranks
+    """ZeRO 1 to 3 and fsdp average each rank's part; half-way another engine on another number of ranks
     takes over.
     """
     settings = config(
         steps=4, log_every=1, ema=DECAY, grad_clip=100.0, model=STILL, milestones=(2,)
     )
     here(settings, dataset, tmp_path / "one", micro_batch=8)
-    here(settings, dataset, tmp_path / "one-then-3", micro_batch=8, stop_at=2)
+    here(settings, dataset, tmp_path / "one-then-zero3", micro_batch=8, stop_at=2)
+    here(settings, dataset, tmp_path / "one-then-fsdp3", micro_batch=8, stop_at=2)
+    first_stages, over_stages = ("zero1", "zero3", "fsdp3"), ("zero3", "fsdp3")
     stages = [
-        job(settings, dataset, tmp_path / f"zero{zero}", micro_batch=2, zero=zero)
-        for zero in range(4)
+        job(settings, dataset, tmp_path / stage, micro_batch=2, **STAGES[stage]) for stage in STAGES
     ]
     first = [
-        job(settings, dataset, tmp_path / f"{zero}-then-one", micro_batch=2, zero=zero)
-        for zero in (1, 3)
+        job(settings, dataset, tmp_path / f"{stage}-then-one", micro_batch=2, **STAGES[stage])
+        for stage in first_stages
     ]
-    over = [job(settings, dataset, tmp_path / "one-then-3", micro_batch=2, zero=3)]
-    run_all([*stages, *first, *over], 2, [*([None] * len(stages)), *([2] * len(first)), None])
-    for zero in (1, 3):
-        here(settings, dataset, tmp_path / f"{zero}-then-one", micro_batch=8)
+    over = [
+        job(settings, dataset, tmp_path / f"one-then-{stage}", micro_batch=2, **STAGES[stage])
+        for stage in over_stages
+    ]
+    run_all([*stages, *first, *over], 2, [*([None] * len(stages)), *([2] * len(first)), None, None])
+    for stage in first_stages:
+        here(settings, dataset, tmp_path / f"{stage}-then-one", micro_batch=8)
     reference, weights = model(tmp_path / "one", 4), trained(tmp_path / "one", 4)
-    for name in (*(f"zero{zero}" for zero in range(4)), "1-then-one", "3-then-one", "one-then-3"):
+    changed = [f"{stage}-then-one" for stage in first_stages]
+    for name in (*STAGES, *changed, *(f"one-then-{stage}" for stage in over_stages)):
         ours, raw = model(tmp_path / name, 4), trained(tmp_path / name, 4)
         assert ours.keys() == reference.keys()
         for key in reference:

@@ -26,18 +26,22 @@ FAST = [
     *cases(["albert"], ["bf16"], [2]),
     *cases(["electra"], ["bf16"], [1]),
     *(Case("bert", "deepspeed", zero, "fp32", 2, "lamb") for zero in (2, 3)),
+    *(Case("bert", "fsdp", 3, "fp32", 2, name) for name in ("lamb", "stable-adamw")),
     *cases(["bert"], ["fp32"], [2], ["muon"]),
     Case("bert", "deepspeed", 1, "bf16", 1, "muon"),
     Case("deberta", "deepspeed", 1, "fp32", 1, "muon"),
-    Case("modern", "deepspeed", 3, "fp32", 1, "muon"),
+    *(Case("modern", engine, 3, "fp32", 1, "muon") for engine in ("fsdp", "deepspeed")),
+    Case("deberta", "fsdp", 3, "fp32", 1),
     Case("modern", "deepspeed", 2, "bf16", 1, "stable-adamw"),
     *(Case("bert", *engine, "bf16", 2, reduce="bf16") for engine in ENGINES),
     *(Case("gpt2", *engine, "fp32", 1, chunks=True) for engine in (ENGINES[0], ENGINES[-1])),
     Case("albert", "deepspeed", 3, "bf16", 2, reduce="bf16", chunks=True),
     *(Case("bert", "deepspeed", zero, "fp32", 2, offload=True) for zero in (1, 3)),
+    Case("bert", "fsdp", 3, "fp32", 2, "muon", offload=True),
     Case("bert", "deepspeed", 2, "fp32", 2, "muon", offload=True),
     Case("bert", "deepspeed", 2, "fp32", 2, "lamb", offload=True),
-    Case("bert", "deepspeed", 2, "fp16", 2),
+    *(Case("bert", "fsdp", zero, "bf16", 2, compiled=True) for zero in (2, 3)),
+    *(Case("bert", *engine, "fp16", 2) for engine in (("fsdp", 3), ("deepspeed", 2))),
 ]
 ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]
 ALL += [
@@ -77,6 +81,8 @@ def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> Non
         ({"zero": 0}, EngineConfig("torch", 0)),
         ({"zero": 2}, EngineConfig("deepspeed", 2)),
         ({"wanted": "deepspeed"}, EngineConfig("deepspeed", 1)),
+        ({"wanted": "fsdp", "processes": 1}, EngineConfig("fsdp", 3)),
+        ({"wanted": "fsdp", "zero": 2}, EngineConfig("fsdp", 2)),
         ({"wanted": "deepspeed", "zero": 3, "processes": 1}, EngineConfig("deepspeed", 3)),
         (
             {"zero": 1, "processes": 1},
@@ -85,11 +91,13 @@ def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> Non
         ({"memory": 80 * 10**9}, EngineConfig("torch", 0)),
         (
             {"memory": 2 * 10**9},
-            EngineConfig("deepspeed", 1, "weights and optimizer take 1.8 of 2.0 GB a device"),
+            EngineConfig("fsdp", 3, "weights and optimizer take 1.8 of 2.0 GB a device"),
         ),
     ],
 )
-def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineConfig) -> None:
+def test_engines_that_shard_run_where_they_are_needed(
+    asked: dict[str, Any], found: EngineConfig
+) -> None:
     values = {
         "wanted": "auto",
         "zero": None,
@@ -106,7 +114,8 @@ def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineC
     [
         ("torsh", None, "did you mean 'torch'"),
         ("auto", 4, r"zero \(4\) is no ZeRO stage"),
-        ("torch", 1, r"zero \(1\) needs DeepSpeed"),
+        ("torch", 1, r"zero \(1\) needs an engine that shards"),
+        ("fsdp", 1, r"zero \(1\) with engine fsdp must be one of \[2, 3\]"),
         ("deepspeed", 0, r"zero \(0\) with engine deepspeed"),
     ],
 )
@@ -131,7 +140,7 @@ def test_the_optimizer_s_state_may_lie_in_the_machine_s_memory() -> None:
     assert choose_engine(**{**GPUS, "zero": 2}) == EngineConfig("deepspeed", 2, offload=True)
     assert choose_engine(**{**GPUS, "zero": 2, "offload": "none"}) == EngineConfig("deepspeed", 2)
     with pytest.raises(
-        UsageError, match=r"offload \(cpu\) needs DeepSpeed's ZeRO 1 to 3, this is engine torch"
+        UsageError, match=r"offload \(cpu\) needs an engine that shards, this is engine torch"
     ):
         choose_engine(**GPUS)
     with pytest.raises(UsageError, match=r"offload \(cpu\) is for GPUs, training is on the CPU"):

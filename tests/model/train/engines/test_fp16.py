@@ -15,7 +15,7 @@ from cloze.core.errors import ClozeError
 from cloze.model.train.engines import device_scalars
 from cloze.model.train.engines.device_scalars import LossScale
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import config, digests, here, job, run_all
+from tests.model.train.ranks import STAGES, config, digests, here, job, run_all
 
 SETTINGS: dict[str, Any] = {"precision": "fp16", "steps": 8, "log_every": 2, "max_skipped": 3}
 
@@ -85,22 +85,21 @@ def test_a_gradient_that_is_not_finite_at_the_least_scale_is_an_alarm(
 def test_every_engine_scales_alike(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", vocab_size=67)
     settings = config(**SETTINGS)
-    jobs = {
-        stage: job(
-            settings, dataset, tmp_path / f"zero{stage}", zero=stage, micro_batch=2, threads=1
-        )
-        for stage in (0, 1, 3)
-    }
-    changing = [
-        job(settings, dataset, tmp_path / "changing", zero=stage, micro_batch=2, threads=1)
-        for stage in (2, 0)
+    names = ("zero0", "zero1", "zero3", "fsdp3")
+    jobs = [
+        job(settings, dataset, tmp_path / name, micro_batch=2, threads=1, **STAGES[name])
+        for name in names
     ]
-    run_all([*jobs.values(), *changing], 2, [None, None, None, 4, None])
+    changing = [
+        job(settings, dataset, tmp_path / "changing", micro_batch=2, threads=1, **STAGES[name])
+        for name in ("zero2", "fsdp2")
+    ]
+    run_all([*jobs, *changing], 2, [*([None] * len(jobs)), 4, None])
     wide = here(
         config(**{**SETTINGS, "precision": "fp32"}), dataset, tmp_path / "fp32", micro_batch=2
     )
     wanted = [line["loss"] for line in wide.metrics]
-    for name in ("zero0", "zero1", "zero3", "changing"):
+    for name in (*names, "changing"):
         found = lines(tmp_path / name / "metrics.jsonl")
         assert [line["loss"] for line in found] == pytest.approx(wanted, abs=0.03), name
         assert {line["loss_scale"] for line in found} == {device_scalars.FIRST}

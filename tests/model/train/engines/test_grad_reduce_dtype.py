@@ -13,12 +13,9 @@ import torch
 from cloze.core.errors import UsageError
 from cloze.core.stages.worker import Job
 from cloze.model import checkpoint
-from cloze.model.families.models import new_model
-from cloze.model.train.engines.weight_copies import MasterWeights
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, run_all, start
 from tests.model.train.wire import CASES
-from tests.tiny_models import tiny_batch, tiny_config
 
 SETTINGS = {"precision": "bf16", "steps": 6}
 
@@ -119,19 +116,3 @@ def test_gradients_that_were_not_computed_in_bf16_do_not_travel_in_it(tmp_path: 
         match=r"grad_reduce_dtype \(bf16\) requires precision bf16, and precision is fp32",
     ):
         here(config(grad_reduce_dtype="bf16"), dataset, tmp_path / "run")
-
-
-def test_the_forward_pass_is_autocast_s_own() -> None:
-    model, batch = new_model(tiny_config()).eval(), tiny_batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        wanted = model(batch)["mlm_logits"]
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    masters = MasterWeights(model)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert model(batch)["mlm_logits"].equal(wanted)
-    rounded = {name for name, value in model.named_parameters() if value.dtype == torch.bfloat16}
-    assert "encoder.layers.0.feed_forward.up.weight" in rounded
-    assert "encoder.embeddings.word.weight" not in rounded
-    assert not any("norm" in name for name in rounded)
-    with masters.as_model_weights():
-        assert all(value.equal(before[name]) for name, value in model.state_dict().items())

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from cloze.core.stages.worker import Job
 from cloze.model import checkpoint
 from cloze.model.tensors import LazyTensors
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import STILL, config, digests, here, job, run_all
+from tests.model.train.ranks import STAGES, STILL, config, digests, here, job, run_all
 
 SPLIT = config(steps=2, grad_clip=100.0, model=STILL)
 UNEVEN = config(steps=2, global_batch=5, grad_clip=100.0, model=STILL)
 ODD = config(steps=5, log_every=3, evaluate_every=5)  # dropout on
+EXACT = ("zero2", "zero3", "fsdp2", "fsdp3")
 
 
 @dataclass
@@ -63,31 +65,42 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     here(SPLIT, single, root / "single1", micro_batch=8)
     here(ODD, dataset, root / "odd1", micro_batch=2)
     here(ODD, dataset, root / "one-then-two", micro_batch=2, stop_at=3)
+    here(ODD, dataset, root / "one-then-fsdp", micro_batch=2, stop_at=3)
     spread = [
-        job(SPLIT, dataset, root / f"zero{zero}", micro_batch=2, zero=zero) for zero in range(4)
+        job(settings, data, root / f"{before}{stage}", micro_batch=size, **execution)
+        for settings, data, before, size in (
+            (SPLIT, dataset, "", 2),
+            (SPLIT, single, "single-", 2),
+            (UNEVEN, dataset, "uneven-", 1),
+        )
+        for stage, execution in STAGES.items()
     ]
-    spread += [
-        job(SPLIT, single, root / f"single-zero{zero}", micro_batch=2, zero=zero)
-        for zero in range(4)
-    ]
-    spread += [
-        job(UNEVEN, dataset, root / f"uneven-zero{zero}", micro_batch=1, zero=zero)
-        for zero in (0, 1, 2, 3)
-    ]
-    odd = [job(ODD, dataset, root / f"odd{zero}", micro_batch=2, zero=zero) for zero in (2, 3)]
-    stopped = [
-        job(ODD, dataset, root / f"halves{zero}", micro_batch=2, zero=zero) for zero in (2, 3)
-    ]
-    onward = [job(ODD, dataset, root / "two-then-one", micro_batch=2, zero=1)]
-    resumed = [job(ODD, dataset, root / "one-then-two", micro_batch=2, zero=3)]
-    jobs = [*spread, *odd, *stopped, *onward, *stopped, *resumed]
-    stops = [None] * (len(spread) + len(odd)) + [3] * 3 + [None] * 3
-    run_all(jobs, 2, stops)
-    here(ODD, dataset, root / "two-then-one", micro_batch=2)
+    odd, stopped = (
+        [
+            job(ODD, dataset, root / f"{name}-{stage}", micro_batch=2, **STAGES[stage])
+            for stage in EXACT
+        ]
+        for name in ("odd", "halves")
+    )
+
+    def odd_job(name: str, stage: str) -> Job:
+        return job(ODD, dataset, root / name, micro_batch=2, **STAGES[stage])
+
+    onward = [odd_job("two-then-one", "zero1"), odd_job("fsdp-then-one", "fsdp3")]
+    changing = [odd_job("fsdp-then-zero", "fsdp3"), odd_job("zero-then-fsdp", "zero2")]
+    changed = [odd_job("fsdp-then-zero", "zero3"), odd_job("zero-then-fsdp", "fsdp2")]
+    resumed = [odd_job("one-then-two", "zero3"), odd_job("one-then-fsdp", "fsdp3")]
+    first = [*spread, *odd]
+    halves = [*stopped, *onward, *changing]
+    last = [*stopped, *changed, *resumed]
+    stops = [*[None] * len(first), *[3] * len(halves), *[None] * len(last)]
+    run_all([*first, *halves, *last], 2, stops)
+    for name in ("two-then-one", "fsdp-then-one"):
+        here(ODD, dataset, root / name, micro_batch=2)
     return found
 
 
-@pytest.mark.parametrize("name", ["four", "zero0", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("name", ["four", *STAGES])
 def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(runs: Runs, name: str) -> None:
     torch.testing.assert_close(runs.gradient(name), runs.gradient("whole"), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(runs.weights(name), runs.weights("whole"), rtol=0, atol=1e-5)
@@ -95,36 +108,45 @@ def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(runs: Runs, name: 
         assert ours == pytest.approx(theirs, abs=3e-6)
 
 
-@pytest.mark.parametrize("zero", range(4))
-def test_ranks_without_rows_take_part(runs: Runs, zero: int) -> None:
+@pytest.mark.parametrize("stage", STAGES)
+def test_ranks_without_rows_take_part(runs: Runs, stage: str) -> None:
     """Five rows on two ranks, one at a time: the first rank runs out before the second."""
     torch.testing.assert_close(
-        runs.gradient(f"uneven-zero{zero}"), runs.gradient("uneven1"), rtol=1e-4, atol=1e-6
+        runs.gradient(f"uneven-{stage}"), runs.gradient("uneven1"), rtol=1e-4, atol=1e-6
     )
-    assert runs.losses(f"uneven-zero{zero}")[-1] == pytest.approx(
-        runs.losses("uneven1")[-1], abs=3e-6
-    )
+    assert runs.losses(f"uneven-{stage}")[-1] == pytest.approx(runs.losses("uneven1")[-1], abs=3e-6)
 
 
-@pytest.mark.parametrize("zero", range(4))
-def test_what_no_objective_uses_stays_as_it_was(runs: Runs, zero: int) -> None:
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_no_objective_uses_stays_as_it_was(runs: Runs, stage: str) -> None:
     torch.testing.assert_close(
-        runs.weights(f"single-zero{zero}"), runs.weights("single1"), rtol=0, atol=1e-5
+        runs.weights(f"single-{stage}"), runs.weights("single1"), rtol=0, atol=1e-5
     )
     spread, alone = (
-        checkpoint.load(str(runs.path(name))).state for name in (f"single-zero{zero}", "single1")
+        checkpoint.load(str(runs.path(name))).state for name in (f"single-{stage}", "single1")
     )
     assert torch.equal(spread["pair.weight"], alone["pair.weight"])
 
 
-@pytest.mark.parametrize("zero", [2, 3])
-def test_resuming_on_the_same_ranks_changes_no_byte(runs: Runs, zero: int) -> None:
+@pytest.mark.parametrize("stage", EXACT)
+def test_resuming_on_the_same_ranks_changes_no_byte(runs: Runs, stage: str) -> None:
     """Weights, optimizer and counters; dropout is on, and the stop lies inside a log window."""
-    assert digests(runs.path(f"halves{zero}")) == digests(runs.path(f"odd{zero}"))
+    assert digests(runs.path(f"halves-{stage}")) == digests(runs.path(f"odd-{stage}"))
 
 
-@pytest.mark.parametrize("name", ["odd2", "odd3", "two-then-one", "one-then-two"])
-def test_the_number_of_ranks_may_change_at_any_step(runs: Runs, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"odd-{stage}" for stage in EXACT),
+        "two-then-one",
+        "one-then-two",
+        "fsdp-then-one",
+        "one-then-fsdp",
+        "fsdp-then-zero",
+        "zero-then-fsdp",
+    ],
+)
+def test_ranks_and_engine_may_change_at_any_step(runs: Runs, name: str) -> None:
     """Same order of the data, and dropout by global sample number: to rounding it is the same
     training.
     """
@@ -133,7 +155,9 @@ def test_the_number_of_ranks_may_change_at_any_step(runs: Runs, name: str) -> No
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
-def test_a_run_that_diverges_ends_on_all_ranks(runs: Runs) -> None:
+@pytest.mark.parametrize("stage", ["zero1", "fsdp3"])
+def test_a_run_that_diverges_ends_on_all_ranks(runs: Runs, stage: str) -> None:
     wild = config(steps=30, learning_rate=1e38, warmup_steps=0, max_skipped=3, grad_clip=0)
+    out = runs.root / f"wild-{stage}"
     with pytest.raises(AssertionError, match="3 steps in a row up to step"):
-        run_all([job(wild, runs.dataset, runs.root / "wild", micro_batch=2, zero=1)], 2)
+        run_all([job(wild, runs.dataset, out, micro_batch=2, **STAGES[stage])], 2)

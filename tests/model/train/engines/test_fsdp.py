@@ -1,0 +1,68 @@
+"""The engine fsdp beside the table of engines: one process, its memory, and weights that do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloze.core.errors import DataError
+from cloze.model.families.registry import model_config
+from cloze.model.train.engines.fsdp import FSDPEngine
+from cloze.model.train.plan.flops import approximate_parameters
+from cloze.model.train.plan.memory import ComputeOptions, training_memory
+from tests.model.datasets import write_dataset
+from tests.model.train.ranks import config, digests, here
+
+FILES = ("model.safetensors", "training/optimizer.safetensors")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_one_process_trains_to_the_same_bits(tmp_path: Path, optimizer: str) -> None:
+    """Dropout is on; the second half goes on from a checkpoint of the other engine."""
+    dataset = write_dataset(tmp_path / "data")
+    settings = config(precision="bf16", optimizer=optimizer, ema=0.9)
+    usual = here(settings, dataset, tmp_path / "usual", micro_batch=4)
+    here(settings, dataset, tmp_path / "found", micro_batch=4, engine="fsdp", stop_at=2)
+    here(settings, dataset, tmp_path / "found", micro_batch=4, stop_at=4)
+    found = here(settings, dataset, tmp_path / "found", micro_batch=4, engine="fsdp")
+    mine, theirs = digests(found.checkpoint), digests(usual.checkpoint)
+    assert [mine[file] for file in FILES] == [theirs[file] for file in FILES]
+
+
+def test_weights_of_another_model_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = write_dataset(tmp_path / "data")
+    engines = []
+    distribute = FSDPEngine._distribute
+
+    def kept(self: FSDPEngine, *args: object) -> None:
+        engines.append(self)
+        distribute(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FSDPEngine, "_distribute", kept)
+    here(config(steps=1), dataset, tmp_path / "run", engine="fsdp")
+    weights = dict(engines[0].weights())
+    name = "encoder.layers.0.feed_forward.up.weight"
+    for wrong in (
+        {**weights, name: weights[name][1:]},
+        {key: value for key, value in weights.items() if key != name},
+    ):
+        with pytest.raises(DataError, match=name):
+            engines[0].load_weights(wrong)
+
+
+def test_its_memory_is_counted() -> None:
+    model = model_config("bert-large").model_copy(update={"vocab_size": 30_522})
+    weights = 4 * approximate_parameters(model)
+    how = ComputeOptions(fsdp=True)
+
+    def state(ranks: int, zero: int = 3, how: ComputeOptions = how) -> float:
+        return training_memory(model, 128, 0, ranks=ranks, zero=zero, how=how).state
+
+    assert state(8) - state(16) == pytest.approx(4 * weights / 16)
+    assert state(8) < 0.7 * state(8, 2) < state(8, 2) < training_memory(model, 128, 0).state
+    offloaded = replace(how, offload=True)
+    assert state(8, how=offloaded) == state(16, how=offloaded) < state(16)
