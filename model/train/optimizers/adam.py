@@ -127,7 +127,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             (1.0 - beta ** step.double().clamp(min=1.0)).float() for beta in group["betas"]
         ]
         # A GPU computes all parts together, a CPU one at a time while it is in the cache.
-        batches = [parts] if tensors[0].is_cuda else [[part] for part in parts]
+        batches = [parts] if tensors[0].device.type != "cpu" else [[part] for part in parts]
         updates, squared_sums = [], []
         for batch in batches:
             roots, update = _adam(group, batch, corrections, self.found_inf)
