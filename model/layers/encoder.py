@@ -244,6 +244,14 @@ def enable_activation_checkpointing(network: nn.Module) -> None:
             module.activation_checkpointing = True
 
 
+def compile_layers(network: nn.Module) -> None:
+    """Compile the layers of all encoders, for batches of any shape."""
+    for module in network.modules():
+        if isinstance(module, Encoder):
+            for layer in module.layers:
+                layer.compile(dynamic=True)
+
+
 def rows_of(input_ids: Tensor, attention_mask: Tensor | None) -> PaddedLayout:
     """Return a padded layout with one sequence per row."""
     return PaddedLayout((input_ids.shape[0], input_ids.shape[1]), attention_mask)

@@ -76,7 +76,7 @@ class EpochSource:
 
     def blank(self) -> Batch:
         """Return a batch with zero loss and gradient."""
-        return {**self._samples.batch(self._numbers[:1], self._layout), BLANK: torch.ones(())}
+        return blank_batch(self._samples, self._numbers[:1], self._layout)
 
     def _batch(self, chosen: Ints, begin: int, end: int) -> Batch:
         if begin == end:
@@ -102,6 +102,11 @@ class EpochSource:
                 number: order for number, order in self._orders.items() if number >= epoch - 1
             } | {epoch: epoch_order}
         return epoch_order
+
+
+def blank_batch(samples: Samples, chosen: Ints, layout: LayoutKind) -> Batch:
+    """Return a batch of these samples with weight 0."""
+    return {**samples.batch(chosen, layout), BLANK: torch.ones(())}
 
 
 class MultiTaskSource:
@@ -233,17 +238,24 @@ class TaskObjective(TrainModule):
         model: network of the task.
         precision: precision of the forward pass.
         device: device of the training.
+        compiled: True if the layers of the encoder are compiled.
     """
 
     names = ("train",)
 
     def __init__(
-        self, task: Task[Any, Any], model: nn.Module, precision: Precision, device: torch.device
+        self,
+        task: Task[Any, Any],
+        model: nn.Module,
+        precision: Precision,
+        device: torch.device,
+        *,
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self.task, self._precision = task, precision
-        self.layout: LayoutKind = layout_for([model], device, DTYPES[precision])
+        self.layout: LayoutKind = layout_for([model], device, DTYPES[precision], compiled=compiled)
 
     def count_targets(self, batch: Mapping[str, Any]) -> list[int]:
         return [0 if BLANK in batch else self.task.count(batch)]

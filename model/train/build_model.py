@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -247,23 +248,25 @@ def fit_batch(
     config, build, world, length = start.config, job.build, job.world, job.info.length
     if build.execution.micro_batch == micro_batch_finder.AUTO:
         trial = micro_batch_finder.MicroBatchTrial(
-            scoring=model.scoring,
+            module=model.scoring,
+            loss=model.scoring.uncompiled,
+            batch=partial(
+                micro_batch_finder.full_batch,
+                train=job.data.train,
+                info=job.info,
+                layout=model.layout,
+                directions=start.directions,
+            ),
+            length=length,
             model=start.model,
-            train=job.data.train,
-            info=job.info,
-            layout=model.layout,
-            directions=start.directions,
+            precision=model.precision,
             zero=model.engine.zero,
             checkpointing=build.execution.activation_checkpointing,
             offload=model.engine.offload,
             averaging=config.ema is not None,
         )
-        row_count = micro_batch_finder.find_micro_batch(
-            trial, plan.micro_batch * plan.accumulation, world, build.path
-        )
-        plan = batch_plan.plan(config.global_batch, row_count, start.model, length, world)
-        job.notes.append(
-            f"micro-batch {plan.micro_batch}: {row_count} rows of {length} tokens fit at once"
+        plan = micro_batch_finder.plan_by_trial(
+            trial, config.global_batch, world, build.path, job.notes
         )
     # Whole micro-batches at every level give a growing batch few shapes.
     if config.initial_batch:

@@ -363,7 +363,7 @@ class SentenceScorer:
         edges = np.searchsorted(part.place, [*starts, len(part.wanted)]).tolist()
         at_once = ROWS if self.device.type == "cpu" else LOGITS
         for start, states, (begin, end) in zip(
-            starts, self._states(batch).split(LOGITS), itertools.pairwise(edges), strict=True
+            starts, torch.split(self._states(batch), LOGITS), itertools.pairwise(edges), strict=True
         ):
             logits = self._head(states.float(), self._words)
             normalizer = torch.cat([chunk.logsumexp(dim=-1) for chunk in logits.split(at_once)])

@@ -1,11 +1,12 @@
 """Torch's meta device in place of a GPU: it has shapes alone, takes the branches of a device that
 is no CPU, and raises where a tensor of the CPU meets one of its own, or where a number is asked of
-it. Only `Tensor.cpu` gives an answer: zeros.
+it. Only `Tensor.cpu` gives an answer: ones.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -26,13 +27,25 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> World:
     """One rank on the meta device."""
     copy = Tensor.cpu
 
-    def zeros(tensor: Tensor) -> Tensor:
-        return torch.zeros_like(tensor, device="cpu") if tensor.is_meta else copy(tensor)
+    def ones(tensor: Tensor) -> Tensor:
+        return torch.ones_like(tensor, device="cpu") if tensor.is_meta else copy(tensor)
 
-    monkeypatch.setattr(Tensor, "cpu", zeros)
+    monkeypatch.setattr(Tensor, "cpu", ones)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GPU_BYTES, GPU_BYTES))
-    # Autocast does not know the device.
+    # Neither autocast nor generators know the device.
+    autocast, generator = torch.autocast, torch.Generator
+
+    class Autocast:
+        def __new__(cls, kind: str, **how: Any) -> Any:
+            return nullcontext() if kind == META.type else autocast(kind, **how)
+
+    class Generator:
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return generator("cpu" if device == META else device)
+
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
+    monkeypatch.setattr(torch, "autocast", Autocast)
+    monkeypatch.setattr(torch, "Generator", Generator)
     monkeypatch.setattr(
         unpadded, "varlen_attention", lambda query, key, value, *_: query + key + value
     )
