@@ -76,7 +76,7 @@ class EpochSource:
 
     def blank(self) -> Batch:
         """Return a batch with zero loss and gradient."""
-        return blank_batch(self._samples, self._numbers[:1], self._layout)
+        return {**self._samples.batch(self._numbers[:1], self._layout), BLANK: torch.ones(())}
 
     def _batch(self, chosen: Ints, begin: int, end: int) -> Batch:
         if begin == end:
@@ -102,11 +102,6 @@ class EpochSource:
                 number: order for number, order in self._orders.items() if number >= epoch - 1
             } | {epoch: epoch_order}
         return epoch_order
-
-
-def blank_batch(samples: Samples, chosen: Ints, layout: LayoutKind) -> Batch:
-    """Return a batch of these samples with weight 0."""
-    return {**samples.batch(chosen, layout), BLANK: torch.ones(())}
 
 
 class MultiTaskSource:

@@ -14,6 +14,7 @@ from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.encoder import enable_activation_checkpointing
+from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.objectives import choose
 from cloze.model.train import engines
 from cloze.model.train.compile_policy import WorkEstimate, decide_compile
@@ -185,6 +186,8 @@ def build_model(
         notes.append(f"engine {engine.name}: {engine.reason}")
     compiled = _compiled(job, start, plan, precision, engine.zero)
     scoring = _scoring(job, start, network, precision, compiled)
+    if engine.name == "torch" and world.device.type != "cpu" and not compiled:
+        round_weights_by_layer(network)
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, start.optimizer)
     networks = [network, *([start.teacher.network] if start.teacher else [])]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cloze.core import arrow, storage
 from cloze.core.arrow import read_arrow, write_arrow
@@ -113,10 +113,15 @@ class EmbeddingPipeline:
         progress(0, len(texts))
         with (
             torch.inference_mode(),
+            autocast(self._precision, self._device.type),
             Prefetch(self._encoded(texts), depth=1) as encoded,
             Prefetch(self._batches(encoded)) as batches,
         ):
-            for indices, (vectors,) in read_async(self._vectors(batches)):
+            results = (
+                (indices, [self._network.embed(move(batch, self._device))])  # type: ignore[operator]
+                for indices, batch in batches
+            )
+            for indices, (vectors,) in read_async(results):
                 embeddings[indices] = vectors
                 done += len(indices)
                 progress(done, len(texts))
@@ -139,14 +144,6 @@ class EmbeddingPipeline:
         for begin, samples in encoded:
             for indices in evaluation_batches(samples.lengths, positions):
                 yield begin + indices, pin(samples.batch(indices, self._layout), self._device)
-
-    def _vectors(
-        self, batches: Iterable[tuple[Ints, Batch]]
-    ) -> Iterator[tuple[Ints, tuple[Tensor]]]:
-        for indices, batch in batches:
-            with autocast(self._precision, self._device.type):
-                vectors = self._network.embed(move(batch, self._device))  # type: ignore[operator]
-            yield indices, (vectors,)
 
 
 class Embed(Verb[str]):

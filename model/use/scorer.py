@@ -35,6 +35,7 @@ from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel, encode
 from cloze.model.layers.encoder import Encoder
+from cloze.model.tasks.encode import evaluation_batches
 from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision
 from cloze.pipeline import tokenizer
@@ -151,18 +152,18 @@ def parts(asked: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:
         tokens: maximum tokens per batch, padding included; a longer copy is a batch alone.
     """
     lengths = np.array([len(copy) for copy in asked.copies], np.int64)
-    order = np.argsort(-lengths, kind="stable")
+    batches = evaluation_batches(lengths, tokens)
+    order = np.concatenate([np.zeros(0, np.int64), *batches])
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     by_rank = np.argsort(rank[asked.copy], kind="stable")
     ranks = rank[asked.copy][by_rank]
     begin = 0
-    while begin < len(order):
-        longest = int(lengths[order[begin]])
-        end = min(len(order), begin + max(1, tokens // longest))
-        batch_lengths = lengths[order[begin:end]]
-        ids = np.full((end - begin, longest), pad, np.int64)
-        for row, index in enumerate(order[begin:end].tolist()):
+    for batch in batches:
+        batch_lengths, end = lengths[batch], begin + len(batch)
+        longest = int(batch_lengths[0])
+        ids = np.full((len(batch), longest), pad, np.int64)
+        for row, index in enumerate(batch.tolist()):
             ids[row, : batch_lengths[row]] = asked.copies[index]
         first_answer, last_answer = np.searchsorted(ranks, (begin, end))
         answers = by_rank[first_answer:last_answer]

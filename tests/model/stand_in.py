@@ -49,12 +49,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(
         unpadded, "varlen_attention", lambda query, key, value, *_: query + key + value
     )
-    # The fused optimizers have kernels for it, and refuse it nevertheless.
-    monkeypatch.setattr(
-        sys.modules["torch.optim.optimizer"],
-        "_get_fused_kernels_supported_devices",
-        lambda: ["cpu", "meta"],
-    )
+    # Fused optimizers and the norm of many tensors have kernels for it, and refuse it nevertheless.
+    for module, name in (
+        ("torch.optim.optimizer", "_get_fused_kernels_supported_devices"),
+        ("torch.utils._foreach_utils", "_get_foreach_kernels_supported_devices"),
+    ):
+        monkeypatch.setattr(sys.modules[module], name, lambda: ["cpu", META.type])
     return World(rank=0, size=1, device=META)
 
 

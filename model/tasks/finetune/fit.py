@@ -17,12 +17,13 @@ from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
+from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.frozen import FrozenNetwork, check_frozen
 from cloze.model.tasks.heads import new_network, trained_network
 from cloze.model.tasks.predict import DevEvaluator, predict
-from cloze.model.tasks.source import TaskObjective, blank_batch, source_of
+from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.train import engines
@@ -300,15 +301,19 @@ def prepare(
     compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine.zero)
     objective = TaskObjective(task, network, precision, world.device, compiled=compiled)
     frozen = "encoder." if isinstance(network, FrozenNetwork) else None
-    blank = blank_batch(setup.train.samples, np.zeros(1, np.int64), objective.layout)
+    one_sample = setup.train.samples.batch(np.zeros(1, np.int64), objective.layout)
     unused = [
-        name for name in freeze_unused(objective, blank) if not (frozen and name.startswith(frozen))
+        name
+        for name in freeze_unused(objective, one_sample)
+        if not (frozen and name.startswith(frozen))
     ]
     if unused:
         notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
     plan = _plan(setup, objective, engine, precision, path, notes)
     if compiled:
         compile_layers(network)
+    elif engine.name == "torch" and world.device.type != "cpu":
+        round_weights_by_layer(network)
     source = source_of(
         setup.train.samples,
         batch_size=config.global_batch,
@@ -354,26 +359,19 @@ def prepare(
 def _compiled(setup: FinetuneSetup, recorded: bool | None, zero: int) -> bool:
     """Return True if the encoder's layers are compiled: as recorded, or as the user asks.
 
-    Args:
-        recorded: the choice in the checkpoint that is resumed; None: no checkpoint.
-
     Raises:
         UsageError: the network cannot be compiled, or the request contradicts the checkpoint.
     """
     wanted, model = setup.build.execution.compile, setup.start.model
-    obstacle = ""
-    if setup.config.frozen is not None:
-        obstacle = "frozen features"
-    elif not model.supports_compile:
-        obstacle = f"models of the family {model.family}"
-    elif zero == 3:
-        obstacle = "ZeRO stage 3, which gathers weights between the layers"
-    if wanted and obstacle:
-        raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
     if recorded is not None and wanted not in (None, recorded):
         raise UsageError(
             f"compile ({str(wanted).lower()}) is not how the checkpoint to go on from was trained "
             f"({str(recorded).lower()}); leave it out, or train in another directory"
+        )
+    if wanted and (setup.config.frozen or zero == 3 or not model.supports_compile):
+        raise UsageError(
+            f"compile (true) is not for frozen features, ZeRO stage 3, or models of some families "
+            f"(this one is {model.family}); leave it out"
         )
     return bool(wanted if recorded is None else recorded)
 

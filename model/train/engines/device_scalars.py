@@ -12,6 +12,7 @@ another engine.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -68,20 +69,16 @@ def read_async(
         results: iterator that queues a batch; the key comes back with its results.
     """
     pending: deque[tuple[Key, list[AsyncCopy]]] = deque()
-    for key, tensors in results:
-        # numpy has no bf16.
-        pending.append(
-            (key, [AsyncCopy(t.float() if t.is_floating_point() else t) for t in tensors])
-        )
-        if len(pending) > BEHIND:
-            yield _arrived(*pending.popleft())
-    while pending:
-        yield _arrived(*pending.popleft())
-
-
-def _arrived(key: Key, copies: Sequence[AsyncCopy]) -> tuple[Key, list[npt.NDArray[Any]]]:
-    # Copied once more, so that pinned memory is used again.
-    return key, [copy.wait().numpy().copy() for copy in copies]
+    for item in itertools.chain(results, [None] * BEHIND):
+        if item is not None:
+            key, tensors = item  # numpy has no bf16
+            pending.append(
+                (key, [AsyncCopy(t.float() if t.is_floating_point() else t) for t in tensors])
+            )
+        if pending and (item is None or len(pending) > BEHIND):
+            first, copies = pending.popleft()
+            # Copied once more, so that pinned memory is used again.
+            yield first, [copy.wait().numpy().copy() for copy in copies]
 
 
 def to_device_async(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
