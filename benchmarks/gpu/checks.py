@@ -12,6 +12,7 @@ import importlib.util
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,13 @@ from cloze.model.layers import logit_sizes
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.attention_kernels import runs_varlen
 from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.objectives import choose
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.engines.device_scalars import AsyncScalar
+from cloze.model.train.evaluate.heldout import evaluate
+from cloze.model.train.evaluate.heldout_set import HeldoutSet
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers import OPTIMIZERS
 from cloze.model.train.optimizers.adam import adamw
@@ -305,6 +309,52 @@ def a_step_waits_for_nothing(place: Place) -> Figures:
     return {"steps": len(norms)}
 
 
+def an_evaluation_waits_once(place: Place) -> Figures:
+    """The device is read as often for many held-out batches as for a few: torch warns of each time
+    that the host waits.
+    """
+    device, waits = torch.device(place.device), []
+    scoring, _ = _scoring(place, "bert", _precision(place))
+    shards = ShardedRows(place.small("nsp", vocab_size=VOCABULARY, pair_task="nsp"))
+    info = shards.info
+    assert info is not None
+    for batches in (1, 2, 6):  # the first one is for what stays
+        heldout = HeldoutSet(
+            shards=shards,
+            rows=2 * batches,
+            batch=2,
+            pad=info.special.pad,
+            mask=info.special.mask,
+            longest=info.length,
+        )
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            if device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("warn")
+            try:
+                found = evaluate(scoring, heldout, World(0, 1, device))
+            finally:
+                if device.type == "cuda":
+                    torch.cuda.set_sync_debug_mode("default")
+        waits.append(sum("synchronizing" in str(item.message) for item in warned))
+        assert math.isfinite(found["heldout_loss"])
+    assert waits[1] == waits[2], f"the host waits {waits[1:]} times for 2 and 6 batches"
+    return {"waits": waits[-1]}
+
+
+def rounding_by_layer_agrees(place: Place) -> Figures:
+    """Weights rounded together have the gradient of those that autocast rounds one by one."""
+    found = []
+    for together in (False, True):
+        scoring, batch = _scoring(place, "bert", "bf16")
+        if together:
+            round_weights_by_layer(scoring)
+        found.append(_gradient(scoring, batch))
+    worst = _apart(*found)
+    _close(worst, "fp32", "gradients")
+    return {"difference": worst}
+
+
 CHECKS: dict[str, Check] = {
     "kernels agree": kernels_agree,
     "padded = unpadded = packed": layouts_agree,
@@ -317,6 +367,8 @@ CHECKS: dict[str, Check] = {
     "sixteen bits train": sixteen_bits_train,
     "offload agrees": offload_agrees,
     "a step waits for nothing": a_step_waits_for_nothing,
+    "an evaluation waits once": an_evaluation_waits_once,
+    "rounding by layer agrees": rounding_by_layer_agrees,
 }
 
 

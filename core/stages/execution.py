@@ -277,7 +277,8 @@ class Execution(BaseModel):
     OUT/_logs/profile."""
 
     compile: bool | None = None
-    """Compile the training step with torch.compile. Default: if it is expected to pay off."""
+    """Compile the training step, in fine-tuning the encoder's layers. Default: if it is expected to
+    pay off, in fine-tuning no."""
 
     @property
     def min_grace_seconds(self) -> float:

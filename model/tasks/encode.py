@@ -20,7 +20,9 @@ from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 # Batches per pool. Training sorts each pool by length, for little padding in random batches.
 POOL = 16
 SECOND = "second_text"  # batch entry: bool [B, L], tokens of a pair's second text
-EVALUATION_BATCH = 64  # constant, so that no setting changes scores by rounding
+# Positions of a batch in prediction, padding included. No option changes them, so none changes
+# scores by rounding. On a GPU as many as 64 samples of 512 tokens have; a CPU needs fewer.
+CPU_POSITIONS, GPU_POSITIONS = 8192, 32768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +164,19 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
     ]
 
 
-def evaluation_batches(lengths: Ints) -> list[Ints]:
-    """Return batches of similar length as sample numbers, longest first: memory peaks early."""
+def evaluation_batches(lengths: Ints, positions: int) -> list[Ints]:
+    """Return batches of similar length as sample numbers, longest first: memory peaks early.
+
+    Args:
+        positions: maximum positions of a batch, padding included; a longer sample is one alone.
+    """
     order = np.argsort(-lengths, kind="stable")
-    return [
-        order[start : start + EVALUATION_BATCH] for start in range(0, len(order), EVALUATION_BATCH)
-    ]
+    batches, begin = [], 0
+    while begin < len(order):
+        end = begin + max(1, positions // int(lengths[order[begin]]))
+        batches.append(order[begin:end])
+        begin = end
+    return batches
 
 
 def groups_of(samples: Samples) -> list[Ints]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from cloze.core import storage
-from cloze.model.data.batch import move, prefetch_batches
-from cloze.model.tasks.encode import evaluation_batches, groups_of
+from cloze.model.data.batch import Batch, move, prefetch_batches
+from cloze.model.tasks.encode import CPU_POSITIONS, GPU_POSITIONS, evaluation_batches, groups_of
 from cloze.model.tasks.source import TaskObjective
-from cloze.model.tasks.task import Figures, Samples, Split
+from cloze.model.tasks.task import Figures, Ints, Samples, Split
 from cloze.model.train.distributed import World
+from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.loop.duration import ScheduleProgress
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
 
@@ -62,31 +63,35 @@ def predict(
     """
     training = objective.training
     lengths = samples.lengths
+    positions = CPU_POSITIONS if world.device.type == "cpu" else GPU_POSITIONS
     batches = [
         group[indices]
         for group in groups_of(samples)
-        for indices in evaluation_batches(lengths[group])
+        for indices in evaluation_batches(lengths[group], positions)
     ]
     # Every rank runs the network equally often.
     numbers = range(world.rank, world.rank + len(batches), world.size)
     rank_batches = [batches[min(number, len(batches) - 1)] for number in numbers]
     rank_answers: list[tuple[int, Any]] = []
+
+    def selected(prefetched: Iterable[Batch]) -> Iterator[tuple[Ints, tuple[Tensor, ...]]]:
+        for number, indices, batch in zip(numbers, rank_batches, prefetched, strict=True):
+            if world.all_reduce_sum([int(stop_asked())])[0]:
+                raise EvaluationInterrupted
+            device_batch = move(batch, world.device)
+            outputs = objective(device_batch)
+            if number < len(batches):
+                tensors = objective.task.select_outputs(outputs, device_batch)
+                yield indices, (tensors,) if isinstance(tensors, Tensor) else tensors
+
     objective.eval()
     try:
         with prefetch_batches(
             (samples.batch(indices, objective.layout) for indices in rank_batches), world.device
         ) as prefetched:
-            for number, indices, batch in zip(numbers, rank_batches, prefetched, strict=True):
-                if world.all_reduce_sum([int(stop_asked())])[0]:
-                    raise EvaluationInterrupted
-                device_batch = move(batch, world.device)
-                outputs = objective(device_batch)
-                if number < len(batches):
-                    rank_answers += zip(
-                        indices.tolist(),
-                        objective.task.select_outputs(outputs, device_batch),
-                        strict=True,
-                    )
+            for indices, arrays in read_async(selected(prefetched)):
+                rows = zip(*arrays, strict=True) if len(arrays) > 1 else arrays[0]
+                rank_answers += zip(indices.tolist(), rows, strict=True)
     finally:
         objective.train(training)
     answers = dict(_gathered(rank_answers, world))

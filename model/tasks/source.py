@@ -233,17 +233,24 @@ class TaskObjective(TrainModule):
         model: network of the task.
         precision: precision of the forward pass.
         device: device of the training.
+        compiled: True if the layers of the encoder are compiled.
     """
 
     names = ("train",)
 
     def __init__(
-        self, task: Task[Any, Any], model: nn.Module, precision: Precision, device: torch.device
+        self,
+        task: Task[Any, Any],
+        model: nn.Module,
+        precision: Precision,
+        device: torch.device,
+        *,
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self.task, self._precision = task, precision
-        self.layout: LayoutKind = layout_for([model], device, DTYPES[precision])
+        self.layout: LayoutKind = layout_for([model], device, DTYPES[precision], compiled=compiled)
 
     def count_targets(self, batch: Mapping[str, Any]) -> list[int]:
         return [0 if BLANK in batch else self.task.count(batch)]

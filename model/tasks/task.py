@@ -211,12 +211,17 @@ class Task(abc.ABC, Generic[E, P]):
         """Return the loss of the network's outputs for a batch."""
 
     @abc.abstractmethod
-    def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the outputs that `decode` needs, one per sample, as numpy or Python objects."""
+    def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Tensor | tuple[Tensor, ...]:
+        """Return the outputs that `decode` needs, on the device, with one row per sample."""
 
     @abc.abstractmethod
     def decode(self, answers: Sequence[Any], examples: E, samples: Samples) -> P:
-        """Return the predictions for all examples; `answers` has one entry per sample."""
+        """Return the predictions for all examples.
+
+        Args:
+            answers: each sample's row of `select_outputs`, as numpy arrays; a tuple of rows if it
+                returns a tuple.
+        """
 
     @abc.abstractmethod
     def score(self, examples: E, predictions: P) -> Figures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -13,6 +14,7 @@ from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.encoder import enable_activation_checkpointing
+from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.objectives import choose
 from cloze.model.train import engines
 from cloze.model.train.compile_policy import (
@@ -196,10 +198,12 @@ def build_model(
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
-    # fsdp gathers weights between the layers at both of its stages.
-    gathers = engine.zero == 3 or engine.name == "fsdp"
+    # fsdp gathers weights between the layers at both of its stages; a CPU compiles the whole step.
+    gathers = world.device.type == "cpu" if engine.name == "fsdp" else engine.zero == 3
     compiled = _compiled(job, start, plan, precision, 3 if gathers else engine.zero)
     scoring = _scoring(job, start, network, precision, compiled)
+    if engine.name == "torch" and world.device.type != "cpu" and not compiled:
+        round_weights_by_layer(network)
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, start.optimizer)
     networks = [network, *([start.teacher.network] if start.teacher else [])]
@@ -263,22 +267,24 @@ def fit_batch(
     config, build, world, length = start.config, job.build, job.world, job.info.length
     if build.execution.micro_batch == micro_batch_finder.AUTO:
         trial = micro_batch_finder.MicroBatchTrial(
-            scoring=model.scoring,
+            module=model.scoring,
+            loss=model.scoring.uncompiled,
+            batch=partial(
+                micro_batch_finder.full_batch,
+                train=job.data.train,
+                info=job.info,
+                layout=model.layout,
+                directions=start.directions,
+            ),
+            length=length,
             model=start.model,
-            train=job.data.train,
-            info=job.info,
-            layout=model.layout,
-            directions=start.directions,
+            precision=model.precision,
             engine=model.engine,
             checkpointing=build.execution.activation_checkpointing,
             averaging=config.ema is not None,
         )
-        row_count = micro_batch_finder.find_micro_batch(
-            trial, plan.micro_batch * plan.accumulation, world, build.path
-        )
-        plan = batch_plan.plan(config.global_batch, row_count, start.model, length, world)
-        job.notes.append(
-            f"micro-batch {plan.micro_batch}: {row_count} rows of {length} tokens fit at once"
+        plan = micro_batch_finder.plan_by_trial(
+            trial, config.global_batch, world, build.path, job.notes
         )
     # Whole micro-batches at every level give a growing batch few shapes.
     if config.initial_batch:

@@ -181,8 +181,7 @@ def init_distributed(execution: Execution, path: str = "") -> World:
     threads = execution.threads or max(1, len(processes.available_cpus()) // local_size)
     torch.set_num_threads(threads)
     if size > 1 and not distributed.is_initialized():
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
+        distributed.init_process_group(rank=rank, world_size=size, **group_options(device))
         atexit.register(_leave)
     if distributed.is_initialized() and distributed.get_world_size() != size:
         raise UsageError(
@@ -203,6 +202,17 @@ def init_distributed(execution: Execution, path: str = "") -> World:
     return replace(world, fence=LaunchFence(path, token if path else ""))
 
 
+def group_options(device: torch.device) -> dict[str, Any]:
+    """Return backend, timeout and device of the default process group.
+
+    With its device, NCCL connects at once instead of in the first collective, runs barriers on
+    this device, and splits the groups that DeepSpeed adds from this one.
+    """
+    if device.type == "cuda":
+        return {"backend": "nccl", "timeout": TIMEOUT, "device_id": device}
+    return {"backend": "gloo", "timeout": TIMEOUT}
+
+
 def single_process_group(device: torch.device) -> None:
     """Create a process group of this process alone, for libraries that require one.
 
@@ -210,8 +220,7 @@ def single_process_group(device: torch.device) -> None:
     """
     if not distributed.is_initialized():
         store = torch._C._distributed_c10d.HashStore()
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=TIMEOUT)
+        distributed.init_process_group(store=store, rank=0, world_size=1, **group_options(device))
 
 
 def _leave() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,14 @@ from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model import checkpoint
-from cloze.model.data.batch import move, prefetch_batches
+from cloze.model.data.batch import Batch, Prefetch, move, pin
 from cloze.model.data.layouts import layout_for
 from cloze.model.families.models import load_backbone
 from cloze.model.tasks.contrastive import BiEncoder, Pooling
-from cloze.model.tasks.encode import encode
+from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches
+from cloze.model.tasks.task import Ints
 from cloze.model.train.distributed import init_distributed
+from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
 from cloze.model.use.configs import EmbedConfig, VectorsConfig
 from cloze.model.use.verb import Request, Verb
@@ -30,7 +32,7 @@ from cloze.pipeline import tokenizer
 
 Vectors = npt.NDArray[np.float32]
 
-TOKENS = {"cpu": 4096, "cuda": 65536}  # tokens per batch
+CPU_TOKENS, GPU_TOKENS = 4096, 65536  # per batch, padding included
 TEXTS = 8192  # texts tokenized at once
 HEAD = "embedding"  # head of a checkpoint trained for retrieval
 
@@ -107,39 +109,41 @@ class EmbeddingPipeline:
         Raises:
             DataError: a text has no words.
         """
-        embeddings = np.zeros((len(texts), self.size), np.float32)
+        embeddings, done = np.zeros((len(texts), self.size), np.float32), 0
         progress(0, len(texts))
-        for begin in range(0, len(texts), TEXTS):
-            batch = texts[begin : begin + TEXTS]
-            embeddings[begin : begin + len(batch)] = self._embed(batch, begin)
-            progress(begin + len(batch), len(texts))
-        return embeddings
-
-    def _embed(self, texts: Sequence[str], before: int) -> Vectors:
-        for number, text in enumerate(texts, start=before + 1):
-            if not text.strip():
-                raise DataError(f"text {number} is empty; leave it out")
-        samples = encode(texts, None, self._pieces, self.max_length)
-        self.truncated += samples.truncated
-        self.pieces += int(samples.lengths.sum())
-        order = np.argsort(-samples.lengths, kind="stable")
-        batches, begin = [], 0
-        while begin < len(order):
-            size = max(1, TOKENS[self._device.type] // int(samples.lengths[order[begin]]))
-            batches.append(order[begin : begin + size])
-            begin += size
-        embeddings = np.zeros((len(texts), self.size), np.float32)
         with (
             torch.inference_mode(),
-            prefetch_batches(
-                (samples.batch(indices, self._layout) for indices in batches), self._device
-            ) as prefetched,
+            autocast(self._precision, self._device.type),
+            Prefetch(self._encoded(texts), depth=1) as encoded,
+            Prefetch(self._batches(encoded)) as batches,
         ):
-            for indices, batch in zip(batches, prefetched, strict=True):
-                with autocast(self._precision, self._device.type):
-                    vectors = self._network.embed(move(batch, self._device))  # type: ignore[operator]
-                embeddings[indices] = vectors.float().cpu().numpy()
+            results = (
+                (indices, [self._network.embed(move(batch, self._device))])  # type: ignore[operator]
+                for indices, batch in batches
+            )
+            for indices, (vectors,) in read_async(results):
+                embeddings[indices] = vectors
+                done += len(indices)
+                progress(done, len(texts))
         return embeddings
+
+    def _encoded(self, texts: Sequence[str]) -> Iterator[tuple[int, TextSamples]]:
+        """Tokenize `TEXTS` texts at a time; each result begins with the number of its first."""
+        for begin in range(0, len(texts), TEXTS):
+            chunk = texts[begin : begin + TEXTS]
+            empty = next((number for number, text in enumerate(chunk) if not text.strip()), None)
+            if empty is not None:
+                raise DataError(f"text {begin + empty + 1} is empty; leave it out")
+            samples = encode(chunk, None, self._pieces, self.max_length)
+            self.truncated += samples.truncated
+            self.pieces += int(samples.lengths.sum())
+            yield begin, samples
+
+    def _batches(self, encoded: Iterable[tuple[int, TextSamples]]) -> Iterator[tuple[Ints, Batch]]:
+        positions = CPU_TOKENS if self._device.type == "cpu" else GPU_TOKENS
+        for begin, samples in encoded:
+            for indices in evaluation_batches(samples.lengths, positions):
+                yield begin + indices, pin(samples.batch(indices, self._layout), self._device)
 
 
 class Embed(Verb[str]):

@@ -35,6 +35,8 @@ from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel, encode
 from cloze.model.layers.encoder import Encoder
+from cloze.model.tasks.encode import evaluation_batches
+from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision
 from cloze.pipeline import tokenizer
 
@@ -130,8 +132,9 @@ class ScoringBatch:
         ids: int64 [B, L], padded.
         lengths: int64 [B].
         wanted: int64 [M], distinct positions in the flattened B * L; filler is 0.
-        place: int64 [P], index in `wanted` of each prediction.
+        place: int64 [P], index in `wanted` of each prediction, in order.
         asked: int64 [P], index in the T predictions of `MaskedCopies`.
+        label: int64 [P], the tokens.
     """
 
     ids: Ints
@@ -139,6 +142,7 @@ class ScoringBatch:
     wanted: Ints
     place: Ints
     asked: Ints
+    label: Ints
 
 
 def parts(asked: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:
@@ -148,30 +152,32 @@ def parts(asked: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:
         tokens: maximum tokens per batch, padding included; a longer copy is a batch alone.
     """
     lengths = np.array([len(copy) for copy in asked.copies], np.int64)
-    order = np.argsort(-lengths, kind="stable")
+    batches = evaluation_batches(lengths, tokens)
+    order = np.concatenate([np.zeros(0, np.int64), *batches])
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     by_rank = np.argsort(rank[asked.copy], kind="stable")
     ranks = rank[asked.copy][by_rank]
     begin = 0
-    while begin < len(order):
-        longest = int(lengths[order[begin]])
-        end = min(len(order), begin + max(1, tokens // longest))
-        batch_lengths = lengths[order[begin:end]]
-        ids = np.full((end - begin, longest), pad, np.int64)
-        for row, index in enumerate(order[begin:end].tolist()):
+    for batch in batches:
+        batch_lengths, end = lengths[batch], begin + len(batch)
+        longest = int(batch_lengths[0])
+        ids = np.full((len(batch), longest), pad, np.int64)
+        for row, index in enumerate(batch.tolist()):
             ids[row, : batch_lengths[row]] = asked.copies[index]
         first_answer, last_answer = np.searchsorted(ranks, (begin, end))
         answers = by_rank[first_answer:last_answer]
         flat = (ranks[first_answer:last_answer] - begin) * longest + asked.position[answers]
         positions, inverse = np.unique(flat, return_inverse=True)
         filled: npt.NDArray[Any] = np.pad(positions, (0, -len(positions) % FILLER))
+        in_order = np.argsort(inverse, kind="stable")
         yield ScoringBatch(
             ids=ids,
             lengths=batch_lengths,
             wanted=filled,
-            place=inverse.astype(np.int64),
-            asked=answers,
+            place=inverse[in_order].astype(np.int64),
+            asked=answers[in_order],
+            label=asked.label[answers[in_order]],
         )
         begin = end
 
@@ -179,13 +185,11 @@ def parts(asked: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:
 # The scorer: log-probabilities of tokens, and their sum.
 
 Normalization = Literal["none", "tokens", "penalty"]
-TOKENS = {
-    "cpu": 2048,
-    "cuda": 65536,
-}  # tokens per batch; on a CPU most activations then stay in its cache
+# Tokens per batch; on a CPU most activations then stay in its cache.
+CPU_TOKENS, GPU_TOKENS = 2048, 65536
 SENTENCES = 4096  # sentences whose copies are in memory at once
 LOGITS = 2048  # rows of logits in memory at once: 0.4 GB in fp32 for RoBERTa's vocabulary
-ROWS = 64  # rows of logits whose normalizers are computed at once
+ROWS = 64  # rows of logits whose normalizers a CPU computes at once
 # PenLP, after Wu et al. 2016: Lau et al. 2020, "How Furiously Can Colorless Green Ideas Sleep?",
 # table 2.
 PENALTY = 0.8
@@ -322,16 +326,18 @@ class SentenceScorer:
         if self._before and not self.left_to_right:
             copies = replace(copies, position=copies.position - 1)
         log_probabilities = np.zeros(len(copies.label))
-        scoring_batches = list(parts(copies, TOKENS[self.device.type], self.pieces.special.pad))
+        tokens = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
+        scoring_batches = list(parts(copies, tokens, self.pieces.special.pad))
         with (
             torch.inference_mode(),
             prefetch_batches(map(self._batch, scoring_batches), self.device) as batches,
         ):
-            for scoring_batch, batch in zip(scoring_batches, batches, strict=True):
-                label = torch.from_numpy(copies.label[scoring_batch.asked]).to(self.device)
-                log_probabilities[scoring_batch.asked] = (
-                    self._read(move(batch, self.device), label).cpu().numpy()
-                )
+            results = (
+                (part.asked, [self._read(move(batch, self.device), part)])
+                for part, batch in zip(scoring_batches, batches, strict=True)
+            )
+            for asked, (answers,) in read_async(results):
+                log_probabilities[asked] = answers
         bounds = np.cumsum([0, *(len(sentence) - 2 for sentence in sentences)])
         return [log_probabilities[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]
 
@@ -342,6 +348,7 @@ class SentenceScorer:
             "token_type_ids": torch.zeros_like(ids),
             "wanted": torch.from_numpy(part.wanted),
             "place": torch.from_numpy(part.place),
+            "label": torch.from_numpy(part.label),
         }
         length = part.ids.shape[1]
         if int(part.lengths[-1]) < length:
@@ -350,16 +357,20 @@ class SentenceScorer:
         layout = make_layout(self._layout, Sequences.alone(part.lengths, length, causal))
         return batch if layout is None else {**batch, LAYOUT: layout}
 
-    def _read(self, batch: Batch, label: Tensor) -> Tensor:
-        """Return the log-probability of each label [P] at its position, fp32."""
-        indices, answers = batch["place"], torch.zeros(len(label), device=label.device)
-        for number, states in enumerate(torch.split(self._states(batch), LOGITS)):
+    def _read(self, batch: Batch, part: ScoringBatch) -> Tensor:
+        """Return the log-probability of each label at its position, fp32 [P]."""
+        answers = []
+        starts = range(0, len(part.wanted), LOGITS)
+        edges = np.searchsorted(part.place, [*starts, len(part.wanted)]).tolist()
+        at_once = ROWS if self.device.type == "cpu" else LOGITS
+        for start, states, (begin, end) in zip(
+            starts, torch.split(self._states(batch), LOGITS), itertools.pairwise(edges), strict=True
+        ):
             logits = self._head(states.float(), self._words)
-            normalizer = torch.cat([chunk.logsumexp(dim=-1) for chunk in logits.split(ROWS)])
-            selected = torch.nonzero(indices // LOGITS == number).squeeze(1)
-            row = indices[selected] - number * LOGITS
-            answers[selected] = logits[row, label[selected]] - normalizer[row]
-        return answers
+            normalizer = torch.cat([chunk.logsumexp(dim=-1) for chunk in logits.split(at_once)])
+            row = batch["place"][begin:end] - start
+            answers.append(logits[row, batch["label"][begin:end]] - normalizer[row])
+        return torch.cat(answers)
 
     def _states(self, batch: Batch) -> Tensor:
         """Return the last layer's states at the wanted positions, float [M, D]."""

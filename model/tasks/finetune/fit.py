@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from cloze.core import storage
@@ -15,7 +16,8 @@ from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
-from cloze.model.layers.encoder import enable_activation_checkpointing
+from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
+from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.frozen import FrozenNetwork, check_frozen
@@ -40,7 +42,7 @@ from cloze.model.train.loop.train_spec import (
     constant_rate,
 )
 from cloze.model.train.optimizers.parameters import freeze_unused, layerwise_lr_multipliers
-from cloze.model.train.plan import batch_plan
+from cloze.model.train.plan import batch_plan, micro_batch_finder
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 from cloze.pipeline import tokenizer
@@ -247,6 +249,30 @@ def fit(
         DataError: the checkpoints below `path` are damaged.
         ClozeError: the disk is full, or too many steps in a row had no finite gradient.
     """
+    training, resumed = prepare(setup, weights, path)
+    evaluator, precision = training.evaluator, training.recipe.precision
+    assert isinstance(evaluator, DevEvaluator)
+    finished = train(training, setup.build, setup.world, setup.stop, resumed, report)
+    step, best = finished.progress.step, finished.progress.best
+    if finished.best is None or best is None or best["step"] == step:
+        directory, predictions = (
+            storage.join(path, finished.checkpoint),
+            evaluator.predictions(step),
+        )
+        weights = checkpoint.weights(directory) if setup.world.is_rank_zero else {}
+    else:
+        step, directory = int(best["step"]), storage.join(path, finished.best)
+        weights = checkpoint.weights(directory)
+        predictions = _predicted(setup, weights, path, precision)
+    return FinetuneResult(
+        finished=finished, step=step, weights=weights, predictions=predictions, precision=precision
+    )
+
+
+def prepare(
+    setup: FinetuneSetup, weights: Mapping[str, Tensor] | None, path: str
+) -> tuple[TrainSpec, state.ResumeState | None]:
+    """Build the network, split the batch, and find the checkpoint to resume; arguments as `fit`."""
     config, build, world, task = setup.config, setup.build, setup.world, setup.task
     execution, model, notes = build.execution, setup.start.model, list[str]()
     resumed = state.resume(path, build.fingerprint, world, notes)
@@ -272,18 +298,22 @@ def fit(
         notes.append(f"engine {engine.name}: {engine.reason}")
     if isinstance(network, FrozenNetwork):
         check_frozen(setup.train.samples)
-    max_tokens = int(setup.train.samples.lengths.max())
-    if isinstance(execution.micro_batch, str):
-        raise UsageError(
-            f"micro_batch ({execution.micro_batch}) is for pretraining; give a number, or leave it "
-            f"out"
-        )
-    micro_batch = execution.micro_batch
-    computation = batch_plan.computing(execution, precision)
-    plan = batch_plan.plan(
-        config.global_batch, micro_batch, model, max_tokens, world, how=computation
-    )
-    objective = TaskObjective(task, network, precision, world.device)
+    compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine.zero)
+    objective = TaskObjective(task, network, precision, world.device, compiled=compiled)
+    frozen = "encoder." if isinstance(network, FrozenNetwork) else None
+    one_sample = setup.train.samples.batch(np.zeros(1, np.int64), objective.layout)
+    unused = [
+        name
+        for name in freeze_unused(objective, one_sample)
+        if not (frozen and name.startswith(frozen))
+    ]
+    if unused:
+        notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
+    plan = _plan(setup, objective, engine, precision, path, notes)
+    if compiled:
+        compile_layers(network)
+    elif engine.name == "torch" and world.device.type != "cpu":
+        round_weights_by_layer(network)
     source = source_of(
         setup.train.samples,
         batch_size=config.global_batch,
@@ -292,14 +322,6 @@ def fit(
         layout=objective.layout,
         power=config.task_sampling_power,
     )
-    frozen = "encoder." if isinstance(network, FrozenNetwork) else None
-    unused = [
-        name
-        for name in freeze_unused(objective, source.blank())
-        if not (frozen and name.startswith(frozen))
-    ]
-    if unused:
-        notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
     evaluator = DevEvaluator(objective, setup.train, setup.dev, world, source.steps_per_epoch)
     training = TrainSpec(
         path=path,
@@ -321,28 +343,69 @@ def fit(
         trained=objective,
         data=DataSpec(source=source),
         execution=ExecutionSpec(
-            engine=engine, micro_batch=plan.micro_batch, accumulation=plan.accumulation
+            engine=engine,
+            micro_batch=plan.micro_batch,
+            accumulation=plan.accumulation,
+            compiled=compiled,
         ),
         checkpoints=CheckpointSpec(metadata=setup.saved, keep_best=config.keeps_best),
         logging=LoggingSpec(interval=min(MOST_STEPS, max(setup.steps // LINES, 1)), notes=notes),
         evaluator=evaluator,
         patience=config.patience,
     )
-    finished = train(training, build, world, setup.stop, resumed, report)
-    step, best = finished.progress.step, finished.progress.best
-    if finished.best is None or best is None or best["step"] == step:
-        directory, predictions = (
-            storage.join(path, finished.checkpoint),
-            evaluator.predictions(step),
+    return training, resumed
+
+
+def _compiled(setup: FinetuneSetup, recorded: bool | None, zero: int) -> bool:
+    """Return True if the encoder's layers are compiled: as recorded, or as the user asks.
+
+    Raises:
+        UsageError: the network cannot be compiled, or the request contradicts the checkpoint.
+    """
+    wanted, model = setup.build.execution.compile, setup.start.model
+    if recorded is not None and wanted not in (None, recorded):
+        raise UsageError(
+            f"compile ({str(wanted).lower()}) is not how the checkpoint to go on from was trained "
+            f"({str(recorded).lower()}); leave it out, or train in another directory"
         )
-        weights = checkpoint.weights(directory) if world.is_rank_zero else {}
-    else:
-        step, directory = int(best["step"]), storage.join(path, finished.best)
-        weights = checkpoint.weights(directory)
-        predictions = _predicted(setup, weights, path, precision)
-    return FinetuneResult(
-        finished=finished, step=step, weights=weights, predictions=predictions, precision=precision
+    if wanted and (setup.config.frozen or zero == 3 or not model.supports_compile):
+        raise UsageError(
+            f"compile (true) is not for frozen features, ZeRO stage 3, or models of some families "
+            f"(this one is {model.family}); leave it out"
+        )
+    return bool(wanted if recorded is None else recorded)
+
+
+def _plan(
+    setup: FinetuneSetup,
+    objective: TaskObjective,
+    engine: engines.EngineConfig,
+    precision: Precision,
+    path: str,
+    notes: list[str],
+) -> batch_plan.BatchPlan:
+    """Split the batch into micro-batches: as asked, by estimate, or by trial."""
+    samples, execution, world = setup.train.samples, setup.build.execution, setup.world
+    lengths, global_batch, model = samples.lengths, setup.config.global_batch, setup.start.model
+    wanted, max_tokens = execution.micro_batch, int(lengths.max())
+    if wanted != micro_batch_finder.AUTO:
+        assert not isinstance(wanted, str)
+        computation = batch_plan.computing(execution, precision)
+        return batch_plan.plan(global_batch, wanted, model, max_tokens, world, how=computation)
+    # The longest samples, of one task.
+    group = max(groups_of(samples), key=lambda numbers: int(lengths[numbers].max()))
+    longest = group[np.argsort(-lengths[group], kind="stable")]
+    trial = micro_batch_finder.MicroBatchTrial(
+        module=objective,
+        loss=objective.loss,
+        batch=lambda rows: samples.batch(np.resize(longest, rows), objective.layout),
+        length=max_tokens,
+        model=model,
+        precision=precision,
+        engine=engine,
+        checkpointing=execution.activation_checkpointing,
     )
+    return micro_batch_finder.plan_by_trial(trial, global_batch, world, path, notes)
 
 
 def _predicted(

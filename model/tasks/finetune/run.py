@@ -82,7 +82,7 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
             build.report.progress(
                 0, None, "steps", {"step": "reading the task, building the model"}
             )
-        setup = _prepare(config, build, world, stop)
+        setup = prepare(config, build, world, stop)
         with_baseline = config.baselines and setup.start.state is not None
         total = setup.steps * (2 if with_baseline else 1)
         main = fit(setup, setup.start.state, build.path, _Part(build.report, "", 0, total))
@@ -107,7 +107,7 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
         return _outcome(setup, main, metrics) if world.is_rank_zero else StageResult()
 
 
-def _prepare(
+def prepare(
     config: FinetuneConfig, build: BuildContext, world: World, stop: StopRequest
 ) -> FinetuneSetup:
     """Read the starting checkpoint and both splits."""

@@ -157,15 +157,13 @@ class Choice(Task[Choices, Probabilities]):
         total = nn.functional.cross_entropy(logits, labels, reduction="sum")
         return Loss(total=total, correct=(logits.argmax(dim=-1) == labels).sum())
 
-    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
-        """Return probabilities [K_i] of each example's endings."""
-        probabilities = torch.softmax(_by_example(outputs, batch), dim=-1).cpu().numpy()
-        counts = (batch[PLACES] >= 0).sum(dim=-1).tolist()
-        return [row[:count] for row, count in zip(probabilities, counts, strict=True)]
+    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Return the probabilities of each example's endings, [B, K]; 0 for missing endings."""
+        return torch.softmax(_by_example(outputs, batch), dim=-1)
 
     def decode(self, answers: Sequence[Any], examples: Choices, samples: Samples) -> Probabilities:
-        del examples, samples
-        return answers
+        del samples
+        return [row[: len(own)] for row, own in zip(answers, examples.endings, strict=True)]
 
     def score(self, examples: Choices, predictions: Probabilities) -> Figures:
         return metrics.classification_scores(self.metrics, _labels(examples), _best(predictions))

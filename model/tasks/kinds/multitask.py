@@ -255,7 +255,7 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         loss = self.parts[_task_of(batch)].loss(task_outputs, batch)
         return Loss(total=loss.total + zero, correct=loss.correct)
 
-    def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Sequence[Any]:
+    def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Tensor | tuple[Tensor, ...]:
         return self.parts[_task_of(batch)].select_outputs(outputs[0], batch)
 
     def decode(

@@ -114,11 +114,10 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
 
     def select_outputs(
         self, outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any]
-    ) -> Sequence[Any]:
-        """Return the vectors of each pair's query and passage."""
-        queries, passages = (tensor.cpu().numpy() for tensor in outputs)
-        query_numbers, target = batch["own"].tolist(), batch["target"].tolist()
-        return [(queries[query], passages[target[query]]) for query in query_numbers]
+    ) -> tuple[Tensor, ...]:
+        """Return the vectors of each pair's query and passage, [B, D]."""
+        queries, passages = outputs
+        return queries[batch["own"]], passages[batch["target"][batch["own"]]]
 
     def decode(
         self, answers: Sequence[Any], examples: QueryPassages, samples: Samples

@@ -98,8 +98,10 @@ class QuestionPredictions:
         return sorted(pairs, key=lambda pair: -pair[1])  # on ties an answer precedes "no answer"
 
 
-def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> list[WindowSpans]:
-    """Return the best spans of every window of a batch.
+def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> tuple[Tensor, ...]:
+    """Return the best spans of every window of a batch, as the fields of `WindowSpans`.
+
+    With fewer than `n_best` spans, the start logits of the rest are minus infinity.
 
     Args:
         logits: fp32 [B, L, 2], of starts and ends.
@@ -126,21 +128,16 @@ def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> l
     starts = span_indices // width
     # Spans beyond the end have an infinitely low score.
     stops = (starts + span_indices % width).clamp(max=logits.shape[1] - 1)
-    masks = torch.isfinite(scores).cpu().numpy()
-    arrays = [
-        array.cpu().numpy()
-        for array in (starts, stops, start_logits.gather(1, starts), end_logits.gather(1, stops))
-    ]
-    null = logits[:, 0].double().cpu().tolist()
-    rows = []
-    for row, mask in enumerate(masks):
-        row_starts, row_stops, begin_logits, stop_logits = (array[row][mask] for array in arrays)
-        rows.append(
-            WindowSpans(
-                row_starts, row_stops, begin_logits, stop_logits, (null[row][0], null[row][1])
-            )
-        )
-    return rows
+    begin_logits = start_logits.gather(1, starts).masked_fill(~scores.isfinite(), -torch.inf)
+    return starts, stops, begin_logits, end_logits.gather(1, stops), logits[:, 0]
+
+
+def finite_spans(rows: Sequence[npt.NDArray[Any]]) -> WindowSpans:
+    """Return the spans of a window from its rows of `window_spans`."""
+    real = np.isfinite(rows[2])
+    starts, ends, start_logits, end_logits = (row[real] for row in rows[:4])
+    start_null, end_null = rows[4].tolist()
+    return WindowSpans(starts, ends, start_logits, end_logits, (start_null, end_null))
 
 
 def merge_windows(
@@ -290,7 +287,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         total = nn.functional.cross_entropy(logits, targets, reduction="sum") / 2
         return Loss(total=total, correct=(logits.argmax(dim=1) == targets).all(dim=1).sum())
 
-    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
+    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, ...]:
         return window_spans(
             outputs, batch[BOUNDS], self.span_options.n_best, self.span_options.answer_length
         )
@@ -299,7 +296,8 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         self, answers: Sequence[Any], examples: SquadExamples, samples: Samples
     ) -> Sequence[QuestionPredictions]:
         assert isinstance(samples, Windows)
-        return merge_windows(answers, examples, samples, self.span_options.n_best)
+        windows = [finite_spans(rows) for rows in answers]
+        return merge_windows(windows, examples, samples, self.span_options.n_best)
 
     def texts(self, predictions: Sequence[QuestionPredictions]) -> list[str]:
         """Return the answer texts; empty for "no answer"."""

@@ -109,27 +109,24 @@ class Tagging(Task[TaggedWords, Tags]):
         )
         return Loss(total=total, correct=(outputs.argmax(dim=-1) == labels).sum())
 
-    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
-        """Return tag numbers, int64 [n], and probabilities, fp32 [n], of each window's words."""
+    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Return tag numbers, int64 [B, L], and probabilities, fp32 [B, L], of all positions."""
         most_probable = torch.softmax(outputs, dim=-1).max(dim=-1)
-        first_tokens, numbers, scores = (
-            tensor.cpu().numpy()
-            for tensor in (batch[FIRST], most_probable.indices, most_probable.values)
-        )
-        return [
-            (numbers[row, first_tokens[row]], scores[row, first_tokens[row]])
-            for row in range(len(first_tokens))
-        ]
+        return most_probable.indices, most_probable.values
 
     def decode(self, answers: Sequence[Any], examples: TaggedWords, samples: Samples) -> Tags:
         assert isinstance(examples, NumberedTags)
         assert isinstance(samples, WordSamples)
         tags: list[list[str]] = [[OUTSIDE] * len(words) for words in examples.words]
         scores = [np.zeros(len(words), dtype=np.float32) for words in examples.words]
-        for window, (numbers, probabilities) in zip(samples.windows, answers, strict=True):
+        for window, first_tokens, (numbers, probabilities) in zip(
+            samples.windows, samples.first, answers, strict=True
+        ):
             begin, end = window.own
-            tags[window.sentence][begin:end] = [examples.label_names[number] for number in numbers]
-            scores[window.sentence][begin:end] = probabilities
+            tags[window.sentence][begin:end] = [
+                examples.label_names[number] for number in numbers[first_tokens]
+            ]
+            scores[window.sentence][begin:end] = probabilities[first_tokens]
         return Tags(tags=tags, scores=scores)
 
     def score(self, examples: TaggedWords, predictions: Tags) -> Figures:

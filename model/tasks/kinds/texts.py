@@ -153,10 +153,10 @@ class Classification(_TextTask[LabelledTexts, Probabilities]):
         total = (losses * batch[WEIGHTS]).sum() if WEIGHTS in batch else losses.sum()
         return Loss(total=total, correct=(outputs.argmax(dim=-1) == labels).sum())
 
-    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the probabilities [labels] of each example."""
+    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Return the probabilities of each example, [B, labels]."""
         del batch
-        return list(torch.softmax(outputs, dim=-1).cpu().numpy())
+        return torch.softmax(outputs, dim=-1)
 
     def decode(
         self, answers: Sequence[Any], examples: LabelledTexts, samples: Samples
@@ -252,10 +252,10 @@ class Regression(_TextTask[ScoredTexts, Numbers]):
         errors = outputs.squeeze(-1) - batch["scores"]
         return Loss(total=errors.square().sum(), correct=(errors.abs() < NEAR).sum())
 
-    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the number of each example."""
+    def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Return the number of each example, [B]."""
         del batch
-        return outputs.squeeze(-1).tolist()
+        return outputs.squeeze(-1)
 
     def decode(self, answers: Sequence[Any], examples: ScoredTexts, samples: Samples) -> Numbers:
         del examples, samples

@@ -1,7 +1,7 @@
-"""Scalars on the device: asynchronous transfers, and the loss scale of fp16.
+"""Asynchronous transfers between host and device, and the loss scale of fp16.
 
-Reading a scalar of a tensor makes the host wait for all work queued on the device. `AsyncScalar`
-starts a copy to pinned memory at once, and only the copy is waited for, later.
+Reading a tensor of the device makes the host wait for all work queued there. `AsyncCopy` starts a
+copy to pinned memory at once, and only the copy is waited for, later.
 
 The loss scale is dynamic, in powers of two; fp16's smallest number is 6e-8. The rule is that of
 Micikevicius et al., "Mixed Precision Training", 2018, section 3.2, with the constants of
@@ -12,34 +12,73 @@ another engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+BEHIND = 2  # batches whose results are on their way to the host
 FIRST = 2.0**16
 LEAST = 1.0  # a non-finite gradient at this scale is no overflow but an error
 GROWTH_STEPS = 2000
 
 
-class AsyncScalar:
-    """A scalar that is being copied from the device to the host."""
+class AsyncCopy:
+    """A tensor that is being copied from the device to the host."""
 
-    def __init__(self, scalar: Tensor) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
-        self._host = scalar.detach()
-        if scalar.device.type == "cuda":
-            self._host = torch.empty(scalar.shape, dtype=scalar.dtype, pin_memory=True)
-            self._host.copy_(scalar.detach(), non_blocking=True)
+        self._host = tensor.detach()
+        if tensor.device.type == "cuda":
+            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._host.copy_(tensor.detach(), non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
+
+    def wait(self) -> Tensor:
+        """Return the tensor on the host; waits until the copy is complete."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host.cpu()
+
+
+class AsyncScalar(AsyncCopy):
+    """A scalar that is being copied from the device to the host."""
 
     @property
     def value(self) -> float:
         """The number; waits until the copy is complete."""
-        if self._event is not None:
-            self._event.synchronize()
-        return float(self._host)
+        return float(self.wait())
+
+
+Key = TypeVar("Key")
+
+
+def read_async(
+    results: Iterable[tuple[Key, Sequence[Tensor]]],
+) -> Iterator[tuple[Key, list[npt.NDArray[Any]]]]:
+    """Yield the results of batches on the host, `BEHIND` batches after they were queued.
+
+    So results are copied while the device computes the next batches.
+
+    Args:
+        results: iterator that queues a batch; the key comes back with its results.
+    """
+    pending: deque[tuple[Key, list[AsyncCopy]]] = deque()
+    for item in itertools.chain(results, [None] * BEHIND):
+        if item is not None:
+            key, tensors = item  # numpy has no bf16
+            pending.append(
+                (key, [AsyncCopy(t.float() if t.is_floating_point() else t) for t in tensors])
+            )
+        if pending and (item is None or len(pending) > BEHIND):
+            first, copies = pending.popleft()
+            # Copied once more, so that pinned memory is used again.
+            yield first, [copy.wait().numpy().copy() for copy in copies]
 
 
 def to_device_async(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:

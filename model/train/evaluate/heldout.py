@@ -9,10 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cloze.model.data.batch import (
-    move,
-    prefetch_batches,
-)
+from cloze.model.data.batch import move, prefetch_batches
 from cloze.model.objectives.losses import BANDS_FIELD
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.heldout_set import FEWEST_ROWS, HeldoutSet
@@ -180,36 +177,24 @@ def evaluate(
     Raises:
         EvaluationInterrupted: a rank was asked to stop.
     """
-    datasets = [
-        (name, _sums(scoring, dataset, world, stop_asked, groups))
+    sums = {
+        name: _sums(scoring, dataset, world, stop_asked, groups)
         for name, dataset in heldout.parts()
-    ]
-    metrics = _figures(
-        scoring,
-        sum((dataset.sums for _, dataset in datasets[1:]), datasets[0][1].sums),
-        _added([dataset.details for _, dataset in datasets]),
-    )
-    for name, dataset in datasets:
+        if dataset.rows
+    }
+    if not sums:
+        return {}
+    metrics = _figures(scoring, torch.stack(list(sums.values())).sum(dim=0))
+    for name, dataset_sums in sums.items():
         if name:
             metrics |= {
                 f"{metric}_{name}": value
-                for metric, value in _figures(scoring, dataset.sums, None).items()
+                for metric, value in _figures(
+                    scoring, dataset_sums[:, : len(scoring.names)]
+                ).items()
                 if "loss" in metric
             }
     return {name: round(value, 6) for name, value in metrics.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """Sums over held-out rows and all ranks.
-
-    Attributes:
-        sums: float64 [3, objectives]: losses, correct answers, targets.
-        details: float64 [2, details], see `PretrainModule.predict`.
-    """
-
-    sums: torch.Tensor
-    details: torch.Tensor | None
 
 
 def _sums(
@@ -218,60 +203,55 @@ def _sums(
     world: World,
     stop_asked: Callable[[], bool],
     groups: list[tuple[float, float]] | None,
-) -> _Sums:
-    names = scoring.names
-    sums = torch.zeros(3, len(names), dtype=torch.float64)
-    details: torch.Tensor | None = None
-    extra_fields = {
-        "mask_id": torch.tensor(heldout.mask),
-        **({} if heldout.bands is None else {BANDS_FIELD: heldout.bands}),
-    }
+) -> torch.Tensor:
+    """Return sums over held-out rows and all ranks, float64 [3, objectives + details].
+
+    Of an objective: losses, correct answers, targets. Of a detail: its sum, its count, and 0; see
+    `PretrainModule.predict`. They are added up on the device, which is asked once, at the end.
+    """
+    device, objectives = world.device, len(scoring.names)
+    constants = {"mask_id": torch.tensor(heldout.mask)}
+    if heldout.bands is not None:
+        constants[BANDS_FIELD] = heldout.bands
+    constants = move(constants, device)
+    target_counts: list[list[int]] = []
+    batch_losses: list[torch.Tensor] = []
+    sums: torch.Tensor | float = 0.0
     scoring.eval()
     try:
-        host_batches = (
-            {**heldout.load(start, stop), **extra_fields} for start, stop in heldout.batches(world)
-        )
-        with prefetch_batches(host_batches, world.device) as batches:
+        host_batches = (heldout.load(start, stop) for start, stop in heldout.batches(world))
+        with prefetch_batches(host_batches, device) as batches:
             for batch in batches:
                 if world.all_reduce_sum([int(stop_asked())])[0]:
                     raise EvaluationInterrupted
-                target_counts = torch.tensor(scoring.count_targets(batch), dtype=torch.float64)
-                device_sums, device_details = scoring(move(batch, world.device))
-                batch_sums = device_sums.cpu()
-                sums[:2] += batch_sums
-                sums[2] += target_counts
-                if groups is not None:
-                    groups.append((float(target_counts[0]), float(batch_sums[0, 0])))
-                details = (
-                    device_details.cpu() if details is None else details + device_details.cpu()
-                )
+                target_counts.append(scoring.count_targets(batch))
+                batch_sums = torch.cat(scoring({**move(batch, device), **constants}), dim=1)
+                sums = batch_sums + sums
+                batch_losses.append(batch_sums[0, 0])
     finally:
         scoring.train()
-    return _Sums(
-        world.all_reduce_tensor(sums), None if details is None else world.all_reduce_tensor(details)
-    )
+    assert isinstance(sums, torch.Tensor)
+    if groups is not None:
+        predictions = [float(counts[0]) for counts in target_counts]
+        groups += zip(predictions, torch.stack(batch_losses).tolist(), strict=True)
+    counts = torch.tensor(target_counts, dtype=torch.float64).sum(dim=0)
+    filled = torch.nn.functional.pad(counts, (0, sums.shape[1] - objectives))
+    return world.all_reduce_tensor(torch.cat([sums.cpu(), filled[None]]))
 
 
-def _added(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    present = [tensor for tensor in tensors if tensor is not None]
-    return sum(present[1:], present[0]) if present else None
-
-
-def _figures(
-    scoring: PretrainModule, sums: torch.Tensor, details: torch.Tensor | None
-) -> dict[str, float]:
-    """Return the means by name, for objectives with at least one prediction."""
+def _figures(scoring: PretrainModule, sums: torch.Tensor) -> dict[str, float]:
+    """Return the means by name of what has predictions. Args: sums: as from `_sums`."""
     names, metrics = scoring.names, dict[str, float]()
-    for name, loss, correct, count in zip(names, *sums.tolist(), strict=True):
+    for name, loss, correct, count in zip(names, *sums[:, : len(names)].tolist(), strict=True):
         if count:
             metrics |= {
                 _heldout(f"{name}_loss", names): loss / count,
                 _heldout(f"{name}_accuracy", names): correct / count,
             }
-    if details is not None:
-        for name, total, count in zip(scoring.detail_names, *details.tolist(), strict=True):
-            if count:
-                metrics[_heldout(name, names)] = total / count
+    details = sums[:2, len(names) :].tolist()
+    for name, total, count in zip(scoring.detail_names, *details, strict=False):
+        if count:
+            metrics[_heldout(name, names)] = total / count
     if "heldout_loss" in metrics:
         metrics["heldout_perplexity"] = math.exp(min(metrics["heldout_loss"], 700.0))
     return metrics

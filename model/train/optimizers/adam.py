@@ -119,6 +119,8 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
 
     def _update(self, group: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         shards = [self.shards.get(tensor) or _whole(tensor) for tensor in tensors]
+        self._count_step(tensors)
+        zero_if_nonfinite([tensor.grad for tensor in tensors], self.found_inf)
         parts = list(self._parts(tensors, shards))
         step = self.state[tensors[0]]["step"]
         # If no step was applied yet, the corrections do not matter; the clamp avoids a division by
@@ -127,7 +129,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             (1.0 - beta ** step.double().clamp(min=1.0)).float() for beta in group["betas"]
         ]
         # A GPU computes all parts together, a CPU one at a time while it is in the cache.
-        batches = [parts] if tensors[0].is_cuda else [[part] for part in parts]
+        batches = [parts] if tensors[0].device.type != "cpu" else [[part] for part in parts]
         updates, squared_sums = [], []
         for batch in batches:
             roots, update = _adam(group, batch, corrections, self.found_inf)
@@ -162,22 +164,26 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
                 torch._foreach_mul_(update, 1.0 - self.found_inf)
             torch._foreach_add_([part.weight for part in batch], update, alpha=-group["lr"])
 
-    def _parts(
-        self, tensors: Sequence[Tensor], shards: Sequence[FlatShard]
-    ) -> Iterator[ParameterView]:
-        """Yield views of all extents of all tensors, and count the step of each tensor."""
-        first_index = 0
-        for tensor, shard in zip(tensors, shards, strict=True):
+    def _count_step(self, tensors: Sequence[Tensor]) -> None:
+        """Count the step of each tensor, whose state is created in the first one."""
+        for tensor in tensors:
             state = self.state[tensor]
             if not state:
                 state["step"] = torch.zeros((), device=tensor.device)
-                state["exp_avg"], state["exp_avg_sq"] = (
-                    torch.zeros_like(tensor),
-                    torch.zeros_like(tensor),
-                )
-            state["step"] += 1.0 if self.found_inf is None else 1.0 - self.found_inf
+                state["exp_avg"] = torch.zeros_like(tensor)
+                state["exp_avg_sq"] = torch.zeros_like(tensor)
+        steps = [self.state[tensor]["step"] for tensor in tensors]
+        applied = torch.ones_like(steps[0]) if self.found_inf is None else 1.0 - self.found_inf
+        torch._foreach_add_(steps, [applied] * len(steps))
+
+    def _parts(
+        self, tensors: Sequence[Tensor], shards: Sequence[FlatShard]
+    ) -> Iterator[ParameterView]:
+        """Yield views of all extents of all tensors."""
+        first_index = 0
+        for tensor, shard in zip(tensors, shards, strict=True):
+            state = self.state[tensor]
             assert tensor.grad is not None
-            zero_if_nonfinite(tensor.grad, self.found_inf)
             tensors_of_state = (tensor, tensor.grad, state["exp_avg"], state["exp_avg_sq"])
             for extent in shard.extents:
                 views = [extent.of(values) for values in tensors_of_state]
@@ -189,10 +195,13 @@ def _whole(tensor: Tensor) -> FlatShard:
     return FlatShard((tuple(tensor.shape),), (TensorExtent(0, 0, 0, tensor.numel()),))
 
 
-def zero_if_nonfinite(gradient: Tensor, found_inf: Tensor | None) -> None:
-    """Set the gradient to zero if `found_inf` is 1, so that products with zero stay finite."""
+def zero_if_nonfinite(gradients: Sequence[Tensor | None], found_inf: Tensor | None) -> None:
+    """Set the gradients to zero if `found_inf` is 1, so that products with zero stay finite."""
     if found_inf is not None:
-        gradient.masked_fill_(found_inf.bool(), 0.0)
+        nonfinite = found_inf.bool()
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.masked_fill_(nonfinite, 0.0)
 
 
 def _adam(

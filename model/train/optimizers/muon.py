@@ -327,7 +327,7 @@ class Muon(torch.optim.Optimizer):
             state["momentum"] = torch.zeros_like(parameter)
         state["step"] += applied
         momentum: Tensor = state["momentum"]
-        zero_if_nonfinite(gradient, self.found_inf)
+        zero_if_nonfinite([gradient], self.found_inf)
         momentum.lerp_(gradient, (1.0 - MOMENTUM) * applied)
         return gradient.lerp(momentum, MOMENTUM)
 

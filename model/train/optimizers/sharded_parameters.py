@@ -87,7 +87,7 @@ def collective_device() -> torch.device:
 
 def squares(tensors: Sequence[Tensor]) -> Tensor:
     """Return the sum of squares of each flat tensor, float64 [n]."""
-    if tensors[0].is_cuda:  # a GPU sums as a tree
+    if tensors[0].device.type != "cpu":  # a GPU sums as a tree
         return torch.stack(torch._foreach_norm(tensors)).double().square()  # type: ignore[arg-type]
     return torch.stack([_square(tensor) for tensor in tensors])
 

@@ -1,7 +1,8 @@
 """`--micro-batch auto`: find the number of sequences per micro-batch by trial.
 
-Forward and backward passes of growing size run over synthetic rows of maximum length, before engine
-and optimizer exist; `cloze.model.train.plan.memory` estimates the memory these will need. A GPU is
+Forward and backward passes of growing size run over sequences of maximum length, before engine and
+optimizer exist: synthetic rows in pretraining, the longest samples in fine-tuning.
+`cloze.model.train.plan.memory` estimates the memory that engine and optimizer will need. A GPU is
 tried until its memory is full or a step's rows fit. On a CPU two small sizes give the memory per
 row, and more than `CPU_TOKENS` are never used, because they gain nothing. All ranks use the minimum
 over ranks. The result is saved with the training, so that a resume on as many ranks has the same
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import torch
+from torch import Tensor
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError
@@ -30,10 +32,12 @@ from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig
-from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.plan import memory
+from cloze.model.train.plan.batch_plan import BatchPlan, plan
 from cloze.model.train.plan.flops import WEIGHT_BYTES, approximate_parameters
 from cloze.model.train.plan.memory import CPU_TOKENS, MARGIN, ComputeOptions
+from cloze.model.train.precision import Precision
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 AUTO = "auto"
@@ -48,55 +52,43 @@ class MicroBatchTrial:
     """The setting of a trial.
 
     Attributes:
-        scoring: network and objectives, before an engine wraps them.
+        module: network and loss, before an engine wraps them.
+        loss: the module's loss of a batch with these counts, not compiled.
+        batch: makes a batch of a number of sequences of maximum length.
+        length: maximum length, in tokens.
         model: config of the model.
-        train: training rows; the first ones give the number of predictions per row.
-        info: metadata of the dataset.
-        layout, directions: as in the training's batches.
+        precision: precision of the training.
         engine: engine of the training.
         checkpointing: True with activation checkpointing.
         averaging: True with EMA.
     """
 
-    scoring: PretrainModule
+    module: TrainModule
+    loss: Callable[[Batch, Tensor], tuple[Tensor, Tensor]]
+    batch: Callable[[int], Batch]
+    length: int
     model: ModelConfig
-    train: RowTable
-    info: DatasetInfo
-    layout: LayoutKind
-    directions: AttentionModes
+    precision: Precision
     engine: EngineConfig
     checkpointing: bool
     averaging: bool = False
 
-    def batch(self, rows: int) -> Batch:
-        """Return a batch of `rows` rows of maximum length."""
-        masked_rows = full_rows(self.info, rows, _predictions(self.train, self.info))
-        samples = np.arange(rows)
-        return collate(
-            masked_rows,
-            pad=self.info.special.pad,
-            longest=self.info.length,
-            layout=self.layout,
-            directions=self.directions,
-            samples=samples,
-        )
-
     def run(self, rows: int, device: torch.device) -> None:
         """Run forward and backward, leaving no gradients."""
         batch = move(self.batch(rows), device)
-        counts = torch.ones(len(self.scoring.names), device=device)
+        counts = torch.ones(len(self.module.names), device=device)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            self.scoring.train()
-            loss, _ = self.scoring.uncompiled(batch, counts)
+            self.module.train()
+            loss, _ = self.loss(batch, counts)
             loss.backward()  # type: ignore[no-untyped-call]
-        for parameter in self.scoring.parameters():
+        for parameter in self.module.parameters():
             parameter.grad = None
 
     def remaining_bytes(self, world: World) -> float:
         """Estimate the bytes that only training needs: moments, EMA, copies, buckets."""
         options = ComputeOptions(
             device="cuda" if world.device.type == "cuda" else "cpu",
-            bf16=self.scoring.precision != "fp32",
+            bf16=self.precision != "fp32",
             checkpointing=self.checkpointing,
             offload=self.engine.offload,
             averaging=self.averaging,
@@ -109,6 +101,22 @@ class MicroBatchTrial:
         return max(0.0, state - trial_bytes)
 
 
+def plan_by_trial(
+    trial: MicroBatchTrial,
+    global_batch: int,
+    world: World,
+    path: str,
+    notes: list[str],
+) -> BatchPlan:
+    """Return the split of a step into the micro-batches that fit, and note their size."""
+    row_count = find_micro_batch(trial, -(-global_batch // world.size), world, path)
+    split = plan(global_batch, row_count, trial.model, trial.length, world)
+    notes.append(
+        f"micro-batch {split.micro_batch}: {row_count} rows of {trial.length} tokens fit at once"
+    )
+    return split
+
+
 def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path: str) -> int:
     """Return the rows that fit on all ranks, at most `rank_batch`.
 
@@ -119,8 +127,8 @@ def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path
         ClozeError: not even one row fits.
     """
     key = (
-        f"{world.size} ranks, {world.device.type}, {trial.info.length} tokens, ZeRO "
-        f"{trial.engine.zero}, {trial.scoring.precision}"
+        f"{world.size} ranks, {world.device.type}, {trial.length} tokens, ZeRO "
+        f"{trial.engine.zero}, {trial.precision}"
     )
     key += ", layers again" if trial.checkpointing else ""
     key += ", averaged" if trial.averaging else ""
@@ -128,11 +136,11 @@ def find_micro_batch(trial: MicroBatchTrial, rank_batch: int, world: World, path
     if saved_count:
         return min(saved_count, rank_batch)
     find = _on_gpu if world.device.type == "cuda" else _on_cpu
-    trial.scoring.to(world.device)
+    trial.module.to(world.device)
     row_count = world.all_reduce_min(find(trial, rank_batch, world))
     if row_count < 1:
         raise ClozeError(
-            f"not one row of {trial.info.length} tokens fits the memory next to the model; use "
+            f"not one row of {trial.length} tokens fits the memory next to the model; use "
             f"--zero 3 on more GPUs,"
             " --activation-checkpointing, or shorter rows"
         )
@@ -164,7 +172,7 @@ def _on_gpu(trial: MicroBatchTrial, rank_batch: int, world: World) -> int:
         try:
             trial.run(rows, world.device)
         except torch.cuda.OutOfMemoryError:
-            for parameter in trial.scoring.parameters():
+            for parameter in trial.module.parameters():
                 parameter.grad = None
             return None
         finally:
@@ -209,13 +217,13 @@ def _on_cpu(trial: MicroBatchTrial, rank_batch: int, world: World) -> int:
 
     The greater of both is used.
     """
-    max_rows = min(rank_batch, max(1, CPU_TOKENS // trial.info.length))
-    few_rows = min(max_rows, max(1, CPU_TRIED // trial.info.length))
+    max_rows = min(rank_batch, max(1, CPU_TOKENS // trial.length))
+    few_rows = min(max_rows, max(1, CPU_TRIED // trial.length))
     options = ComputeOptions(
-        device="cpu", bf16=trial.scoring.precision != "fp32", checkpointing=trial.checkpointing
+        device="cpu", bf16=trial.precision != "fp32", checkpointing=trial.checkpointing
     )
     row_bytes = (
-        memory.activation_bytes(trial.model, trial.info.length, options, rows=few_rows) / few_rows
+        memory.activation_bytes(trial.model, trial.length, options, rows=few_rows) / few_rows
     )
     low_peak, high_peak = (_cpu_peak(trial, rows) for rows in (few_rows, 2 * few_rows))
     if low_peak is not None and high_peak is not None:
@@ -245,6 +253,25 @@ def _free_memory() -> float:
 
 def _local_ranks(world: World) -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size)))
+
+
+def full_batch(
+    rows: int,
+    *,
+    train: RowTable,
+    info: DatasetInfo,
+    layout: LayoutKind,
+    directions: AttentionModes,
+) -> Batch:
+    """Return a pretraining batch of rows of maximum length; `train` gives their predictions."""
+    return collate(
+        full_rows(info, rows, _predictions(train, info)),
+        pad=info.special.pad,
+        longest=info.length,
+        layout=layout,
+        directions=directions,
+        samples=np.arange(rows),
+    )
 
 
 def _predictions(train: RowTable, info: DatasetInfo) -> int:

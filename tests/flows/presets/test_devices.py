@@ -1,44 +1,57 @@
-"""Every preset's training is set up, and takes a step, on a device that refuses another one's
-tensors.
+"""Every preset's training is set up, takes a step and is evaluated, on a device that refuses
+another one's tensors; and so are fine-tunings, predictions, scores and embeddings.
 
-Torch's meta device stands in for a GPU: it has shapes alone, takes the branches of a device that is
-no CPU, and raises where a tensor of the CPU meets one of its own.
+Torch's meta device stands in for a GPU (`tests.model.stand_in`).
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
-from cloze.core.stages.stage import BuildContext
+from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.flows.graph import config as configs
 from cloze.flows.graph.nodes import Node
 from cloze.model import checkpoint
 from cloze.model.data.batch import move
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.registry import model_config
-from cloze.model.layers import unpadded
-from cloze.model.tasks.heads import new_network
-from cloze.model.tasks.source import TaskObjective, source_of
-from cloze.model.tasks.table import load_task
-from cloze.model.tasks.task import encoded
+from cloze.model.families.registry import FAMILIES, model_config
+from cloze.model.tasks.evaluate import run as evaluate_run
+from cloze.model.tasks.evaluate.stage import STAGE as EVALUATE
+from cloze.model.tasks.evaluate.stage import EvaluateConfig
+from cloze.model.tasks.finetune import fit
+from cloze.model.tasks.finetune import run as finetune_run
+from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.train.config import PretrainConfig
-from cloze.model.train.distributed import World
-from cloze.model.train.optimizers.parameters import freeze_unused
+from cloze.model.train.distributed import StopRequest, World
+from cloze.model.train.engines import EngineConfig, create_engine
+from cloze.model.train.evaluate.heldout import evaluate
+from cloze.model.train.loop.interfaces import BatchSource, TrainModule
+from cloze.model.train.loop.train_spec import TrainingHyperparameters
+from cloze.model.train.optimizers import OPTIMIZERS
 from cloze.model.train.plan.memory import ComputeOptions, training_memory
 from cloze.model.train.setup import prepare
+from cloze.model.use.embed import EmbeddingPipeline
+from cloze.model.use.scorer import SentenceScorer
 from cloze.pipeline import tokenizer
 from tests.flows.presets.reading import OF_A_CHECKPOINT, Load
+from tests.glue_files import write_glue
 from tests.model.datasets import write_dataset
-from tests.parity.pretrained import new_tokenizer
+from tests.model.stand_in import stand_in
+from tests.model.tasks.test_retrieval import examples, write_rows
 from tests.parity.test_finetune_classification import write_choices, write_texts
 from tests.parity.test_finetune_spans import write_questions
 from tests.parity.test_finetune_tags import write_columns
-from tests.tiny_models import tiny_config, tiny_model
+from tests.tiny_models import tiny_config, tiny_model, write_checkpoint, write_classifier
+
+Pretrained = Callable[[str], str]
 
 SIZES = {
     "hidden_size": 32,
@@ -49,7 +62,6 @@ SIZES = {
     "vocab_size": 0,
 }
 WIDTHS = {"embedding_size": 16, "attention_window": 8, "local_attention": 8}
-GPU_BYTES = 80 << 30
 
 
 def tiny(model: ModelConfig | None) -> ModelConfig:
@@ -71,25 +83,29 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, str]:
 
 @pytest.fixture
 def meta(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GPU_BYTES, GPU_BYTES))
-    monkeypatch.setattr(
-        torch, "is_autocast_enabled", lambda _: False
-    )  # it does not know the device
-    monkeypatch.setattr(
-        unpadded, "varlen_attention", lambda query, key, value, *_: query + key + value
+    return stand_in(monkeypatch)
+
+
+def take_a_step(
+    module: TrainModule, source: BatchSource, recipe: TrainingHyperparameters, world: World
+) -> None:
+    """As `cloze.model.train.loop.step_runner` does it: all of the step, the update too."""
+    engine = create_engine(
+        EngineConfig("torch", 0), module, recipe, world, micro_batch=4, accumulation=1
     )
-    return World(rank=0, size=1, device=torch.device("meta"))
+    counts = torch.ones(len(module.names), device=world.device)
+    for item in source.step_batches(0, 0, 1).micro_batches:
+        figures = engine.backward(move(item.batch, world.device), counts, last=True)
+    norm = engine.step(1e-3)
+    assert {tensor.device for tensor in (figures, norm, *module.parameters())} == {world.device}
 
 
-def take_a_step(config: PretrainConfig, inputs: dict[str, str], out: Path, world: World) -> None:
+def pretrain(config: PretrainConfig, inputs: dict[str, str], out: Path, world: World) -> None:
+    """Set up, take a step, evaluate."""
     build = BuildContext(path=str(out), inputs=inputs, execution=Execution(), fingerprint="f" * 64)
     setup = prepare(config, build, world)
-    setup.scoring.to(world.device)
-    (batch, *_) = (item.batch for item in setup.source.step_batches(0, 0, 1).micro_batches)
-    counts = torch.ones(len(setup.scoring.names), device=world.device)
-    loss, _ = setup.scoring(move(batch, world.device), counts)
-    loss.backward()
-    assert {loss.device.type} == {"meta"}
+    take_a_step(setup.scoring, setup.source, setup.training.recipe, world)
+    evaluate(setup.scoring, setup.heldout, world)
 
 
 def trainings(load: Load, name: str) -> list[Node]:
@@ -110,7 +126,7 @@ def test_pretraining(
         pairs = None if runs_on else {"albert": "sop", "bert": "nsp"}.get(model.family)
         changes = {"model": model, "precision": "fp32", "dynamic_masking": False}
         config = config.model_copy(update=changes)
-        take_a_step(config, {"dataset": datasets[pairs]}, tmp_path / node.name, meta)
+        pretrain(config, {"dataset": datasets[pairs]}, tmp_path / node.name, meta)
 
 
 def test_distillation(datasets: dict[str | None, str], meta: World, tmp_path: Path) -> None:
@@ -128,16 +144,70 @@ def test_distillation(datasets: dict[str | None, str], meta: World, tmp_path: Pa
     checkpoint.finalize(str(path))
     student = tiny_config(family="distilbert", num_hidden_layers=1, vocab_size=0)
     config = PretrainConfig(model=student, steps=5, global_batch=8, precision="fp32")
-    take_a_step(config, {"dataset": datasets[None], "teacher": str(path)}, tmp_path / "out", meta)
+    pretrain(config, {"dataset": datasets[None], "teacher": str(path)}, tmp_path / "out", meta)
 
 
-TASKS = ["classification", "squad2", "tagging", "choice"]
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_optimizers(
+    optimizer: str, datasets: dict[str | None, str], meta: World, tmp_path: Path
+) -> None:
+    config = PretrainConfig(
+        model=tiny(None), steps=5, global_batch=8, precision="fp32", optimizer=optimizer, ema=0.9
+    )
+    pretrain(config, {"dataset": datasets[None]}, tmp_path / "out", meta)
+
+
+def finetune(config: FinetuneConfig, path: str, out: Path, world: World) -> None:
+    """Set up as the stage does, take a step, evaluate."""
+    build = BuildContext(
+        path=str(out),
+        inputs={"checkpoint": path},
+        execution=Execution(),
+        fingerprint="f" * 64,
+    )
+    setup = finetune_run.prepare(config, build, world, StopRequest())
+    training, _ = fit.prepare(setup, setup.start.state, build.path)
+    take_a_step(training.trained, training.data.source, training.recipe, world)
+    assert training.evaluator is not None
+    moment = training.recipe.pace.progress_at(1, 0, ())
+    assert training.evaluator(1, moment, lambda: False)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
+    """A checkpoint of a family."""
+    base = tmp_path_factory.mktemp("pretrained")
+
+    @functools.cache
+    def written(family: str) -> str:
+        changes = {"max_position_embeddings": 64, "num_hidden_layers": 4}
+        return write_checkpoint(base / family, base / f"{family}-pieces", family=family, **changes)
+
+    return written
+
+
+@pytest.mark.parametrize("name", sorted(OF_A_CHECKPOINT))
+def test_fine_tuning(
+    name: str, load: Load, pretrained: Pretrained, meta: World, tmp_path: Path
+) -> None:
+    nodes = [node for node in load(name).nodes.values() if node.stage == "finetune"]
+    configs_of: dict[Any, Any] = {}
+    for node in nodes:
+        config: Any = node.config
+        configs_of[config.task, config.frozen] = config
+    assert configs_of
+    for number, config in enumerate(configs_of.values()):
+        changes = {"max_length": 40, "precision": "fp32", "lstm_size": 8}
+        config = config.model_copy(update=changes)
+        finetune(config, pretrained("bert"), tmp_path / str(number), meta)
+
+
+TASKS = ["classification", "squad2", "tagging", "choice", "retrieval"]
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modern", "deberta"])
 @pytest.mark.parametrize("name", TASKS)
-def test_tasks(name: str, family: str, meta: World, tmp_path: Path) -> None:
-    """A fine-tuning is set up as `cloze.model.tasks.finetune.fit` does it."""
+def test_tasks(name: str, family: str, pretrained: Pretrained, meta: World, tmp_path: Path) -> None:
     data = tmp_path / "data"
     options: dict[str, Any] = {}
     if name == "classification":
@@ -145,24 +215,52 @@ def test_tasks(name: str, family: str, meta: World, tmp_path: Path) -> None:
         options = {"columns": {"text": "first", "pair": "second", "label": "class"}}
     elif name == "choice":
         options = {"endings": write_choices(data)}
+    elif name == "retrieval":
+        data.mkdir()
+        for split in ("train", "dev"):
+            write_rows(data, examples(12), f"{split}.tsv")
     else:
         (write_questions if name == "squad2" else write_columns)(data)
-    task = load_task(name, options)
-    examples = task.read(str(data), "train", None)
-    meaning = task.metadata(examples)
-    pieces = new_tokenizer("wordpiece")
-    config = tiny_config(family=family, vocab_size=pieces.vocab_size, max_position_embeddings=64)
-    objective = TaskObjective(
-        task, new_network(task, config, None, meaning, None, 1), "fp32", meta.device
+    config = FinetuneConfig(
+        task=name, data=str(data), options=options, precision="fp32", max_length=40, global_batch=4
     )
-    samples = encoded(task, examples, meaning, pieces, 64).samples
-    source = source_of(samples, batch_size=4, seed=1, micro_batch=4, layout=objective.layout)
-    freeze_unused(objective, source.blank())
-    objective.to(meta.device)
-    (batch, *_) = (item.batch for item in source.step_batches(0, 0, 1).micro_batches)
-    loss, _ = objective(move(batch, meta.device), torch.ones(1, device=meta.device))
-    loss.backward()
-    assert {loss.device.type} == {"meta"}
+    finetune(config, pretrained(family), tmp_path / "out", meta)
+
+
+# The stages that read a checkpoint.
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"gpt2", "ltr"}))
+def test_embeddings_and_scores(family: str, pretrained: Pretrained, meta: World) -> None:
+    texts = ["the cat sat on the mat.", "a", "walking dogs walked in paris"]
+    vectors = EmbeddingPipeline(pretrained(family), device=meta.device).embed(texts)
+    assert vectors.shape == (3, 16)
+    for mask in ("token", "whole-word"):
+        scorer = SentenceScorer(pretrained(family), mask=mask, device=meta.device)
+        assert len(scorer.scored(texts)) == 3
+
+
+@pytest.mark.parametrize("family", ["gpt2", "ltr"])
+def test_scores_from_left_to_right(family: str, pretrained: Pretrained, meta: World) -> None:
+    scorer = SentenceScorer(pretrained(family), device=meta.device)
+    assert scorer.left_to_right
+    assert len(scorer.scored(["the cat sat on the mat.", "a"])) == 2
+
+
+def test_evaluation_of_a_task(meta: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage, from its checkpoint to its files."""
+    monkeypatch.setattr(evaluate_run, "init_distributed", lambda _: meta)
+    path = write_classifier(tmp_path / "tuned", tmp_path / "pieces", labels=("0", "1"))
+    data = write_glue(tmp_path / "glue")
+    made = execute(
+        EVALUATE,
+        EvaluateConfig(data=str(data), precision="fp32"),
+        {"checkpoint": path},
+        str(tmp_path / "out"),
+        execution=Execution(),
+        report=Reporter(),
+    )
+    assert "accuracy" in made.as_json()["metrics"]
 
 
 @pytest.mark.parametrize(("precision", "ema"), [("fp32", None), ("fp32", 0.99)])

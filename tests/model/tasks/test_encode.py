@@ -42,10 +42,14 @@ def test_every_example_comes_once_an_epoch_in_full_batches(lengths, size, seed, 
     assert sorted(map(len, batches))[1:] == [size] * (len(batches) - 1)
     again = training_batches(lengths, size, seed, epoch)
     assert all((a == b).all() for a, b in zip(batches, again, strict=True))
-    inferred = evaluation_batches(lengths)
+    inferred = evaluation_batches(lengths, 128 * size)
     assert sorted(np.concatenate(inferred).tolist()) == list(range(len(lengths)))
     ordered = lengths[np.concatenate(inferred)]
     assert (np.diff(ordered) <= 0).all()
+    assert all(lengths[batch].max() * len(batch) <= 128 * size for batch in inferred)
+    assert all(  # and no batch had room for a sample of the next one
+        lengths[batch].max() * (len(batch) + 1) > 128 * size for batch in inferred[:-1]
+    )
 
 
 def test_epochs_and_seeds_have_orders_of_their_own_and_batches_like_lengths():

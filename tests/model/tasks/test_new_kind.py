@@ -78,10 +78,10 @@ class Stars(Task):
         return Loss(total=wrong.square().sum(), correct=(wrong.abs() < 0.5).sum())
 
     def select_outputs(self, outputs, batch):
-        return outputs.tolist()
+        return outputs
 
     def decode(self, answers, examples, samples):
-        return answers
+        return [float(stars) for stars in answers]
 
     def score(self, examples, predictions):
         return {"negative_error": -float(np.abs(np.subtract(examples.stars, predictions)).mean())}

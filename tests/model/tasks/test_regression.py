@@ -80,7 +80,7 @@ def test_the_loss_is_the_mean_squared_error_however_a_batch_is_cut(
 def test_predictions_are_not_cut_to_the_range() -> None:
     task = load_task("stsb")
     examples = ScoredTexts(texts=["x"] * 3, scores=np.array([0.0, 3.0, 5.0]))
-    answers = task.select_outputs(torch.tensor([[-1.5], [3.0], [7.25]]), {})
+    answers = task.select_outputs(torch.tensor([[-1.5], [3.0], [7.25]]), {}).numpy()
     assert task.decode(answers, examples, None).tolist() == [-1.5, 3.0, 7.25]
     assert task.score(examples, task.decode(answers, examples, None))["spearman"] == pytest.approx(
         1.0

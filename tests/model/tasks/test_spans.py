@@ -34,6 +34,7 @@ from cloze.model.tasks.kinds.spans import (
     Span,
     Spans,
     WindowSpans,
+    finite_spans,
     merge_windows,
     window_spans,
     write_official,
@@ -83,9 +84,10 @@ def decoded(
     answers = []
     for at in range(0, len(logits), 64):
         padded = torch.nn.utils.rnn.pad_sequence(logits[at : at + 64], batch_first=True)
-        answers += task.select_outputs(
+        tensors = task.select_outputs(
             padded, {BOUNDS: torch.from_numpy(samples.targets[BOUNDS][at : at + 64])}
         )
+        answers += zip(*(tensor.numpy() for tensor in tensors), strict=True)
     return list(task.decode(answers, examples, samples))
 
 
@@ -284,7 +286,8 @@ def test_the_best_spans_are_the_best_of_all(
     low, first, last, high = sorted(
         data.draw(st.lists(st.integers(1, length), min_size=4, max_size=4))
     )
-    (found,) = window_spans(logits, torch.tensor([[low, high, first, last]]), n_best, longest)
+    tensors = window_spans(logits, torch.tensor([[low, high, first, last]]), n_best, longest)
+    found = finite_spans([tensor.numpy()[0] for tensor in tensors])
     every = sorted(
         (
             (-float(logits[0, start, 0] + logits[0, end, 1]), start, end)

@@ -1,0 +1,145 @@
+"""Fine-tuning heeds how it is to be executed: a micro-batch by trial, compiled layers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cloze.core.artifacts import artifact
+from cloze.core.errors import ClozeError, StoppedError, UsageError
+from cloze.model.layers.encoder import EncoderLayer
+from cloze.model.train.plan import micro_batch_finder
+from cloze.model.train.plan.micro_batch_finder import FILE
+from tests.model.datasets import lines
+from tests.model.tasks.stages import Listener, finetune, settings
+
+SHORT = {"epochs": 1, "baselines": False, "dropout": 0.0}
+
+
+class Notes(Listener):
+    """Keeps the notes of a training, too."""
+
+    notes = ""
+
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
+        super().progress(done, total, unit, figures)
+        self.notes += f"{figures.get('note', '')}\n"
+
+
+def losses(out: Path) -> list[object]:
+    return [line["loss"] for line in lines(out / "metrics.jsonl")]
+
+
+def test_auto_is_found_by_the_longest_samples_and_comes_to_the_same(
+    pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[torch.Tensor] = []
+    run = micro_batch_finder.MicroBatchTrial.run
+
+    def noted(trial: micro_batch_finder.MicroBatchTrial, rows: int, device: torch.device) -> None:
+        tried.append(trial.batch(rows)["attention_mask"].sum(dim=1))
+        run(trial, rows, device)
+
+    monkeypatch.setattr(micro_batch_finder.MicroBatchTrial, "run", noted)
+    listener, config = Notes(), settings(sentiment, **SHORT)
+    made = finetune(
+        config, pretrained, tmp_path / "auto", report=listener, execution={"micro_batch": "auto"}
+    )
+    assert "micro-batch 16: 16 rows of" in listener.notes, "all of the batch fits this machine"
+    assert len(tried) == 2, "two sizes, as in pretraining"
+    assert all(int(lengths[0]) == int(lengths.max()) for lengths in tried), "longest first"
+    fixed = finetune(config, pretrained, tmp_path / "fixed", execution={"micro_batch": 16})
+    assert made.manifest.content_sha256 == fixed.manifest.content_sha256, "trying leaves no trace"
+    small = finetune(config, pretrained, tmp_path / "small", execution={"micro_batch": 3})
+    assert small.manifest.content_sha256 != fixed.manifest.content_sha256
+
+
+def test_a_resumed_one_cuts_its_batch_as_before(
+    pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, auto = settings(sentiment, **SHORT), {"micro_batch": "auto", "checkpoint_every": 5}
+    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 4)
+    with pytest.raises(StoppedError):
+        finetune(config, pretrained, tmp_path / "run", report=Listener(5), execution=auto)
+    (found,) = (tmp_path / "run").rglob(FILE)
+    assert json.loads(found.read_text())["micro_batch"] == 4
+    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 8)
+    listener = Notes()
+    finetune(config, pretrained, tmp_path / "run", report=listener, execution=auto)
+    assert "micro-batch 4: 4 rows of" in listener.notes
+    assert artifact.verify(str(tmp_path / "run")).ok, "the note is no part of it"
+
+
+def test_where_no_sample_fits_it_says_so(
+    pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(micro_batch_finder, "_free_memory", lambda: 0.0)
+    with pytest.raises(ClozeError, match="not one row of .* tokens fits"):
+        finetune(
+            settings(sentiment, **SHORT), pretrained, tmp_path / "run",
+            execution={"micro_batch": "auto"},
+        )  # fmt: skip
+
+
+def compiled_layers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What is compiled."""
+    found: Counter[str] = Counter()
+    compiles = nn.Module.compile
+
+    def noted(module: nn.Module, *args: object, **options: object) -> None:
+        found[type(module).__name__] += 1
+        compiles(module, *args, **options)
+
+    monkeypatch.setattr(nn.Module, "compile", noted)
+    return found
+
+
+@pytest.mark.slow  # the compiler takes its time
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_compiled_layers_train_as_others(
+    pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(sentiment, **SHORT)
+    finetune(config, pretrained, tmp_path / "eager")
+    found = compiled_layers(monkeypatch)
+    finetune(config, pretrained, tmp_path / "compiled", execution={"compile": True})
+    assert found == {EncoderLayer.__name__: 1}, "each of the model's layers"
+    eager, compiled = (losses(tmp_path / name) for name in ("eager", "compiled"))
+    assert compiled != eager, "another program rounds otherwise"
+    assert compiled == pytest.approx(eager, rel=5e-3), "but for the dropout"
+
+
+def test_nothing_is_compiled_unasked(
+    pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = compiled_layers(monkeypatch)
+    finetune(settings(sentiment, **SHORT), pretrained, tmp_path / "run")
+    assert not found
+
+
+def test_what_cannot_be_compiled_is_refused(
+    pretrained: str, sentiment: Path, tmp_path: Path
+) -> None:
+    config = settings(sentiment, frozen="last", **SHORT)
+    with pytest.raises(UsageError, match=r"compile \(true\) is not for frozen features"):
+        finetune(config, pretrained, tmp_path / "frozen", execution={"compile": True})
+    every = {"checkpoint_every": 5}
+    with pytest.raises(StoppedError):
+        finetune(
+            settings(sentiment, **SHORT), pretrained, tmp_path / "run", report=Listener(5),
+            execution=every,
+        )  # fmt: skip
+    with pytest.raises(UsageError, match=r"compile \(true\) is not how the checkpoint .*false"):
+        finetune(
+            settings(sentiment, **SHORT), pretrained, tmp_path / "run",
+            execution={**every, "compile": True},
+        )  # fmt: skip
