@@ -130,6 +130,24 @@ def layouts_agree(place: Place) -> Figures:
     return {"difference": worst, "of": where}
 
 
+def fsdp_agrees(place: Place) -> Figures:
+    """fsdp beside plain torch on one device, in fp32 and with compiled layers in the GPU's precision,
+    and its checkpoint gone on with in plain torch.
+    """
+    worst = 0.0
+    for precision in ("fp32",) if place.device == "cpu" else ("fp32", "bf16"):
+        values, compiled = {"precision": precision}, precision == "bf16"
+        straight = _losses(_run(place, f"whole-{precision}", values=values, compile=compiled))
+        _run(
+            place, f"fsdp-{precision}", values=values, stop_at=HALF, engine="fsdp", compile=compiled
+        )
+        found = _losses(_run(place, f"fsdp-{precision}", values=values, compile=compiled))
+        apart = max(abs(a - b) / a for a, b in zip(straight, found, strict=True))
+        _close(apart, precision, f"{precision} losses")
+        worst = max(worst, apart)
+    return {"difference": worst}
+
+
 def compiled_is_eager(place: Place) -> Figures:
     """The gradient of a compiled step, of packed tokens where the kernel runs; a GPU's layers have
     the graphs of their kinds, however many there are.
@@ -362,6 +380,7 @@ CHECKS: dict[str, Check] = {
     "a CPU checkpoint goes on": a_cpu_checkpoint_goes_on,
     "resume is bit-exact": resume_is_bit_exact,
     "ZeRO 0 to 3 agree": zero_stages_agree,
+    "fsdp agrees": fsdp_agrees,
     "compiled = eager": compiled_is_eager,
     "logits in chunks = whole": chunks_are_whole,
     "sixteen bits train": sixteen_bits_train,
