@@ -242,7 +242,7 @@ def _linear_cross_entropy(
         weight.to(hidden.dtype),
         None if bias is None else bias.to(hidden.dtype),
     )
-    vocabulary, filler = len(weight), 0 if on_cpu else -len(weight) % TILE
+    vocabulary, filler = len(weight), _filler(len(weight), hidden.device.type)
     if filler:
         cast_weight = functional.pad(cast_weight, (0, 0, 0, filler))
         cast_bias = None if cast_bias is None else functional.pad(cast_bias, (0, filler))
@@ -282,6 +282,11 @@ def _linear_cross_entropy(
             if bias is not None:
                 bias_gradient += logits.sum(dim=0, dtype=torch.float32)[:vocabulary]
     return total, correct, hidden_gradient, weight_gradient, bias_gradient
+
+
+def _filler(vocabulary: int, device: str) -> int:
+    """Return the number of columns that fill the last tile."""
+    return 0 if device == "cpu" else -vocabulary % TILE
 
 
 def _no_gradients(
