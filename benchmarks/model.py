@@ -235,9 +235,8 @@ def theirs(
 
     hub = hub_of(config.family)
     values = hub.to_config(config, config.heads, None)
-    module = getattr(transformers, values["architectures"][0])(
-        transformers.AutoConfig.for_model(**values)
-    )
+    architecture = hub.architecture(config.heads)  # of all heads; an export leaves the pair's out
+    module = getattr(transformers, architecture)(transformers.AutoConfig.for_model(**values))
     module.load_state_dict(hub.to_state(model.state_dict()), strict=False)
     module.tie_weights()
     pair = {"next_sentence_label": "pair_labels"} if "pair" in config.heads else {}

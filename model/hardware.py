@@ -6,6 +6,7 @@ sparsity").
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -100,14 +101,31 @@ SPELLINGS = {
 }
 
 
+@functools.cache
+def cpu_info() -> dict[str, str]:
+    """Return what the Linux kernel says of the first CPU; empty on other systems."""
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        return {}
+    fields = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}
+
+
+def cpu_kind() -> list[str]:
+    """Return what identifies the CPU's kind; other kinds have other speeds."""
+    names = ("vendor_id", "cpu family", "model", "model name")
+    return [platform.machine(), *(cpu_info().get(name, "") for name in names)]
+
+
+def cpu_flags() -> list[str]:
+    """Return the kernel's names of the CPU's instruction sets."""
+    return cpu_info().get("flags", "").split()
+
+
 def native_bf16() -> bool:
     """Return True if this machine's CPU has instructions that multiply bf16."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
-    return any(flag in flags for flag in BF16_FLAGS)
+    return any(flag in cpu_flags() for flag in BF16_FLAGS)
 
 
 def gpu(name: str) -> Device:

@@ -12,6 +12,7 @@ from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Probability, Size
 from cloze.model.families.hub_format import KeyMap, fine_tuned
+from cloze.model.layers.cpu import Linear
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -97,19 +98,18 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: AlbertConfig) -> PretrainingModel:
-    from torch import nn
 
     from cloze.model.families.models import embeddings, masked_lm
     from cloze.model.families.pretraining import PretrainingModel
     from cloze.model.layers.heads import Pooler
 
     size = config.embedding_size
-    projected = embeddings(config, size, projection=nn.Linear(size, config.hidden_size))
+    projected = embeddings(config, size, projection=Linear(size, config.hidden_size))
     return PretrainingModel(
         _build_encoder(config, projected),
         masked_lm(config, size),
         pooler=Pooler(config.hidden_size),
-        pair=nn.Linear(config.hidden_size, 2),
+        pair=Linear(config.hidden_size, 2),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import HubFormat, KeyMap, Row, fine_tuned
+from cloze.model.layers.cpu import Linear
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -41,7 +42,6 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: ModelConfig, *, pre_norm: bool = False) -> PretrainingModel:
-    from torch import nn
 
     from cloze.model.families.models import encoder, masked_lm
     from cloze.model.families.pretraining import PretrainingModel
@@ -51,7 +51,7 @@ def build_model(config: ModelConfig, *, pre_norm: bool = False) -> PretrainingMo
         encoder(config, pre_norm=pre_norm),
         masked_lm(config),
         pooler=Pooler(config.hidden_size),
-        pair=nn.Linear(config.hidden_size, 2),
+        pair=Linear(config.hidden_size, 2),
     )
 
 

@@ -17,6 +17,7 @@ from cloze.core.config import UnionTag
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import TASK_ROWS, KeyMap, fine_tuned
+from cloze.model.layers.cpu import Linear
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import ReplacedTokenModel
@@ -109,7 +110,7 @@ def build_model(config: ElectraConfig) -> ReplacedTokenModel:
     projection = (
         nn.Identity()
         if generator_config.hidden_size == size
-        else nn.Linear(size, generator_config.hidden_size)
+        else Linear(size, generator_config.hidden_size)
     )
     generator.embeddings = cast(
         "Embeddings", ProjectedEmbeddings(discriminator.embeddings, projection)

@@ -17,6 +17,7 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.families.registry import family_module
 from cloze.model.layers.attention import SelfAttention
+from cloze.model.layers.cpu import Linear
 from cloze.model.layers.embeddings import Embeddings, merged
 from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
 from cloze.model.layers.heads import MaskedLMHead, Pooler, initialize
@@ -236,7 +237,7 @@ def encoder(
         size,
         norm=nn.Identity() if pre_norm else None,
         position_offset=position_offset,
-        projection=None if size == config.hidden_size else nn.Linear(size, config.hidden_size),
+        projection=None if size == config.hidden_size else Linear(size, config.hidden_size),
     )
     layers = [
         layer(config, pre_norm=pre_norm, causal=causal, fused=fused)

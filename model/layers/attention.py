@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
+from cloze.model.layers.cpu import Linear, linear
 from cloze.model.layers.elementwise import autocast_input
 from cloze.model.layers.elementwise import dropout as drop
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout
@@ -96,12 +96,12 @@ class SelfAttention(nn.Module):
         self.fused = fused
         self.stacked = {"qkv": 3} if fused else {}
         if fused:
-            self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=bias)
+            self.qkv = Linear(hidden_size, 3 * hidden_size, bias=bias)
         else:
-            self.query = nn.Linear(hidden_size, hidden_size, bias=bias)
-            self.key = nn.Linear(hidden_size, hidden_size, bias=bias)
-            self.value = nn.Linear(hidden_size, hidden_size, bias=bias)
-        self.output = nn.Linear(hidden_size, hidden_size, bias=bias)
+            self.query = Linear(hidden_size, hidden_size, bias=bias)
+            self.key = Linear(hidden_size, hidden_size, bias=bias)
+            self.value = Linear(hidden_size, hidden_size, bias=bias)
+        self.output = Linear(hidden_size, hidden_size, bias=bias)
 
     def forward(
         self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
+from cloze.model.layers.cpu import linear
 from cloze.model.layers.logit_sizes import chunk_rows, in_chunks
 
 
@@ -36,7 +36,7 @@ class LazyLogits(NamedTuple):
     def whole(self) -> Tensor:
         """Compute the logits in the dtype of `hidden`."""
         bias = None if self.bias is None else self.bias.to(self.hidden.dtype)
-        return functional.linear(self.hidden, self.weight.to(self.hidden.dtype), bias)
+        return linear(self.hidden, self.weight.to(self.hidden.dtype), bias)
 
     def rows(self, part: slice) -> LazyLogits:
         """Return the logits of some rows of [M, E]."""
@@ -82,7 +82,7 @@ class VocabularyHead(nn.Module):
         if not self.lazy or not in_chunks(
             hidden.shape[:-1].numel(), len(weight), hidden.device.type
         ):
-            return functional.linear(hidden, weight, bias)
+            return linear(hidden, weight, bias)
         device = hidden.device.type
         if torch.is_autocast_enabled(device):
             hidden = hidden.to(torch.get_autocast_dtype(device))
@@ -96,12 +96,12 @@ class VocabularyHead(nn.Module):
         )
 
 
-def enable_lazy_logits(model: nn.Module, compiled: bool = False) -> None:
+def enable_lazy_logits(model: nn.Module) -> None:
     """Make a model's heads return large logits lazily, unless the model reads its own logits."""
     if not getattr(model, "reads_logits", False):
         for module in model.modules():
             if isinstance(module, VocabularyHead):
-                module.lazy, module.compiled = True, compiled
+                module.lazy = True
 
 
 # Cross-entropy: small models spend more time here than in their layers.
@@ -244,8 +244,8 @@ def _linear_cross_entropy(
     )
     vocabulary, filler = len(weight), _filler(len(weight), hidden.device.type)
     if filler:
-        cast_weight = functional.pad(cast_weight, (0, 0, 0, filler))
-        cast_bias = None if cast_bias is None else functional.pad(cast_bias, (0, filler))
+        cast_weight = pad(cast_weight, (0, 0, 0, filler))
+        cast_bias = None if cast_bias is None else pad(cast_bias, (0, filler))
     workspace = hidden.new_empty(min(at_once, len(hidden)), vocabulary + filler)
     total, correct = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
     hidden_gradient, weight_gradient, bias_gradient = _no_gradients(hidden, weight, bias, learns)

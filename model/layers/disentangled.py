@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cloze.model.layers.attention import SelfAttention, gather_positions
+from cloze.model.layers.cpu import Linear
 from cloze.model.layers.elementwise import Dropout, ModuleReference, autocast_input
 from cloze.model.layers.elementwise import dropout as drop
 from cloze.model.layers.embeddings import Embeddings
@@ -173,9 +174,9 @@ class DisentangledAttention(SelfAttention):
         self.shares = shares
         self.position_dropout = position_dropout
         if not shares and "c2p" in terms:
-            self.position_key = nn.Linear(hidden_size, hidden_size)
+            self.position_key = Linear(hidden_size, hidden_size)
         if not shares and "p2c" in terms:
-            self.position_query = nn.Linear(hidden_size, hidden_size)
+            self.position_query = Linear(hidden_size, hidden_size)
 
     def forward(
         self,

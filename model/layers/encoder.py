@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cloze.model.layers.attention import gather_positions
+from cloze.model.layers.cpu import Linear
 from cloze.model.layers.elementwise import ACTIVATIONS, Dropout, ModuleReference, cast_stream
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
@@ -42,8 +43,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = gated
         self.stacked = {"up": 2} if gated else {}
-        self.up = nn.Linear(hidden_size, intermediate_size * (2 if gated else 1), bias=bias)
-        self.down = nn.Linear(intermediate_size, hidden_size, bias=bias)
+        self.up = Linear(hidden_size, intermediate_size * (2 if gated else 1), bias=bias)
+        self.down = Linear(intermediate_size, hidden_size, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
@@ -236,15 +237,17 @@ class GroupedEncoder(Encoder):
         self.groups = nn.ModuleList([nn.ModuleList(group) for group in groups])
 
 
-def compile_layers(network: nn.Module) -> None:
-    """Compile all encoder layers; layers of equal structure share one graph for all batch shapes.
+def compile_layers(network: nn.Module, compiled: bool = True) -> None:
+    """Compile all encoder layers, or run them plain.
 
-    Compile time does not grow with depth. `torch.compiler.set_stance("force_eager")` runs them
-    uncompiled.
+    Layers of equal structure share one graph for all batch shapes, so compile time does not grow
+    with depth. Under `torch.compiler.set_stance("force_eager")` all run plain.
     """
     for module in network.modules():
-        if isinstance(module, EncoderLayer):
+        if isinstance(module, EncoderLayer) and compiled:
             module.compile(dynamic=True)
+        elif isinstance(module, EncoderLayer):
+            module._compiled_call_impl = None
 
 
 def enable_activation_checkpointing(network: nn.Module) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.attention_kernels import (
@@ -21,6 +21,7 @@ from cloze.model.layers.attention_kernels import (
     attention_maps,
     neighbour_chunks,
 )
+from cloze.model.layers.cpu import Linear
 from cloze.model.layers.elementwise import autocast_input
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import (
@@ -90,9 +91,9 @@ class GlobalAttention(SelfAttention):
     def __init__(self, hidden_size: int, num_heads: int, *, dropout: float, window: int) -> None:
         super().__init__(hidden_size, num_heads, dropout=dropout, window=window)
         self.width = window
-        self.global_query = nn.Linear(hidden_size, hidden_size)
-        self.global_key = nn.Linear(hidden_size, hidden_size)
-        self.global_value = nn.Linear(hidden_size, hidden_size)
+        self.global_query = Linear(hidden_size, hidden_size)
+        self.global_key = Linear(hidden_size, hidden_size)
+        self.global_value = Linear(hidden_size, hidden_size)
 
     def forward(
         self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from cloze.model.layers.cpu import Linear
 from cloze.model.layers.cross_entropy import VocabularyHead
 from cloze.model.layers.elementwise import ACTIVATIONS, ModuleReference
 
@@ -26,7 +27,7 @@ class Pooler(nn.Module):
 
     def __init__(self, hidden_size: int, activation: str = "tanh") -> None:
         super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.dense = Linear(hidden_size, hidden_size)
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -65,7 +66,7 @@ class MaskedLMHead(VocabularyHead):
         self, hidden_size: int, size: int, vocab_size: int, *, activation: str, norm: nn.Module
     ) -> None:
         super().__init__()
-        self.dense = nn.Linear(hidden_size, size)
+        self.dense = Linear(hidden_size, size)
         self.activation = ACTIVATIONS[activation]
         self.norm = norm
         self.bias = nn.Parameter(torch.zeros(vocab_size))
@@ -102,9 +103,9 @@ class SpanBoundaryHead(VocabularyHead):
     ) -> None:
         super().__init__()
         self.position = nn.Embedding(positions, position_size)
-        self.first = nn.Linear(2 * hidden_size + position_size, hidden_size)
+        self.first = Linear(2 * hidden_size + position_size, hidden_size)
         self.first_norm = nn.LayerNorm(hidden_size, eps=eps)
-        self.second = nn.Linear(hidden_size, hidden_size)
+        self.second = Linear(hidden_size, hidden_size)
         self.second_norm = nn.LayerNorm(hidden_size, eps=eps)
         self.activation = ACTIVATIONS[activation]
         self.bias = nn.Parameter(torch.zeros(vocab_size))
@@ -139,9 +140,9 @@ class ReplacedTokenHead(nn.Module):
     def __init__(self, hidden_size: int, activation: str, norm: nn.Module | None = None) -> None:
         super().__init__()
         self.norm = norm
-        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.dense = Linear(hidden_size, hidden_size)
         self.activation = ACTIVATIONS[activation]
-        self.output = nn.Linear(hidden_size, 1)
+        self.output = Linear(hidden_size, 1)
 
     def forward(self, hidden: Tensor, sequence_first: Tensor | None = None) -> Tensor:
         """Return logits [B, L].
@@ -186,7 +187,7 @@ class PredictionHead(nn.Module):
 
     def __init__(self, hidden_size: int, activation: str, *, norm: nn.Module, mean: bool) -> None:
         super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.dense = Linear(hidden_size, hidden_size, bias=False)
         self.activation = ACTIVATIONS[activation]
         self.norm = norm
         self._mean = mean

@@ -19,6 +19,7 @@ from cloze.model.families.models import (
     load_backbone,
     new_backbone,
 )
+from cloze.model.layers.cpu import Linear
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.heads import Pooler, initialize, mean_state
 from cloze.model.tasks.encode import SECOND
@@ -73,7 +74,7 @@ class SequenceClassifier(nn.Module):
         self._head = head
         size = 4 * hidden_size if pairs else hidden_size
         self.add_module(
-            head, nn.Linear(size, outputs, bias=pairs or getattr(pooler, "head_bias", True))
+            head, Linear(size, outputs, bias=pairs or getattr(pooler, "head_bias", True))
         )
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
@@ -112,7 +113,7 @@ class TokenClassifier(nn.Module):
             self.pooler = backbone.pooler
         self.dropout = nn.Dropout(dropout)
         self._head = head
-        self.add_module(head, nn.Linear(hidden_size, outputs))
+        self.add_module(head, Linear(hidden_size, outputs))
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Return logits, fp32 [B, L, outputs], for a batch of `TextSamples`."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 
 from cloze.core import random_keys
 from cloze.core.stages.stage import BuildContext
-from cloze.model.data.batch import AttentionModes, empty_batch
+from cloze.model.data.batch import AttentionModes, Batch, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.pretraining import PretrainingModel
@@ -18,10 +20,13 @@ from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.objectives import choose
 from cloze.model.train import engines
 from cloze.model.train.compile_policy import (
+    StepTimes,
     WorkEstimate,
-    decide_compile,
-    decompile,
+    decide_by_time,
+    decide_on_gpu,
     first_step_failure,
+    given_decision,
+    measure_steps,
 )
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
@@ -198,16 +203,22 @@ def build_model(
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
+    scoring = _scoring(job, start, network, precision)
+    networks = [network, *([start.teacher.network] if start.teacher else [])]
+
+    def layout(compiled: bool) -> LayoutKind:
+        dtype, packed = DTYPES[precision], job.info.packed
+        return layout_for(networks, world.device, dtype, compiled=compiled, packed_rows=packed)
+
     # fsdp gathers weights between the layers at both of its stages; a CPU compiles the whole step.
     gathers = world.device.type == "cpu" if engine.name == "fsdp" else engine.zero == 3
-    compiled = _compiled(job, start, plan, precision, 3 if gathers else engine.zero)
-    scoring = _scoring(job, start, network, precision, compiled)
+    zero = 3 if gathers else engine.zero
+    compiled = _compiled(job, start, scoring, plan, layout, zero)
+    scoring.set_compiled(compiled)
     if engine.name == "torch" and world.device.type != "cpu" and not compiled:
         round_weights_by_layer(network)
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, start.optimizer)
-    networks = [network, *([start.teacher.network] if start.teacher else [])]
-    dtype, packed = DTYPES[precision], job.info.packed
     return BuiltModel(
         scoring=scoring,
         network=network,
@@ -216,40 +227,68 @@ def build_model(
         engine=engine,
         precision=precision,
         compiled=compiled,
-        layout=layout_for(networks, world.device, dtype, compiled=compiled, packed_rows=packed),
+        layout=layout(compiled),
     )
 
 
 def _compiled(
-    job: SetupJob, start: Start, plan: batch_plan.BatchPlan, precision: Precision, zero: int
+    job: SetupJob,
+    start: Start,
+    scoring: PretrainModule,
+    plan: batch_plan.BatchPlan,
+    layout: Callable[[bool], LayoutKind],
+    zero: int,
 ) -> bool:
     """Return True if the training step is compiled; rank 0 decides."""
-    execution, world = job.build.execution, job.world
-    decision = decide_compile(
+    execution, world, train = job.build.execution, job.world, job.data.train
+    decision = given_decision(
         execution.compile,
         start.own.run.compiled if start.own else None,
         start.model,
-        _computing(start.config, plan.micro_batch * plan.accumulation, job.info.length),
-        job.data.train,
+        train,
         world.device,
-        precision,
         zero,
         start.directions,
         execution.activation_checkpointing,
     )
+
+    def first_batch(compiled: bool) -> Batch:
+        numbers = np.arange(plan.micro_batch)
+        return collate(
+            train.take(numbers % len(train), np.zeros_like(numbers)),
+            pad=job.info.special.pad,
+            longest=job.info.length,
+            fixed_predictions=train.most_predictions() if compiled else None,
+            layout=layout(compiled),
+            directions=start.directions,
+            samples=numbers,
+        )
+
+    def measure() -> StepTimes:
+        if world.is_rank_zero:
+            job.build.report.progress(0, None, "steps", {"step": "measuring compiled steps"})
+        return measure_steps(scoring, first_batch(False), first_batch(True))
+
+    if decision is None:
+        work = _computing(start.config, plan, job.info.length)
+        decision = (
+            decide_by_time(work, start.model, scoring.precision, world, measure)
+            if world.device.type == "cpu"
+            else decide_on_gpu(start.model, work)
+        )
     if decision.reason:
-        job.notes.append(f"not compiled: {decision.reason}")
+        job.notes.append(f"{'' if decision.compiled else 'not '}compiled: {decision.reason}")
     return bool(world.decide_on_rank_zero(lambda: int(decision.compiled)))
 
 
 def _scoring(
-    job: SetupJob, start: Start, network: PretrainingModel, precision: Precision, compiled: bool
+    job: SetupJob, start: Start, network: PretrainingModel, precision: Precision
 ) -> PretrainModule:
     """Build the module of network and loss; parameters that no objective uses are frozen."""
     device, teacher = job.world.device, start.teacher
     weights = {**start.model.loss_weights(), **objective_weights(start.names, start.directions)}
     scoring = PretrainModule(
-        network, start.names, precision, compiled, device.type, weights, teacher
+        network, start.names, precision, device_type=device.type, weights=weights, teacher=teacher
     )
     batch = empty_batch(pad=job.info.special.pad, directions=start.directions)
     unused = freeze_unused(scoring, {**batch, "mask_id": torch.tensor(-1)})
@@ -305,7 +344,7 @@ def compile_first_step(job: SetupJob, model: BuiltModel, source: DatasetSource) 
     failure = first_step_failure(model.scoring, batch, world.device)
     if world.all_reduce_min(not failure):
         return model
-    decompile(model.scoring)
+    model.scoring.set_compiled(False)
     job.notes.append(f"not compiled: {failure or 'another rank failed'}; layers run plain")
     return replace(model, compiled=False)
 
@@ -317,11 +356,8 @@ def _begun(resumed: state.ResumeState | None, data: str) -> StartPosition:
     return resumed.run.begun if resumed.same_run else continuation.start_position(resumed, data)
 
 
-def _computing(config: PretrainConfig, samples: int, length: int) -> WorkEstimate:
-    """Estimate the work of this rank: a number of positions, or the time budget."""
-    if config.seconds is not None:
-        return WorkEstimate(seconds=config.seconds)
-    steps = config.last_step
-    return WorkEstimate(
-        positions=float(config.tokens or 0) if steps is None else float(steps * samples * length)
-    )
+def _computing(config: PretrainConfig, plan: batch_plan.BatchPlan, length: int) -> WorkEstimate:
+    """Estimate the work of this rank: a number of micro-batches, or the time budget."""
+    positions, steps = plan.micro_batch * length, config.last_step
+    micro_batches = (config.tokens or 0) / positions if steps is None else steps * plan.accumulation
+    return WorkEstimate(micro_batches=micro_batches, positions=positions, seconds=config.seconds)

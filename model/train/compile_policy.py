@@ -1,80 +1,110 @@
 """The decision about torch.compile: compile if the steps gain by it and repay the compile time.
 
-On a CPU the whole step is compiled, for batches of one shape; on a GPU each layer, for all shapes.
+On a CPU the whole step is compiled, for batches of one shape. A training that is long enough
+measures both kinds of step and the compile time before its first step, once per machine and kind of
+training. The user's cache directory keeps the times, and later trainings decide by them. The choice
+may change the bits of a training (other kernels, other dropout masks), so checkpoints record it,
+and trainings below `SHORTEST` never read measured times.
+
+On a GPU each layer is compiled, for all shapes and depths, in trainings of some minutes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 import shutil
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
-from cloze.core.errors import UsageError
+from cloze.core import storage
+from cloze.core.artifacts.artifact import canonical_json, package_versions
+from cloze.core.artifacts.fingerprints import cache_directory
+from cloze.core.errors import ClozeError, UsageError
+from cloze.core.humanize import format_duration
 from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes, Batch, move
 from cloze.model.data.layouts import WORTH
 from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
-from cloze.model.layers.cross_entropy import VocabularyHead
-from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.hardware import cpu_kind
 from cloze.model.train.plan.flops import active_parameters
 from cloze.model.train.precision import Precision
 
-# Measured on two cores with AMX, BERT-mini and BERT-base (benchmarks/README.md): GAIN, share of a
-# step that is saved; COMPILING, compile seconds, fixed and per layer; SPEED, operations per second
-# per thread without compiling.
-# fp16 is not measured.
-GAIN: dict[Precision, float] = {"fp32": 0.03, "bf16": 0.1, "fp16": 0.0}
+if TYPE_CHECKING:
+    from cloze.model.train.distributed import World
+    from cloze.model.train.evaluate.scoring import PretrainModule
+
+# Estimates until a training was measured on this machine (two cores with AMX, BERT-mini and
+# BERT-base): COMPILING, compile seconds, fixed and per layer; SPEED, operations per second per
+# thread without compiling. fp16 is not measured.
 COMPILING = (10.0, 6.0)
 SPEED: dict[Precision, float] = {"fp32": 0.1e12, "bf16": 0.2e12, "fp16": 0.1e12}
+SHORTEST = 120.0  # seconds by SPEED; shorter trainings run plain, whatever was measured
+MEASURES = 10.0  # compile times that a training must last to measure: it may lose a tenth, once
+PAYS = 1.25  # factor by which the saved seconds must exceed the compile time: times vary
+ROUNDS = 5  # steps of each kind, in alternation; the fastest counts
 # On an H200, BERT-base and BERT-large at length 512 (benchmarks/README.md): share of a step that is
-# saved, seconds for any depth, and operations per second of plain steps.
+# saved, seconds of compiling at any depth, and operations per second of plain steps.
 GPU_GAIN, GPU_COMPILING, GPU_SPEED = 0.15, 20.0, 2.5e14
 COMPILE_TIMEOUT = 600.0  # seconds; layers that are not compiled by then run plain
-PAYS = 2.0  # factor by which the saved seconds must exceed the compile time
 SAMPLE = 2048  # rows from which the share of padding is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkEstimate:
-    """The work of a rank: a number of positions through the layers, or a number of seconds."""
+    """The work of a rank: micro-batches of `positions` through the layers, or seconds."""
 
-    positions: float = 0.0
+    micro_batches: float = 0.0
+    positions: int
     seconds: float | None = None
 
+    def total(self, step_seconds: float) -> float:
+        """Return the seconds of the work if a micro-batch takes `step_seconds`."""
+        return self.micro_batches * step_seconds if self.seconds is None else self.seconds
 
-@dataclass(frozen=True, slots=True)
-class CompileDecision:
-    """The decision to compile or not, with a reason for the user if `auto` decided against it."""
+
+class StepTimes(NamedTuple):
+    """Measured seconds: a plain and a compiled step of one micro-batch, and compiling."""
+
+    plain: float
+    compiled: float
+    compiling: float
+
+
+class CompileDecision(NamedTuple):
+    """The decision to compile or not, with a reason for the user if `auto` decided."""
 
     compiled: bool
     reason: str = ""
 
 
-def decide_compile(
+def given_decision(
     wanted: bool | None,
     recorded: bool | None,
     model: ModelConfig,
-    work: WorkEstimate,
     train: RowTable,
     device: torch.device,
-    precision: Precision,
     zero: int,
     directions: AttentionModes = BIDIRECTIONAL,
     recomputes: bool = False,
-) -> CompileDecision:
-    """Decide whether to compile: as the checkpoint records, as `wanted`, or if it pays.
+) -> CompileDecision | None:
+    """Decide as the checkpoint records, as `wanted`, or as the training permits; None: by time.
 
     Args:
         wanted: the user's choice; None: automatic.
         recorded: the choice in the checkpoint that is resumed; None: no checkpoint.
         model: the trained model.
-        work: the amount of work.
         train: the dataset's rows.
         zero: the ZeRO stage.
         directions: attention modes of the samples.
@@ -98,28 +128,110 @@ def decide_compile(
     if _obstacle(model, zero, directions, recomputes, device):
         return CompileDecision(False)
     if device.type != "cpu":
-        return _decide_on_gpu(model, work)
+        return None
     if _compiler() is None:
         return CompileDecision(False, "there is no C++ compiler")
     if fill_ratio(train) < WORTH:
         return CompileDecision(False)  # unpadding gains more, and compiled models keep the padding
-    seconds = work.seconds
-    if seconds is None:
-        seconds = (
-            6.0
-            * active_parameters(model)
-            * work.positions
-            / (SPEED[precision] * torch.get_num_threads())
-        )
-    return CompileDecision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
+    return None
 
 
-def _decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:
+def decide_by_time(
+    work: WorkEstimate,
+    model: ModelConfig,
+    precision: Precision,
+    world: World,
+    measure: Callable[[], StepTimes],
+) -> CompileDecision:
+    """Decide by this machine's times, which `measure` finds if there are none and it is worth it.
+
+    Every rank must call it. Rank 0 reads and writes the times.
+    """
+    operations = 6.0 * active_parameters(model) * work.positions
+    expected = work.total(operations / (SPEED[precision] * torch.get_num_threads()))
+    if expected < SHORTEST:
+        return CompileDecision(False)
+    path = times_path(model, precision, work.positions)
+    times = read_times(path)
+    missing = times is None and expected > MEASURES * compiling_seconds(model)
+    if world.decide_on_rank_zero(lambda: int(missing)):
+        times = measure()
+        if world.is_rank_zero:
+            write_times(path, times)
+    if times is None:
+        return CompileDecision(False, "such steps are not measured on this machine yet")
+    return compare(work, times)
+
+
+def compare(work: WorkEstimate, times: StepTimes) -> CompileDecision:
+    """Decide by measured times."""
+    total = work.total(times.plain)
+    saved = total * (1.0 - times.compiled / times.plain)
+    reason = (
+        f"expected to save {format_duration(max(0.0, saved))} of {format_duration(total)} by "
+        f"{format_duration(times.compiling)} of compiling, as measured on this machine"
+    )
+    return CompileDecision(saved > PAYS * times.compiling, reason)
+
+
+def measure_steps(scoring: PretrainModule, plain: Batch, padded: Batch) -> StepTimes:
+    """Time forward and backward; the training's gradients and random numbers do not change.
+
+    Args:
+        plain: a micro-batch in the layout of plain steps.
+        padded: the same rows in the fixed shape of compiled steps.
+    """
+    counts = torch.ones(len(scoring.names))
+
+    def seconds(loss: Callable[[Batch, Tensor], tuple[Tensor, Tensor]], batch: Batch) -> float:
+        begin = time.perf_counter()
+        loss(batch, counts)[0].backward()  # type: ignore[no-untyped-call]
+        end = time.perf_counter()
+        for parameter in scoring.parameters():
+            parameter.grad = None
+        return end - begin
+
+    scoring.train().set_compiled(True)
+    with torch.random.fork_rng(devices=[]):
+        first = seconds(scoring.loss, padded)
+        rounds = [
+            (seconds(scoring.uncompiled, plain), seconds(scoring.loss, padded))
+            for _ in range(1 + ROUNDS)
+        ]
+    fastest_plain, fastest_compiled = map(min, zip(*rounds[1:], strict=True))  # [0] allocates
+    return StepTimes(fastest_plain, fastest_compiled, max(0.0, first - fastest_compiled))
+
+
+def times_path(model: ModelConfig, precision: Precision, positions: int) -> Path:
+    """Return the file of the times of such steps on such a machine, with these versions."""
+    machine = [cpu_kind(), os.environ.get("ONEDNN_MAX_CPU_ISA"), torch.get_num_threads()]
+    step = [model.model_dump(mode="json"), precision, positions]
+    key = canonical_json([machine, package_versions(), step])
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return cache_directory() / "step-times" / f"{name}.json"
+
+
+def read_times(path: Path) -> StepTimes | None:
+    """Return the times in a file; None if it is missing or damaged."""
+    try:
+        times = StepTimes(**json.loads(path.read_bytes()))
+        return times if times.plain > 0 < times.compiled and times.compiling >= 0 else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_times(path: Path, times: StepTimes) -> None:
+    """Write the file atomically; if that is impossible, later trainings measure again."""
+    with contextlib.suppress(OSError, ClozeError):
+        storage.write_bytes(str(path), json.dumps(times._asdict()).encode())
+
+
+def decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:
+    """Decide by the estimated length of the training."""
     if find_spec("triton") is None:
         return CompileDecision(False, "Triton is not installed, which torch.compile needs on a GPU")
-    seconds = work.seconds
-    if seconds is None:
-        seconds = 6.0 * active_parameters(model) * work.positions / GPU_SPEED
+    operations = 6.0 * active_parameters(model) * work.positions
+    seconds = work.total(operations / GPU_SPEED)
     return CompileDecision(seconds * GPU_GAIN > PAYS * GPU_COMPILING)
 
 
@@ -157,14 +269,6 @@ def first_step_failure(
     for parameter in scoring.parameters():
         parameter.grad = None
     return failure[0]
-
-
-def decompile(network: nn.Module) -> None:
-    """Run the layers and heads of a network plain from now on."""
-    for module in network.modules():
-        module._compiled_call_impl = None
-        if isinstance(module, VocabularyHead):
-            module.compiled = False
 
 
 def _obstacle(

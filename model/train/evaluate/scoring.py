@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.families.pretraining import PretrainingModel
-from cloze.model.layers.cross_entropy import enable_lazy_logits
+from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
 from cloze.model.layers.encoder import compile_layers
 from cloze.model.objectives import LossSum, objectives, total_loss
 from cloze.model.train.loop.interfaces import TrainModule
@@ -52,18 +52,24 @@ class PretrainModule(TrainModule):
             model.predicts_all_positions = any(
                 objective.all_positions for objective in self.objectives
             )
-        layerwise = compiled and device_type != "cpu"
         if not any(objective.reads_logits for objective in self.objectives):
-            enable_lazy_logits(model, layerwise)
+            enable_lazy_logits(model)
         self.weights = dict(weights or {})
         self.teacher = teacher
         # Set by `predict`: empty until the first held-out batch.
         self.detail_names: tuple[str, ...] = ()
+        self.device_type = device_type
+        self.set_compiled(compiled)
+
+    def set_compiled(self, compiled: bool) -> None:
+        """Compile training steps from the next one on, or none."""
         self._compiled = self._loss
-        self.device_type, self._layerwise = device_type, layerwise
-        if layerwise:
-            compile_layers(model)
-        elif compiled:
+        self._layerwise = compiled and self.device_type != "cpu"
+        compile_layers(self.model, self._layerwise)
+        for module in self.model.modules():
+            if isinstance(module, VocabularyHead):
+                module.compiled = self._layerwise
+        if compiled and not self._layerwise:
             self._compiled = torch.compile(
                 self._loss, dynamic=False, options={"fallback_random": True}
             )

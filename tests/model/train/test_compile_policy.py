@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,32 @@ from cloze.model.families.models import new_model
 from cloze.model.families.registry import FAMILIES, config_class, model_config, parse_model
 from cloze.model.objectives import choose
 from cloze.model.train import compile_policy
-from cloze.model.train.compile_policy import WorkEstimate, decide_compile, fill_ratio
+from cloze.model.train.compile_policy import (
+    MEASURES,
+    PAYS,
+    CompileDecision,
+    StepTimes,
+    WorkEstimate,
+    compare,
+    decide_by_time,
+    decide_on_gpu,
+    fill_ratio,
+    given_decision,
+    read_times,
+    times_path,
+    write_times,
+)
+from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.model.datasets import write_dataset
-from tests.model.train.ranks import STILL, TINY
+from tests.model.train.ranks import STILL, TINY, Here, config, digests, here
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
 
 CPU = torch.device("cpu")
-LONG, SHORT = 1e9, 1e6  # tokens: hours and seconds of a BERT-mini
+GAIN = StepTimes(plain=1.0, compiled=0.8, compiling=30.0)
+LOSS = StepTimes(plain=1.0, compiled=1.1, compiling=30.0)
+MODEL = model_config("bert-mini", vocab_size=1000)
 
 
 @pytest.fixture(scope="module")
@@ -41,90 +59,192 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> ShardedRows:
     return ShardedRows(make(corpus, vocab, path / "packed", recipe="packed", length=32).artifact)
 
 
-def compiled(
-    rows: ShardedRows,
-    wanted: bool | None = None,
-    tokens: float = LONG,
-    seconds: float | None = None,
-    **changes: Any,
-) -> bool:
-    values: dict[str, Any] = {
-        "model": "bert-mini",
-        "device": CPU,
-        "precision": "bf16",
-        "zero": 1,
-        **changes,
-    }
+def given(
+    rows: ShardedRows, wanted: bool | None = None, recorded: bool | None = None, **changes: Any
+) -> bool | None:
+    """The decision before any time is looked at; None: there is none."""
+    values: dict[str, Any] = {"model": "bert-mini", "device": CPU, "zero": 1, **changes}
     model = model_config(values.pop("model"), vocab_size=1000)
-    work = WorkEstimate(positions=tokens, seconds=seconds)
-    return decide_compile(
-        wanted, values.pop("recorded", None), model, work, rows, **values
-    ).compiled
+    decision = given_decision(wanted, recorded, model, rows, **values)
+    return None if decision is None else decision.compiled
 
 
-def test_a_long_run_is_and_a_short_one_is_not(rows: ShardedRows) -> None:
-    assert compiled(rows)
-    assert not compiled(rows, tokens=SHORT)
-    tokens = SHORT  # what is just worth it in bf16 is not in fp32, which gains less
-    while not compiled(rows, tokens=tokens):
-        tokens *= 1.1
-    assert SHORT < tokens < LONG
-    assert not compiled(rows, tokens=tokens, precision="fp32")
-    assert compiled(rows, tokens=0, seconds=3600)
-    assert not compiled(rows, tokens=LONG, seconds=60)
+def timed(times: StepTimes | None, **work: Any) -> CompileDecision:
+    """The decision by time, of which nothing may be measured unless `times` are what is found."""
+
+    def measure() -> StepTimes:
+        assert times is not None
+        return times
+
+    estimate = WorkEstimate(positions=4096, **work)
+    return decide_by_time(estimate, MODEL, "bf16", World(0, 1, CPU), measure)
+
+
+@pytest.fixture(autouse=True)
+def _no_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("times", [GAIN, LOSS])
+def test_saved_seconds_must_exceed_the_compile_time(times: StepTimes) -> None:
+    """By steps and by seconds; what compiling saves grows with the training."""
+    gain = 1.0 - times.compiled / times.plain
+    for total in (10.0, 100.0, 180.0, 190.0, 1e3, 1e6):
+        wanted = gain * total > PAYS * times.compiling
+        by_steps = compare(WorkEstimate(micro_batches=total / times.plain, positions=1), times)
+        by_seconds = compare(WorkEstimate(seconds=total, positions=1), times)
+        assert by_steps.compiled == by_seconds.compiled == wanted
+        assert "measured on this machine" in by_steps.reason
+    assert wanted == (times is GAIN)
+
+
+def test_a_long_training_measures_once_and_later_ones_decide_by_its_times() -> None:
+    assert timed(None, seconds=300) == CompileDecision(
+        False, "such steps are not measured on this machine yet"
+    )
+    long = 1.01 * MEASURES * compile_policy.compiling_seconds(MODEL)
+    assert timed(GAIN, seconds=long).compiled
+    assert timed(None, seconds=300).compiled, "five minutes save 60 s by 30 s of compiling"
+    assert timed(None, seconds=3600).compiled
+    assert not timed(None, seconds=180).compiled, "three minutes save 36 s by 30 s"
+
+
+def test_a_machine_that_compiling_slows_trains_plain() -> None:
+    assert not timed(LOSS, seconds=1e5).compiled
+    assert not timed(None, seconds=1e6).compiled
+
+
+def test_short_trainings_do_not_look_at_times() -> None:
+    """So what they compute never depends on what ran before on a machine."""
+    path = times_path(MODEL, "bf16", 4096)
+    write_times(path, StepTimes(plain=1.0, compiled=0.01, compiling=0.1))
+    assert timed(None, seconds=600).compiled
+    assert timed(None, seconds=100) == CompileDecision(False)
+    assert timed(None, micro_batches=20) == CompileDecision(False)
+
+
+def test_times_are_kept_by_machine_and_kind_of_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = times_path(MODEL, "bf16", 4096)
+    assert read_times(path) is None
+    write_times(path, GAIN)
+    write_times(path, LOSS)  # over the older ones
+    assert read_times(times_path(MODEL, "bf16", 4096)) == LOSS
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "nothing half written"
+    larger = model_config("bert-small", vocab_size=1000)
+    others = {times_path(MODEL, "fp32", 4096), times_path(MODEL, "bf16", 2048)}
+    others.add(times_path(larger, "bf16", 4096))
+    with monkeypatch.context() as changed:
+        changed.setattr(torch, "get_num_threads", lambda: 64)
+        others.add(times_path(MODEL, "bf16", 4096))
+    with monkeypatch.context() as changed:
+        changed.setattr(compile_policy, "cpu_kind", lambda: "another CPU")
+        others.add(times_path(MODEL, "bf16", 4096))
+    assert len(others | {path}) == 6
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b'{"plain": 1, "compiled": 1}', b"\xff"]
+    + [b'{"plain": %s, "compiled": 1, "compiling": 1}' % value for value in (b"0", b'"1"', b"NaN")],
+)
+def test_damaged_times_are_none(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "times.json"
+    path.write_bytes(content)
+    assert read_times(path) is None
+
+
+def test_times_that_cannot_be_written_stop_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert timed(GAIN, seconds=1e5).compiled
+
+
+@pytest.mark.slow  # torch.compile runs a C++ compiler
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+def test_measuring_changes_no_bit_and_a_resume_keeps_the_choice(
+    rows: ShardedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_policy, "SHORTEST", 0.0)
+    monkeypatch.setattr(compile_policy, "MEASURES", 0.0)
+    settings = config(steps=4, model={"num_hidden_layers": 1})
+
+    def run(name: str, **options: Any) -> Here:
+        return here(settings, rows.path, tmp_path / name, **options)
+
+    def chosen(finished: Here) -> bool:
+        assert finished.outcome is not None
+        return bool(finished.outcome.summary["compiled"])
+
+    measured = run("measured")  # so short a training does not repay compiling
+    assert "not compiled: expected to save" in measured.said("note")
+    assert not chosen(measured)
+    (path,) = (tmp_path / "cache" / "cloze" / "step-times").iterdir()
+    assert read_times(path) is not None
+    plain = run("plain", compile=False)
+    assert digests(measured.checkpoint) == digests(plain.checkpoint)
+
+    write_times(path, StepTimes(plain=1.0, compiled=0.1, compiling=0.0))
+    whole = run("whole")
+    assert chosen(whole)
+    run("resumed", stop_at=2)
+    write_times(path, LOSS)
+    resumed = run("resumed")
+    assert chosen(resumed), "whatever the machine has measured since"
+    assert digests(resumed.checkpoint) == digests(whole.checkpoint)
+    assert not chosen(run("later"))
 
 
 def test_what_was_asked_for_is_done(rows: ShardedRows) -> None:
-    assert compiled(rows, True, tokens=1)
-    assert not compiled(rows, False)
+    assert given(rows) is None
+    assert given(rows, True)
+    assert given(rows, False) is False
 
 
 def test_what_cannot_be_compiled_is_refused_even_if_asked_for(rows: ShardedRows) -> None:
     with pytest.raises(UsageError, match=r"compile \(true\) is not for ZeRO stage 3"):
-        compiled(rows, True, zero=3)
+        given(rows, True, zero=3)
     with pytest.raises(
         UsageError, match=r"compile \(true\) is not for models of the family deberta"
     ):
-        compiled(rows, True, model="deberta-v3-tiny")
+        given(rows, True, model="deberta-v3-tiny")
 
 
 def test_what_a_checkpoint_records_is_gone_on_with(rows: ShardedRows) -> None:
-    assert compiled(rows, recorded=True, tokens=1)
-    assert not compiled(rows, recorded=False)
+    assert given(rows, recorded=True)
+    assert given(rows, recorded=False) is False
     with pytest.raises(
         UsageError, match=r"compile \(false\) is not how the checkpoint .* was trained \(true\)"
     ):
-        compiled(rows, False, recorded=True)
+        given(rows, False, recorded=True)
 
 
 def test_where_compiling_gains_nothing_or_is_not_known_to(
     rows: ShardedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not compiled(rows, zero=3)
-    assert not compiled(rows, model="deberta-v3-tiny")
-    assert compiled(rows, model="longformer-tiny"), (
+    assert given(rows, zero=3) is False
+    assert given(rows, model="deberta-v3-tiny") is False
+    assert given(rows, model="longformer-tiny") is None, (
         "global tokens, whose number differs, are fine-tuning's alone"
     )
     ragged = ShardedRows(
         write_dataset(tmp_path / "ragged")
     )  # rows at least half as long as they may be
     assert fill_ratio(ragged) == pytest.approx(0.75, abs=0.05)
-    assert not compiled(ragged)
+    assert given(ragged) is False
     monkeypatch.setattr(compile_policy, "_compiler", lambda: None)
-    assert decide_compile(
-        None, None, model_config("bert-mini"), WorkEstimate(positions=LONG), rows, CPU, "bf16", 1
-    ) == compile_policy.CompileDecision(False, "there is no C++ compiler")
+    assert given_decision(None, None, MODEL, rows, CPU, 1) == CompileDecision(
+        False, "there is no C++ compiler"
+    )
 
 
-def test_a_gpu_compiles_what_takes_minutes(
-    rows: ShardedRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_compiles_what_takes_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ragged rows too, and with activation checkpointing."""
+    ragged = ShardedRows(write_dataset(tmp_path / "ragged"))
 
     def decided(positions: float, **changes: Any) -> compile_policy.CompileDecision:
-        model, work = model_config("bert-base"), WorkEstimate(positions=positions)
-        gpu = torch.device("cuda")
-        return decide_compile(None, None, model, work, rows, gpu, "bf16", 0, **changes)
+        model, gpu = model_config("bert-base"), torch.device("cuda")
+        work = WorkEstimate(micro_batches=positions / 1024, positions=1024)
+        given = given_decision(None, None, model, ragged, gpu, 0, **changes)
+        return decide_on_gpu(model, work) if given is None else given
 
     monkeypatch.setattr(compile_policy, "find_spec", lambda name: None)
     assert "Triton is not installed" in decided(1e11).reason
@@ -139,17 +259,13 @@ def test_packed_rows_are_compiled_where_they_are_full(packed: ShardedRows) -> No
     assert packed.info is not None
     assert packed.info.packed
     assert WORTH < fill_ratio(packed) == packed.tokens() / (32 * len(packed)) < 1.0
-    assert compiled(packed)
-    assert compiled(packed, True, tokens=1)
-    assert not compiled(packed, False)
-    assert not compiled(packed, tokens=SHORT)
-    assert compiled(packed, recorded=True, tokens=1)
-    assert not compiled(packed, recorded=False)
+    assert given(packed) is None
+    assert given(packed, True)
     with pytest.raises(
         UsageError, match=r"compile \(true\) is not for samples that are read from left to right"
     ):
-        compiled(packed, True, directions=AttentionModes(causal_share=0.5))
-    assert compiled(packed, model="gpt2-tiny"), "a decoder's batches have one shape, too"
+        given(packed, True, directions=AttentionModes(causal_share=0.5))
+    assert given(packed, model="gpt2-tiny") is None, "a decoder's batches have one shape, too"
 
 
 COMPILED = [family for family in FAMILIES if config_class(family).supports_compile]
