@@ -39,7 +39,7 @@ from cloze.model.train.engines import EngineConfig
 from cloze.model.train.engines.gradients import assign_owners
 from cloze.model.train.engines.torch import LocalParameter, TorchEngine
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
-from cloze.model.train.optimizers.parameters import gradient_norm, trained_parameters
+from cloze.model.train.optimizers.parameters import gradient_norm
 from cloze.model.train.optimizers.sharded_parameters import (
     FlatShard,
     TensorExtent,
@@ -82,7 +82,6 @@ class FSDPEngine(TorchEngine):
             # that sums and multiplies at once.
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
-        self._sharded = dict(trained_parameters(self._model))
 
     def _local_part(self, parameter: nn.Parameter) -> LocalParameter:
         tensor = nn.Parameter(_rows(parameter))
@@ -102,7 +101,7 @@ class FSDPEngine(TorchEngine):
         self._trained.set_is_last_backward(last)  # type: ignore[operator]
         yield
         if last:
-            for name, parameter in self._sharded.items():
+            for name, parameter in self._whole.items():
                 tensor, gradient = self._local[name].tensor, parameter.grad
                 tensor.grad = torch.zeros_like(tensor) if gradient is None else _rows(gradient)
                 parameter.grad = None

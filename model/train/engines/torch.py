@@ -69,10 +69,10 @@ class TorchEngine:
         self._trained, self._model = trained, trained.model
         self._kind = optimizer_kind(recipe.optimizer)
         self._distribute(recipe, choice)
-        whole = dict(trained_parameters(self._model))
-        self._local = {name: self._local_part(parameter) for name, parameter in whole.items()}
+        self._whole = dict(trained_parameters(self._model))
+        self._local = {name: self._local_part(whole) for name, whole in self._whole.items()}
         self._parameters = [local.tensor for local in self._local.values()]  # the optimizer's
-        tensors = dict(zip(whole.values(), self._parameters, strict=True))
+        tensors = dict(zip(self._whole.values(), self._parameters, strict=True))
         groups = [
             {**group, "params": [tensors[parameter] for parameter in group["params"]]}
             for group in parameter_groups(self._model, recipe)
