@@ -117,8 +117,9 @@ def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
         if "ZeRO" not in name and "compiled" not in name
     ]
     assert [row["row"] for row in rows if not row["ok"] and ": flash" not in row["row"]] == [
-        "check: offload agrees"
-    ], "a CPU has nowhere to move anything to"
+        "check: fsdp compiles layers",
+        "check: offload agrees",
+    ], "a CPU compiles whole steps, and has nowhere to move anything to"
     for row in rows:
         if not row["row"].startswith("check") and ": flash" not in row["row"]:
             assert row["figures"]["tokens_per_second"] > 0

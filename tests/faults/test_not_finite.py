@@ -17,7 +17,7 @@ from cloze.model.train.resume import state
 from tests.faults import worker
 from tests.faults.test_hangs import Listener, train
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import Here, config, digests, here
+from tests.model.train.ranks import STAGES, Here, config, digests, here
 
 OF_RANKS: dict[str, Any] = {"steps": 14, "max_skipped": 3, "log_every": 1, "evaluate_every": 7}
 SETTINGS = config(**OF_RANKS)
@@ -150,14 +150,17 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
-    "zero", [0, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (1, 3))]
+    "stage",
+    [
+        "zero0",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("zero1", "zero3", "fsdp3")),
+    ],
 )
 def test_ranks_go_back_together(
-    dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch, zero: int
+    dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch, stage: str
 ) -> None:
     """Two ranks of any engine come to the weights of one process."""
     alone = here(SETTINGS, dataset, tmp_path / "alone", micro_batch=4, **EVERY)
-    more = {"engine": "deepspeed", "zero": zero} if zero else {"engine": "torch"}
     listener = Listener()
     train(
         dataset,
@@ -167,7 +170,7 @@ def test_ranks_go_back_together(
         "poison 40 64",
         **OF_RANKS,
         **EVERY,
-        **more,
+        **STAGES[stage],
         micro_batch=4,
     )
     assert any(said.startswith("WENT BACK TO STEP 4") for said in listener.said)

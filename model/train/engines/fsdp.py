@@ -37,9 +37,9 @@ from cloze.model.tensors import TensorSlice, raise_mismatch
 from cloze.model.train.distributed import single_process_group
 from cloze.model.train.engines import EngineConfig
 from cloze.model.train.engines.gradients import assign_owners
-from cloze.model.train.engines.torch import LocalParameter, TorchEngine
+from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
-from cloze.model.train.optimizers.parameters import gradient_norm, trained_parameters
+from cloze.model.train.optimizers.parameters import gradient_norm
 from cloze.model.train.optimizers.sharded_parameters import (
     FlatShard,
     TensorExtent,
@@ -82,28 +82,25 @@ class FSDPEngine(TorchEngine):
             # that sums and multiplies at once.
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
-        self._sharded = dict(trained_parameters(self._model))
 
-    def _local_part(self, parameter: nn.Parameter) -> LocalParameter:
+    def _local_part(self, parameter: nn.Parameter) -> tuple[nn.Parameter, TensorExtent]:
         tensor = nn.Parameter(_rows(parameter))
-        extent = TensorExtent(0, self._offset(parameter), 0, tensor.numel())
-        return LocalParameter(tensor, tuple(parameter.shape), extent)
+        return tensor, TensorExtent(0, self._offset(parameter), 0, tensor.numel())
 
     def _share_updates(self) -> None:
         if self._world.size > 1 and self._kind.scope != "numbers":
-            shards = {
-                local.tensor: FlatShard((local.shape,), (local.extent,))
-                for local in self._local.values()
+            self.optimizer.shards = {  # type: ignore[attr-defined]
+                tensor: FlatShard((tuple(self._whole[name].shape),), (extent,))
+                for name, tensor, extent in self.local_parameters()
             }
-            self.optimizer.shards = shards  # type: ignore[attr-defined]
 
     @contextmanager
     def _reducing(self, last: bool) -> Iterator[None]:
         self._trained.set_is_last_backward(last)  # type: ignore[operator]
         yield
         if last:
-            for name, parameter in self._sharded.items():
-                tensor, gradient = self._local[name].tensor, parameter.grad
+            for parameter, tensor in zip(self._whole.values(), self._parameters, strict=True):
+                gradient = parameter.grad
                 tensor.grad = torch.zeros_like(tensor) if gradient is None else _rows(gradient)
                 parameter.grad = None
 
@@ -145,10 +142,11 @@ class FSDPEngine(TorchEngine):
         super()._swap_ema()
 
     def optimizer_state(self) -> Iterator[TensorSlice]:
-        for name, local, key in self._states():
-            values = self.optimizer.state[local.tensor][key].flatten()
-            if len(values):
-                yield TensorSlice(name, local.shape, local.extent.offset, values)
+        for name, key in self._states():
+            tensor, extent = self._local[name]
+            if extent.length:
+                shape, values = tuple(self._whole[name].shape), self.optimizer.state[tensor][key]
+                yield TensorSlice(f"{name}/{key}", shape, extent.offset, values.flatten())
 
     def _offset(self, parameter: Tensor) -> int:
         """Return the index of this rank's first value in the flattened whole parameter."""

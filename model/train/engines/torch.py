@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,21 +35,6 @@ from cloze.model.train.optimizers.sharded_parameters import TensorExtent
 from cloze.model.train.precision import DTYPES
 
 
-@dataclass(frozen=True, slots=True)
-class LocalParameter:
-    """The values of a trained parameter that this rank's optimizer updates.
-
-    Attributes:
-        tensor: these values: the parameter itself, or rows of it.
-        shape: shape of the whole parameter.
-        extent: place of the values in the whole parameter.
-    """
-
-    tensor: nn.Parameter
-    shape: tuple[int, ...]
-    extent: TensorExtent
-
-
 class TorchEngine:
     """A single process, or data parallel processes that sum their gradients."""
 
@@ -69,10 +53,11 @@ class TorchEngine:
         self._trained, self._model = trained, trained.model
         self._kind = optimizer_kind(recipe.optimizer)
         self._distribute(recipe, choice)
-        whole = dict(trained_parameters(self._model))
-        self._local = {name: self._local_part(parameter) for name, parameter in whole.items()}
-        self._parameters = [local.tensor for local in self._local.values()]  # the optimizer's
-        tensors = dict(zip(whole.values(), self._parameters, strict=True))
+        self._whole = dict(trained_parameters(self._model))
+        # What the optimizer updates: a parameter or rows of it, and their place in the whole one.
+        self._local = {name: self._local_part(whole) for name, whole in self._whole.items()}
+        self._parameters = [tensor for tensor, _ in self._local.values()]
+        tensors = dict(zip(self._whole.values(), self._parameters, strict=True))
         groups = [
             {**group, "params": [tensors[parameter] for parameter in group["params"]]}
             for group in parameter_groups(self._model, recipe)
@@ -128,8 +113,8 @@ class TorchEngine:
         return norm
 
     def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
-        for name, local in self._local.items():
-            yield name, local.tensor, local.extent
+        for name, (tensor, extent) in self._local.items():
+            yield name, tensor, extent
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         return own_tensors(self._model.state_dict(), self._world.rank, self._world.size)
@@ -154,12 +139,15 @@ class TorchEngine:
 
     def load_ema(self, weights: LazyTensors) -> None:
         assert self._average is not None
-        for value, (name, local) in zip(self._average.values, self._local.items(), strict=True):
-            value.copy_(local.extent.read(weights, name).view_as(value))
+        for value, (name, _, extent) in zip(
+            self._average.values, self.local_parameters(), strict=True
+        ):
+            value.copy_(extent.read(weights, name).view_as(value))
 
     def optimizer_state(self) -> Iterator[TensorSlice]:
         states = (
-            (name, self.optimizer.state[local.tensor][key]) for name, local, key in self._states()
+            (f"{name}/{key}", self.optimizer.state[self._local[name][0]][key])
+            for name, key in self._states()
         )
         return own_slices(states, self._world.rank, self._world.size)
 
@@ -170,18 +158,16 @@ class TorchEngine:
         for tensor in self._parameters:
             step = torch.tensor(float(updates), device=tensor.device)
             self.optimizer.state[tensor] = {"step": step}
-        for name, local, key in self._states():
-            values = local.extent.read(state, name).view_as(local.tensor)
-            self.optimizer.state[local.tensor][key] = values.to(local.tensor.device, copy=True)
+        for name, key in self._states():
+            tensor, extent = self._local[name]
+            values = extent.read(state, f"{name}/{key}").view_as(tensor)
+            self.optimizer.state[tensor][key] = values.to(tensor.device, copy=True)
 
-    def _states(self) -> Iterator[tuple[str, LocalParameter, str]]:
-        """Yield each optimizer state tensor: its name in a checkpoint, its parameter and its key.
-
-        Before the first update there are none.
-        """
+    def _states(self) -> Iterator[tuple[str, str]]:
+        """Yield parameter and key of each optimizer state tensor; none before the first update."""
         if self.optimizer.state:
             for name, _, key in optimizer_states(self._model, self._kind):
-                yield f"{name}/{key}", self._local[name], key
+                yield name, key
 
     def _distribute(self, recipe: TrainingHyperparameters, choice: EngineConfig) -> None:
         """Move the model to the device; all ranks start from rank 0's weights."""
@@ -199,10 +185,9 @@ class TorchEngine:
                 dtype=DTYPES[recipe.grad_reduce_dtype],
             )
 
-    def _local_part(self, parameter: nn.Parameter) -> LocalParameter:
+    def _local_part(self, parameter: nn.Parameter) -> tuple[nn.Parameter, TensorExtent]:
         """Return the values of a parameter that this rank's optimizer updates."""
-        extent = TensorExtent(0, 0, 0, parameter.numel())
-        return LocalParameter(parameter, tuple(parameter.shape), extent)
+        return parameter, TensorExtent(0, 0, 0, parameter.numel())
 
     def _share_updates(self) -> None:
         """Tell the optimizer how the ranks share its work."""

@@ -104,8 +104,9 @@ class GradientStatistics:
             return
         parts: dict[int, list[_Part]] = {}
         for name, tensor, extent in self._engine.local_parameters():
-            part = _Part(GROUPS.index(self._group(name)), tensor, extent)
-            parts.setdefault(id(tensor), []).append(part)
+            if extent.length:  # a rank may have no row of a small parameter
+                part = _Part(GROUPS.index(self._group(name)), tensor, extent)
+                parts.setdefault(id(tensor), []).append(part)
         samples: list[_SampledValues] = []
 
         def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:

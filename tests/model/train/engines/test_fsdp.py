@@ -6,14 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from cloze.core.errors import DataError
+from cloze.model import checkpoint
 from cloze.model.families.registry import model_config
 from cloze.model.train.engines.fsdp import FSDPEngine
 from cloze.model.train.plan.flops import approximate_parameters
 from cloze.model.train.plan.memory import ComputeOptions, training_memory
-from tests.model.datasets import write_dataset
-from tests.model.train.ranks import config, digests, here
+from tests.model.datasets import lines, write_dataset
+from tests.model.train.ranks import STILL, config, digests, here, job, run_all
 
 FILES = ("model.safetensors", "training/optimizer.safetensors")
 
@@ -29,6 +31,23 @@ def test_one_process_trains_to_the_same_bits(tmp_path: Path, optimizer: str) -> 
     found = here(settings, dataset, tmp_path / "found", micro_batch=4, engine="fsdp")
     mine, theirs = digests(found.checkpoint), digests(usual.checkpoint)
     assert [mine[file] for file in FILES] == [theirs[file] for file in FILES]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "muon"])
+def test_a_rank_may_have_no_row_of_a_parameter(tmp_path: Path, optimizer: str) -> None:
+    """Three ranks, and a pair head with two rows: statistics, saves and loading included."""
+    dataset = write_dataset(tmp_path / "data", vocab_size=67)
+    settings = config(steps=4, optimizer=optimizer, model=STILL, log_every=1)
+    usual = here(settings, dataset, tmp_path / "usual", micro_batch=8)
+    again = [job(settings, dataset, tmp_path / "three", engine="fsdp", micro_batch=2)] * 2
+    run_all(again, 3, [2, None])
+    ours, theirs = (lines(tmp_path / name / "metrics.jsonl") for name in ("three", "usual"))
+    for name in ("loss", "grad_norm_heads", "update_ratio_heads"):
+        expected = [line[name] for line in theirs]
+        assert [line[name] for line in ours] == pytest.approx(expected, rel=1e-3), name
+    found = checkpoint.weights(str(max((tmp_path / "three" / "checkpoints").glob("step-*"))))
+    for name, tensor in checkpoint.weights(str(usual.checkpoint)).items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=3e-5)
 
 
 def test_weights_of_another_model_are_refused(

@@ -14,7 +14,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.worker import Job
 from cloze.model import checkpoint
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import config, digests, here, job, run_all, start
+from tests.model.train.ranks import STAGES, config, digests, here, job, run_all, start
 from tests.model.train.wire import CASES
 
 SETTINGS = {"precision": "bf16", "steps": 6}
@@ -61,36 +61,33 @@ def test_every_stage_and_number_of_ranks_goes_on(tmp_path: Path) -> None:
         stop_at=30,
     )
 
-    def run(name: str, stage: int, reduce: str = "bf16") -> Job:
+    def run(name: str, stage: str, reduce: str = "bf16") -> Job:
         return job(
             config(**values, grad_reduce_dtype=reduce),
             dataset,
             tmp_path / name,
-            zero=stage,
+            **STAGES[stage],
             micro_batch=2,
             threads=1,
         )
 
     stops: list[int | None] = [None, None]
-    jobs = [run("usual", 0, "fp32"), run("changing", 1)]
-    for stage in (
-        0,
-        2,
-        3,
-    ):  # the third last: it leaves torch's linear layers changed, to a last digit in bf16
-        jobs += [run(f"zero{stage}", stage), *2 * [run(f"halves{stage}", stage)]]
+    jobs = [run("usual", "zero0", "fp32"), run("changing", "zero1")]
+    # The third stage last: it leaves torch's linear layers changed, to a last digit in bf16.
+    exact = ("zero0", "zero2", "fsdp3", "zero3")
+    for stage in exact:
+        jobs += [run(stage, stage), *2 * [run(f"halves-{stage}", stage)]]
         stops += [None, 30, None]
     run_all(jobs, 2, stops)
     wanted = [line["loss"] for line in lines(tmp_path / "usual" / "metrics.jsonl")]
-    for name in ("zero0", "zero2", "zero3", "changing"):
+    for name in (*exact, "changing"):
         losses = [line["loss"] for line in lines(tmp_path / name / "metrics.jsonl")]
         assert losses == pytest.approx(wanted, abs=0.03), name
         assert losses != wanted, "nothing was rounded on the way"
     last = "checkpoints/step-00000060"
-    for stage in (0, 2, 3):
-        assert digests(tmp_path / f"halves{stage}" / last) == digests(
-            tmp_path / f"zero{stage}" / last
-        ), stage
+    for stage in exact:
+        halves = digests(tmp_path / f"halves-{stage}" / last)
+        assert halves == digests(tmp_path / stage / last), stage
 
 
 def test_gradients_take_half_the_bytes(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tests.model.train.ranks import STILL, config, here, job, run_all
 
 ENGINES: tuple[dict[str, Any], ...] = (
     {"engine": "torch"},
+    {"engine": "fsdp"},
     *({"engine": "deepspeed", "zero": zero} for zero in (1, 2, 3)),
 )
 SEEN = [f"{kind}_{group}" for kind in ("grad_norm", "update_ratio") for group in GROUPS]

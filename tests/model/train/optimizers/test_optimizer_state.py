@@ -16,7 +16,7 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate import scoring
 from cloze.model.train.optimizers import OPTIMIZERS
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import config, digests, here, job, run_all
+from tests.model.train.ranks import STAGES, config, digests, here, job, run_all
 
 pytestmark = pytest.mark.slow
 STEPS, STOP = 5, 3
@@ -66,11 +66,13 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         ("halves", STOP),
         ("two-then-one", STOP),
         ("halves", None),
+        ("fsdp-then-zero", STOP),
+        ("fsdp-then-zero", None),
         ("one-then-two", None),
     ]
-    stages = [2, 2, 2, 2, 3]
+    stages = ["zero2", "zero2", "zero2", "zero2", "fsdp3", "zero2", "zero3"]
     jobs = [
-        job(settings, dataset, root / name, micro_batch=2, zero=at)
+        job(settings, dataset, root / name, micro_batch=2, **STAGES[at])
         for (name, _), at in zip(order, stages, strict=True)
     ]
     run_all(jobs, 2, [stop for _, stop in order])
@@ -83,7 +85,7 @@ def test_resuming_on_the_same_ranks_changes_no_byte(runs: Runs) -> None:
     assert straight == halves
 
 
-@pytest.mark.parametrize("name", ["two", "two-then-one", "one-then-two"])
+@pytest.mark.parametrize("name", ["two", "two-then-one", "one-then-two", "fsdp-then-zero"])
 def test_it_is_the_same_training_on_other_ranks(runs: Runs, name: str) -> None:
     for place, file, far in (
         (".", "model.safetensors", 2e-5),

@@ -19,7 +19,7 @@ from cloze.model.tensors import LazyTensors, write_tensors
 from cloze.model.train.resume import saving
 from tests import warm
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import STILL, config, digests, here, job, run_all, worker
+from tests.model.train.ranks import STAGES, STILL, config, digests, here, job, run_all, worker
 
 PATIENCE = 240.0  # seconds
 
@@ -110,15 +110,15 @@ def whole(directory: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("zero", [1, 3])
-def test_eight_ranks_write_and_one_and_three_read(zero: int, dataset: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["zero1", "zero3", "fsdp3"])
+def test_eight_ranks_write_and_one_and_three_read(stage: str, dataset: str, tmp_path: Path) -> None:
     """The training goes on as if one process had run all of it."""
     settings = config(steps=6, log_every=1, evaluate_every=6, model=STILL)
     written, at = (
         tmp_path / "eight",
         "checkpoints/step-00000004",
     )  # several ranks stop one step after they are asked to
-    run_all([job(settings, dataset, written, micro_batch=1, zero=zero)], 8, [3])
+    run_all([job(settings, dataset, written, micro_batch=1, **STAGES[stage])], 8, [3])
     assert len(list((written / at).glob("model-*-of-00008.safetensors"))) == 8
     expected = whole(written / at).keys()
     here(settings, dataset, tmp_path / "straight", micro_batch=8)
@@ -132,7 +132,17 @@ def test_eight_ranks_write_and_one_and_three_read(zero: int, dataset: str, tmp_p
             here(settings, dataset, read, micro_batch=8, keep_checkpoints=9)
         else:
             run_all(
-                [job(settings, dataset, read, micro_batch=1, zero=zero, keep_checkpoints=9)], ranks
+                [
+                    job(
+                        settings,
+                        dataset,
+                        read,
+                        micro_batch=1,
+                        keep_checkpoints=9,
+                        **STAGES[stage],
+                    )
+                ],
+                ranks,
             )
         found = whole(read / "checkpoints" / "step-00000006")
         assert found.keys() == straight.keys() == expected
