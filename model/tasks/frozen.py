@@ -23,6 +23,7 @@ from cloze.model.families.models import Backbone
 from cloze.model.layers.heads import mean_state
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.task import Samples, Task, TaskMetadata
+from cloze.model.train.engines.device_scalars import AsyncCopy
 
 FOUR = 4
 
@@ -70,12 +71,12 @@ class FeatureBiLSTM(nn.Module):
             dropout=lstm_dropout,
         )
 
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Return fp32 [B, L, 2 * size], 0 at padding.
 
         Args:
             states: float [B, L, K, D].
-            mask: bool [B, L], real tokens first.
+            lengths: int64 [B] on the host, real tokens, which come first.
         """
         with torch.autocast(states.device.type, enabled=False):  # LSTMs are computed in fp32
             states = states.float()
@@ -86,11 +87,11 @@ class FeatureBiLSTM(nn.Module):
                     "blkd,k->bld", states, self.weights.softmax(dim=0)
                 )
             packed = nn.utils.rnn.pack_padded_sequence(
-                self.dropout(mixed), mask.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False
+                self.dropout(mixed), lengths, batch_first=True, enforce_sorted=False
             )
             output, _ = self.lstm(packed)
             unpacked, _ = nn.utils.rnn.pad_packed_sequence(
-                output, batch_first=True, total_length=mask.shape[1]
+                output, batch_first=True, total_length=states.shape[1]
             )
         return unpacked
 
@@ -173,7 +174,9 @@ class FrozenNetwork(nn.Module):
 
     def forward(self, batch: Mapping[str, Any]) -> Any:
         """Return the output of the task's network for a batch."""
-        features = self.reader(self.states(batch), batch["attention_mask"])
+        # Asked for before the encoder runs, so that a GPU has work while the host waits.
+        lengths = AsyncCopy(batch["attention_mask"].sum(dim=1))
+        features = self.reader(self.states(batch), lengths.wait())
         return self.head({**batch, "input_ids": features})
 
 

@@ -33,7 +33,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(Tensor, "cpu", ones)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GPU_BYTES, GPU_BYTES))
     # Neither autocast nor generators know the device.
-    autocast, generator = torch.autocast, torch.Generator
+    autocast, generator, enabled = torch.autocast, torch.Generator, torch.is_autocast_enabled
 
     class Autocast:
         def __new__(cls, kind: str, **how: Any) -> Any:
@@ -43,7 +43,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> World:
         def __new__(cls, device: Any = "cpu") -> Any:
             return generator("cpu" if device == META else device)
 
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
+    monkeypatch.setattr(
+        torch, "is_autocast_enabled", lambda *kind: kind != (META.type,) and enabled(*kind)
+    )
     monkeypatch.setattr(torch, "autocast", Autocast)
     monkeypatch.setattr(torch, "Generator", Generator)
     monkeypatch.setattr(

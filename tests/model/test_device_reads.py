@@ -13,11 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
+from cloze.model.data.batch import move
+from cloze.model.families.models import new_model
+from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks import predict as predicting
 from cloze.model.tasks.formats.texts import LabelledTexts
+from cloze.model.tasks.frozen import FrozenNetwork
+from cloze.model.tasks.options import Frozen
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.device_scalars import BEHIND, AsyncCopy, read_async
 from cloze.model.train.evaluate.heldout import evaluate
@@ -30,7 +37,7 @@ from cloze.model.use.scorer import SentenceScorer
 from tests.model.datasets import write_dataset
 from tests.model.stand_in import META, READ, RUN, Order, stand_in
 from tests.model.train.ranks import config
-from tests.tiny_models import write_checkpoint, write_classifier
+from tests.tiny_models import tiny_batch, tiny_config, write_checkpoint, write_classifier
 
 TEXTS = [f"the {animal} {verb} in paris ." for animal in ("cat", "dog") for verb in "bcdefghijkl"]
 
@@ -149,3 +156,24 @@ def test_results_come_back_with_their_keys_and_in_order() -> None:
     ((_, (array,)),) = read_async([("bf16", [half])])
     assert array.tolist() == [1.5]
     assert AsyncCopy(half).wait() is not None
+
+
+def test_frozen_features_know_their_lengths_before_the_encoder_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU that has not run the encoder yet would keep the host from starting the BiLSTM."""
+    stand_in(monkeypatch)
+    order: list[str] = []
+    asked, waits = AsyncCopy.__init__, AsyncCopy.wait
+    monkeypatch.setattr(
+        AsyncCopy, "__init__", lambda copy, tensor: [order.append("asked"), asked(copy, tensor)][1]
+    )
+    monkeypatch.setattr(AsyncCopy, "wait", lambda copy: [order.append(READ), waits(copy)][1])
+    model, batch = tiny_config(), tiny_batch(rows=4)
+    how = Frozen(layers="last", lstm_size=8, lstm_layers=1)
+    network = FrozenNetwork(new_model(model).encoder, nn.Identity(), how, model, 0.0).to(META)
+    with register_module_forward_pre_hook(
+        lambda module, _: order.append(RUN) if isinstance(module, Encoder) else None
+    ):
+        network(move(batch, META))
+    assert order == ["asked", RUN, READ]

@@ -288,3 +288,31 @@ def test_the_default_micro_batch_fits_at_the_precision_of_the_training(
     rows = prepare(config, build, meta).training.execution.micro_batch
     assert rows >= 8
     assert training_memory(model, 32, rows, how=how).training <= free
+
+
+def test_the_default_micro_batch_of_fine_tuning_fits_at_its_precision(
+    pretrained: Pretrained, meta: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_columns(tmp_path / "data")
+    config = FinetuneConfig(
+        task="tagging", data=str(tmp_path / "data"), max_length=40, global_batch=1 << 16
+    )
+    model = checkpoint.load(pretrained("bert")).model
+    found: dict[str, int] = {}
+    for precision in ("fp32", "bf16"):
+        build = BuildContext(
+            path=str(tmp_path / precision),
+            inputs={"checkpoint": pretrained("bert")},
+            execution=Execution(),
+            fingerprint="f" * 64,
+        )
+        changed = config.model_copy(update={"precision": precision})
+        setup = finetune_run.prepare(changed, build, meta, StopRequest())
+        length = int(setup.train.samples.lengths.max())
+        free = training_memory(model, length, 20_000, how=ComputeOptions(bf16=False)).training
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, free))
+        training, _ = fit.prepare(setup, setup.start.state, build.path)
+        found[precision] = training.execution.micro_batch
+        how = ComputeOptions(bf16=precision == "bf16")
+        assert training_memory(model, length, found[precision], how=how).training <= free
+    assert found["bf16"] > found["fp32"] >= 8

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cloze.model.train.distributed import TIMEOUT, group_options
 from cloze.model.train.engines.device_scalars import AsyncScalar, to_device_async
 from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.optimizers import OPTIMIZERS
@@ -92,3 +93,10 @@ def test_numbers_arrive_as_they_are() -> None:
     sent = to_device_async([1, 3], torch.float32, torch.device("cpu"))
     assert sent.tolist() == [1.0, 3.0]
     assert sent.dtype == torch.float32
+
+
+def test_a_group_of_gpus_knows_its_device() -> None:
+    """NCCL otherwise connects in the first collective, and guesses the device of a barrier."""
+    device = torch.device("cuda", 1)
+    assert group_options(device) == {"backend": "nccl", "timeout": TIMEOUT, "device_id": device}
+    assert group_options(torch.device("cpu")) == {"backend": "gloo", "timeout": TIMEOUT}
