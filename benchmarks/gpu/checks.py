@@ -33,7 +33,6 @@ from cloze.model.layers import logit_sizes
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.attention_kernels import runs_varlen
 from cloze.model.layers.encoder import Encoder
-from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.objectives import choose
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig, create_engine
@@ -360,19 +359,6 @@ def an_evaluation_waits_once(place: Place) -> Figures:
     return {"waits": waits[-1]}
 
 
-def rounding_by_layer_agrees(place: Place) -> Figures:
-    """Weights rounded together have the gradient of those that autocast rounds one by one."""
-    found = []
-    for together in (False, True):
-        scoring, batch = _scoring(place, "bert", "bf16")
-        if together:
-            round_weights_by_layer(scoring)
-        found.append(_gradient(scoring, batch))
-    worst = _apart(*found)
-    _close(worst, "fp32", "gradients")
-    return {"difference": worst}
-
-
 CHECKS: dict[str, Check] = {
     "kernels agree": kernels_agree,
     "padded = unpadded = packed": layouts_agree,
@@ -387,7 +373,6 @@ CHECKS: dict[str, Check] = {
     "offload agrees": offload_agrees,
     "a step waits for nothing": a_step_waits_for_nothing,
     "an evaluation waits once": an_evaluation_waits_once,
-    "rounding by layer agrees": rounding_by_layer_agrees,
 }
 
 

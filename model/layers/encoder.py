@@ -15,6 +15,10 @@ from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 from cloze.model.layers.unpadded import UnpaddedLayout
 
+# Maximum graphs of layers in a process. Beyond torch's limit of 8 it would run layers plain, and one
+# network with windows has 7.
+GRAPHS = 64
+
 
 class FeedForward(nn.Module):
     """Position-wise feed-forward block: up projection, activation, down projection.
@@ -243,6 +247,8 @@ def compile_layers(network: nn.Module, compiled: bool = True) -> None:
     Layers of equal structure share one graph for all batch shapes, so compile time does not grow
     with depth. Under `torch.compiler.set_stance("force_eager")` all run plain.
     """
+    if compiled:
+        torch._dynamo.config.recompile_limit = GRAPHS
     for module in network.modules():
         if isinstance(module, EncoderLayer) and compiled:
             module.compile(dynamic=True)

@@ -16,7 +16,6 @@ from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.encoder import enable_activation_checkpointing
-from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.objectives import choose
 from cloze.model.train import engines
 from cloze.model.train.compile_policy import (
@@ -212,11 +211,8 @@ def build_model(
 
     # fsdp gathers weights between the layers at both of its stages; a CPU compiles the whole step.
     gathers = world.device.type == "cpu" if engine.name == "fsdp" else engine.zero == 3
-    zero = 3 if gathers else engine.zero
-    compiled = _compiled(job, start, scoring, plan, layout, zero)
+    compiled = _compiled(job, start, scoring, plan, layout, gathers)
     scoring.set_compiled(compiled)
-    if engine.name == "torch" and world.device.type != "cpu" and not compiled:
-        round_weights_by_layer(network)
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, start.optimizer)
     return BuiltModel(
@@ -237,7 +233,7 @@ def _compiled(
     scoring: PretrainModule,
     plan: batch_plan.BatchPlan,
     layout: Callable[[bool], LayoutKind],
-    zero: int,
+    gathers: bool,
 ) -> bool:
     """Return True if the training step is compiled; rank 0 decides."""
     execution, world, train = job.build.execution, job.world, job.data.train
@@ -247,7 +243,7 @@ def _compiled(
         start.model,
         train,
         world.device,
-        zero,
+        gathers,
         start.directions,
         execution.activation_checkpointing,
     )

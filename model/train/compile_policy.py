@@ -95,7 +95,7 @@ def given_decision(
     model: ModelConfig,
     train: RowTable,
     device: torch.device,
-    zero: int,
+    gathers: bool,
     directions: AttentionModes = BIDIRECTIONAL,
     recomputes: bool = False,
 ) -> CompileDecision | None:
@@ -106,14 +106,14 @@ def given_decision(
         recorded: the choice in the checkpoint that is resumed; None: no checkpoint.
         model: the trained model.
         train: the dataset's rows.
-        zero: the ZeRO stage.
+        gathers: weights are gathered between the layers that one graph has.
         directions: attention modes of the samples.
         recomputes: True if activation checkpointing is on.
 
     Raises:
         UsageError: the model cannot be compiled, or `wanted` contradicts the checkpoint.
     """
-    if wanted and (obstacle := _obstacle(model, zero, directions, recomputes, device)):
+    if wanted and (obstacle := _obstacle(model, gathers, directions, recomputes, device)):
         raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
     if recorded is not None:
         if wanted is not None and wanted != recorded:
@@ -125,7 +125,7 @@ def given_decision(
         return CompileDecision(recorded)
     if wanted is not None:
         return CompileDecision(wanted)
-    if _obstacle(model, zero, directions, recomputes, device):
+    if _obstacle(model, gathers, directions, recomputes, device):
         return CompileDecision(False)
     if device.type != "cpu":
         return None
@@ -273,7 +273,7 @@ def first_step_failure(
 
 def _obstacle(
     model: ModelConfig,
-    zero: int,
+    gathers: bool,
     directions: AttentionModes,
     recomputes: bool,
     device: torch.device,
@@ -285,8 +285,8 @@ def _obstacle(
         return "samples that are read from left to right by a model that reads others whole"
     if recomputes and device.type == "cpu":
         return "activation checkpointing: a compiled step decides itself what it computes again"
-    if zero == 3:
-        return "ZeRO stage 3, which gathers weights between the layers"
+    if gathers:
+        return "weights that are gathered between the layers (ZeRO stage 3, or fsdp on a CPU)"
     return ""
 
 

@@ -17,7 +17,6 @@ from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
-from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.frozen import FrozenNetwork, check_frozen
@@ -312,8 +311,6 @@ def prepare(
     plan = _plan(setup, objective, engine, precision, path, notes)
     if compiled:
         compile_layers(network)
-    elif engine.name == "torch" and world.device.type != "cpu":
-        round_weights_by_layer(network)
     source = source_of(
         setup.train.samples,
         batch_size=config.global_batch,

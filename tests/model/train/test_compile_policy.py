@@ -63,7 +63,7 @@ def given(
     rows: ShardedRows, wanted: bool | None = None, recorded: bool | None = None, **changes: Any
 ) -> bool | None:
     """The decision before any time is looked at; None: there is none."""
-    values: dict[str, Any] = {"model": "bert-mini", "device": CPU, "zero": 1, **changes}
+    values: dict[str, Any] = {"model": "bert-mini", "device": CPU, "gathers": False, **changes}
     model = model_config(values.pop("model"), vocab_size=1000)
     decision = given_decision(wanted, recorded, model, rows, **values)
     return None if decision is None else decision.compiled
@@ -200,8 +200,8 @@ def test_what_was_asked_for_is_done(rows: ShardedRows) -> None:
 
 
 def test_what_cannot_be_compiled_is_refused_even_if_asked_for(rows: ShardedRows) -> None:
-    with pytest.raises(UsageError, match=r"compile \(true\) is not for ZeRO stage 3"):
-        given(rows, True, zero=3)
+    with pytest.raises(UsageError, match=r"compile \(true\) is not for weights that are gathered"):
+        given(rows, True, gathers=True)
     with pytest.raises(
         UsageError, match=r"compile \(true\) is not for models of the family deberta"
     ):
@@ -220,7 +220,7 @@ def test_what_a_checkpoint_records_is_gone_on_with(rows: ShardedRows) -> None:
 def test_where_compiling_gains_nothing_or_is_not_known_to(
     rows: ShardedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert given(rows, zero=3) is False
+    assert given(rows, gathers=True) is False
     assert given(rows, model="deberta-v3-tiny") is False
     assert given(rows, model="longformer-tiny") is None, (
         "global tokens, whose number differs, are fine-tuning's alone"
@@ -231,7 +231,7 @@ def test_where_compiling_gains_nothing_or_is_not_known_to(
     assert fill_ratio(ragged) == pytest.approx(0.75, abs=0.05)
     assert given(ragged) is False
     monkeypatch.setattr(compile_policy, "_compiler", lambda: None)
-    assert given_decision(None, None, MODEL, rows, CPU, 1) == CompileDecision(
+    assert given_decision(None, None, MODEL, rows, CPU, False) == CompileDecision(
         False, "there is no C++ compiler"
     )
 
@@ -243,7 +243,7 @@ def test_a_gpu_compiles_what_takes_minutes(tmp_path: Path, monkeypatch: pytest.M
     def decided(positions: float, **changes: Any) -> compile_policy.CompileDecision:
         model, gpu = model_config("bert-base"), torch.device("cuda")
         work = WorkEstimate(micro_batches=positions / 1024, positions=1024)
-        given = given_decision(None, None, model, ragged, gpu, 0, **changes)
+        given = given_decision(None, None, model, ragged, gpu, False, **changes)
         return decide_on_gpu(model, work) if given is None else given
 
     monkeypatch.setattr(compile_policy, "find_spec", lambda name: None)

@@ -17,10 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cloze.model.data.batch import move
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import FAMILIES
 from cloze.model.layers import attention, attention_kernels, elementwise, unpadded
-from cloze.model.layers.encoder import enable_activation_checkpointing
-from cloze.model.layers.rounding import round_weights_by_layer
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.engines.torch import TorchEngine
@@ -115,7 +112,7 @@ def test_an_update_does_not_start_kernels_by_tensor(
     assert before.total <= fixed + by_tensor * fewer, before.by_name
 
 
-@pytest.mark.parametrize(("family", "forward", "backward"), [("bert", 17, 33), ("modern", 27, 36)])
+@pytest.mark.parametrize(("family", "forward", "backward"), [("bert", 28, 44), ("modern", 30, 39)])
 def test_a_layer_starts_few_kernels(
     family: str, forward: int, backward: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +131,6 @@ def test_a_layer_starts_few_kernels(
     found = []
     for layers in (LAYERS, LAYERS + 1):
         engine, batch, counts = create(torch.device("cpu"), layers, family, "bf16")
-        round_weights_by_layer(engine._model)  # as a GPU's training does
         with Launches() as forwards:
             loss, _ = engine._trained.train()(batch, counts)
         with Launches() as backwards:
@@ -143,36 +139,3 @@ def test_a_layer_starts_few_kernels(
     a_layer = [after.by_name - before.by_name for before, after in zip(*found, strict=True)]
     assert a_layer[0].total() <= forward, a_layer[0]
     assert a_layer[1].total() <= backward, a_layer[1]
-    assert all(counted["_foreach_copy_"] == 1 for counted in a_layer)
-
-
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_weights_rounded_together_have_the_same_bits(family: str, checkpointing: bool) -> None:
-    """Loss, gradient and prediction; and the weights are the parameters again."""
-    found = []
-    for together in (False, True):
-        torch.manual_seed(1)
-        engine, _, counts = create(torch.device("cpu"), LAYERS, family, "bf16")
-        scoring, batch = engine._trained.train(), laid(tiny_batch(rows=6), "buckets")
-        parameters = dict(scoring.named_parameters())
-        if checkpointing:
-            enable_activation_checkpointing(scoring)
-        if together:
-            round_weights_by_layer(scoring)
-        torch.manual_seed(2)
-        loss, _ = scoring(batch, counts)
-        loss.backward()
-        with torch.no_grad():
-            predicted = scoring.eval().predict({**batch, "mask_id": torch.tensor(4)})[0]
-        gradients = [weight.grad for weight in parameters.values() if weight.grad is not None]
-        assert {id(weight) for weight in scoring.parameters()} == set(map(id, parameters.values()))
-        assert all(
-            getattr(module, name) is parameters[f"{path}.{name}"]
-            for path, module in scoring.named_modules()
-            for name in module._parameters
-            if f"{path}.{name}" in parameters
-        )
-        found.append([loss, predicted, *gradients])
-    assert len(found[0]) == len(found[1])
-    assert all(map(torch.equal, *found))
