@@ -15,7 +15,7 @@ from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 from cloze.model.layers.unpadded import UnpaddedLayout
 
-# Maximum graphs of layers in a process. Beyond torch's limit of 8 it would run layers plain, and one
+# Maximum graphs of layers in a process. Beyond torch's limit of 8 it would run layers plain, and a
 # network with windows has 7.
 GRAPHS = 64
 

@@ -297,7 +297,7 @@ def prepare(
         notes.append(f"engine {engine.name}: {engine.reason}")
     if isinstance(network, FrozenNetwork):
         check_frozen(setup.train.samples)
-    compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine.zero)
+    compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine)
     objective = TaskObjective(task, network, precision, world.device, compiled=compiled)
     frozen = "encoder." if isinstance(network, FrozenNetwork) else None
     one_sample = setup.train.samples.batch(np.zeros(1, np.int64), objective.layout)
@@ -353,7 +353,7 @@ def prepare(
     return training, resumed
 
 
-def _compiled(setup: FinetuneSetup, recorded: bool | None, zero: int) -> bool:
+def _compiled(setup: FinetuneSetup, recorded: bool | None, engine: engines.EngineConfig) -> bool:
     """Return True if the encoder's layers are compiled: as recorded, or as the user asks.
 
     Raises:
@@ -365,7 +365,8 @@ def _compiled(setup: FinetuneSetup, recorded: bool | None, zero: int) -> bool:
             f"compile ({str(wanted).lower()}) is not how the checkpoint to go on from was trained "
             f"({str(recorded).lower()}); leave it out, or train in another directory"
         )
-    if wanted and (setup.config.frozen or zero == 3 or not model.supports_compile):
+    gathers = engine.name == "deepspeed" and engine.zero == 3
+    if wanted and (setup.config.frozen or gathers or not model.supports_compile):
         raise UsageError(
             f"compile (true) is not for frozen features, ZeRO stage 3, or models of some families "
             f"(this one is {model.family}); leave it out"
