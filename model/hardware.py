@@ -25,8 +25,8 @@ CPU_CORE_SPEED, FP32_SHARE = 3.5e11, 0.4
 BF16_FLAGS = ("amx_bf16", "avx512_bf16")
 # Assumed model FLOPs utilisation of an unmeasured GPU. On an A100 NVIDIA's DeepLearningExamples
 # reach 45 % with BERT-large at length 128, MosaicML's BERT-base 24 %, llm-foundry's 125M and 350M
-# decoders 43 and 51 %. On an H200 Cloze reaches 41 % with BERT-large and 34 % with BERT-base at length
-# 512 (benchmarks/README.md).
+# decoders 43 and 51 %. On an H200 Cloze reaches 41 % with BERT-large and 34 % with BERT-base at
+# length 512 (benchmarks/README.md).
 MFU = 0.40
 
 

@@ -54,8 +54,8 @@ SHORTEST = 120.0  # seconds by SPEED; shorter trainings run plain, whatever was 
 MEASURES = 10.0  # compile times that a training must last to measure: it may lose a tenth, once
 PAYS = 1.25  # factor by which the saved seconds must exceed the compile time: times vary
 ROUNDS = 5  # steps of each kind, in alternation; the fastest counts
-# On an H200, BERT-large at length 512 (benchmarks/README.md): share of a step that is saved, seconds
-# of compiling at any depth, and operations per second of plain steps.
+# On an H200, BERT-large at length 512 (benchmarks/README.md): share of a step that is saved,
+# seconds of compiling at any depth, and operations per second of plain steps.
 GPU_GAIN, GPU_COMPILING, GPU_SPEED = 0.14, 20.0, 3e14
 COMPILE_TIMEOUT = 600.0  # seconds; layers that are not compiled by then run plain
 SAMPLE = 2048  # rows from which the share of padding is measured
@@ -115,16 +115,8 @@ def given_decision(
     """
     if wanted and (obstacle := _obstacle(model, gathers, directions, recomputes, device)):
         raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
-    if recorded is not None:
-        if wanted is not None and wanted != recorded:
-            raise UsageError(
-                f"compile ({str(wanted).lower()}) is not how the checkpoint to go on from was "
-                f"trained ({str(recorded).lower()});"
-                " leave it out, or train in another directory"
-            )
-        return CompileDecision(recorded)
-    if wanted is not None:
-        return CompileDecision(wanted)
+    if (choice := asked_or_recorded(wanted, recorded)) is not None:
+        return CompileDecision(choice)
     if _obstacle(model, gathers, directions, recomputes, device):
         return CompileDecision(False)
     if device.type != "cpu":
@@ -134,6 +126,20 @@ def given_decision(
     if fill_ratio(train) < WORTH:
         return CompileDecision(False)  # unpadding gains more, and compiled models keep the padding
     return None
+
+
+def asked_or_recorded(wanted: bool | None, recorded: bool | None) -> bool | None:
+    """Return the choice of the checkpoint that is resumed, or the user's; None: neither.
+
+    Raises:
+        UsageError: they differ.
+    """
+    if recorded is not None and wanted not in (None, recorded):
+        raise UsageError(
+            f"compile ({str(wanted).lower()}) is not how the checkpoint to go on from was trained "
+            f"({str(recorded).lower()}); leave it out, or train in another directory"
+        )
+    return wanted if recorded is None else recorded
 
 
 def decide_by_time(
@@ -159,7 +165,8 @@ def decide_by_time(
         if world.is_rank_zero:
             write_times(path, times)
     if times is None:
-        return CompileDecision(False, "such steps are not measured on this machine yet")
+        reason = "no times of such steps on this machine, and the training is too short to measure"
+        return CompileDecision(False, reason)
     return compare(work, times)
 
 

@@ -26,6 +26,7 @@ from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.train import engines
+from cloze.model.train.compile_policy import asked_or_recorded
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.duration import StepDuration
 from cloze.model.train.loop.loop import TrainingResult, train
@@ -360,18 +361,14 @@ def _compiled(setup: FinetuneSetup, recorded: bool | None, engine: engines.Engin
         UsageError: the network cannot be compiled, or the request contradicts the checkpoint.
     """
     wanted, model = setup.build.execution.compile, setup.start.model
-    if recorded is not None and wanted not in (None, recorded):
-        raise UsageError(
-            f"compile ({str(wanted).lower()}) is not how the checkpoint to go on from was trained "
-            f"({str(recorded).lower()}); leave it out, or train in another directory"
-        )
+    choice = asked_or_recorded(wanted, recorded)
     gathers = engine.name == "deepspeed" and engine.zero == 3
     if wanted and (setup.config.frozen or gathers or not model.supports_compile):
         raise UsageError(
             f"compile (true) is not for frozen features, ZeRO stage 3, or models of some families "
             f"(this one is {model.family}); leave it out"
         )
-    return bool(wanted if recorded is None else recorded)
+    return bool(choice)
 
 
 def _plan(

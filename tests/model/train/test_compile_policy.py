@@ -100,7 +100,7 @@ def test_saved_seconds_must_exceed_the_compile_time(times: StepTimes) -> None:
 
 def test_a_long_training_measures_once_and_later_ones_decide_by_its_times() -> None:
     assert timed(None, seconds=300) == CompileDecision(
-        False, "such steps are not measured on this machine yet"
+        False, "no times of such steps on this machine, and the training is too short to measure"
     )
     long = 1.01 * MEASURES * compile_policy.compiling_seconds(MODEL)
     assert timed(GAIN, seconds=long).compiled
