@@ -8,6 +8,7 @@ before there is a GPU.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import os
@@ -19,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo.utils
 from torch import Tensor
 
 from benchmarks.gpu.place import Place
@@ -148,12 +148,13 @@ def compiled_is_eager(place: Place) -> Figures:
     """The gradient of a compiled step, of packed tokens where the kernel runs; a GPU's layers have
     the graphs of their kinds, however many there are.
     """
+    counters = importlib.import_module("torch._dynamo.utils").counters
     precision, worst, graphs = _precision(place), 0.0, 0
     varlen = runs_varlen(torch.device(place.device), torch.bfloat16, 16)
     for family in ("bert",) if place.tiny else ("bert", "modern"):
         found = []
         for compiled in (False, True):
-            torch._dynamo.utils.counters.clear()
+            counters.clear()
             scoring, batch = _scoring(
                 place,
                 family,
@@ -164,7 +165,7 @@ def compiled_is_eager(place: Place) -> Figures:
             )
             found.append(_gradient(scoring, batch))
         worst = max(worst, _apart(*found))
-        graphs += torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        graphs += counters["stats"]["unique_graphs"]
     _close(worst, precision, "gradients")
     assert graphs <= 9, f"{graphs} graphs"
     return {"difference": worst, "graphs": graphs}

@@ -12,7 +12,6 @@ from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Probability, Size
 from cloze.model.families.hub_format import KeyMap, fine_tuned
-from cloze.model.layers.cpu import Linear
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -101,6 +100,7 @@ def build_model(config: AlbertConfig) -> PretrainingModel:
 
     from cloze.model.families.models import embeddings, masked_lm
     from cloze.model.families.pretraining import PretrainingModel
+    from cloze.model.layers.cpu import Linear
     from cloze.model.layers.heads import Pooler
 
     size = config.embedding_size

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import HubFormat, KeyMap, Row, fine_tuned
-from cloze.model.layers.cpu import Linear
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -42,9 +41,9 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: ModelConfig, *, pre_norm: bool = False) -> PretrainingModel:
-
     from cloze.model.families.models import encoder, masked_lm
     from cloze.model.families.pretraining import PretrainingModel
+    from cloze.model.layers.cpu import Linear
     from cloze.model.layers.heads import Pooler
 
     return PretrainingModel(

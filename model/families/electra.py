@@ -17,7 +17,6 @@ from cloze.core.config import UnionTag
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import TASK_ROWS, KeyMap, fine_tuned
-from cloze.model.layers.cpu import Linear
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import ReplacedTokenModel
@@ -102,6 +101,7 @@ def build_model(config: ElectraConfig) -> ReplacedTokenModel:
 
     from cloze.model.families.models import encoder, masked_lm
     from cloze.model.families.pretraining import PretrainingModel, ReplacedTokenModel
+    from cloze.model.layers.cpu import Linear
     from cloze.model.layers.embeddings import ProjectedEmbeddings
     from cloze.model.layers.heads import ReplacedTokenHead
 

@@ -260,8 +260,7 @@ def first_step_failure(
             if device.type == "cuda":
                 torch.cuda.set_device(device)  # of this thread
             counts = torch.ones(len(scoring.names), device=device)
-            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-                scoring(move(batch, device), counts)[0].backward()
+            scoring(move(batch, device), counts)[0].backward()
             failure[0] = ""
         except torch.OutOfMemoryError:
             failure[0] = ""  # the training's first step tells it
@@ -270,9 +269,11 @@ def first_step_failure(
             failure[0] = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
 
     scoring.to(device).train()
-    thread = threading.Thread(target=compile_layers, name="compile", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    # Not in the thread, which may end long after this function.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        thread = threading.Thread(target=compile_layers, name="compile", daemon=True)
+        thread.start()
+        thread.join(seconds)
     for parameter in scoring.parameters():
         parameter.grad = None
     return failure[0]

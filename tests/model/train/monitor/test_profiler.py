@@ -27,7 +27,8 @@ def test_a_profile_tells_of_its_steps_and_changes_none(dataset: str, tmp_path: P
     assert "Self CPU time total" in table
     assert "Input Shapes" in table
     trace = json.loads(gzip.decompress((directory / "trace.json.gz").read_bytes()))
-    assert any(event.get("name") == "aten::addmm" for event in trace["traceEvents"])
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert names & {"aten::addmm", "cloze::product"}  # the latter on an AMD with AVX-512
     plain = here(settings, dataset, tmp_path / "plain")
     assert digests(plain.checkpoint) == digests(run.checkpoint)
     assert not (tmp_path / "plain" / "_logs").exists()
