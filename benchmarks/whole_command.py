@@ -36,9 +36,11 @@ def timed(command: Sequence[object]) -> tuple[float, float]:
     """Processor seconds and wall-clock seconds of a command and the processes it waits for."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], env=environment, capture_output=True, check=False
-    )
+    with tempfile.TemporaryDirectory() as cache:  # each command compiles anew
+        environment["TORCHINDUCTOR_CACHE_DIR"] = cache
+        done = subprocess.run(
+            [sys.executable, *map(str, command)], env=environment, capture_output=True, check=False
+        )
     if done.returncode:
         sys.exit(f"{command} failed:\n{done.stderr[-2000:].decode()}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -98,8 +98,9 @@ class PretrainModule(TrainModule):
         return (self._compiled if self.training else self._loss)(batch, counts)
 
     def uncompiled(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and metrics for a batch of any shape; the step is not compiled as a whole."""
-        return self._loss(batch, counts)
+        """Return loss and metrics for a batch of any shape, never compiled."""
+        with self._plain():
+            return self._loss(batch, counts)
 
     def _loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
         sums, _ = self._sums(batch)
@@ -130,11 +131,14 @@ class PretrainModule(TrainModule):
             [torch.stack(figure) for figure in details.values()], dim=1
         ).double()
 
+    def _plain(self) -> AbstractContextManager[object]:
+        """Return the context in which compiled layers run plain."""
+        return torch.compiler.set_stance("force_eager") if self._layerwise else nullcontext()
+
     def _sums(self, batch: Mapping[str, Any]) -> tuple[list[LossSum], dict[str, Tensor]]:
         """Return each objective's loss and the outputs; only training runs compiled layers."""
-        is_plain = self._layerwise and not self.training
         with (
-            torch.compiler.set_stance("force_eager") if is_plain else nullcontext(),
+            nullcontext() if self.training else self._plain(),
             autocast(self.precision, batch["input_ids"].device.type),
         ):
             outputs: dict[str, Tensor] = self.model(batch)

@@ -136,6 +136,8 @@ def test_an_evaluation_compiles_nothing(rows: ShardedRows, monkeypatch: pytest.M
     with torch.no_grad():
         torch.testing.assert_close(compiled(one, None)[0], plain(one, None)[0])
     assert not counters["stats"]
+    compiled.train().uncompiled(batch(rows, 0), torch.ones(1))  # a trial of the micro-batch
+    assert not counters["stats"]
     # On a CPU, before the training: it took longer than all else.
     freeze_unused(compiled, {**empty_batch(pad=0), "mask_id": torch.tensor(-1)})
     assert not counters["stats"]
