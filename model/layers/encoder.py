@@ -250,10 +250,10 @@ def compile_layers(network: nn.Module, compiled: bool = True) -> None:
     if compiled:
         torch._dynamo.config.recompile_limit = GRAPHS
     for module in network.modules():
-        if isinstance(module, EncoderLayer) and compiled:
-            module.compile(dynamic=True)
-        elif isinstance(module, EncoderLayer):
+        if isinstance(module, EncoderLayer):
             module._compiled_call_impl = None
+            if compiled:
+                module.compile(dynamic=True)
 
 
 def enable_activation_checkpointing(network: nn.Module) -> None:

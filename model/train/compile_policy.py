@@ -153,8 +153,7 @@ def decide_by_time(
 
     Every rank must call it. Rank 0 reads and writes the times.
     """
-    operations = 6.0 * active_parameters(model) * work.positions
-    expected = work.total(operations / (SPEED[precision] * torch.get_num_threads()))
+    expected = _expected_seconds(model, work, SPEED[precision] * torch.get_num_threads())
     if expected < SHORTEST:
         return CompileDecision(False)
     path = times_path(model, precision, work.positions)
@@ -237,9 +236,13 @@ def decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:
     """Decide by the estimated length of the training."""
     if find_spec("triton") is None:
         return CompileDecision(False, "Triton is not installed, which torch.compile needs on a GPU")
-    operations = 6.0 * active_parameters(model) * work.positions
-    seconds = work.total(operations / GPU_SPEED)
-    return CompileDecision(seconds * GPU_GAIN > PAYS * GPU_COMPILING)
+    saved = GPU_GAIN * _expected_seconds(model, work, GPU_SPEED)
+    return CompileDecision(saved > PAYS * GPU_COMPILING)
+
+
+def _expected_seconds(model: ModelConfig, work: WorkEstimate, speed: float) -> float:
+    """Estimate the seconds of plain steps. Args: speed: operations per second."""
+    return work.total(6.0 * active_parameters(model) * work.positions / speed)
 
 
 def first_step_failure(
@@ -255,7 +258,7 @@ def first_step_failure(
     """
     failure = [f"compiling took more than {seconds:.0f} s"]
 
-    def compile_layers() -> None:
+    def run_once() -> None:
         try:
             if device.type == "cuda":
                 torch.cuda.set_device(device)  # of this thread
@@ -271,7 +274,7 @@ def first_step_failure(
     scoring.to(device).train()
     # Not in the thread, which may end long after this function.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        thread = threading.Thread(target=compile_layers, name="compile", daemon=True)
+        thread = threading.Thread(target=run_once, name="compile", daemon=True)
         thread.start()
         thread.join(seconds)
     for parameter in scoring.parameters():
