@@ -249,7 +249,7 @@ def test_a_run_of_a_lost_machine_is_found_by_its_silence(
     state = operations.end(flow_run)
     operations.worker()
     assert state["type"] == "CRASHED"
-    assert "no sign of life" in state["message"]
+    assert "no heartbeat" in state["message"]
     assert time.monotonic() - began < 140
     assert not operations.processes()  # the kernel has ended the ranks
     toys.hold.unlink()

@@ -155,8 +155,8 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_one_comes_up(tmp_path: 
         end(first, tmp_path)
     ports_before = [
         word
-        for name in ("prefect", "mlflow", "page")
-        for word in (f"--{name}-port", str(urlsplit(output[name]).port))
+        for option, name in (("prefect", "prefect"), ("mlflow", "mlflow"), ("dashboard", "page"))
+        for word in (f"--{option}-port", str(urlsplit(output[name]).port))
     ]
     second = start_ui(tmp_path, *ports_before)
     try:
