@@ -51,22 +51,26 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def options_class(options: type[Options] | str) -> type[Options]:
+    """Return the options of a row: the class itself, or the one that `module:class` refers to."""
+    loaded: type[Options] = import_object(options) if isinstance(options, str) else options
+    return loaded
+
+
 def compose_config_class(
-    name: str, base: type[BaseModel], references: Iterable[str | None]
+    name: str, base: type[BaseModel], options: Iterable[type[Options] | str | None]
 ) -> type[BaseModel]:
     """Create a subclass of `base` with the fields of all the option classes.
 
     Args:
         name: name of the new class.
         base: a config class.
-        references: `module:class` of each row's options; rows may share a class, or have None.
+        options: options of each row; rows may share a class, or have None.
 
     Raises:
         TypeError: two classes declare an option of the same name.
     """
-    classes: list[type[BaseModel]] = list(
-        dict.fromkeys(import_object(reference) for reference in references if reference)
-    )
+    classes = dict.fromkeys(options_class(each) for each in options if each)
     return merge_option_classes(name, [*reversed(classes), base], __name__)
 
 

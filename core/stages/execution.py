@@ -113,17 +113,6 @@ def artifact_metadata(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def dataset_bytes(
-    tokens: float, vocabulary: int, mask_rate: float, copies: int
-) -> tuple[float, float]:
-    """Return the bytes of a dataset of `tokens`: of its rows, and of its mask copies.
-
-    A mask copy stores a position and a replacement per mask.
-    """
-    number = 4 if vocabulary > 1 << 16 else 2
-    return tokens * number, tokens * mask_rate * copies * (2 + number)
-
-
 def subtract_startup(seconds: float, start: float) -> float:
     """Return `seconds` without a startup of about `start` seconds; at least a tenth."""
     return max(seconds - start, 0.1 * seconds)

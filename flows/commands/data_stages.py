@@ -221,17 +221,6 @@ def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> No
         Console(highlight=False).print(comparison(rows))
 
 
-def _parse_bins(text: str) -> int | list[int]:
-    """Parse `8` or `32,64,128`."""
-    try:
-        numbers = [int(item) for item in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is not a number, or a list of lengths such as 32,64,128"
-        ) from None
-    return numbers if "," in text else numbers[0]
-
-
 @click.command(
     cls=StageCommand,
     stage="dataset",
@@ -245,7 +234,6 @@ def _parse_bins(text: str) -> int | list[int]:
             " are kept.",
         ),
     },
-    spelled={"length_bins": OptionOverride("--length-bins", _parse_bins, {"metavar": "N|A,B,…"})},
 )
 def dataset(arguments: StageArguments) -> None:
     """Tokenize, pack and mask a corpus into Arrow shards."""

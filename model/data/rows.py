@@ -13,15 +13,15 @@ from cloze.core import random_keys, storage
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.masking import (
+from cloze.pipeline.dataset.masking.candidates import (
     UNIGRAMS,
     MaskConfig,
     TokenProperties,
     UnmaskedRows,
     read_unigrams,
     row_keys,
-    sample_masks,
 )
+from cloze.pipeline.dataset.masking.draw import sample_masks
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer import load
 

@@ -39,12 +39,12 @@ class BuildNewRows:
     number of new documents (`documents`) and of omitted ones (`known`).
 
     Attributes:
-        make_part: writes the intermediate file.
+        build_rows: writes the intermediate file.
         known: files of keys.
         stamp: fingerprint of the dataset that these files belong to.
     """
 
-    make_part: BuildRows
+    build_rows: BuildRows
     known: tuple[str, ...]
     stamp: str
 
@@ -53,10 +53,10 @@ class BuildNewRows:
         keys = table["key"].to_numpy()
         is_known = known(keys, self.known, self.stamp)
         write_arrow(
-            keys_path(self.make_part.directory, unit["number"]), SCHEMA, [_batch(keys[~is_known])]
+            keys_path(self.build_rows.directory, unit["number"]), SCHEMA, [_batch(keys[~is_known])]
         )
         new_documents = table.filter(pa.array(~is_known)) if is_known.any() else table
-        counts = self.make_part(unit["number"], new_documents)
+        counts = self.build_rows(unit["number"], new_documents)
         return {**counts, "documents": int((~is_known).sum()), "known": int(is_known.sum())}
 
 

@@ -22,18 +22,14 @@ from cloze.core.stages.execution import (
     MachineSpec,
     MeasuredThroughput,
     Metadata,
-    dataset_bytes,
     subtract_startup,
 )
 from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, default_cap, known
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.recipes import RECIPES
 
-MOST_BINS = 64
-
 if TYPE_CHECKING:
     from cloze.pipeline.dataset.masking.candidates import MaskConfig
-    from cloze.pipeline.dataset.pairings.segments import PairingConfig
 
     _OfRulesAndPairings = StageConfig
 else:
@@ -110,15 +106,13 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         if has_masks and self.max_predictions < target:
             messages.append(
                 f"max_predictions ({self.max_predictions}) cuts mask_rate: rows of {self.length} "
-                f"tokens have"
-                f" {self.max_predictions / self.length:.1%} masked, not {self.mask_rate:.1%}; "
-                f"leave it out, or set it to {suggested}"
+                f"tokens have {self.max_predictions / self.length:.1%} masked, not "
+                f"{self.mask_rate:.1%}; leave it out, or set it to {suggested}"
             )
         if self.mask_rate > highest:
             messages.append(
                 f"mask_rate ({self.mask_rate:g}) is more than masking {self.masking} can choose in "
-                f"every row;"
-                f" use {highest:g} or less"
+                f"every row; use {highest:g} or less"
             )
         if not has_masks and self.mask_copies > 1:
             messages.append(
@@ -126,11 +120,15 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
             )
         return messages
 
-    def pair_config(self) -> PairingConfig:
-        """Return the config of the pairing."""
-        from cloze.pipeline.dataset.pairings.segments import PairingConfig
+    @property
+    def max_tokens(self) -> int:
+        """Maximum text tokens in `[CLS] A [SEP] B [SEP]`."""
+        return self.length - 3
 
-        return PairingConfig(**{name: getattr(self, name) for name in PairingConfig.model_fields})
+    @property
+    def max_single(self) -> int:
+        """Maximum text tokens in `[CLS] A [SEP]`."""
+        return self.length - 2
 
     def mask_config(self) -> MaskConfig:
         """Return the config of masking."""
@@ -147,135 +145,110 @@ class DatasetConfig(ExampleConfig):
 
     shards: int = Field(default=4, ge=1, le=99_999)
     """Number of files of the training split."""
-    id_type: Literal["auto", "uint16", "uint32"] = "auto"
-    """Data type of token ids. auto: uint16 if the vocabulary allows it."""
-    length_bins: int | tuple[int, ...] = 1
-    """Bins of rows of similar length, so that batches have less padding: a number of equal bins, or
-    their maximum lengths. 1: no bins."""
+    length_bins: int = Field(default=1, ge=1, le=64)
+    """Number of equal bins of rows of similar length, so that batches have less padding. 1: no
+    bins."""
     compression: Literal["none", "zstd", "lz4"] = "none"
     """Compression of the shards; zstd and lz4 need less disk space and are decompressed on
     reading."""
 
-    @field_validator("length_bins")
-    @classmethod
-    def _bins_fit(cls, bins: int | tuple[int, ...], info: Any) -> int | tuple[int, ...]:
-        length = info.data.get("length", 1 << 16)
-        if isinstance(bins, int):
-            if not 1 <= bins <= MOST_BINS:
-                raise ValueError(f"use 1 to {MOST_BINS} bins")
-        elif (
-            not bins
-            or len(bins) > MOST_BINS
-            or list(bins) != sorted(set(bins))
-            or bins[0] < 1
-            or bins[-1] > length
-        ):
-            raise ValueError(f"borders rise from 1 to length ({length}), {MOST_BINS} at most")
-        return bins
 
-
-# Check of the disk space before shards are written.
+# Size of the shards, and the check of the disk space before they are written.
 
 # compressed size relative to the raw size of text, a lower bound
-PACKED_SHARE = {"none": 1.0, "zstd": 0.5, "lz4": 0.65}
+COMPRESSED_SHARE = {"none": 1.0, "zstd": 0.5, "lz4": 0.65}
 
 
-def check_disk_space(
-    path: str, parts: str, mask_share: float, id_bytes: int, copies: int, compression: str
-) -> int:
-    """Raise if the disk cannot hold the shards; object stores are not checked.
+def shard_bytes(config: DatasetConfig, tokens: float, id_bytes: int) -> tuple[float, float]:
+    """Return the bytes of rows with `tokens` tokens, and of their mask copies, uncompressed.
+
+    A row's bytes are nearly all ids. A mask copy stores a position and a replacement per mask.
+    """
+    copies = 0 if config.masking == "none" else config.mask_copies
+    return tokens * id_bytes, tokens * config.mask_rate * copies * (2 + id_bytes)
+
+
+def check_disk_space(path: str, parts: str, config: DatasetConfig, id_bytes: int) -> None:
+    """Check that the disk can hold the shards; object stores are not checked.
 
     Args:
         path: directory of the shards.
         parts: directory of the intermediate files, which hold all rows once.
-        mask_share: approximate share of predicted tokens.
+        config: masks and compression of the shards.
         id_bytes: bytes per token id.
-        copies: number of mask copies.
-        compression: compression in the config.
-
-    Returns:
-        Approximate bytes of the shards; 0 if unchecked.
 
     Raises:
         ClozeError: the free space is too small.
     """
     if not storage.is_local(path) or not storage.is_local(parts):
-        return 0
+        return
     directory = storage.filesystem(parts)[1]
     rows = sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
-    # A row's bytes are nearly all ids; each copy adds a position and an id per prediction.
-    masks = rows / id_bytes * mask_share * copies * (2 + id_bytes)
-    needed = int((rows + masks) * PACKED_SHARE[compression])
+    raw_bytes = sum(shard_bytes(config, rows / id_bytes, id_bytes))
+    needed = int(raw_bytes * COMPRESSED_SHARE[config.compression])
     free = shutil.disk_usage(storage.filesystem(path)[1]).free
     if free < needed:
         raise ClozeError(
             f"{path} has {free / 1e9:.2f} GB free, the shards will take some {needed / 1e9:.2f} GB;"
-            f" free some space, or use fewer"
-            " copies or --compression zstd, and run the same command again"
+            f" free some space, or use fewer copies or --compression zstd, and run the same command"
+            f" again"
         )
-    return needed
 
 
 # Costs: the stage tokenizes the corpus once and writes each row once, with a few bytes per mask
 # copy.
 
-START = 2.5
+STARTUP_SECONDS = 2.5
 # tokens per second and worker, weighted by mask copies (demo: 2.4M of ten copies, two workers, 5 s)
-SPEED = 800e3
-BYTES_A_PIECE = 4.2  # of English with a vocabulary of 30,000
+TOKENS_PER_SECOND = 800e3
+BYTES_PER_TOKEN = 4.2  # of English with a vocabulary of 30,000
 # tokens in rows per token read: random next segments are copies from other documents
-USED_AGAIN = 1.1
-FULL = 0.95  # mean fill of a row
+ROW_TOKENS = 1.1
+FILL = 0.95  # mean fill of a row
 COPY_SHARE = 0.05  # work per mask copy, relative to its row
 
 
-def ahead(
+def estimate_cost(
     config: DatasetConfig,
     inputs: Mapping[str, Metadata],
     execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
+    machine: MachineSpec,
+    previous: Metadata | None,
 ) -> CostEstimate:
     """Estimate the cost from the corpus' bytes and the bytes per token."""
-    del before
+    del previous
     corpus, vocab = inputs["corpus"], inputs["vocab"]
-    tokens = float(corpus["bytes"]) / float(vocab.get("bytes_per_piece") or BYTES_A_PIECE)
-    row_tokens, mean = tokens * USED_AGAIN, FULL * config.length
-    vocabulary = 1 << 32 if config.id_type == "uint32" else int(vocab.get("size") or 0)
-    rows, masks = dataset_bytes(
-        row_tokens,
-        vocabulary,
-        config.mask_rate,
-        0 if config.masking == "none" else config.mask_copies,
-    )
-    width = min(execution.workers, computer.cpus)
+    tokens = float(corpus["bytes"]) / float(vocab.get("bytes_per_piece") or BYTES_PER_TOKEN)
+    row_tokens, mean_length = tokens * ROW_TOKENS, FILL * config.length
+    id_bytes = 4 if int(vocab.get("size") or 0) > 1 << 16 else 2
+    row_bytes, mask_bytes = shard_bytes(config, row_tokens, id_bytes)
+    parallelism = min(execution.workers, machine.cpus)
     return CostEstimate(
         work=tokens * (1 + COPY_SHARE * config.mask_copies),
-        speed=SPEED,
-        startup_seconds=START,
-        parallelism=width,
-        disk_bytes=int(2 * rows + masks),  # intermediate files exist until the shards are written
-        memory_bytes=int((width + 1) * PROCESS_BYTES),
+        speed=TOKENS_PER_SECOND,
+        startup_seconds=STARTUP_SECONDS,
+        parallelism=parallelism,
+        # intermediate files exist until the shards are written
+        disk_bytes=int(2 * row_bytes + mask_bytes),
+        memory_bytes=int((parallelism + 1) * PROCESS_BYTES),
         expected_metadata={
             "tokens": tokens,
-            "rows": row_tokens / mean,
-            "mean_length": mean,
+            "rows": row_tokens / mean_length,
+            "mean_length": mean_length,
             "length": config.length,
             "vocab_size": vocab.get("size"),
         },
     )
 
 
-def afterwards(facts: Metadata) -> MeasuredThroughput | None:
+def measure_throughput(metadata: Metadata) -> MeasuredThroughput:
     """Return the throughput in tokens, weighted by mask copies."""
-    copies, workers = (
-        int(facts["config"].get("mask_copies", 1)),
-        int(facts["execution"].get("workers", 1)),
-    )
-    amount = float(facts["tokens"]) * (1 + COPY_SHARE * copies)
+    copies = int(metadata["config"].get("mask_copies", 1))
     return MeasuredThroughput(
-        amount=amount, seconds=subtract_startup(facts["seconds"], START), width=workers
+        amount=float(metadata["tokens"]) * (1 + COPY_SHARE * copies),
+        seconds=subtract_startup(metadata["seconds"], STARTUP_SECONDS),
+        width=int(metadata["execution"].get("workers", 1)),
     )
 
 
-COSTS = CostModel(estimate=ahead, measure=afterwards)
+COSTS = CostModel(estimate=estimate_cost, measure=measure_throughput)

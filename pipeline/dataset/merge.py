@@ -17,7 +17,7 @@ import pyarrow as pa
 from cloze.core.arrow import arrow_errors_as_data_errors, drop_page_cache, file_buffer, local_copy
 from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.rows import RowBlock, from_part, part_path
+from cloze.pipeline.dataset.rows import RowBlock, part_path
 
 BUCKET_TOKENS = 1 << 21  # size of a bucket, which a writer reads into memory at once
 MOST_BUCKET_TOKENS = 1 << 26
@@ -44,16 +44,9 @@ class ShuffleRange:
     rows: int
 
 
-def bin_borders(length: int, bins: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the maximum row length of each length bin, ascending; the last is `length`.
-
-    Args:
-        length: maximum tokens per row.
-        bins: number of bins of equal width, or their borders (`length` may be omitted).
-    """
-    if isinstance(bins, int):
-        return tuple(sorted({-(-length * number // bins) for number in range(1, bins + 1)}))
-    return tuple(sorted({*bins, length}))
+def bin_borders(length: int, bins: int) -> tuple[int, ...]:
+    """Return the maximum row length of each of `bins` equal length bins; the last is `length`."""
+    return tuple(sorted({-(-length * number // bins) for number in range(1, bins + 1)}))
 
 
 def bucket_count(rows: int, length: int, parts: int) -> int:
@@ -264,7 +257,7 @@ def _buckets(
             )
         if not tables:
             continue
-        block = from_part(pa.concat_tables(tables).combine_chunks().to_batches()[0])
+        block = RowBlock.from_arrow(pa.concat_tables(tables).combine_chunks().to_batches()[0])
         order = np.argsort(block.rank, kind="stable")
         in_bin = (block.lengths > bin_range[0]) & (block.lengths <= bin_range[1])
         order = order[in_bin[order]][skip : skip + remaining]

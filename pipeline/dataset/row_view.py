@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from cloze.core import storage
-from cloze.core.arrow import arrow_errors_as_data_errors, open_arrow
+from cloze.core.arrow import REBUILD, arrow_errors_as_data_errors, open_arrow
 from cloze.core.artifacts.artifact import SPLITS
 from cloze.core.errors import DataError, UsageError, did_you_mean
 from cloze.pipeline.dataset.pairings.registry import label_names
@@ -88,19 +88,15 @@ def read_row(path: str, row: int, *, split: str = "train", copy: int = 0) -> Row
     if split not in SPLITS:
         raise UsageError(f"split ({split}) is unknown; {did_you_mean(split, SPLITS)}")
     files, split = _files(path, split)
-    directory = posixpath.dirname(files[0])
     remaining, selected = row, None
     for file in files:
         reader = open_arrow(file)
         info = DatasetInfo.from_schema(reader.schema, file)
         for number, size in enumerate(_sizes(reader, file)):
             if selected is None and 0 <= remaining < size:
-                with arrow_errors_as_data_errors(file, "make the dataset again"):
-                    selected = (
-                        file,
-                        info,
-                        reader.get_batch(number).slice(remaining, 1).to_pylist()[0],
-                    )
+                with arrow_errors_as_data_errors(file, REBUILD):
+                    batch = reader.get_batch(number)
+                    selected = file, info, batch.slice(remaining, 1).to_pylist()[0]
             remaining -= size
     total = row - remaining
     if selected is None:
@@ -113,9 +109,8 @@ def read_row(path: str, row: int, *, split: str = "train", copy: int = 0) -> Row
         raise UsageError(
             f"copy ({copy}) is not one of the {info.copies} mask copies; use 0 to {info.copies - 1}"
         )
-    return _view(
-        content, info, _Names.of(directory), file=file, split=split, row=row, rows=total, copy=copy
-    )
+    names = _TokenNames.of(posixpath.dirname(files[0]))
+    return _view(content, info, names, copy, file=file, split=split, row=row, rows=total)
 
 
 def _files(path: str, split: str) -> tuple[list[str], str]:
@@ -141,79 +136,70 @@ def _sizes(reader: pa.RecordBatchFileReader, file: str) -> list[int]:
     layout = ShardLayout.from_schema(reader.schema, file)
     if layout is not None:
         return [int(size) for size in layout.batches()[0]]
-    with arrow_errors_as_data_errors(file, "make the dataset again"):
+    with arrow_errors_as_data_errors(file, REBUILD):
         return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
 
 
 def _view(
-    content: dict[str, Any],
-    info: DatasetInfo,
-    names: _Names,
-    *,
-    file: str,
-    split: str,
-    row: int,
-    rows: int,
-    copy: int,
+    content: dict[str, Any], info: DatasetInfo, names: _TokenNames, copy: int, **position: Any
 ) -> RowView:
+    """Return the view of a row's `content`; `position`: file, split, row and rows."""
     ids, label, start = content["input_ids"], content["pair_label"], content["segment_start"]
-    mask = content["masks"][copy]
-    special = tuple(
-        position
-        for position, token in enumerate(ids)
-        if token in (info.special.cls, info.special.sep, info.special.pad)
-    )
-    predictions = [
-        Prediction(
-            position=position,
-            original=names.piece(ids[position]),
-            shown=names.piece(shown),
-            kind=MASKED
-            if shown == info.special.mask
-            else KEPT
-            if shown == ids[position]
-            else RANDOM,
-        )
-        for position, shown in zip(mask["positions"], mask["input_ids"], strict=True)
-    ]
+    frame = (info.special.cls, info.special.sep, info.special.pad)
+    special = tuple(index for index, token in enumerate(ids) if token in frame)
     texts = tuple(
-        names.text(token, position == 0 or position - 1 in special)
-        for position, token in enumerate(ids)
+        names.text(token, index == 0 or index - 1 in special) for index, token in enumerate(ids)
     )
+    text = "".join(
+        f" {text.strip()} " if index in special else text for index, text in enumerate(texts)
+    )
+    label_name = None
+    if label is not None and info.pair_task is not None:
+        label_name = label_names(info.pair_task)[label].replace("_", " ")
     boundaries = content.get("boundaries")
     return RowView(
-        file=file,
-        split=split,
-        row=row,
-        rows=rows,
+        **position,
         recipe=info.recipe,
         document=content["source"]["document"],
         offset=content["source"]["offset"],
         copy=copy,
         copies=info.copies,
         pair_task=info.pair_task,
-        pair_label=None
-        if label is None or info.pair_task is None
-        else label_names(info.pair_task)[label].replace("_", " "),
+        pair_label=label_name,
         segment_start=start,
         lengths={
             "row": len(ids),
-            "A": start - sum(position < start for position in special),
-            "B": len(ids) - start - sum(position >= start for position in special),
+            "A": start - sum(index < start for index in special),
+            "B": len(ids) - start - sum(index >= start for index in special),
         },
         boundaries=None if boundaries is None else tuple(boundaries),
         special=special,
         pieces=tuple(map(names.piece, ids)),
         texts=texts,
-        text="".join(
-            text if position not in special else f" {text.strip()} "
-            for position, text in enumerate(texts)
-        ).strip(),
-        predictions=tuple(predictions),
+        text=text.strip(),
+        predictions=_predictions(ids, content["masks"][copy], info.special.mask, names),
     )
 
 
-class _Names:
+def _predictions(
+    ids: list[int], mask: dict[str, list[int]], mask_id: int, names: _TokenNames
+) -> tuple[Prediction, ...]:
+    predictions = []
+    for position, shown in zip(mask["positions"], mask["input_ids"], strict=True):
+        original = ids[position]
+        kind = MASKED if shown == mask_id else KEPT if shown == original else RANDOM
+        predictions.append(
+            Prediction(
+                position=position,
+                original=names.piece(original),
+                shown=names.piece(shown),
+                kind=kind,
+            )
+        )
+    return tuple(predictions)
+
+
+class _TokenNames:
     """Token names and texts by the dataset's tokenizer; ids if there is no tokenizer."""
 
     def __init__(self, backend: Any) -> None:
@@ -222,7 +208,7 @@ class _Names:
         self._bytes = decoder == "ByteLevel"
 
     @classmethod
-    def of(cls, directory: str) -> _Names:
+    def of(cls, directory: str) -> _TokenNames:
         from cloze.pipeline.tokenizer import load
 
         path = storage.join(directory, TOKENIZER)

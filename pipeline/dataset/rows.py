@@ -18,6 +18,7 @@ from cloze.core.options import import_object
 from cloze.core.ragged import I64, Ragged, offsets_of, ranges
 from cloze.core.random_keys import U64
 from cloze.pipeline.corpus.write.shards import in_split, texts
+from cloze.pipeline.dataset.config import ExampleConfig
 from cloze.pipeline.dataset.masking.candidates import (
     MaskConfig,
     TokenProperties,
@@ -28,11 +29,11 @@ from cloze.pipeline.dataset.masking.draw import text_lengths
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import (
     USE_RANK,
-    PairingConfig,
     Segments,
     TokenizedDocuments,
     tokenize,
 )
+from cloze.pipeline.dataset.schema import id_dtype
 from cloze.pipeline.tokenizer.special import SpecialTokens
 from cloze.pipeline.tokenizer.tokenizer import shared_tokenizer
 
@@ -42,12 +43,11 @@ FLAT = ("rank", "segment_start", "pair_label", "document", "offset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """Unmasked rows, as a dataset shard stores them.
+    """R unmasked rows, as a dataset shard stores them.
 
     Attributes:
         rank: uint64 [R], ascending shuffle keys; they order the rows of the whole dataset.
-        input_ids: [T], all rows concatenated, special tokens included.
-        offsets: int64 [R + 1], start of each row in `input_ids`, and T.
+        ids: token ids of each row, special tokens included.
         segment_start: int32 [R], start of B; the row's length if there is no B.
         pair_label: int8 [R], NO_LABEL without a label.
         document: uint64 [R], key of the document of segment A.
@@ -56,8 +56,7 @@ class RowBlock:
     """
 
     rank: U64
-    input_ids: npt.NDArray[Any]
-    offsets: I64
+    ids: Ragged
     segment_start: npt.NDArray[np.int32]
     pair_label: npt.NDArray[np.int8]
     document: U64
@@ -70,43 +69,73 @@ class RowBlock:
     @property
     def lengths(self) -> I64:
         """Tokens of each row: int64 [R]."""
-        return np.diff(self.offsets)
+        return self.ids.lengths
 
     def with_keys(self, seed: int) -> UnmaskedRows:
         """Return the rows as input of masking."""
         return UnmaskedRows(
             keys=row_keys(seed, self.document, self.offset),
-            input_ids=self.input_ids,
-            offsets=self.offsets,
+            input_ids=self.ids.values,
+            offsets=self.ids.offsets,
             segment_start=self.segment_start,
         )
 
-    @property
-    def _ids(self) -> Ragged:
-        return Ragged(self.input_ids, self.offsets)
-
     def take(self, index: npt.NDArray[Any]) -> RowBlock:
         """Return the rows at `index`, in the order of `index`."""
-        ids = self._ids.take(index)
         return RowBlock(
             **{name: getattr(self, name)[index] for name in FLAT},
-            input_ids=ids.values,
-            offsets=ids.offsets,
+            ids=self.ids.take(index),
             boundaries=None if self.boundaries is None else self.boundaries.take(index),
         )
 
     @classmethod
     def concatenate(cls, blocks: Sequence[RowBlock]) -> RowBlock:
         """Concatenate the rows of one or more blocks of the same kind."""
-        flat = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in FLAT}
-        ids = Ragged.concatenate([block._ids for block in blocks])
         boundaries = [block.boundaries for block in blocks if block.boundaries is not None]
         return cls(
-            **flat,
-            input_ids=ids.values,
-            offsets=ids.offsets,
+            **{name: np.concatenate([getattr(block, name) for block in blocks]) for name in FLAT},
+            ids=Ragged.concatenate([block.ids for block in blocks]),
             boundaries=Ragged.concatenate(boundaries) if boundaries else None,
         )
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the rows as an intermediate file stores them; `from_arrow` reads them."""
+        columns = {name: pa.array(getattr(self, name)) for name in FLAT}
+        columns["input_ids"] = list_array(self.ids)
+        if self.boundaries is not None:
+            columns["boundaries"] = list_array(self.boundaries)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    @classmethod
+    def from_arrow(cls, batch: pa.RecordBatch) -> RowBlock:
+        """Return the rows of an intermediate file, still memory-mapped."""
+        is_packed = "boundaries" in batch.schema.names
+        return cls(
+            **{name: batch[name].to_numpy() for name in FLAT},
+            ids=_ragged(batch["input_ids"]),
+            boundaries=_ragged(batch["boundaries"]) if is_packed else None,
+        )
+
+
+def list_array(ragged: Ragged, list_type: pa.DataType | None = None) -> pa.ListArray:
+    """Return an Arrow list for each row, without copying the values.
+
+    Raises:
+        UsageError: there are more values than Arrow's 32-bit offsets reach.
+    """
+    total = ragged.offsets[-1]
+    if total > np.iinfo(np.int32).max:
+        raise UsageError(
+            f"a record batch of {total:,} tokens is more than Arrow's lists hold; use smaller "
+            f"corpus shards, or fewer copies"
+        )
+    offsets = pa.array(ragged.offsets.astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array(ragged.values), type=list_type)
+
+
+def _ragged(lists: pa.ListArray) -> Ragged:
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    return Ragged(lists.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def assemble(
@@ -141,8 +170,7 @@ def assemble(
     has_second = starts.lengths > 1
     return RowBlock(
         rank=rank[order],
-        input_ids=source[ranges(range_starts.reshape(-1), range_lengths.reshape(-1))],
-        offsets=offsets,
+        ids=Ragged(source[ranges(range_starts.reshape(-1), range_lengths.reshape(-1))], offsets),
         segment_start=(
             np.where(has_second & segments.paired, ends[starts.offsets[:-1] + 1], offsets[1:])
             - offsets[:-1]
@@ -169,19 +197,13 @@ class BuildRows:
         directory: directory of the intermediate files.
         tokenizer: directory that `Tokenizer.save` wrote.
         tokenizer_fingerprint: fingerprint of the tokenizer.
-        ids: dtype of token ids.
-        pairing: a name in `PAIRINGS`.
-        pairs: config of the pairing.
-        masks: config of the masks; if given, rows with fewer masks because of the cap are counted.
+        config: pairing, masks and seed.
     """
 
     directory: str
     tokenizer: str
     tokenizer_fingerprint: str
-    ids: str
-    pairing: str
-    pairs: PairingConfig
-    masks: MaskConfig | None = None
+    config: ExampleConfig
 
     def __call__(self, number: int, table: pa.Table) -> dict[str, Any]:
         """Write the intermediate files.
@@ -194,7 +216,8 @@ class BuildRows:
             Number of rows and counters of the text for each split.
         """
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
-        pairing = PAIRINGS[self.pairing]
+        pair = import_object(PAIRINGS[self.config.pairing].function)
+        ids = id_dtype(tokenizer.vocab_size)
         result: dict[str, Any] = {}
         for split in SPLITS:
             split_documents = texts(table, in_split(table, split))
@@ -203,65 +226,23 @@ class BuildRows:
                 split_documents.sentences,
                 split_documents.counts,
                 tokenizer,
-                self.ids,
+                ids,
             )
-            segments: Segments = import_object(pairing.function)(documents, self.pairs)
-            block = assemble(documents, segments, self.pairs.seed, tokenizer.special)
+            segments: Segments = pair(documents, self.config)
+            block = assemble(documents, segments, self.config.seed, tokenizer.special)
             counters = _counters(documents, segments)
-            if self.masks is not None:
-                counters["masks/capped_rows"] = _capped(
-                    block, self.masks, TokenProperties.of(tokenizer), self.pairs.seed
-                )
-            path = part_path(self.directory, split, number)
-            write_arrow(path, _part_schema(self.ids, pairing.packed), [_to_part(block)])
+            counters["masks/capped_rows"] = _capped(
+                block, self.config.mask_config(), TokenProperties.of(tokenizer), self.config.seed
+            )
+            batch = block.to_arrow()
+            write_arrow(part_path(self.directory, split, number), batch.schema, [batch])
             result[split] = {"rows": len(block), "counters": counters}
         return result
 
 
 def part_path(directory: str, split: str, number: int) -> str:
+    """Return the path of an intermediate file; `number`: index of the corpus shard."""
     return storage.join(directory, f"{split}-{number:05d}.arrow")
-
-
-def _part_schema(ids: str, packed: bool) -> pa.Schema:
-    fields = {
-        "rank": pa.uint64(),
-        "input_ids": pa.list_(pa.from_numpy_dtype(np.dtype(ids))),
-        "segment_start": pa.int32(),
-        "pair_label": pa.int8(),
-        "document": pa.uint64(),
-        "offset": pa.int32(),
-    }
-    if packed:
-        fields["boundaries"] = pa.list_(pa.uint16())
-    return pa.schema(list(fields.items()))
-
-
-def _to_part(block: RowBlock) -> pa.RecordBatch:
-    arrow_schema = _part_schema(str(block.input_ids.dtype), block.boundaries is not None)
-    lists = {"input_ids": Ragged(block.input_ids, block.offsets), "boundaries": block.boundaries}
-    columns = []
-    for field in arrow_schema:
-        ragged = lists.get(field.name)
-        columns.append(
-            pa.array(getattr(block, field.name)) if ragged is None else _lists(ragged, field.type)
-        )
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
-
-
-def from_part(batch: pa.RecordBatch) -> RowBlock:
-    """Return the rows of an intermediate file, still memory-mapped."""
-    flat = {
-        name: batch[name].to_numpy()
-        for name in ("rank", "segment_start", "pair_label", "document", "offset")
-    }
-    ids = _ragged(batch["input_ids"])
-    boundaries = _ragged(batch["boundaries"]) if "boundaries" in batch.schema.names else None
-    return RowBlock(**flat, input_ids=ids.values, offsets=ids.offsets, boundaries=boundaries)
-
-
-def _ragged(lists: pa.ListArray) -> Ragged:
-    offsets = lists.offsets.to_numpy().astype(np.int64)
-    return Ragged(lists.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def _counters(documents: TokenizedDocuments, segments: Segments) -> dict[str, int]:
@@ -288,22 +269,3 @@ def _capped(block: RowBlock, masks: MaskConfig, table: TokenProperties, seed: in
         block.lengths, text_lengths(block.with_keys(seed), table), np.nextafter(1, 0)
     )
     return int((targets > masks.max_predictions).sum())
-
-
-def id_lists(block: RowBlock, list_type: pa.DataType) -> pa.ListArray:
-    return _lists(Ragged(block.input_ids, block.offsets), list_type)
-
-
-def _lists(ragged: Ragged, list_type: pa.DataType) -> pa.ListArray:
-    return pa.ListArray.from_arrays(
-        list_offsets(ragged.offsets), pa.array(ragged.values), type=list_type
-    )
-
-
-def list_offsets(offsets: I64) -> pa.Array:
-    if offsets[-1] > np.iinfo(np.int32).max:
-        raise UsageError(
-            f"a record batch of {offsets[-1]:,} tokens is more than Arrow's lists hold; use "
-            f"smaller corpus shards, or fewer copies"
-        )
-    return pa.array(offsets.astype(np.int32))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
@@ -138,22 +138,9 @@ class ShardLayout:
         return sizes, bins
 
 
-def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[Any]:
-    """Return the smallest dtype for the ids of a vocabulary, or the `wanted` dtype if it is enough.
-
-    Raises:
-        UsageError: `wanted` is too small for the vocabulary.
-    """
-    smallest: np.dtype[Any] = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-    if wanted == "auto":
-        return smallest
-    dtype: np.dtype[Any] = np.dtype(wanted)
-    if vocab_size > np.iinfo(dtype).max + 1:
-        raise UsageError(
-            f"id_type ({wanted}) holds {np.iinfo(dtype).max + 1:,} ids, the vocabulary has "
-            f"{vocab_size:,}; use uint32"
-        )
-    return dtype
+def id_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Return the dtype of the ids of a vocabulary: uint16 if it is wide enough, else uint32."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
 def dataset_schema(info: DatasetInfo, ids: np.dtype[Any]) -> pa.Schema:

@@ -7,19 +7,24 @@ runners and reruns do not change it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core.arrow import write_arrow
+from cloze.core.ragged import Ragged
 from cloze.pipeline.dataset import schema
-from cloze.pipeline.dataset.masking.candidates import MaskConfig, TokenProperties, read_unigrams
+from cloze.pipeline.dataset.config import DatasetConfig
+from cloze.pipeline.dataset.masking.candidates import TokenProperties, read_unigrams
 from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
 from cloze.pipeline.dataset.merge import (
     ShuffleRange,
+    bin_borders,
     bucket_count,
     count_buckets,
     merge_range,
@@ -28,13 +33,57 @@ from cloze.pipeline.dataset.merge import (
     shard_rows,
 )
 from cloze.pipeline.dataset.pairings.segments import NO_LABEL
-from cloze.pipeline.dataset.rows import RowBlock, id_lists, list_offsets
-from cloze.pipeline.dataset.summary import ShardCounts
+from cloze.pipeline.dataset.rows import RowBlock, list_array
 from cloze.pipeline.tokenizer.tokenizer import shared_tokenizer
 
+HISTOGRAM_BINS = 16
 MOST_ROWS = 2048  # per record batch
 # length · copies · rows of a record batch: the unit of mask drawing and of decompression
 BATCH_TOKENS = 2048 * 128 * 10
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardCounts:
+    """The counts of a shard while it is written.
+
+    Attributes:
+        length: maximum tokens per row.
+        row_tokens: tokens of all rows, special tokens included.
+        masked: predictions in all copies.
+        labels: rows with pair label 0, with label 1, and without a label.
+        histogram: rows by length, in `HISTOGRAM_BINS` bins.
+    """
+
+    length: int
+    rows: int = 0
+    row_tokens: int = 0
+    masked: int = 0
+    labels: npt.NDArray[np.int64]
+    histogram: npt.NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, length: int) -> ShardCounts:
+        return cls(
+            length=length,
+            labels=np.zeros(3, np.int64),
+            histogram=np.zeros(HISTOGRAM_BINS, np.int64),
+        )
+
+    def add(self, block: RowBlock, masks: Masks) -> None:
+        self.histogram += np.bincount(
+            (block.lengths - 1) * HISTOGRAM_BINS // self.length, minlength=HISTOGRAM_BINS
+        )
+        self.labels += [(block.pair_label == label).sum() for label in (0, 1, NO_LABEL)]
+        self.rows += len(block)
+        self.row_tokens += len(block.ids.values)
+        self.masked += len(masks.positions)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "labels": self.labels.tolist(),
+            "histogram": self.histogram.tolist(),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +97,8 @@ class WriteDatasetShard:
         parts: number of intermediate files.
         stamp: fingerprint of the artifact.
         info: metadata of every shard.
-        ids: dtype of token ids.
         tokenizer: directory that `Tokenizer.save` wrote.
-        masks: config of the masks.
-        borders: maximum row length of each length bin.
-        compression: compression of the record batches' buffers: zstd, lz4 or None.
+        config: masks, length bins and compression.
         unigrams: file of token counts, if the masks need them.
     """
 
@@ -60,12 +106,14 @@ class WriteDatasetShard:
     parts: int
     stamp: str
     info: schema.DatasetInfo
-    ids: str
     tokenizer: str
-    masks: MaskConfig
-    borders: tuple[int, ...]
-    compression: str | None
+    config: DatasetConfig
     unigrams: str | None = None
+
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Maximum row length of each length bin."""
+        return bin_borders(self.config.length, self.config.length_bins)
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         tokenizer = shared_tokenizer(self.tokenizer, self.info.tokenizer)
@@ -73,33 +121,32 @@ class WriteDatasetShard:
             tokenizer, None if self.unigrams is None else read_unigrams(self.unigrams)
         )
         ranges = [ShuffleRange(**shuffle_range) for shuffle_range in unit["ranges"]]
-        rows_a_batch = batch_rows(self.info.length, self.info.copies)
+        info, mask_config = self.info, self.config.mask_config()
+        compression = None if self.config.compression == "none" else self.config.compression
         layout = schema.ShardLayout(
             bin_boundaries=self.borders,
             rows=tuple(shuffle_range.rows for shuffle_range in ranges),
-            batch_rows=rows_a_batch,
-            compression=self.compression,
+            batch_rows=batch_rows(info.length, info.copies),
+            compression=compression,
         )
-        base_schema = schema.dataset_schema(self.info, np.dtype(self.ids))
+        base_schema = schema.dataset_schema(info, schema.id_dtype(info.vocab_size))
         arrow_schema = base_schema.with_metadata({**base_schema.metadata, **layout.to_metadata()})
         pa.default_memory_pool().release_unused()  # of the first step, if run here
         row_files = open_intermediate_files(self.directory, unit["split"], self.parts, self.stamp)
-        counts = ShardCounts.empty(self.info.length)
+        counts = ShardCounts.empty(info.length)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for key_range, *bin_range in zip(
-                ranges, (0, *self.borders), self.borders, strict=False
+            for key_range, bin_range in zip(
+                ranges, itertools.pairwise((0, *self.borders)), strict=True
             ):
-                for block in merge_range(
-                    row_files, key_range, rows_a_batch, (bin_range[0], bin_range[1])
-                ):
+                for block in merge_range(row_files, key_range, layout.batch_rows, bin_range):
                     masks = sample_masks(
-                        block.with_keys(self.info.seed), self.masks, table, range(self.info.copies)
+                        block.with_keys(info.seed), mask_config, table, range(info.copies)
                     )
                     counts.add(block, masks)
-                    yield to_batch(block, masks, self.info.copies, arrow_schema)
+                    yield to_batch(block, masks, info.copies, arrow_schema)
 
-        write_arrow(unit["path"], arrow_schema, batches(), self.compression)
+        write_arrow(unit["path"], arrow_schema, batches(), compression)
         return counts.as_json()
 
 
@@ -136,37 +183,21 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
     """Convert rows and masks to a record batch of the dataset's schema, without copying the ids."""
     mask_list = arrow_schema.field("masks").type
     mask_type, source_type = mask_list.value_type, arrow_schema.field("source").type
-    mask_offsets = list_offsets(masks.offsets)
-    per_copy = pa.StructArray.from_arrays(
-        [
-            pa.ListArray.from_arrays(
-                mask_offsets, pa.array(masks.positions), type=mask_type.field("positions").type
-            ),
-            pa.ListArray.from_arrays(
-                mask_offsets, pa.array(masks.input_ids), type=mask_type.field("input_ids").type
-            ),
-        ],
-        fields=list(mask_type),
-    )
-    row_masks = np.arange(len(block) + 1, dtype=np.int32) * copies
-    source = pa.StructArray.from_arrays(
-        [pa.array(block.document), pa.array(block.offset)], fields=list(source_type)
-    )
+    values = {"positions": masks.positions, "input_ids": masks.input_ids}
+    mask_columns = [
+        list_array(Ragged(values[field.name], masks.offsets), field.type) for field in mask_type
+    ]
+    masks_of_copies = pa.StructArray.from_arrays(mask_columns, fields=list(mask_type))
+    mask_offsets = pa.array(np.arange(len(block) + 1, dtype=np.int32) * copies)
     columns = [
-        id_lists(block, arrow_schema.field("input_ids").type),
+        list_array(block.ids, arrow_schema.field("input_ids").type),
         pa.array(block.segment_start),
         pa.array(block.pair_label, mask=block.pair_label == NO_LABEL),
-        pa.ListArray.from_arrays(pa.array(row_masks), per_copy, type=mask_list),
-        source,
+        pa.ListArray.from_arrays(mask_offsets, masks_of_copies, type=mask_list),
+        pa.StructArray.from_arrays(
+            [pa.array(block.document), pa.array(block.offset)], fields=list(source_type)
+        ),
     ]
     if block.boundaries is not None:
-        list_type, boundary_offsets = (
-            arrow_schema.field("boundaries").type,
-            list_offsets(block.boundaries.offsets),
-        )
-        columns.append(
-            pa.ListArray.from_arrays(
-                boundary_offsets, pa.array(block.boundaries.values), type=list_type
-            )
-        )
+        columns.append(list_array(block.boundaries, arrow_schema.field("boundaries").type))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema)

@@ -1,28 +1,21 @@
 """Stage "dataset": a corpus and a tokenizer in, shards of masked examples out.
 
-Beam first cuts every corpus shard into rows (`rows.py`). Then it distributes the rows over shards
-by a hash, equal to within one row, and draws their masks (`shards.py`). With the input `append`, a
-finished dataset, existing shards are linked, and new shards contain the new documents.
+Beam first cuts every corpus shard into rows. Then it distributes the rows over shards by a hash,
+equal to within one row, and draws their masks (`build.py`). With the input `append`, a finished
+dataset, existing shards are linked, and new shards contain the new documents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from cloze.core.config import StageConfig
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.pipeline.dataset.config import COSTS, DatasetConfig, check_disk_space
-from cloze.pipeline.dataset.pairings.registry import PAIRINGS
-
-if TYPE_CHECKING:
-    from cloze.pipeline.dataset.append import BaseDataset
-    from cloze.pipeline.dataset.schema import DatasetInfo
-    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.pipeline.dataset.config import COSTS, DatasetConfig
 
 VERSION = 2
 FEW_ROWS = 1000  # four of BERT's batches; fewer rows cause a warning
@@ -32,160 +25,13 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
     """Build the shards.
 
     Raises:
-        UsageError: `id_type` is too small for the vocabulary, or another version of the stage made
-            the dataset to append to.
+        UsageError: another version of the stage made the dataset to append to.
         DataError: an input is missing or damaged, or there is no new training text.
         ClozeError: the disk cannot hold the shards.
     """
-    from cloze.core import storage
-    from cloze.core.artifacts.artifact import HELDOUT, SPLITS, TRAIN, shard_name
-    from cloze.core.errors import DataError
-    from cloze.pipeline.corpus.write.shards import CorpusShards
-    from cloze.pipeline.dataset import append, schema
-    from cloze.pipeline.dataset.masking.candidates import UNIGRAMS, write_unigrams
-    from cloze.pipeline.dataset.merge import bin_borders, count_tokens, open_intermediate_files
-    from cloze.pipeline.dataset.rows import BuildRows
-    from cloze.pipeline.dataset.shards import WriteDatasetShard, plan
-    from cloze.pipeline.dataset.summary import summarize
-    from cloze.pipeline.runners.fan_out import fan_out
-    from cloze.pipeline.tokenizer import load
+    from cloze.pipeline.dataset.build import build_dataset
 
-    corpus = CorpusShards.open(build.inputs["corpus"])
-    base = (
-        append.BaseDataset.open(build.inputs["append"], VERSION)
-        if "append" in build.inputs
-        else None
-    )
-    tokenizer = load(build.inputs["vocab"], config.lowercase)
-    ids = str(schema.id_dtype(tokenizer.vocab_size, config.id_type))
-    info = _info(config, tokenizer)
-    if base is None:
-        tokenizer.save(build.file("tokenizer"))
-    else:
-        base.check(info)
-        base.link_files(build.path)
-    masks = config.mask_config()
-    part_count, directory = len(corpus.names), storage.join(build.scratch, "parts")
-    make_part = BuildRows(
-        directory=directory,
-        tokenizer=build.file("tokenizer"),
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        ids=ids,
-        pairing=config.pairing,
-        pairs=config.pair_config(),
-        masks=masks,
-    )
-    build_rows = append.BuildNewRows(
-        make_part=make_part,
-        known=base.documents if base else (),
-        stamp=base.manifest.fingerprint if base else "",
-    )
-    units = [
-        (f"part-{number:05d}", {"number": number, "path": corpus.file(name)})
-        for number, name in enumerate(corpus.names)
-    ]
-    results = fan_out(
-        build,
-        "rows",
-        units,
-        build_rows,
-        unit_name="bytes",
-        weights=[float(size) for size in corpus.sizes],
-    )
-    for result in results:
-        for split in SPLITS:
-            build.counters.update(result[split]["counters"])
-    rows = {split: sum(result[split]["rows"] for result in results) for split in SPLITS}
-    if not rows[TRAIN]:
-        suffix = f" that {base.path} lacks" if base else ""
-        raise DataError(
-            f"{corpus.path} gives no rows{suffix} for the split {TRAIN}; give `cloze corpus` more "
-            f"text"
-        )
-    document_count = sum(result["documents"] for result in results)
-    generation = base.generation if base else 0
-    append.write_documents(
-        build.file(f"{append.prefix(append.DOCUMENTS, generation)}.arrow"),
-        directory,
-        part_count,
-        document_count,
-    )
-
-    counts = build.file(UNIGRAMS) if masks.random_from == "corpus" else None
-    if counts is not None and base is None:  # appended rows use the masks of the existing dataset
-        write_unigrams(
-            counts,
-            count_tokens(
-                open_intermediate_files(directory, TRAIN, part_count, build.fingerprint),
-                tokenizer.vocab_size,
-            ),
-        )
-    make_shard = WriteDatasetShard(
-        directory=directory,
-        parts=part_count,
-        stamp=build.fingerprint,
-        info=info,
-        ids=ids,
-        tokenizer=build.file("tokenizer"),
-        masks=masks,
-        borders=bin_borders(config.length, config.length_bins),
-        compression=None if config.compression == "none" else config.compression,
-        unigrams=counts,
-    )
-    shards: list[tuple[str, dict[str, Any]]] = []
-    train_shards = _train_shards(config, base, rows[TRAIN])
-    for split, count in ((TRAIN, train_shards), (HELDOUT, 1)):
-        for number, ranges in enumerate(plan(make_shard, split, rows[split], count)):
-            name = shard_name(append.prefix(split, generation), number, count)
-            unit = {
-                "split": split,
-                "path": build.file(name),
-                "ranges": [asdict(shuffle_range) for shuffle_range in ranges],
-            }
-            shards.append((name.removesuffix(".arrow"), unit))
-    weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in shards]
-    check_disk_space(
-        build.path,
-        directory,
-        masks.rate,
-        2 if ids == "uint16" else 4,
-        config.mask_copies,
-        config.compression,
-    )
-    written = fan_out(build, "shards", shards, make_shard, unit_name="rows", weights=weights)
-    return summarize(
-        config,
-        info,
-        build,
-        rows=rows,
-        documents=document_count,
-        known=sum(result["known"] for result in results),
-        written=written[:train_shards],
-        base=base,
-    )
-
-
-def _info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
-    """Return the metadata of every shard."""
-    from cloze.pipeline.dataset import schema
-
-    return schema.DatasetInfo(
-        recipe=config.recipe,
-        length=config.length,
-        copies=config.mask_copies,
-        vocab_size=tokenizer.vocab_size,
-        special=tokenizer.special,
-        pair_task=PAIRINGS[config.pairing].task,
-        seed=config.seed,
-        tokenizer=tokenizer.fingerprint,
-        packed=PAIRINGS[config.pairing].packed,
-        masks=config.mask_config().as_dict(),
-    )
-
-
-def _train_shards(config: DatasetConfig, base: BaseDataset | None, rows: int) -> int:
-    """Return the config's number of shards; for an append, a number that keeps their size."""
-    return config.shards if base is None else min(99_999, max(1, round(rows / base.rows_a_shard)))
+    return build_dataset(config, build, VERSION)
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from cloze.core import random_keys
-from cloze.pipeline.dataset.masking import MaskConfig, TokenProperties, sample_masks
-from cloze.pipeline.dataset.pairings.segments import PairingConfig, tokenize
+from cloze.pipeline.dataset.config import ExampleConfig
+from cloze.pipeline.dataset.masking.candidates import MaskConfig, TokenProperties
+from cloze.pipeline.dataset.masking.draw import sample_masks
+from cloze.pipeline.dataset.pairings.segments import tokenize
 from cloze.pipeline.dataset.pairings.sentence_pairs import RANDOM, next_sentence
 from cloze.pipeline.dataset.rows import assemble
 from cloze.pipeline.tokenizer import load
@@ -199,7 +201,7 @@ def test_our_rows_of_the_same_text_look_like_theirs(theirs, tokenizer, text):
     lengths, labels, rows = [], [], []
     for seed in range(200):
         segments = next_sentence(
-            documents, PairingConfig(length=128, short_seq_prob=0.1, seed=seed)
+            documents, ExampleConfig(length=128, short_seq_prob=0.1, seed=seed)
         )
         block = assemble(documents, segments, seed, tokenizer.special)
         masks = sample_masks(block.with_keys(seed), CONFIG, table, [0])

@@ -65,8 +65,8 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Rows": "*recipe *length *length_bins *lowercase short_seq_prob *seed",
         "Masking": "*masking *mask_rate *mask_copies mask_rounding max_predictions mask_share"
         " random_share random_from max_ngram span_p max_span",
-        "Pairing and packing": "*pairing random_next_prob swap_prob single_segment_prob packing",
-        "Output": "*shards id_type compression",
+        "Pairing": "*pairing random_next_prob swap_prob single_segment_prob",
+        "Output": "*shards compression",
     },
     "pretrain": {
         "Model and objective": "*model *objectives causal_share final_mask_rate"

@@ -18,7 +18,7 @@ from pydantic import ValidationError, field_validator
 from cloze.core import random_keys as random
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.errors import DataError
-from cloze.core.options import Options, compose_config_class, import_object
+from cloze.core.options import Options, compose_config_class, options_class
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, known
@@ -27,8 +27,6 @@ from cloze.pipeline.tokenizer.special import SpecialTokens
 if TYPE_CHECKING:
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-
-if TYPE_CHECKING:
     _RuleOptions = Options
 else:
     _RuleOptions = compose_config_class(
@@ -56,7 +54,7 @@ class MaskConfig(_RuleOptions, MaskFields):
     def as_dict(self) -> dict[str, Any]:
         """Return the values that a shard's schema stores; `from_dict` reads them."""
         options = RULES[self.rule].options
-        rule_options = set(import_object(options).model_fields) if options else set()
+        rule_options = set(options_class(options).model_fields) if options else set()
         stored = {"rule", "rate", *MaskFields.model_fields, *ALWAYS_STORED, *rule_options}
         values = {name: value for name, value in self.model_dump().items() if name in stored}
         values[STORED_ROUNDING] = values.pop("mask_rounding")

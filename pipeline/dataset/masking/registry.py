@@ -1,8 +1,9 @@
 """The masking rules by name, and other options of masks. Light, because configs import it.
 
 A rule chooses the tokens to predict. A new rule is a function in `rules.py` or a module of its own,
-and one row here. The function is `(MaskCandidates, budget [R, K], keys [R, K]) -> MaskSelection`;
-its options are a subclass of `cloze.core.options.Options` in the same module.
+and one row here. The function is `(MaskCandidates, budget [R, K], keys [R, K]) -> MaskSelection`.
+Options of its own are a subclass of `cloze.core.options.Options`: a class in this file, or in the
+rule's module if that imports numpy only inside of functions.
 """
 
 from __future__ import annotations
@@ -13,33 +14,46 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, Field, field_validator
 
 from cloze.core.errors import did_you_mean
+from cloze.core.options import Options
+
+# words in an n-gram or a span: with a neighbour on either side they fit in a 64-bit number
+LONGEST_UNIT = 60
+
+
+class NgramOptions(Options):
+    """Options of the rule `n-gram`."""
+
+    max_ngram: int = Field(default=3, ge=1, le=LONGEST_UNIT)
+    """With masking n-gram: maximum number of words masked together (ALBERT: 3)."""
+
+
+class SpanOptions(Options):
+    """Options of the rule `span`."""
+
+    span_p: float = Field(default=0.2, gt=0, lt=1)
+    """With masking span: parameter p of the geometric distribution of span lengths in words
+    (SpanBERT: 0.2)."""
+    max_span: int = Field(default=10, ge=1, le=LONGEST_UNIT)
+    """With masking span: maximum number of words in a span (SpanBERT: 10, mean 3.8)."""
 
 
 class MaskingRule(NamedTuple):
     """A masking rule, a row of `RULES`."""
 
     function: str  # `module:function`
-    options: str | None = None  # `module:class`
+    options: type[Options] | str | None = None  # the class, or `module:class`
     highest_rate: float = 1.0  # maximum share of tokens that it can choose in every row
 
 
-RULES = {
-    "token": MaskingRule("cloze.pipeline.dataset.masking.rules:choose_tokens"),
-    "whole-word": MaskingRule("cloze.pipeline.dataset.masking.rules:choose_words"),
-    "n-gram": MaskingRule(
-        "cloze.pipeline.dataset.masking.rules:choose_ngrams",
-        "cloze.pipeline.dataset.masking.rules:NgramOptions",
-    ),
-    "span": MaskingRule(
-        "cloze.pipeline.dataset.masking.rules:choose_spans",
-        "cloze.pipeline.dataset.masking.rules:SpanOptions",
-        highest_rate=0.5,
-    ),
-    "none": MaskingRule("cloze.pipeline.dataset.masking.rules:choose_none"),
-}
+_RULES = "cloze.pipeline.dataset.masking.rules"
 
-# words in an n-gram or a span: with a neighbour on either side they fit in a 64-bit number
-LONGEST_UNIT = 60
+RULES = {
+    "token": MaskingRule(f"{_RULES}:choose_tokens"),
+    "whole-word": MaskingRule(f"{_RULES}:choose_words"),
+    "n-gram": MaskingRule(f"{_RULES}:choose_ngrams", NgramOptions),
+    "span": MaskingRule(f"{_RULES}:choose_spans", SpanOptions, highest_rate=0.5),
+    "none": MaskingRule(f"{_RULES}:choose_none"),
+}
 
 # Number of masks in a row of `length` tokens, of which `text` are not special:
 #   bert: max(1, round(rate · length)), halves to even (google-research/bert,

@@ -12,26 +12,19 @@ Spans never touch: a word that is not chosen, or a special token, separates them
 maximal run of consecutive positions in a mask, and its boundary tokens are its neighbours. The span
 boundary objective needs only the positions. SpanBERT's masking.py merges spans that touch, which is
 equivalent but blurs their lengths.
-
-Configs import the options in this file, so numpy is imported inside the functions.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+import numpy.typing as npt
 
-from pydantic import Field
-
-from cloze.core.options import Options
-from cloze.pipeline.dataset.masking.registry import LONGEST_UNIT
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from cloze.core.ragged import I64
-    from cloze.core.random_keys import U64
-    from cloze.pipeline.dataset.masking.candidates import MaskCandidates, MaskSelection
+from cloze.core import random_keys as random
+from cloze.core.ragged import I64
+from cloze.core.random_keys import U64
+from cloze.pipeline.dataset.masking.candidates import MaskCandidates, MaskSelection
+from cloze.pipeline.dataset.masking.registry import NgramOptions, SpanOptions
+from cloze.pipeline.dataset.masking.unit_placement import UnitSpec, place_units
 
 
 def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
@@ -41,11 +34,6 @@ def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
     copies at once. It draws one random number per chosen token; ranking all tokens needs seven
     times as many, and a sort.
     """
-    import numpy as np
-
-    from cloze.core import random_keys as random
-    from cloze.pipeline.dataset.masking.candidates import MaskSelection
-
     rows, copies = keys.shape
     width = max(1, int(candidates.counts.max(initial=1)))
     budgets = budget.reshape(-1)
@@ -73,13 +61,6 @@ def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
     return MaskSelection(index=np.flatnonzero(chosen) + np.repeat(shift, budgets), counts=budgets)
 
 
-class NgramOptions(Options):
-    """Options of the rule `n-gram`."""
-
-    max_ngram: int = Field(default=3, ge=1, le=LONGEST_UNIT)
-    """With masking n-gram: maximum number of words masked together (ALBERT: 3)."""
-
-
 def choose_words(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
     """Choose words in random order until the budget is used up; skip words that exceed the rest.
 
@@ -102,10 +83,6 @@ def choose_ngrams(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
 
 
 def _choose(candidates: MaskCandidates, budget: I64, keys: U64, longest: int) -> MaskSelection:
-    import numpy as np
-
-    from cloze.pipeline.dataset.masking.unit_placement import UnitSpec, place_units
-
     # A word drawn again draws the same n, so it fails or is taken already: equivalent to a shuffle.
     units = UnitSpec(
         weights=1 / np.arange(1, longest + 1),
@@ -117,16 +94,6 @@ def _choose(candidates: MaskCandidates, budget: I64, keys: U64, longest: int) ->
     return place_units(candidates, budget, keys, units)
 
 
-class SpanOptions(Options):
-    """Options of the rule `span`."""
-
-    span_p: float = Field(default=0.2, gt=0, lt=1)
-    """With masking span: parameter p of the geometric distribution of span lengths in words
-    (SpanBERT: 0.2)."""
-    max_span: int = Field(default=10, ge=1, le=LONGEST_UNIT)
-    """With masking span: maximum number of words in a span (SpanBERT: 10, mean 3.8)."""
-
-
 def choose_spans(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
     """Choose spans until the budget is used up: a length, then places until one is free.
 
@@ -136,8 +103,6 @@ def choose_spans(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSele
     halved. The budget is met exactly, unless no short enough word is left that touches no span. A
     span is replaced as one.
     """
-    from cloze.pipeline.dataset.masking.unit_placement import UnitSpec, place_units
-
     options = candidates.config
     assert isinstance(options, SpanOptions)
     weights = length_weights(options.span_p, options.max_span)
@@ -150,15 +115,9 @@ def length_weights(p: float, longest: int) -> npt.NDArray[np.float64]:
 
     The mean for .2 and 10 is 3.8 (Joshi et al. 2020, section 3.1 and figure 2).
     """
-    import numpy as np
-
     return np.asarray(p * (1 - p) ** np.arange(longest), np.float64)
 
 
 def choose_none(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
     """Choose no token, in every copy of every row."""
-    import numpy as np
-
-    from cloze.pipeline.dataset.masking.candidates import MaskSelection
-
     return MaskSelection(index=np.zeros(0, np.int64), counts=np.zeros(keys.size, np.int64))

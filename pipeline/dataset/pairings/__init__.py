@@ -1,1 +1,4 @@
-"""Pairings: documents to segments. They cut text into rows, and relate the two halves of a row."""
+"""Pairings: they cut documents into the segments of rows, and relate the two halves of a row.
+
+Tokenized documents enter, `Segments` leave. Read `registry.py`, then `segments.py`.
+"""

@@ -1,7 +1,9 @@
-"""The pairings by name. Light, because configs import it.
+"""The pairings by name, with their options. Light, because configs import it.
 
 A new pairing is one module and one row here. The module has a function `(TokenizedDocuments,
-PairingConfig) -> Segments` and a subclass of `cloze.core.options.Options`. No two rows may share
+ExampleConfig) -> Segments`; `sentence_pairs.py` shows how a pairing of two segments calls
+`Segments.of_pairs`. Options of its own are a subclass of `cloze.core.options.Options`: a class in
+this file, or in the module if that imports numpy only inside of functions. No two rows may share
 document and offset, because a row's random numbers follow from (seed, document, offset).
 """
 
@@ -9,43 +11,56 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pydantic import Field
+
+from cloze.core.options import Options
+
+
+class NspOptions(Options):
+    """Options of the pairings `nsp` and `segment-pair`."""
+
+    random_next_prob: float = Field(default=0.5, ge=0, le=1)
+    """With pairings nsp and segment-pair: share of rows whose second segment is random text (BERT:
+    0.5)."""
+
+
+class SopOptions(Options):
+    """Options of the pairing `sop`."""
+
+    swap_prob: float = Field(default=0.5, ge=0, le=1)
+    """With pairing sop: share of rows whose segments are swapped (ALBERT: 0.5)."""
+
+
+class ElectraOptions(Options):
+    """Options of the pairing `electra`."""
+
+    single_segment_prob: float = Field(default=0.1, ge=0, le=1)
+    """With pairing electra: share of rows with one segment (ELECTRA: 0.1)."""
+
 
 class Pairing(NamedTuple):
     """A pairing, a row of `PAIRINGS`."""
 
     function: str  # `module:function`
     task: str | None = None  # the task of the pair labels: nsp, sop, or None without labels
-    options: str | None = None  # `module:class`
+    options: type[Options] | str | None = None  # the class, or `module:class`
     packed: bool = False  # rows have several sequences, with boundaries
     labels: tuple[str, str] = ("next", "random")  # names of the pair labels 0 and 1
 
 
-_NSP = "cloze.pipeline.dataset.pairings.sentence_pairs:NspOptions"
+_PAIRS = "cloze.pipeline.dataset.pairings.sentence_pairs"
+_CONTINUOUS = "cloze.pipeline.dataset.pairings.continuous"
 
 PAIRINGS = {
-    "nsp": Pairing(
-        "cloze.pipeline.dataset.pairings.sentence_pairs:next_sentence", task="nsp", options=_NSP
-    ),
-    "segment-pair": Pairing(
-        "cloze.pipeline.dataset.pairings.sentence_pairs:segment_pairs", options=_NSP
-    ),
+    "nsp": Pairing(f"{_PAIRS}:next_sentence", task="nsp", options=NspOptions),
+    "segment-pair": Pairing(f"{_PAIRS}:segment_pairs", options=NspOptions),
     "sop": Pairing(
-        "cloze.pipeline.dataset.pairings.sentence_pairs:sentence_order",
-        task="sop",
-        options="cloze.pipeline.dataset.pairings.sentence_pairs:SopOptions",
-        labels=("in_order", "swapped"),
+        f"{_PAIRS}:sentence_order", task="sop", options=SopOptions, labels=("in_order", "swapped")
     ),
-    "full": Pairing("cloze.pipeline.dataset.pairings.segments:full"),
-    "document": Pairing("cloze.pipeline.dataset.pairings.segments:document"),
-    "packed": Pairing(
-        "cloze.pipeline.dataset.pairings.packed:packed",
-        options="cloze.pipeline.dataset.pairings.packed:PackedOptions",
-        packed=True,
-    ),
-    "electra": Pairing(
-        "cloze.pipeline.dataset.pairings.sentence_pairs:electra",
-        options="cloze.pipeline.dataset.pairings.sentence_pairs:ElectraOptions",
-    ),
+    "full": Pairing(f"{_CONTINUOUS}:full"),
+    "document": Pairing(f"{_CONTINUOUS}:document"),
+    "packed": Pairing(f"{_CONTINUOUS}:packed", packed=True),
+    "electra": Pairing(f"{_PAIRS}:electra", options=ElectraOptions),
 }
 
 

@@ -1,23 +1,24 @@
-"""Tokenized documents, segments, and the pairings without a pair task."""
+"""Tokenized documents, the segments of rows, and what pairings share.
+
+`Segments.of_pairs` builds rows of two segments, `Segments.of_runs` rows of continuous text.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cloze.core import random_keys
-from cloze.core.options import Options, compose_config_class
-from cloze.core.ragged import I64, Ragged, offsets_of, ranges
+from cloze.core.ragged import I64, Ragged, offsets_of
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset.masking.candidates import row_keys
-from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 
 if TYPE_CHECKING:
+    from cloze.pipeline.dataset.config import ExampleConfig
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 
@@ -89,16 +90,11 @@ def tokenize(
     )
 
 
-# Config and result of pairings, and their common parts: row keys, target lengths, truncation.
-
-if TYPE_CHECKING:
-    _PairOptions = Options
-else:
-    _PairOptions = compose_config_class(
-        "PairOptions", Options, (pairing.options for pairing in PAIRINGS.values())
-    )
+# Result of pairings, and their common parts: row keys, target lengths, truncation.
 
 NO_LABEL = -1
+# (starts, lengths, maximum tokens, row keys) -> starts and lengths; see `truncate_pairs`
+Truncation = Callable[[I64, I64, int, U64], tuple[I64, I64]]
 
 # Uses of a row's random key: each use draws independent numbers.
 USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B, USE_RANK = range(
@@ -107,27 +103,6 @@ USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B, U
 USE_SINGLE, USE_SHORT, USE_TARGET = range(8, 11)
 # Uses of a document's key; beyond every offset, whose place in a row's key they take.
 DOCUMENT_SHORT, DOCUMENT_TARGET = 1 << 40, 2 << 40
-
-
-class PairingConfig(_PairOptions):
-    """The row length, with the options of every pairing."""
-
-    length: int
-    """Maximum tokens per row, special tokens included."""
-    short_seq_prob: float
-    """Share of documents (with pairing electra: of rows) with a shorter, random target length."""
-    seed: int
-    """Seed of the dataset."""
-
-    @property
-    def max_tokens(self) -> int:
-        """Maximum text tokens in `[CLS] A [SEP] B [SEP]`."""
-        return self.length - 3
-
-    @property
-    def max_single(self) -> int:
-        """Maximum text tokens in `[CLS] A [SEP]`."""
-        return self.length - 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,17 +142,36 @@ class Segments:
     @classmethod
     def of_pairs(
         cls,
+        documents: TokenizedDocuments,
+        config: ExampleConfig,
+        sentences: I64,
+        pair_label: I64,
         *,
-        document: I64,
-        offset: npt.NDArray[np.int32],
-        starts: I64,
-        lengths: I64,
-        pair_label: npt.NDArray[np.int8],
-        truncated: I64,
-        foreign: I64 | None = None,
+        first: I64 | None = None,
+        is_random: npt.NDArray[np.bool_] | None = None,
+        truncate: Truncation | None = None,
     ) -> Segments:
-        """Build rows from segments A and B, int64 [R, 2]; a row with an empty B gets no label."""
-        is_present = lengths > 0
+        """Build rows of two segments, truncated to the row length.
+
+        Args:
+            documents: the documents.
+            config: length and seed of the rows.
+            sentences: int64 [R, 4], first sentence and end of A, and of B; B may be empty.
+            pair_label: int [R], 0, 1 or NO_LABEL; a row with an empty B gets no label.
+            first: int64 [R], sentence in which the row begins. Default: the first of A.
+            is_random: bool [R], rows whose B is from another document. Default: none.
+            truncate: truncation of too long pairs. Default: `truncate_pairs`.
+        """
+        first = sentences[:, 0] if first is None else first
+        document, offset = documents.sentence_document[first], documents.sentence_index[first]
+        key = row_keys(config.seed, documents.keys[document], offset)
+        borders = documents.sentence_offsets[sentences]
+        full_lengths = borders[:, 1::2] - borders[:, ::2]
+        starts, lengths = (truncate or truncate_pairs)(
+            borders[:, ::2], full_lengths, config.max_tokens, key
+        )
+        is_present, lost = lengths > 0, full_lengths - lengths
+        is_foreign = np.zeros(len(first), np.bool_) if is_random is None else is_random
         return cls(
             document=document,
             offset=offset,
@@ -185,8 +179,8 @@ class Segments:
             lengths=lengths[is_present],
             range_offsets=offsets_of(is_present.sum(axis=1)),
             pair_label=np.where(is_present[:, 1], pair_label, NO_LABEL).astype(np.int8),
-            truncated=truncated,
-            random_next_tokens=np.zeros(len(starts), np.int64) if foreign is None else foreign,
+            truncated=lost[:, 0] + np.where(is_foreign, 0, lost[:, 1]),
+            random_next_tokens=np.where(is_foreign, lengths[:, 1], 0),
             paired=True,
         )
 
@@ -226,7 +220,7 @@ def sentence_keys(documents: TokenizedDocuments, seed: int) -> U64:
     return row_keys(seed, documents.keys[documents.sentence_document], documents.sentence_index)
 
 
-def target_lengths(documents: TokenizedDocuments, config: PairingConfig, room: int) -> I64:
+def target_lengths(documents: TokenizedDocuments, config: ExampleConfig, room: int) -> I64:
     """Return the target number of tokens of each document's rows: int64 [D].
 
     `room`, or with `short_seq_prob` a number from 2 to `room`, drawn once per document
@@ -240,35 +234,6 @@ def target_lengths(documents: TokenizedDocuments, config: PairingConfig, room: i
         random_keys.fold_in(config.seed, documents.keys, DOCUMENT_TARGET), room - 1
     )
     return np.where(is_short, drawn.astype(np.int64), room)
-
-
-def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocuments:
-    """Split every sentence longer than `room` into parts of `room` tokens and a rest.
-
-    So rows of whole sentences lose no text (fairseq and SpanBERT drop such sentences). Each part
-    then counts as a sentence: the following values of `sentence_index` increase by the number of
-    splits.
-    """
-    lengths = np.diff(documents.sentence_offsets)
-    if not len(lengths) or int(lengths.max()) <= room:
-        return documents
-    pieces = -(-lengths // room)
-    piece = ranges(np.zeros(len(pieces)), pieces)
-    borders = offsets_of(pieces)
-    first = documents.document_offsets[documents.sentence_document]
-    shifted_index = (
-        documents.sentence_index
-        + (borders[:-1] - np.arange(len(pieces)))
-        - (borders[first] - first)
-    )
-    return replace(
-        documents,
-        sentence_offsets=np.append(
-            np.repeat(documents.sentence_offsets[:-1], pieces) + piece * room, len(documents.tokens)
-        ),
-        sentence_index=(np.repeat(shifted_index, pieces) + piece).astype(np.int32),
-        document_offsets=borders[documents.document_offsets],
-    )
 
 
 def truncate_pairs(starts: I64, lengths: I64, max_tokens: int, row: U64) -> tuple[I64, I64]:
@@ -317,65 +282,3 @@ def _heads(row: U64, use: int, tosses: I64) -> I64:
         word += 1
         pending = pending[tosses[pending] > 64 * word]
     return heads
-
-
-# Rows of continuous text: RoBERTa's FULL-SENTENCES and DOC-SENTENCES, SpanBERT's single segments.
-
-
-def document(documents: TokenizedDocuments, config: PairingConfig) -> Segments:
-    """Build rows of one segment that never cross the end of a document.
-
-    DOC-SENTENCES (Liu et al. 2019, section 4.2) and SpanBERT's single segment (Joshi et al. 2020,
-    section 3.3). Rows at the end of a document are shorter; length-balanced batches compensate, as
-    RoBERTa's larger batches did.
-    """
-    cut = cut_sentences(documents, config.max_single)
-    first = row_starts(cut, target_lengths(cut, config, config.max_single), None)
-    return Segments.of_runs(cut, Ragged(first, np.arange(len(first) + 1)))
-
-
-def full(documents: TokenizedDocuments, config: PairingConfig) -> Segments:
-    """Build rows that continue into the next document after another [SEP]: FULL-SENTENCES.
-
-    Liu et al. 2019, section 4.2.
-    """
-    cut = cut_sentences(documents, config.max_single)
-    return Segments.of_runs(
-        cut, pieces_across(cut, row_starts(cut, target_lengths(cut, config, config.max_single), 1))
-    )
-
-
-def row_starts(documents: TokenizedDocuments, targets: I64, joint: int | None) -> I64:
-    """Return the first sentences of rows: int64, ascending.
-
-    Args:
-        documents: no sentence is longer than a row's room.
-        targets: int64 [D], target tokens of the rows that begin in each document; a row has at
-            least one sentence.
-        joint: number of special tokens between two documents in a row; None: rows end with their
-            document.
-    """
-    document_starts = documents.document_offsets.tolist()
-    sentence_document = documents.sentence_document
-    document_numbers, target_list, total = (
-        sentence_document.tolist(),
-        targets.tolist(),
-        len(sentence_document),
-    )
-    separators = joint or 0
-    # Cost of a row up to a sentence's end: tokens, and the separators between documents.
-    end_costs = (documents.sentence_offsets[1:] + separators * sentence_document).tolist()
-    start_costs = (documents.sentence_offsets[:-1] + separators * sentence_document).tolist()
-    firsts, first = [], 0
-    while first < total:
-        firsts.append(first)
-        number = document_numbers[first]
-        last = total if joint is not None else document_starts[number + 1]
-        first = bisect_right(end_costs, start_costs[first] + target_list[number], first + 1, last)
-    return np.array(firsts, np.int64)
-
-
-def pieces_across(documents: TokenizedDocuments, firsts: I64) -> Ragged:
-    """Return the ranges of rows with these first sentences: one per row and document."""
-    pieces = np.union1d(firsts, documents.document_offsets[:-1])
-    return Ragged(pieces, np.append(np.searchsorted(pieces, firsts), len(pieces)))

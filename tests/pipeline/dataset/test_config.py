@@ -40,7 +40,6 @@ def test_recipe_fills_the_config():
         ({"recipe": "brt"}, r"dataset.recipe \(found 'brt'\): unknown recipe; did you mean 'bert'"),
         ({"pairing": "spo"}, "unknown pairing"),
         ({"masking": "tokens"}, "did you mean 'token'"),
-        ({"id_type": "uint8"}, "should be 'auto', 'uint16' or 'uint32'"),
         ({"mask_copies": 0}, "dataset.mask_copies"),
         ({"mask_share": 0.9, "random_share": 0.2}, "above|more than"),
         ({"lenght": 128}, "did you mean 'length'"),
@@ -76,7 +75,6 @@ def test_warnings(settings, says):
     [
         ({"mask_rounding": "bret"}, "unknown mask_rounding; did you mean 'bert'"),
         ({"random_from": "corpse"}, "unknown random_from; did you mean 'corpus'"),
-        ({"packing": "bestfit"}, "unknown packing; did you mean 'best-fit'"),
         ({"recipe": "roberta-docs"}, "unknown recipe; did you mean 'roberta-doc'"),
         ({"mask_rate": 0}, "greater than 0"),
         ({"max_ngram": 0}, "greater than or equal to 1"),

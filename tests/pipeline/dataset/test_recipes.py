@@ -15,12 +15,12 @@ from cloze.core.options import import_object as load_function
 from cloze.pipeline.corpus.write.shards import read_shard
 from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.config import ExampleConfig
-from cloze.pipeline.dataset.masking import Masks, TokenProperties, sample_masks
-from cloze.pipeline.dataset.masking.candidates import MaskCandidates
+from cloze.pipeline.dataset.masking.candidates import MaskCandidates, TokenProperties
+from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import TokenizedDocuments, tokenize
 from cloze.pipeline.dataset.recipes import RECIPES
-from cloze.pipeline.dataset.rows import BuildRows, RowBlock, assemble, from_part, part_path
+from cloze.pipeline.dataset.rows import BuildRows, RowBlock, assemble, part_path
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
@@ -53,7 +53,7 @@ def examples(
     documents = tokenize(
         keys, [sentence for document in text for sentence in document], counts, tokenizer, ids
     )
-    segments = load_function(PAIRINGS[config.pairing].function)(documents, config.pair_config())
+    segments = load_function(PAIRINGS[config.pairing].function)(documents, config)
     block = assemble(documents, segments, config.seed, tokenizer.special)
     table = TokenProperties.of(
         tokenizer, np.bincount(documents.tokens, minlength=tokenizer.vocab_size)
@@ -73,7 +73,7 @@ def shown(block: RowBlock, masks: Masks, copies: int, tokenizer: Tokenizer) -> l
     """
     lines = []
     for row in range(len(block)):
-        ids = block.input_ids[block.offsets[row] : block.offsets[row + 1]]
+        ids = block.ids.values[block.ids.offsets[row] : block.ids.offsets[row + 1]]
         pieces = [str(tokenizer.backend.id_to_token(int(token))) for token in ids]
         part = slice(masks.offsets[row * copies], masks.offsets[row * copies + 1])
         for position, seen in zip(
@@ -276,13 +276,13 @@ def test_every_recipe_takes_every_tokenizer(make, recipe):
     config = ExampleConfig(recipe=recipe, length=64, mask_copies=2)
     documents, block, masks = examples(text, tokenizer, config)
     assert block.lengths.max() <= 64
-    starts = block.input_ids[block.offsets[:-1]]
+    starts = block.ids.values[block.ids.offsets[:-1]]
     assert (starts == special.cls).all()
-    assert (block.input_ids[block.offsets[1:] - 1] == special.sep).all()
+    assert (block.ids.values[block.ids.offsets[1:] - 1] == special.sep).all()
     assert not np.isin(documents.tokens, special.ids).any()
     row = np.repeat(np.arange(len(block) * 2) // 2, np.diff(masks.offsets))
-    chosen = block.offsets[:-1][row] + masks.positions
-    assert not np.isin(block.input_ids[chosen], special.ids).any()
+    chosen = block.ids.offsets[:-1][row] + masks.positions
+    assert not np.isin(block.ids.values[chosen], special.ids).any()
     if config.masking in ("whole-word", "n-gram", "span"):
         table = TokenProperties.of(tokenizer)
         candidates = MaskCandidates.of(block.with_keys(0), table)
@@ -328,10 +328,7 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
             directory=str(tmp_path / recipe),
             tokenizer=str(tmp_path / "tokenizer"),
             tokenizer_fingerprint=fingerprint,
-            ids="uint16",
-            pairing=config.pairing,
-            pairs=config.pair_config(),
-            masks=config.mask_config(),
+            config=config,
         )
         result = make(0, read_shard(str(next(corpus.glob("*.arrow")))))
         for split, documents in (("train", 10), ("heldout", 2)):
@@ -341,14 +338,14 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
                 counters["tokens/read"] == counters["tokens/in_rows"] + counters["tokens/truncated"]
             )
             table = pa.ipc.open_file(part_path(str(tmp_path / recipe), split, 0)).read_all()
-            block = from_part(table.to_batches()[0])
+            block = RowBlock.from_arrow(table.to_batches()[0])
             assert len(block) == result[split]["rows"] > 0
             in_rows = counters["tokens/in_rows"] + counters["tokens/random_next"]
             heads = counters["rows/sequences"] if recipe == "packed" else len(block)
-            assert len(block.input_ids) == in_rows + heads + counters["rows/sequences"]
+            assert len(block.ids.values) == in_rows + heads + counters["rows/sequences"]
             assert (block.boundaries is not None) == (recipe == "packed")
-            half = from_part(table.to_batches()[0].slice(1))
-            np.testing.assert_array_equal(half.input_ids, block.input_ids[block.offsets[1] :])
+            half = RowBlock.from_arrow(table.to_batches()[0].slice(1))
+            np.testing.assert_array_equal(half.ids.values, block.ids.values[block.ids.offsets[1] :])
         capped = result["train"]["counters"]["masks/capped_rows"]
         assert (capped > 0) == (recipe != "lm")
 

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from cloze.core import random_keys
 from cloze.core.artifacts import artifact
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import DataError
 from cloze.pipeline.dataset import merge
-from cloze.pipeline.dataset.masking import (
+from cloze.pipeline.dataset.masking.candidates import (
     MaskConfig,
     TokenProperties,
     UnmaskedRows,
     row_keys,
-    sample_masks,
 )
+from cloze.pipeline.dataset.masking.draw import sample_masks
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.dataset.stage import STAGE
 from cloze.pipeline.tokenizer import load
@@ -234,13 +234,12 @@ def test_copies_extend_each_other_and_touch_nothing_else(made, corpus, vocab, tm
             assert five[:3] == three
 
 
-def test_wide_ids_and_many_shards(made, corpus, vocab, tmp_path):
-    result = make(corpus, vocab, tmp_path, id_type="uint32", shards=7)
-    wide = pa.concat_tables(tables(result))
-    assert wide.schema.field("input_ids").type == pa.list_(pa.uint32())
+def test_many_shards_have_the_same_order_of_rows(made, corpus, vocab, tmp_path):
+    result = make(corpus, vocab, tmp_path, shards=7)
     assert (
-        wide["input_ids"].to_pylist() == pa.concat_tables(tables(made))["input_ids"].to_pylist()
-    )  # the same order of rows
+        pa.concat_tables(tables(result))["input_ids"].to_pylist()
+        == pa.concat_tables(tables(made))["input_ids"].to_pylist()
+    )
 
 
 def test_one_document_has_no_random_pairs(vocab, tmp_path):
@@ -297,13 +296,11 @@ def test_shards_are_equal_in_all_and_in_each_bin(bins, shards):
     assert (np.ptp(sizes, axis=1) <= 1).all()
 
 
-def test_ids_too_small_for_the_vocabulary(corpus, tmp_path):
+def test_a_large_vocabulary_has_wide_ids(corpus, tmp_path):
     big = tmp_path / "vocab.txt"
     big.write_text("".join(f"{piece}\n" for piece in [*PIECES, *(f"w{i}" for i in range(70_000))]))
-    with pytest.raises(
-        UsageError, match=r"id_type \(uint16\) holds 65,536 ids, the vocabulary has 70,0"
-    ):
-        make(corpus, str(big), tmp_path / "out", id_type="uint16")
+    [shard] = tables(make(corpus, str(big), tmp_path / "out", shards=1))
+    assert shard.schema.field("input_ids").type == pa.list_(pa.uint32())
 
 
 def test_bad_inputs(corpus, vocab, tmp_path):

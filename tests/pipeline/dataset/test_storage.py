@@ -79,7 +79,7 @@ def test_rows_of_a_shard_stand_in_bins_of_length(
     corpus: str, vocab: str, made: BuildResult, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(merge, "BUCKET_TOKENS", 3000)
-    result = make(corpus, vocab, tmp_path, length_bins=[16, 32])
+    result = make(corpus, vocab, tmp_path, length_bins=3)
     found = tables(result)
     assert max(map(len, found)) - min(map(len, found)) <= 1
     per_bin = []
@@ -104,10 +104,6 @@ def test_rows_of_a_shard_stand_in_bins_of_length(
         return sorted(map(repr, rows(result)))
 
     assert content(result) == content(made)  # the same rows under the same masks, in another order
-    assert (
-        make(corpus, vocab, tmp_path / "one", length_bins=3).manifest.summary["rows"]
-        == result.manifest.summary["rows"]
-    )
 
 
 @given(length=st.integers(8, 65_535), copies=st.integers(1, 10_000))
@@ -147,10 +143,9 @@ def test_borders_of_bins() -> None:
     assert bin_borders(128, 1) == (128,)
     assert bin_borders(128, 4) == (32, 64, 96, 128)
     assert bin_borders(10, 4) == (3, 5, 8, 10)
-    assert bin_borders(128, (16, 64)) == (16, 64, 128)
 
 
-@pytest.mark.parametrize("bins", [0, 65, [], [64, 32], [32, 32], [200], [0, 8]])
+@pytest.mark.parametrize("bins", [0, 65, [64, 128]])
 def test_bins_that_cannot_be(bins: object) -> None:
     with pytest.raises(UsageError, match=r"dataset\.length_bins"):
         parse_config(DatasetConfig, {"length": 128, "length_bins": bins}, "dataset")

@@ -8,7 +8,8 @@ import numpy as np
 
 from cloze.core import random_keys
 from cloze.core.ragged import offsets_of
-from cloze.pipeline.dataset.masking import Masks, TokenProperties, UnmaskedRows, row_keys
+from cloze.pipeline.dataset.masking.candidates import TokenProperties, UnmaskedRows, row_keys
+from cloze.pipeline.dataset.masking.draw import Masks
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)

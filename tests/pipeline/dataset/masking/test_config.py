@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.pipeline.dataset.masking import MaskConfig
+from cloze.pipeline.dataset.masking.candidates import MaskConfig
 from cloze.pipeline.dataset.masking.registry import RULES
 from cloze.pipeline.dataset.masking.unit_placement import UnitSpec
 

@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloze.pipeline.dataset.masking import (
+from cloze.pipeline.dataset.masking import draw
+from cloze.pipeline.dataset.masking.candidates import (
+    MaskCandidates,
     MaskConfig,
+    MaskSelection,
     TokenProperties,
     UnmaskedRows,
-    draw,
     row_keys,
-    sample_masks,
 )
-from cloze.pipeline.dataset.masking.candidates import MaskCandidates, MaskSelection
+from cloze.pipeline.dataset.masking.draw import sample_masks
 from cloze.pipeline.dataset.masking.registry import RULES, MaskingRule
 from tests.pipeline.dataset.masking.rows import SPECIAL, TABLE, V, make_rows, masks_of
 

@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 
 from cloze.core import random_keys
 from cloze.core.ragged import offsets_of
-from cloze.pipeline.dataset.masking import (
+from cloze.pipeline.dataset.masking import draw
+from cloze.pipeline.dataset.masking.candidates import (
+    MaskCandidates,
     MaskConfig,
     TokenProperties,
     UnmaskedRows,
-    draw,
     row_keys,
-    sample_masks,
 )
-from cloze.pipeline.dataset.masking.candidates import MaskCandidates
-from cloze.pipeline.dataset.masking.draw import text_lengths
+from cloze.pipeline.dataset.masking.draw import sample_masks, text_lengths
 from cloze.pipeline.dataset.masking.registry import RULES, default_cap
 from cloze.pipeline.dataset.masking.unit_placement import WordSlots
 from cloze.pipeline.tokenizer.special import SpecialTokens

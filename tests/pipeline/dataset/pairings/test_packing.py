@@ -8,15 +8,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloze.pipeline.dataset.pairings.packed import best_fit, packed
-from cloze.pipeline.dataset.pairings.segments import (
-    PairingConfig,
-    Segments,
-    TokenizedDocuments,
+from cloze.pipeline.dataset.config import ExampleConfig
+from cloze.pipeline.dataset.pairings.continuous import (
+    best_fit,
     cut_sentences,
     document,
     full,
+    packed,
 )
+from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments
 from cloze.pipeline.dataset.rows import RowBlock, assemble
 from tests.pipeline.dataset.pairings.documents import FIRST_TOKEN, SPECIAL, make_documents
 from tests.pipeline.dataset.pairings.documents import corpora as any_corpora
@@ -25,11 +25,10 @@ from tests.pipeline.dataset.pairings.documents import corpora as any_corpora
 small = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=5), min_size=2, max_size=12)
 corpora = st.one_of(small, any_corpora)
 configs = st.builds(
-    PairingConfig,
+    ExampleConfig,
     length=st.one_of(st.integers(8, 30), st.integers(8, 140)),
     short_seq_prob=st.sampled_from([0.0, 0.1, 1.0]),
     seed=st.integers(0, 2**64 - 1),
-    packing=st.sampled_from(["best-fit", "in-order"]),
 )
 
 
@@ -39,8 +38,8 @@ def rows_of(
     """The assembled block, and its rows in the order of their text."""
     block = assemble(documents, segments, seed, SPECIAL)
     rows = [
-        block.input_ids[a:b].tolist()
-        for a, b in zip(block.offsets, block.offsets[1:], strict=False)
+        block.ids.values[a:b].tolist()
+        for a, b in zip(block.ids.offsets, block.ids.offsets[1:], strict=False)
     ]
     return block, sorted(rows, key=lambda row: min(token for token in row if token >= FIRST_TOKEN))
 
@@ -79,7 +78,7 @@ def test_full_sentences(sizes, config):
 def test_full_sentences_are_as_full_as_sentences_allow(sizes, length):
     documents = make_documents(sizes)
     _, rows = rows_of(
-        documents, full(documents, PairingConfig(length=length, short_seq_prob=0, seed=0))
+        documents, full(documents, ExampleConfig(length=length, short_seq_prob=0, seed=0))
     )
     cut = cut_sentences(documents, length - 2)
     sentence_at = dict(
@@ -120,7 +119,7 @@ def test_packed_rows_and_their_boundaries(sizes, config):
     assert block.boundaries is not None
     assert block.boundaries.values.dtype == np.uint16
     for row in range(len(block)):
-        ids = block.input_ids[block.offsets[row] : block.offsets[row + 1]]
+        ids = block.ids.values[block.ids.offsets[row] : block.ids.offsets[row + 1]]
         starts = block.boundaries.values[
             block.boundaries.offsets[row] : block.boundaries.offsets[row + 1]
         ].tolist()
@@ -139,18 +138,12 @@ def test_packed_rows_and_their_boundaries(sizes, config):
     np.testing.assert_array_equal(joined.boundaries.offsets, block.boundaries.offsets)
 
 
-def test_best_fit_fills_rows_and_in_order_keeps_neighbours_together():
+def test_packing_fills_rows():
     sizes = [[7 + (i * j) % 23 for j in range(1 + i % 9)] for i in range(300)]
     documents = make_documents(sizes)
-    best = packed(documents, PairingConfig(length=128, short_seq_prob=0, seed=0))
-    order = packed(
-        documents, PairingConfig(length=128, short_seq_prob=0, seed=0, packing="in-order")
-    )
-    for segments in (best, order):
-        block = assemble(documents, segments, 0, SPECIAL)
-        assert len(block.input_ids) / (len(block) * 128) > 0.9
-    assert len(best.starts) < len(order.starts)  # fewer documents are cut
-    assert (np.diff(order.starts) > 0).all()
+    segments = packed(documents, ExampleConfig(length=128, short_seq_prob=0, seed=0))
+    block = assemble(documents, segments, 0, SPECIAL)
+    assert len(block.ids.values) / (len(block) * 128) > 0.9
 
 
 def reference_best_fit(sizes: list[int], room: int) -> list[int]:
@@ -198,7 +191,7 @@ def test_cut_sentences_lose_nothing_and_keep_the_rest(sizes, room):
 def test_a_sentence_of_many_rows_has_rows_with_sources_of_their_own():
     documents = make_documents([[5, 1000, 5]])
     for pairing in (full, document, packed):
-        segments = pairing(documents, PairingConfig(length=128, short_seq_prob=0, seed=0))
+        segments = pairing(documents, ExampleConfig(length=128, short_seq_prob=0, seed=0))
         assert len(segments) > 7
         assert len(set(segments.offset.tolist())) == len(segments)
         block = assemble(documents, segments, 0, SPECIAL)
