@@ -21,47 +21,21 @@ from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import TRAIN, Manifest
 from cloze.core.errors import DataError, UsageError
 from cloze.core.random_keys import U64
-from cloze.pipeline.corpus.write.shards import read_shard
 from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.merge import bucket_borders
-from cloze.pipeline.dataset.rows import BuildRows
 
 DOCUMENTS = "documents"  # prefix of the files' names
 BATCH_KEYS = 1 << 20  # approximate keys per record batch
 SCHEMA = pa.schema([pa.field("key", pa.uint64(), nullable=False)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildNewRows:
-    """Corpus shard -> intermediate file without the documents in `known`, and the remaining keys.
-
-    A unit is {"number": n, "path": corpus shard}. The result is that of `BuildRows`, with the
-    number of new documents (`documents`) and of omitted ones (`known`).
-
-    Attributes:
-        build_rows: writes the intermediate file.
-        known: files of keys.
-        stamp: fingerprint of the dataset that these files belong to.
-    """
-
-    build_rows: BuildRows
-    known: tuple[str, ...]
-    stamp: str
-
-    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        table = read_shard(unit["path"])
-        keys = table["key"].to_numpy()
-        is_known = known(keys, self.known, self.stamp)
-        write_arrow(
-            keys_path(self.build_rows.directory, unit["number"]), SCHEMA, [_batch(keys[~is_known])]
-        )
-        new_documents = table.filter(pa.array(~is_known)) if is_known.any() else table
-        counts = self.build_rows(unit["number"], new_documents)
-        return {**counts, "documents": int((~is_known).sum()), "known": int(is_known.sum())}
-
-
 def keys_path(directory: str, number: int) -> str:
     return storage.join(directory, f"{DOCUMENTS}-{number:05d}.arrow")
+
+
+def write_keys(path: str, keys: U64) -> None:
+    """Write the keys of an intermediate file's documents."""
+    write_arrow(path, SCHEMA, [_batch(keys)])
 
 
 def _batch(keys: U64) -> pa.RecordBatch:
@@ -85,11 +59,11 @@ def write_documents(path: str, directory: str, parts: int, total: int) -> None:
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number in range(ranges):
-            pieces = [
+            parts = [
                 keys[bounds[number] : bounds[number + 1]]
                 for keys, bounds in zip(sources, borders, strict=True)
             ]
-            yield _batch(np.concatenate([np.zeros(0, np.uint64), *pieces]))
+            yield _batch(np.concatenate([np.zeros(0, np.uint64), *parts]))
 
     write_arrow(path, SCHEMA, batches())
 

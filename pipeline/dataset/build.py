@@ -1,34 +1,41 @@
 """The two Beam steps of stage "dataset", and the summary of their counts.
 
-rows      corpus shard -> sorted intermediate files (`rows.py`)
-shards    range of shuffle keys -> shard with masks (`merge.py`, `shards.py`)
+Each step runs one unit per file that it writes or reads:
+
+    rows      corpus shard -> sorted intermediate files (`rows.py`)
+    shards    range of shuffle keys -> shard with masks (`merge.py`, `shards.py`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from cloze.core import storage
+from cloze.core.arrow import write_arrow
 from cloze.core.artifacts.artifact import HELDOUT, SPLITS, TRAIN, shard_name
 from cloze.core.errors import DataError
+from cloze.core.options import import_object
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.pipeline.corpus.write.shards import CorpusShards
+from cloze.pipeline.corpus.write.shards import CorpusShards, in_split, read_shard, texts
 from cloze.pipeline.dataset import append
 from cloze.pipeline.dataset.append import BaseDataset
 from cloze.pipeline.dataset.config import DatasetConfig, ExampleConfig, check_disk_space
-from cloze.pipeline.dataset.masking.candidates import UNIGRAMS, write_unigrams
+from cloze.pipeline.dataset.masking.candidates import UNIGRAMS, TokenProperties, write_unigrams
+from cloze.pipeline.dataset.masking.draw import text_lengths
 from cloze.pipeline.dataset.merge import count_tokens, open_intermediate_files
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS, label_names
-from cloze.pipeline.dataset.rows import BuildRows
+from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments, tokenize
+from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path
 from cloze.pipeline.dataset.schema import DatasetInfo, id_dtype
-from cloze.pipeline.dataset.shards import WriteDatasetShard, plan
+from cloze.pipeline.dataset.shards import WriteDatasetShard, plan, sum_counts
 from cloze.pipeline.runners.fan_out import fan_out
 from cloze.pipeline.tokenizer import load
-from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer, shared_tokenizer
 
 MOST_SHARDS = 99_999
 # prefix of the counters of text tokens: read, in_rows, and reasons for the others
@@ -121,15 +128,13 @@ def _build_rows(
 ) -> list[dict[str, Any]]:
     """Write the intermediate files; count their text, and return the result of each corpus shard.
 
-    Results are those of `append.BuildNewRows`.
+    Results are those of `BuildRows`.
     """
-    build_rows = append.BuildNewRows(
-        build_rows=BuildRows(
-            directory=directory,
-            tokenizer=build.file("tokenizer"),
-            tokenizer_fingerprint=tokenizer.fingerprint,
-            config=config,
-        ),
+    build_rows = BuildRows(
+        directory=directory,
+        tokenizer=build.file("tokenizer"),
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        config=config,
         known=base.documents if base else (),
         stamp=base.manifest.fingerprint if base else "",
     )
@@ -143,6 +148,83 @@ def _build_rows(
         for split in SPLITS:
             build.counters.update(result[split]["counters"])
     return results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRows:
+    """Corpus shard -> a sorted intermediate file per split, and a file of its documents' keys.
+
+    A unit is {"number": index of the shard, "path": corpus shard}. The result has rows and counters
+    of the text by split, and the numbers of new documents (`documents`) and of omitted ones
+    (`known`).
+
+    Attributes:
+        directory: directory of the intermediate files.
+        tokenizer: directory that `Tokenizer.save` wrote.
+        tokenizer_fingerprint: fingerprint of the tokenizer.
+        config: pairing, masks and seed.
+        known: files of the keys of documents to omit.
+        stamp: fingerprint of the dataset that these files belong to.
+    """
+
+    directory: str
+    tokenizer: str
+    tokenizer_fingerprint: str
+    config: ExampleConfig
+    known: tuple[str, ...] = ()
+    stamp: str = ""
+
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        table = read_shard(unit["path"])
+        keys = table["key"].to_numpy()
+        is_known = append.known(keys, self.known, self.stamp)
+        append.write_keys(append.keys_path(self.directory, unit["number"]), keys[~is_known])
+        if is_known.any():
+            table = table.filter(pa.array(~is_known))
+        result = {split: self._write(table, split, unit["number"]) for split in SPLITS}
+        return {**result, "documents": table.num_rows, "known": int(is_known.sum())}
+
+    def _write(self, table: pa.Table, split: str, number: int) -> dict[str, Any]:
+        """Write the intermediate file of a split; return its rows and counters."""
+        tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
+        text = texts(table, in_split(table, split))
+        documents = tokenize(
+            text.keys, text.sentences, text.counts, tokenizer, id_dtype(tokenizer.vocab_size)
+        )
+        pairing = import_object(PAIRINGS[self.config.pairing].function)
+        segments: Segments = pairing(documents, self.config)
+        block = assemble(documents, segments, self.config.seed, tokenizer.special)
+        batch = block.to_arrow()
+        write_arrow(part_path(self.directory, split, number), batch.schema, [batch])
+        counters = _counters(documents, segments)
+        counters[CAPPED] = _count_capped(block, self.config, TokenProperties.of(tokenizer))
+        return {"rows": len(block), "counters": counters}
+
+
+def _counters(documents: TokenizedDocuments, segments: Segments) -> dict[str, int]:
+    """Count the part's tokens: read = in_rows + truncated; rows also contain random_next."""
+    return {
+        "read/documents": len(documents),
+        "read/sentences": len(documents.sentence_index),
+        "dropped/empty_document": documents.empty_documents,
+        "dropped/empty_sentence": documents.empty_sentences,
+        "tokens/read": len(documents.tokens),
+        "tokens/in_rows": int(segments.lengths.sum() - segments.random_next_tokens.sum()),
+        "tokens/truncated": int(segments.truncated.sum()),
+        "tokens/random_next": int(segments.random_next_tokens.sum()),
+        "rows/single_segment": int((np.diff(segments.range_offsets) == 1).sum()),
+        "rows/sequences": len(segments.lengths),
+    }
+
+
+def _count_capped(block: RowBlock, config: ExampleConfig, tokens: TokenProperties) -> int:
+    """Count the rows whose masks `max_predictions` limits in at least one copy."""
+    masks = config.mask_config()
+    if masks.rule == "none":
+        return 0
+    text = text_lengths(block.with_keys(config.seed), tokens)
+    targets = masks.target_count(block.lengths, text, np.nextafter(1, 0))
+    return int((targets > masks.max_predictions).sum())
 
 
 # The summary of the training split. Held-out rows, documents and text tokens cover both splits.
@@ -164,19 +246,18 @@ def _new_counts(
         documents: number of new documents, of both splits.
         counters: counters of the new text.
     """
-    labels, histogram = (
-        np.sum([counts[name] for counts in written], axis=0).tolist()
-        for name in ("labels", "histogram")
-    )
+    total = sum_counts(written)
+    label_counts = zip((*label_names(info.pair_task), "none"), total["labels"], strict=True)
     return {
         "rows": rows[TRAIN],
         "heldout_rows": rows[HELDOUT],
         "tokens": counters[f"{TOKENS}read"],
-        **{name: sum(counts[name] for counts in written) for name in ("row_tokens", "masked")},
+        "row_tokens": total["row_tokens"],
+        "masked": total["masked"],
         "shards": len(written),
         "documents": documents,
-        "pair_labels": dict(zip((*label_names(info.pair_task), "none"), labels, strict=True)),
-        "length_histogram": histogram,
+        "pair_labels": dict(label_counts),
+        "length_histogram": total["histogram"],
     }
 
 
@@ -198,7 +279,8 @@ def _summarize(
         base: dataset that was appended to, or None.
         known: number of the corpus's documents that were already in `base`.
     """
-    total, appended = new, {}
+    total: dict[str, Any] = new
+    appended: dict[str, Any] = {}
     if base is not None:
         names = ("rows", "heldout_rows", "tokens", "shards", "documents")
         appended = {"appended": {name: new[name] for name in names}}

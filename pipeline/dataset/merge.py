@@ -213,24 +213,24 @@ def bin_of(lengths: I64, borders: tuple[int, ...]) -> I64:
 
 
 def merge_range(
-    parts: tuple[RowFile, ...], wanted: ShuffleRange, batch_rows: int, bin_range: tuple[int, int]
+    parts: tuple[RowFile, ...], key_range: ShuffleRange, batch_rows: int, bin_range: tuple[int, int]
 ) -> Iterator[RowBlock]:
     """Yield the rows of a range in key order, in blocks of `batch_rows`; the last may be smaller.
 
     Args:
         parts: all intermediate files of the split.
-        wanted: range, counted over the rows in `bin_range` only.
+        key_range: range, counted over the rows in `bin_range` only.
         batch_rows: rows per block.
         bin_range: exclusive minimum and inclusive maximum of the row length.
     """
     rest: RowBlock | None = None
-    for block, order in _buckets(parts, wanted, bin_range):
+    for block, order in _buckets(parts, key_range, bin_range):
         start = 0
         while start < len(order):
             room = batch_rows - (0 if rest is None else len(rest))
-            piece = block.take(order[start : start + room])
-            start += len(piece)
-            rest = piece if rest is None else RowBlock.concatenate([rest, piece])
+            rows = block.take(order[start : start + room])
+            start += len(rows)
+            rest = rows if rest is None else RowBlock.concatenate([rest, rows])
             if len(rest) == batch_rows:
                 yield rest
                 rest = None
@@ -239,17 +239,20 @@ def merge_range(
 
 
 def _buckets(
-    parts: tuple[RowFile, ...], wanted: ShuffleRange, bin_range: tuple[int, int]
+    parts: tuple[RowFile, ...], key_range: ShuffleRange, bin_range: tuple[int, int]
 ) -> Iterator[tuple[RowBlock, I64]]:
     """Yield each bucket's rows, unordered, and the indices of the range's rows in key order."""
-    skip, remaining = wanted.skip, wanted.rows
-    starts = bucket_starts(wanted.buckets, wanted.first, wanted.end)
+    skip, remaining = key_range.skip, key_range.rows
+    starts = bucket_starts(key_range.buckets, key_range.first, key_range.end)
     borders = (
-        [row_file.borders(wanted.buckets, wanted.first, wanted.end, starts) for row_file in parts]
+        [
+            row_file.borders(key_range.buckets, key_range.first, key_range.end, starts)
+            for row_file in parts
+        ]
         if remaining
         else []
     )
-    for bucket in range(wanted.end - wanted.first if remaining else 0):
+    for bucket in range(key_range.end - key_range.first if remaining else 0):
         tables: list[pa.Table] = []
         for start in range(0, len(parts), TOGETHER):
             tables += _copied(

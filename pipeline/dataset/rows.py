@@ -1,4 +1,4 @@
-"""Rows from segments, `[CLS] A [SEP] B [SEP]`, in shuffled order; the first step of the stage."""
+"""Rows from segments, `[CLS] A [SEP] B [SEP]`, in shuffled order, and as Arrow batches."""
 
 from __future__ import annotations
 
@@ -11,31 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import random_keys, storage
-from cloze.core.arrow import write_arrow
-from cloze.core.artifacts.artifact import SPLITS
 from cloze.core.errors import UsageError
-from cloze.core.options import import_object
 from cloze.core.ragged import I64, Ragged, offsets_of, ranges
 from cloze.core.random_keys import U64
-from cloze.pipeline.corpus.write.shards import in_split, texts
-from cloze.pipeline.dataset.config import ExampleConfig
-from cloze.pipeline.dataset.masking.candidates import (
-    MaskConfig,
-    TokenProperties,
-    UnmaskedRows,
-    row_keys,
-)
-from cloze.pipeline.dataset.masking.draw import text_lengths
-from cloze.pipeline.dataset.pairings.registry import PAIRINGS
-from cloze.pipeline.dataset.pairings.segments import (
-    USE_RANK,
-    Segments,
-    TokenizedDocuments,
-    tokenize,
-)
-from cloze.pipeline.dataset.schema import id_dtype
+from cloze.pipeline.dataset.masking.candidates import UnmaskedRows, row_keys
+from cloze.pipeline.dataset.pairings.segments import USE_RANK, Segments, TokenizedDocuments
 from cloze.pipeline.tokenizer.special import SpecialTokens
-from cloze.pipeline.tokenizer.tokenizer import shared_tokenizer
 
 # columns with one number per row
 FLAT = ("rank", "segment_start", "pair_label", "document", "offset")
@@ -186,86 +167,6 @@ def assemble(
     )
 
 
-# First step of the stage: documents of a corpus shard -> an intermediate file per split, sorted.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildRows:
-    """Documents -> an intermediate file per split, in `directory`.
-
-    Attributes:
-        directory: directory of the intermediate files.
-        tokenizer: directory that `Tokenizer.save` wrote.
-        tokenizer_fingerprint: fingerprint of the tokenizer.
-        config: pairing, masks and seed.
-    """
-
-    directory: str
-    tokenizer: str
-    tokenizer_fingerprint: str
-    config: ExampleConfig
-
-    def __call__(self, number: int, table: pa.Table) -> dict[str, Any]:
-        """Write the intermediate files.
-
-        Args:
-            number: index of the corpus shard.
-            table: documents of the shard, as `read_shard` returns them.
-
-        Returns:
-            Number of rows and counters of the text for each split.
-        """
-        tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
-        pair = import_object(PAIRINGS[self.config.pairing].function)
-        ids = id_dtype(tokenizer.vocab_size)
-        result: dict[str, Any] = {}
-        for split in SPLITS:
-            split_documents = texts(table, in_split(table, split))
-            documents = tokenize(
-                split_documents.keys,
-                split_documents.sentences,
-                split_documents.counts,
-                tokenizer,
-                ids,
-            )
-            segments: Segments = pair(documents, self.config)
-            block = assemble(documents, segments, self.config.seed, tokenizer.special)
-            counters = _counters(documents, segments)
-            counters["masks/capped_rows"] = _capped(
-                block, self.config.mask_config(), TokenProperties.of(tokenizer), self.config.seed
-            )
-            batch = block.to_arrow()
-            write_arrow(part_path(self.directory, split, number), batch.schema, [batch])
-            result[split] = {"rows": len(block), "counters": counters}
-        return result
-
-
 def part_path(directory: str, split: str, number: int) -> str:
     """Return the path of an intermediate file; `number`: index of the corpus shard."""
     return storage.join(directory, f"{split}-{number:05d}.arrow")
-
-
-def _counters(documents: TokenizedDocuments, segments: Segments) -> dict[str, int]:
-    """Count the part's tokens: read = in_rows + truncated; rows also contain random_next."""
-    return {
-        "read/documents": len(documents),
-        "read/sentences": len(documents.sentence_index),
-        "dropped/empty_document": documents.empty_documents,
-        "dropped/empty_sentence": documents.empty_sentences,
-        "tokens/read": len(documents.tokens),
-        "tokens/in_rows": int(segments.lengths.sum() - segments.random_next_tokens.sum()),
-        "tokens/truncated": int(segments.truncated.sum()),
-        "tokens/random_next": int(segments.random_next_tokens.sum()),
-        "rows/single_segment": int((np.diff(segments.range_offsets) == 1).sum()),
-        "rows/sequences": len(segments.lengths),
-    }
-
-
-def _capped(block: RowBlock, masks: MaskConfig, table: TokenProperties, seed: int) -> int:
-    """Count the rows whose masks `max_predictions` limits in at least one copy."""
-    if masks.rule == "none":
-        return 0
-    targets = masks.target_count(
-        block.lengths, text_lengths(block.with_keys(seed), table), np.nextafter(1, 0)
-    )
-    return int((targets > masks.max_predictions).sum())

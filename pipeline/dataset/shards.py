@@ -8,12 +8,11 @@ runners and reruns do not change it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core.arrow import write_arrow
@@ -40,50 +39,6 @@ HISTOGRAM_BINS = 16
 MOST_ROWS = 2048  # per record batch
 # length · copies · rows of a record batch: the unit of mask drawing and of decompression
 BATCH_TOKENS = 2048 * 128 * 10
-
-
-@dataclass(slots=True, kw_only=True)
-class ShardCounts:
-    """The counts of a shard while it is written.
-
-    Attributes:
-        length: maximum tokens per row.
-        row_tokens: tokens of all rows, special tokens included.
-        masked: predictions in all copies.
-        labels: rows with pair label 0, with label 1, and without a label.
-        histogram: rows by length, in `HISTOGRAM_BINS` bins.
-    """
-
-    length: int
-    rows: int = 0
-    row_tokens: int = 0
-    masked: int = 0
-    labels: npt.NDArray[np.int64]
-    histogram: npt.NDArray[np.int64]
-
-    @classmethod
-    def empty(cls, length: int) -> ShardCounts:
-        return cls(
-            length=length,
-            labels=np.zeros(3, np.int64),
-            histogram=np.zeros(HISTOGRAM_BINS, np.int64),
-        )
-
-    def add(self, block: RowBlock, masks: Masks) -> None:
-        self.histogram += np.bincount(
-            (block.lengths - 1) * HISTOGRAM_BINS // self.length, minlength=HISTOGRAM_BINS
-        )
-        self.labels += [(block.pair_label == label).sum() for label in (0, 1, NO_LABEL)]
-        self.rows += len(block)
-        self.row_tokens += len(block.ids.values)
-        self.masked += len(masks.positions)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "labels": self.labels.tolist(),
-            "histogram": self.histogram.tolist(),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +88,7 @@ class WriteDatasetShard:
         arrow_schema = base_schema.with_metadata({**base_schema.metadata, **layout.to_metadata()})
         pa.default_memory_pool().release_unused()  # of the first step, if run here
         row_files = open_intermediate_files(self.directory, unit["split"], self.parts, self.stamp)
-        counts = ShardCounts.empty(info.length)
+        counts = [NO_ROWS]
 
         def batches() -> Iterator[pa.RecordBatch]:
             for key_range, bin_range in zip(
@@ -143,11 +98,40 @@ class WriteDatasetShard:
                     masks = sample_masks(
                         block.with_keys(info.seed), mask_config, table, range(info.copies)
                     )
-                    counts.add(block, masks)
+                    counts.append(count_rows(block, masks, info.length))
                     yield to_batch(block, masks, info.copies, arrow_schema)
 
         write_arrow(unit["path"], arrow_schema, batches(), compression)
-        return counts.as_json()
+        return sum_counts(counts)
+
+
+# rows; tokens of all rows, special tokens included; predictions in all copies; rows with pair label
+# 0, with label 1, and without a label; rows by length
+Counts = Mapping[str, Any]
+NO_ROWS: Counts = {
+    "rows": 0,
+    "row_tokens": 0,
+    "masked": 0,
+    "labels": [0, 0, 0],
+    "histogram": [0] * HISTOGRAM_BINS,
+}
+
+
+def count_rows(block: RowBlock, masks: Masks, length: int) -> Counts:
+    """Return the counts of some rows; `length`: maximum tokens per row."""
+    bins = (block.lengths - 1) * HISTOGRAM_BINS // length
+    return {
+        "rows": len(block),
+        "row_tokens": len(block.ids.values),
+        "masked": len(masks.positions),
+        "labels": [(block.pair_label == label).sum() for label in (0, 1, NO_LABEL)],
+        "histogram": np.bincount(bins, minlength=HISTOGRAM_BINS),
+    }
+
+
+def sum_counts(counts: Sequence[Counts]) -> dict[str, Any]:
+    """Return the sums of the counts by name, as JSON types."""
+    return {name: np.sum([each[name] for each in counts], axis=0).tolist() for name in NO_ROWS}
 
 
 def batch_rows(length: int, copies: int) -> int:

@@ -18,7 +18,7 @@ import pytest
 from cloze.core.artifacts import artifact
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult
-from cloze.pipeline.dataset import append, shards, stage
+from cloze.pipeline.dataset import build, shards, stage
 from tests.faults.disks import Disk, fill
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
@@ -46,7 +46,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
     """The units that are done, by step, while the context lasts."""
     done: dict[str, list[str]] = {"rows": [], "shards": []}
     with monkeypatch.context() as patch:
-        for step, kind in (("rows", append.BuildNewRows), ("shards", shards.WriteDatasetShard)):
+        for step, kind in (("rows", build.BuildRows), ("shards", shards.WriteDatasetShard)):
             original = kind.__call__
 
             def call(

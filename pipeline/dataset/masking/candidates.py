@@ -182,7 +182,7 @@ class TokenProperties:
         return is_ordinary
 
     @cached_property
-    def pieces(self) -> I64:
+    def ordinary_ids(self) -> I64:
         """The ids that are not special, ascending."""
         return np.flatnonzero(self.ordinary)
 
@@ -195,13 +195,13 @@ class TokenProperties:
         """
         if self.unigrams is None or len(self.unigrams) != self.size:
             raise ValueError(
-                "random_from is corpus, but the counts of the corpus's pieces are missing; read "
+                "random_from is corpus, but the token counts of the corpus are missing; read "
                 "unigrams.arrow"
             )
         total = np.cumsum(np.where(self.ordinary, self.unigrams, 0), dtype=np.int64)
         if total[-1] <= 0:
             raise ValueError(
-                "random_from is corpus, but the corpus has no pieces; use random_from vocabulary"
+                "random_from is corpus, but the corpus has no tokens; use random_from vocabulary"
             )
         return total
 
@@ -285,8 +285,8 @@ class MaskCandidates:
         Args:
             opens_run: result of `opens_run()`, if already computed.
         """
-        pieces = self.rows.input_ids.take(self.index)
-        opens: Bools = self.table.word_start.take(pieces) | (
+        tokens = self.rows.input_ids.take(self.index)
+        opens: Bools = self.table.word_start.take(tokens) | (
             self.opens_run() if opens_run is None else opens_run
         )
         return opens

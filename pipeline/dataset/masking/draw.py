@@ -157,17 +157,19 @@ def _replace(
         (kind >= config.mask_share) & (kind < config.mask_share + config.random_share)
     )
     if len(drawn):
-        replaced[drawn] = _random_pieces(
+        replaced[drawn] = _random_tokens(
             random.fold_in(keys[drawn], by_position[positions[drawn]], 1), config, table
         )
     return replaced
 
 
-def _random_pieces(keys: U64, config: MaskConfig, table: TokenProperties) -> npt.NDArray[Any]:
+def _random_tokens(keys: U64, config: MaskConfig, table: TokenProperties) -> npt.NDArray[Any]:
     """Return a random token for each key, from the config's distribution."""
     if config.random_from == "vocabulary":
         return random.randint_below(keys, table.size)
     if config.random_from == "pieces":
-        return table.pieces[random.randint_below(keys, len(table.pieces)).astype(np.int64)]
+        return table.ordinary_ids[
+            random.randint_below(keys, len(table.ordinary_ids)).astype(np.int64)
+        ]
     total = table.cumulative
     return np.searchsorted(total, np.floor(random.uniform(keys) * float(total[-1])), side="right")

@@ -135,7 +135,7 @@ class PlacementState:
         copies: K.
         keys: uint64 [masks].
         closed: uint64 [masks * width], one bit per slot, set if no unit may use it.
-        left: int64 [masks], rest of the budgets.
+        remaining: int64 [masks], rest of the budgets.
         placed: units as numbers: mask, slot in its row, words. Sorted, they have the order of a
             selection.
     """
@@ -144,10 +144,10 @@ class PlacementState:
     copies: int
     keys: U64
     closed: U64
-    left: I64
+    remaining: I64
     placed: list[U64]
 
-    def note(self, mask: I64, slot: I64, size: npt.NDArray[Any]) -> None:
+    def add(self, mask: I64, slot: I64, size: npt.NDArray[Any]) -> None:
         self.placed.append((mask << 40 | slot << 8 | size).astype(np.uint64))
 
 
@@ -194,25 +194,25 @@ def place_units(
         copies=copies,
         keys=keys.reshape(-1),
         closed=closed,
-        left=budget.reshape(-1).copy(),
+        remaining=budget.reshape(-1).copy(),
         placed=[],
     )
-    mask = np.flatnonzero(state.left > 0)
+    mask = np.flatnonzero(state.remaining > 0)
     length = units.lengths(random.splitmix64(state.keys[mask] ^ random.splitmix64(USE_LENGTH - 1)))
     idle, step = np.zeros(len(mask), np.int64), 0
     while len(mask):
         tries = _draw(state, candidates, units, mask, step)
-        remaining = state.left[mask]
+        remaining = state.remaining[mask]
         single = len(units.weights) == 1 and not units.apart
         sizes = (
             _single_words(state, remaining, tries)
             if single
             else _long_units(state, units, remaining, tries, length)
         )
-        state.left[mask] = remaining
+        state.remaining[mask] = remaining
         is_placed = sizes > 0
         placed_index = np.flatnonzero(is_placed)
-        state.note(
+        state.add(
             np.tile(mask, CHUNK)[placed_index],
             tries.inside.reshape(-1)[placed_index],
             sizes.reshape(-1)[placed_index],
@@ -231,7 +231,7 @@ def place_units(
         mask, length, idle = mask[active], length[active], idle[active]
         step += CHUNK
     _fill_up(state, units)
-    return _selection(state, candidates, budget.reshape(-1) - state.left, as_one=units.as_one)
+    return _selection(state, candidates, budget.reshape(-1) - state.remaining, as_one=units.as_one)
 
 
 def _draw(
@@ -270,28 +270,30 @@ def _draw(
     )
 
 
-def _single_words(state: PlacementState, left: I64, tries: PlacementCandidates) -> npt.NDArray[Any]:
+def _single_words(
+    state: PlacementState, remaining: I64, tries: PlacementCandidates
+) -> npt.NDArray[Any]:
     """Try single words, which need no free neighbours.
 
-    Lowers `left`; returns 1 for each success, [CHUNK, n].
+    Lowers `remaining`; returns 1 for each success, [CHUNK, n].
     """
     closed, sizes = state.closed, np.zeros(tries.slot.shape, np.bool_)
     tokens = state.words.first.take(tries.slot + 1) - tries.begin
     for attempt in range(CHUNK):
         bits = closed.take(tries.cell[attempt])
-        is_placed = (((bits >> tries.shift[attempt]) & ONE) == 0) & (tokens[attempt] <= left)
+        is_placed = (((bits >> tries.shift[attempt]) & ONE) == 0) & (tokens[attempt] <= remaining)
         closed[tries.cell[attempt]] = bits | (is_placed.astype(np.uint64) << tries.shift[attempt])
-        left -= tokens[attempt] * is_placed
+        remaining -= tokens[attempt] * is_placed
         sizes[attempt] = is_placed
     return sizes
 
 
 def _long_units(
-    state: PlacementState, units: UnitSpec, left: I64, tries: PlacementCandidates, length: I64
+    state: PlacementState, units: UnitSpec, remaining: I64, tries: PlacementCandidates, length: I64
 ) -> npt.NDArray[Any]:
     """Try units of several words.
 
-    Lowers `left` and updates `length` in place; returns the words placed, [CHUNK, n].
+    Lowers `remaining` and updates `length` in place; returns the words placed, [CHUNK, n].
     """
     closed, first, of_candidate = state.closed, state.words.first, state.words.of_candidate
     sizes = np.zeros(tries.slot.shape, np.int64)
@@ -309,7 +311,7 @@ def _long_units(
             tries.shift[attempt],
         )
         # words within the rest of the budget
-        longest = of_candidate.take(np.minimum(begin + left, farthest)) - slot
+        longest = of_candidate.take(np.minimum(begin + remaining, farthest)) - slot
         requested = np.minimum(length if units.persistent else tries.fresh[attempt], longest)
         low, high = closed.take(cell), closed.take(cell + 1)
         window = ((low >> shift) | ((high << ONE) << back[attempt])) >> gap
@@ -320,7 +322,7 @@ def _long_units(
         run = ((ONE << (size.astype(np.uint64) + margin)) - ONE) * is_placed
         closed[cell] = low | (run << shift)
         closed[cell + 1] = high | ((run >> ONE) >> back[attempt])
-        left -= first.take(slot + size) - begin
+        remaining -= first.take(slot + size) - begin
         if units.persistent:
             np.copyto(length, tries.fresh[attempt], where=is_placed)
         sizes[attempt] = size
@@ -331,7 +333,7 @@ def _fill_up(state: PlacementState, units: UnitSpec) -> None:
     """Use up remaining budgets with single free words, drawn uniformly from those that fit."""
     words, gap, step = state.words, int(units.apart), 0
     bits = state.closed.reshape(len(state.keys), -1)
-    mask = np.flatnonzero(state.left > 0)
+    mask = np.flatnonzero(state.remaining > 0)
     while len(mask):
         free = np.unpackbits(
             (~bits[mask]).astype("<u8").view(np.uint8), axis=1, bitorder="little"
@@ -339,7 +341,7 @@ def _fill_up(state: PlacementState, units: UnitSpec) -> None:
         slot = words.slot_offsets[mask // state.copies][:, None] + np.arange(free.shape[1])
         slot = np.minimum(slot, len(words.first) - 2)
         tokens = words.first[slot + 1] - words.first[slot]
-        is_fitting = free & (tokens <= state.left[mask][:, None])
+        is_fitting = free & (tokens <= state.remaining[mask][:, None])
         fit_counts = is_fitting.sum(axis=1)
         nonempty = np.flatnonzero(fit_counts)
         mask, is_fitting, tokens, fit_counts = (
@@ -352,13 +354,13 @@ def _fill_up(state: PlacementState, units: UnitSpec) -> None:
             random.splitmix64(state.keys[mask] ^ random.splitmix64(USE_REST + step)), fit_counts
         ).astype(np.int64)
         inside = np.argmax(np.cumsum(is_fitting, axis=1) > pick[:, None], axis=1)
-        state.note(mask, inside, np.ones(len(mask), np.int64))
+        state.add(mask, inside, np.ones(len(mask), np.int64))
         for distance in range(-gap, gap + 1):
             bits[mask, (inside + distance) >> 6] |= ONE << ((inside + distance) & 63).astype(
                 np.uint64
             )
-        state.left[mask] -= tokens[np.arange(len(mask)), inside]
-        mask, step = mask[state.left[mask] > 0], step + 1
+        state.remaining[mask] -= tokens[np.arange(len(mask)), inside]
+        mask, step = mask[state.remaining[mask] > 0], step + 1
 
 
 def _selection(

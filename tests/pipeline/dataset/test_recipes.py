@@ -12,15 +12,15 @@ import pytest
 import tokenizers
 
 from cloze.core.options import import_object as load_function
-from cloze.pipeline.corpus.write.shards import read_shard
 from cloze.pipeline.dataset import schema
+from cloze.pipeline.dataset.build import BuildRows
 from cloze.pipeline.dataset.config import ExampleConfig
 from cloze.pipeline.dataset.masking.candidates import MaskCandidates, TokenProperties
 from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import TokenizedDocuments, tokenize
 from cloze.pipeline.dataset.recipes import RECIPES
-from cloze.pipeline.dataset.rows import BuildRows, RowBlock, assemble, part_path
+from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
@@ -330,7 +330,7 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
             tokenizer_fingerprint=fingerprint,
             config=config,
         )
-        result = make(0, read_shard(str(next(corpus.glob("*.arrow")))))
+        result = make({"number": 0, "path": str(next(corpus.glob("*.arrow")))})
         for split, documents in (("train", 10), ("heldout", 2)):
             counters = result[split]["counters"]
             assert counters["read/documents"] == documents

@@ -382,7 +382,7 @@ def test_random_pieces_by_where_they_come_from():
     shares = found["corpus"][[20, 30, 40]] / found["corpus"].sum()
     assert np.abs(shares - [0.1, 0.2, 0.7]).max() < 0.02
     with pytest.raises(
-        ValueError, match=r"counts of the corpus's pieces are missing; read unigrams.arrow"
+        ValueError, match=r"token counts of the corpus are missing; read unigrams.arrow"
     ):
         sample_masks(rows, MaskConfig(random_from="corpus"), TABLE, [0])
 
