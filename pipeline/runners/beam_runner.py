@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
@@ -20,16 +20,6 @@ from cloze.core.stages.execution import Execution
 from cloze.pipeline.runners.base import RunnerBackend
 from cloze.pipeline.runners.pool import WorkerPool
 
-# Beam accepts any module path as a runner's name and imports it; these are the documented names.
-RUNNERS = (
-    "DirectRunner",
-    "FnApiRunner",
-    "PrismRunner",
-    "PortableRunner",
-    "SparkRunner",
-    "DataflowRunner",
-    "DaskRunner",
-)
 TEMPLATE = "--template_location"
 
 
@@ -39,13 +29,13 @@ class BeamRunnerBackend(RunnerBackend):
     def __init__(self, execution: Execution, logs: Path) -> None:
         del logs  # the runner has its own logs
         super().__init__()
-        names = {name.lower(): name for name in RUNNERS}
-        names |= {name.lower().removesuffix("runner"): name for name in RUNNERS}
-        name = names.get(execution.runner.lower())
+        # Beam itself would import any module path that is given as a runner's name.
+        names = {name.lower(): name for name in StandardOptions.KNOWN_RUNNER_NAMES}
+        name = names.get(f"{execution.runner.lower().removesuffix('runner')}runner")
         if name is None:
             raise UsageError(
                 f"runner ({execution.runner}) is unknown; use local, flink, or one of "
-                f"{', '.join(RUNNERS)}"
+                f"{', '.join(names.values())}"
             )
         option_names = [flag.split("=")[0] for flag in execution.beam_options]
         if TEMPLATE in option_names:

@@ -7,7 +7,7 @@ to standard output:
 
     in   {"start": worker id, "control": address}     {"signal": worker id, "number": 15}
     out  {"started": worker id, "pid": n}
-         {"ended": worker id, "code": return code, "unit": last unit, "begun": got work or not}
+         {"ended": worker id, "code": return code, "unit": last unit, "got_work": got work or not}
 
 Forking a worker takes a few milliseconds, importing Beam more than a second, and an engine requests
 new workers for every pipeline. The fork server never starts a thread, so forking is safe. When the
@@ -106,7 +106,7 @@ class ForkedWorker:
             "ended": self.worker_id,
             "code": code,
             "unit": unit,
-            "begun": bool(self.note[NOTE_BYTES]),
+            "got_work": bool(self.note[NOTE_BYTES]),
         }
 
 

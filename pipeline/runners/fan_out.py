@@ -79,28 +79,19 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         name, packed = element
         if name == IDLE:
             return ()
-        unit = json.loads(packed)
-        record_current_unit(name)
-        try:
+        with work_unit(name):
             result_file = storage.join(self.results, name + DONE)
             if not storage.exists(result_file):
                 self.fence.check()
                 with storage.changing_after(self.fence.check):
                     try:
-                        result = self.function(unit)
+                        result = self.function(json.loads(packed))
                     except SupersededError:
                         raise
                     except ClozeError as error:  # no crash, no retries
                         result_file = storage.join(self.results, name + FAILED)
                         result = {"error": str(error), "exit_code": error.exit_code}
                     storage.write_bytes(result_file, json.dumps(result).encode())
-        except SupersededError as error:
-            raise WorkUnitError(errors.wrap_message(str(error))) from error
-        except Exception as error:
-            _LOGGER.exception("unit %s failed", name)
-            raise WorkUnitError(errors.wrap_message(errors.describe_error(name, error))) from error
-        finally:
-            release_memory_to_os()
         return ()
 
 
@@ -112,6 +103,21 @@ def chdir_to(directory: str) -> None:
 
 class WorkUnitError(Exception):
     """A unit failed, not by the user's fault; engines may retry. The text has a marked message."""
+
+
+@contextlib.contextmanager
+def work_unit(name: str) -> Iterator[None]:
+    """Do a unit's work in the block: record its name, and raise errors as `WorkUnitError`."""
+    record_current_unit(name)
+    try:
+        yield
+    except ClozeError as error:
+        raise WorkUnitError(errors.wrap_message(str(error))) from error
+    except Exception as error:
+        _LOGGER.exception("unit %s failed", name)
+        raise WorkUnitError(errors.wrap_message(errors.describe_error(name, error))) from error
+    finally:
+        release_memory_to_os()
 
 
 def fan_out(

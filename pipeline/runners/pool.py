@@ -190,7 +190,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
                 worker.started.set()
             else:
                 name, worker = event["ended"], self._workers.pop(event["ended"])
-                if event["code"] and not event["begun"] and not worker.stop_requested:
+                if event["code"] and not event["got_work"] and not worker.stop_requested:
                     threading.Thread(
                         target=_hang_up,
                         args=(worker.control, name),

@@ -17,23 +17,21 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import apache_beam as beam
 
-from cloze.core import errors, storage
-from cloze.core.arrow import release_memory_to_os
+from cloze.core import storage
 from cloze.core.artifacts.claim import Fence
-from cloze.core.errors import ClozeError
 from cloze.core.stages.stage import BuildContext
-from cloze.pipeline.runners.beam_worker import record_current_unit
 from cloze.pipeline.runners.fan_out import (
-    WorkUnitError,
     chdir_to,
     read_results,
     retry_lost_workers,
     run_pipeline,
+    work_unit,
 )
 
 Message = tuple[int, bytes]  # receiver and content
@@ -75,10 +73,10 @@ def run_shuffle(
         return stored
     storage.make_dirs(results)
     count = senders if receivers is None else receivers
-    started, fence = time.monotonic(), build.fence
+    started, shuffle = time.monotonic(), _Shuffle(work, results, build.fence)
 
     def construct(pipeline: beam.Pipeline) -> None:
-        _construct(pipeline, work, senders, count, results, fence)
+        _construct(pipeline, shuffle, step, senders, count)
 
     def run() -> None:
         run_pipeline(build, construct, max(senders, count), step)
@@ -96,91 +94,63 @@ def _result(number: int) -> str:
 
 
 def _construct(
-    pipeline: beam.Pipeline,
-    work: ShuffleJob,
-    senders: int,
-    receivers: int,
-    results: str,
-    fence: Fence,
+    pipeline: beam.Pipeline, shuffle: _Shuffle, step: str, senders: int, receivers: int
 ) -> None:
-    step, directory = results.rsplit("/", 1)[-1], os.getcwd()
-    mapping = beam.ParDo(_Map(work, step, directory)).with_output_types(tuple[int, bytes])
-    reducing = beam.ParDo(_Reduce(work, step, directory)).with_output_types(tuple[int, bytes])
+    message = tuple[int, bytes]
+    mapping = beam.ParDo(_Step(f"{step}, block", shuffle.map)).with_output_types(message)
+    reducing = beam.ParDo(_Step(f"{step}, bucket", shuffle.reduce)).with_output_types(message)
+    # Blocks without replies must run `apply_replies`, too.
+    blocks, all_blocks = (
+        beam.Create([(block, b"") for block in range(count)], reshuffle=True)
+        for count in (senders, receivers)
+    )
     replies = (
         pipeline
-        | "blocks" >> beam.Create(list(range(senders)), reshuffle=True).with_output_types(int)
+        | "blocks" >> blocks.with_output_types(message)
         | "map" >> mapping
         | "to buckets" >> beam.GroupByKey()
         | "reduce" >> reducing
     )
-    # Blocks without replies must run `apply_replies`, too.
-    empty_replies = [(block, b"") for block in range(receivers)]
-    all_blocks = pipeline | "all blocks" >> beam.Create(empty_replies).with_output_types(
-        tuple[int, bytes]
-    )
     _ = (
-        (replies, all_blocks)
+        (replies, pipeline | "all blocks" >> all_blocks.with_output_types(message))
         | beam.Flatten()
         | "to blocks" >> beam.GroupByKey()
-        | "apply" >> beam.ParDo(_Apply(work, step, directory, results, fence))
+        | "apply" >> beam.ParDo(_Step(f"{step}, block", shuffle.apply))
     )
 
 
-class _Step(beam.DoFn):  # type: ignore[misc]
-    """Base of the three steps; error messages name the step and the block or bucket."""
+@dataclass(frozen=True, slots=True)
+class _Shuffle:
+    """The steps of a shuffle; `results`: directory of the results, which `fence` guards."""
 
-    what = ""
+    work: ShuffleJob
+    results: str
+    fence: Fence
 
-    def __init__(self, work: ShuffleJob, step: str, directory: str) -> None:
-        self.work, self.step, self.directory = work, step, directory
+    def map(self, block: int, _: bytes) -> Iterator[Message]:
+        return self.work.map_block(block)
 
-    def setup(self) -> None:
-        chdir_to(self.directory)
+    def reduce(self, bucket: int, messages: Iterable[bytes]) -> Iterator[Message]:
+        return self.work.reduce_bucket(bucket, messages)
 
-    def report_errors(self, number: int, items: Iterable[Any]) -> Iterator[Any]:
-        name = f"{self.step}, {self.what} {number}"
-        record_current_unit(name)
-        try:
-            yield from items
-        except ClozeError as error:
-            raise WorkUnitError(errors.wrap_message(str(error))) from error
-        except Exception as error:
-            _LOGGER.exception("%s failed", name)
-            raise WorkUnitError(errors.wrap_message(errors.describe_error(name, error))) from error
-        finally:
-            release_memory_to_os()
-
-
-class _Map(_Step):
-    what = "block"
-
-    def process(self, element: int) -> Iterator[Message]:
-        yield from self.report_errors(element, self.work.map_block(element))
-
-
-class _Reduce(_Step):
-    what = "bucket"
-
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Message]:
-        bucket, messages = element
-        yield from self.report_errors(bucket, self.work.reduce_bucket(bucket, messages))
-
-
-class _Apply(_Step):
-    what = "block"
-
-    def __init__(
-        self, work: ShuffleJob, step: str, directory: str, results: str, fence: Fence
-    ) -> None:
-        super().__init__(work, step, directory)
-        self.results, self.fence = results, fence
-
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[None]:
-        yield from self.report_errors(element[0], self._apply(*element))
-
-    def _apply(self, block: int, replies: Iterable[bytes]) -> Iterator[None]:
+    def apply(self, block: int, replies: Iterable[bytes]) -> Iterator[Message]:
         with storage.changing_after(self.fence.check):
             result = self.work.apply_replies(block, filter(None, replies))
             file = storage.join(self.results, _result(block))
             storage.write_bytes(file, json.dumps(result).encode())
-        yield from ()
+        return iter(())
+
+
+class _Step(beam.DoFn):  # type: ignore[misc]
+    """Runs one step; error messages name it and the block or bucket."""
+
+    def __init__(self, what: str, run: Callable[[int, Any], Iterator[Message]]) -> None:
+        self.what, self.run, self.directory = what, run, os.getcwd()
+
+    def setup(self) -> None:
+        chdir_to(self.directory)
+
+    def process(self, element: tuple[int, Any]) -> Iterator[Message]:
+        number, values = element
+        with work_unit(f"{self.what} {number}"):
+            yield from self.run(number, values)
