@@ -37,6 +37,13 @@ BPE_NAMES = (
 SENTENCEPIECE_NAMES = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
 
 Format = Literal["tokenizer.json", "vocab.txt", "bpe", "sentencepiece"]
+# format and files of a tokenizer in a directory, in search order
+DIRECTORY_FILES: tuple[tuple[Format, tuple[str, ...]], ...] = (
+    ("tokenizer.json", ("tokenizer.json",)),
+    ("vocab.txt", ("vocab.txt",)),
+    *(("bpe", names) for names in BPE_NAMES[:2]),
+    *(("sentencepiece", (name,)) for name in SENTENCEPIECE_NAMES),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +61,6 @@ class TokenizerFiles:
     vocabulary: str
     merges: str | None = None
     config: str | None = None
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        return tuple(
-            name for name in (self.vocabulary, self.merges, self.config) if name is not None
-        )
 
 
 def find(path: str) -> TokenizerFiles:
@@ -83,18 +84,12 @@ def find(path: str) -> TokenizerFiles:
 
 
 def _find_in_directory(path: str) -> TokenizerFiles:
-    for name in ("tokenizer.json", "vocab.txt"):
-        file = storage.join(path, name)
-        if storage.exists(file):
-            return TokenizerFiles(format=name, vocabulary=file)
-    for name, merges in BPE_NAMES[:2]:
-        file = storage.join(path, name)
-        if storage.exists(file):
-            return _bpe_files(file, storage.join(path, merges))
-    for name in SENTENCEPIECE_NAMES:
-        file = storage.join(path, name)
-        if storage.exists(file):
-            return TokenizerFiles(format="sentencepiece", vocabulary=file)
+    for file_format, names in DIRECTORY_FILES:
+        vocabulary, *merges = (storage.join(path, name) for name in names)
+        if storage.exists(vocabulary):
+            if merges:
+                return _bpe_files(vocabulary, merges[0])
+            return TokenizerFiles(format=file_format, vocabulary=vocabulary)
     raise DataError(
         f"{path} has no tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model; "
         f"give a directory that has one of them, or the file itself"
@@ -110,11 +105,11 @@ def fingerprint(path: str) -> str:
     if artifact.is_artifact(path):
         return artifact.read_manifest(path).fingerprint
     files = find(path)
-    hashes = fingerprints.file_hashes(files.all)
-    roles = {"vocabulary": files.vocabulary, "merges": files.merges, "config": files.config}
-    return fingerprints.combine_hashes(
-        [("format", files.format), *((role, hashes[name]) for role, name in roles.items() if name)]
-    )
+    names = {"vocabulary": files.vocabulary, "merges": files.merges, "config": files.config}
+    present = {role: name for role, name in names.items() if name is not None}
+    hashes = fingerprints.file_hashes(present.values())
+    pairs = [("format", files.format), *((role, hashes[name]) for role, name in present.items())]
+    return fingerprints.combine_hashes(pairs)
 
 
 def _file(path: str) -> TokenizerFiles:

@@ -8,71 +8,54 @@ from the vocabulary, so it is named only if the result is the same; otherwise tr
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
-
-import tokenizers
+from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
-from cloze.pipeline.tokenizer.backends import MAX_WORD_CHARACTERS, PairFrame
-from cloze.pipeline.tokenizer.special import METASPACE, SpecialTokens, flatten_sequence
+from cloze.pipeline.tokenizer.backends import MAX_WORD_CHARACTERS, PairFrame, albert_backend
+from cloze.pipeline.tokenizer.special import ALBERT, flatten_sequence
+
+if TYPE_CHECKING:
+    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 GENERIC = "PreTrainedTokenizerFast"
 ENDS = ("bos_token", "eos_token")
 
 
-def save(
-    backend: tokenizers.Tokenizer,
-    description: Mapping[str, Any],
-    special: SpecialTokens,
-    frame: PairFrame,
-    directory: str,
-) -> None:
-    """Write the tokenizer's files, the same bytes for equal tokenizers.
-
-    Args:
-        backend: the tokenizer.
-        description: parsed `tokenizer.json`.
-        special: special tokens.
-        frame: special tokens around pairs.
-        directory: target directory.
-    """
-    names = {
-        f"{role}_token": str(backend.id_to_token(number))
-        for role, number in asdict(special).items()
-    }
+def save(tokenizer: Tokenizer, directory: str) -> None:
+    """Write the tokenizer's files into `directory`, the same bytes for equal tokenizers."""
+    backend, special = tokenizer.backend, tokenizer.special
+    names = {f"{role}_token": str(backend.id_to_token(i)) for role, i in asdict(special).items()}
     vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
     config = _transformers_config(
-        description, names, framed_as_bert=frame == PairFrame((special.sep,), True)
+        tokenizer.description,
+        names,
+        framed_as_bert=tokenizer.pair_frame == PairFrame((special.sep,), True),
     )
-    model = description["model"]
+    model = tokenizer.description["model"]
+    files = {}
     if model["type"] == "WordPiece":
         pieces = [""] * (max(vocab.values()) + 1)
         for piece, number in vocab.items():
             pieces[number] = piece
-        storage.write_bytes(
-            storage.join(directory, "vocab.txt"), "".join(f"{piece}\n" for piece in pieces).encode()
-        )
+        files["vocab.txt"] = "\n".join(pieces)
     if config["tokenizer_class"] == "RobertaTokenizer":
-        lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
-        storage.write_bytes(
-            storage.join(directory, "merges.txt"), "".join(f"{line}\n" for line in lines).encode()
-        )
+        files["merges.txt"] = "\n".join(["#version: 0.2", *map(" ".join, model["merges"])])
         ordered = dict(sorted(vocab.items(), key=lambda item: item[1]))
-        storage.write_bytes(
-            storage.join(directory, "vocab.json"),
-            (json.dumps(ordered, ensure_ascii=False) + "\n").encode(),
-        )
-    _write_json(
-        storage.join(directory, "special_tokens_map.json"),
-        {key: value for key, value in config.items() if key in (*names, *ENDS)},
-    )
-    _write_json(storage.join(directory, "tokenizer_config.json"), config)
-    storage.write_bytes(
-        storage.join(directory, "tokenizer.json"), (backend.to_str(pretty=True) + "\n").encode()
-    )
+        files["vocab.json"] = json.dumps(ordered, ensure_ascii=False)
+    special_map = {key: value for key, value in config.items() if key in (*names, *ENDS)}
+    files["special_tokens_map.json"] = _json(special_map)
+    files["tokenizer_config.json"] = _json(config)
+    files["tokenizer.json"] = backend.to_str(pretty=True)
+    for name, text in files.items():
+        storage.write_bytes(storage.join(directory, name), f"{text}\n".encode())
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
 
 
 def _transformers_config(
@@ -146,40 +129,20 @@ def _is_roberta(description: Mapping[str, Any]) -> bool:
 
 def _albert_switches(description: Mapping[str, Any]) -> dict[str, bool] | None:
     """Return AlbertTokenizer's switches if that class builds this tokenizer, else None."""
-    splitters = list(flatten_sequence(description.get("pre_tokenizer")))
-    if [step["type"] for step in splitters] != ["WhitespaceSplit", "Metaspace"]:
-        return None
-    metaspace = splitters[1]
-    if (metaspace["replacement"], metaspace["prepend_scheme"], metaspace.get("split", True)) != (
-        METASPACE,
-        "always",
-        True,
-    ):
-        return None
-    if description["model"]["unk_id"] != 1:
-        return None
     steps = list(flatten_sequence(description.get("normalizer")))
-    quotes = [(step["pattern"], step["content"]) for step in steps[:2] if step["type"] == "Replace"]
-    if quotes != [({"String": "``"}, '"'), ({"String": "''"}, '"')]:
-        return None
-    remaining = [step["type"] for step in steps[2:]]
-    if remaining and remaining[-1] == "Replace" and steps[-1]["pattern"] == {"Regex": " {2,}"}:
-        remaining.pop()  # many spaces to one: splitting at white space has the same effect
-    if remaining and remaining[-1] == "Precompiled":
-        remaining.pop()
-    strips_accents, lowercases = (
-        remaining[:2] == ["NFKD", "StripAccents"],
-        remaining[-1:] == ["Lowercase"],
-    )
-    if remaining != [
-        *(["NFKD", "StripAccents"] if strips_accents else []),
-        *(["Lowercase"] if lowercases else []),
-    ]:
-        return None
-    return {"do_lower_case": lowercases, "keep_accents": not strips_accents}
-
-
-def _write_json(path: str, value: Any) -> None:
-    storage.write_bytes(
-        path, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-    )
+    # many spaces to one: splitting at white space has the same effect
+    if steps and steps[-1]["type"] == "Replace" and steps[-1]["pattern"] == {"Regex": " {2,}"}:
+        steps.pop()
+    if steps and steps[-1]["type"] == "Precompiled":  # the model's own map
+        steps.pop()
+    splitters = list(flatten_sequence(description.get("pre_tokenizer")))
+    special = [(token, 0.0) for token in ALBERT]
+    for lowercase, strip_accents in itertools.product((True, False), repeat=2):
+        twin = json.loads(albert_backend(special, 1, lowercase, strip_accents).to_str())
+        if (
+            steps == list(flatten_sequence(twin["normalizer"]))
+            and splitters == list(flatten_sequence(twin["pre_tokenizer"]))
+            and description["model"]["unk_id"] == 1
+        ):
+            return {"do_lower_case": lowercase, "keep_accents": not strip_accents}
+    return None

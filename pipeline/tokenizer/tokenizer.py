@@ -111,25 +111,26 @@ class Tokenizer:
         )
 
     @cached_property
-    def _description(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
+        """The parsed `tokenizer.json`."""
         content: dict[str, Any] = json.loads(self.backend.to_str())
         return content
 
     @cached_property
     def fingerprint(self) -> str:
         """The sha256 of the canonical `tokenizer.json`: equal for equivalent tokenizers."""
-        return hashlib.sha256(canonical_json(self._description).encode()).hexdigest()
+        return hashlib.sha256(canonical_json(self.description).encode()).hexdigest()
 
     @cached_property
     def lowercase(self) -> bool:
         """Return whether the normalizer lowercases text."""
-        steps = flatten_sequence(self._description.get("normalizer"))
+        steps = flatten_sequence(self.description.get("normalizer"))
         return any(step["type"] == "Lowercase" or step.get("lowercase", False) for step in steps)
 
     @cached_property
     def strips_accents(self) -> bool:
         """Return whether the normalizer strips accents, and so the vowel signs of other scripts."""
-        steps = list(flatten_sequence(self._description.get("normalizer")))
+        steps = list(flatten_sequence(self.description.get("normalizer")))
         bert_steps = [step for step in steps if step["type"] == "BertNormalizer"]
         return any(step["type"] == "StripAccents" for step in steps) or any(
             step["lowercase"] if step["strip_accents"] is None else step["strip_accents"]
@@ -139,7 +140,7 @@ class Tokenizer:
     @cached_property
     def kind(self) -> str:
         """The model type: wordpiece, bpe, unigram or wordlevel."""
-        return str(self._description["model"]["type"]).lower()
+        return str(self.description["model"]["type"]).lower()
 
     @cached_property
     def _text_backend(self) -> tokenizers.Tokenizer:
@@ -151,7 +152,7 @@ class Tokenizer:
     @cached_property
     def _memory(self) -> WordCache | None:
         """The word cache, for tokenizers that never join text across a space; else None."""
-        rule = word_split_rule(self._description)
+        rule = word_split_rule(self.description)
         return WordCache(self._encode_words, self.encode_uncached, rule) if rule else None
 
     def _encode_words(self, words: Sequence[str]) -> tuple[U32, I64]:
@@ -238,7 +239,7 @@ class Tokenizer:
 
     def save(self, directory: str) -> None:
         """Write files for `load` and transformers' `AutoTokenizer`; equal for equal tokenizers."""
-        save(self.backend, self._description, self.special, self.pair_frame, directory)
+        save(self, directory)
 
 
 def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:

@@ -132,7 +132,7 @@ class WordCache:
 
     def _forget(self) -> None:
         self._numbers, self._characters = _Numbers(), 0
-        self._pieces = np.zeros(0, np.uint32)
+        self._tokens = np.zeros(0, np.uint32)
         self._starts, self._lengths = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._front, self._back = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
 
@@ -157,7 +157,7 @@ class WordCache:
             if len(uncut):
                 uncut_segments = ranges(texts_at[uncut], np.diff(texts_at)[uncut])
                 lengths[uncut_segments] = 0
-            ids, offsets = self._pieces[ranges(starts, lengths)], offsets_of(lengths)[texts_at]
+            ids, offsets = self._tokens[ranges(starts, lengths)], offsets_of(lengths)[texts_at]
             if len(self._numbers) > self._max_words or self._characters > self._max_characters:
                 self._forget()
         return (
@@ -198,14 +198,14 @@ class WordCache:
             if self._cuts.with_space
             else new
         )
-        pieces, offsets = self._encode(segments)
+        tokens, offsets = self._encode(segments)
         front, back = self._edges(new)
-        starts = np.concatenate([self._starts, offsets[:-1] + len(self._pieces)])
+        starts = np.concatenate([self._starts, offsets[:-1] + len(self._tokens)])
         lengths = np.concatenate([self._lengths, np.diff(offsets)])
-        pieces = np.concatenate([self._pieces, pieces])
+        tokens = np.concatenate([self._tokens, tokens])
         front, back = np.concatenate([self._front, front]), np.concatenate([self._back, back])
         self._characters += sum(map(len, new))
-        self._starts, self._lengths, self._pieces = starts, lengths, pieces
+        self._starts, self._lengths, self._tokens = starts, lengths, tokens
         self._front, self._back = front, back
         new.clear()
 

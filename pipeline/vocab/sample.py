@@ -11,7 +11,7 @@ shard is opened twice, because the sample's boundary depends on the order of all
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
+from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.pipeline.corpus.write.shards import (
     READ,
@@ -34,7 +35,8 @@ from cloze.pipeline.corpus.write.shards import (
 )
 from cloze.pipeline.runners.fan_out import fan_out
 
-RANKS = pa.schema([("rank", pa.uint64()), ("size", pa.int64()), ("train", pa.bool_())])
+ORDER = pa.schema([("rank", pa.uint64()), ("size", pa.int64()), ("train", pa.bool_())])
+"""Order, UTF-8 bytes and membership in the training split of each document of a shard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +44,7 @@ class ComputeOrder:
     """Writes the order of a shard's documents. A unit is {"path": corpus shard, "out": file}."""
 
     def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
-        order = DocumentOrder.of(read_shard(unit["path"]))
-        columns = [pa.array(column) for column in (order.rank, order.size, order.train)]
-        batch = pa.RecordBatch.from_arrays(columns, schema=RANKS)
-        write_arrow(unit["out"], RANKS, [batch])
+        write_arrow(unit["out"], ORDER, document_order(read_shard(unit["path"])).to_batches())
         return {}
 
 
@@ -53,12 +52,11 @@ class ComputeOrder:
 class ExtractSample:
     """Writes a shard's documents in any sample. A unit is {"path": corpus shard, "out": file}."""
 
-    boundaries: tuple[dict[str, Any], ...]
+    boundaries: tuple[SampleBoundary, ...]
 
     def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
         table = read_shard(unit["path"]).select(READ)
-        masks = [SampleBoundary(**boundary).select(table) for boundary in self.boundaries]
-        selected = np.logical_or.reduce(masks)
+        selected = np.logical_or.reduce([boundary.select(table) for boundary in self.boundaries])
         write_arrow(unit["out"], table.schema, table.filter(pa.array(selected)).to_batches())
         return {"documents": int(selected.sum())}
 
@@ -71,35 +69,32 @@ def draw_samples(
     Raises:
         DataError: the corpus has no training text.
     """
-    weights = [float(size) for size in corpus.sizes]
-    ranks = _units(build, corpus, "ranks")
-    fan_out(build, "rank", ranks, ComputeOrder(), unit_name="bytes", weights=weights)
-    tables = (read_arrow(unit["out"]) for _, unit in ranks)
-    orders = (DocumentOrder(*(table[name].to_numpy() for name in RANKS.names)) for table in tables)
+    orders = map(read_arrow, _for_each_shard(build, corpus, "rank", ComputeOrder()))
     train, heldout = choose(corpus.path, orders, sample_bytes)
     boundaries = (train, heldout) if training else (heldout,)
-    extracts = _units(build, corpus, "sample")
-    extract = ExtractSample(boundaries=tuple(map(asdict, boundaries)))
-    fan_out(build, "take", extracts, extract, unit_name="bytes", weights=weights)
-    files = tuple(unit["out"] for _, unit in extracts)
-    return (
-        Sample(boundary=train, files=files) if training else None,
-        Sample(boundary=heldout, files=files),
-    )
+    files = _for_each_shard(build, corpus, "take", ExtractSample(boundaries=boundaries))
+    samples = [Sample(boundary=boundary, files=files) for boundary in boundaries]
+    return (samples[0] if training else None), samples[-1]
 
 
-def _units(
-    build: BuildContext, corpus: CorpusShards, step: str
-) -> list[tuple[str, dict[str, str]]]:
-    """Return one unit per corpus shard, with its output file."""
+def _for_each_shard(
+    build: BuildContext,
+    corpus: CorpusShards,
+    step: str,
+    function: Callable[[dict[str, str]], dict[str, Any]],
+) -> tuple[str, ...]:
+    """Run `function` on every corpus shard, and return its output files in shard order."""
     directory = storage.join(build.scratch, f"{step}-files")
-    return [
+    units = [
         (
             f"{step}-{number:05d}",
             {"path": corpus.file(name), "out": storage.join(directory, f"{number:05d}.arrow")},
         )
         for number, name in enumerate(corpus.names)
     ]
+    weights = [float(size) for size in corpus.sizes]
+    fan_out(build, step, units, function, unit_name="bytes", weights=weights)
+    return tuple(unit["out"] for _, unit in units)
 
 
 # The documents that train a tokenizer, and those that measure it.
@@ -109,17 +104,10 @@ HELDOUT_BYTES = 1 << 20
 REPORT_EVERY = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentOrder:
-    """Order (uint64), UTF-8 bytes (int64) and training split (bool) of a shard's documents."""
-
-    rank: random_keys.U64
-    size: I64
-    train: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, table: pa.Table) -> DocumentOrder:
-        return cls(_rank(table["key"].to_numpy()), text_bytes(table), in_split(table, TRAIN))
+def document_order(table: pa.Table) -> pa.Table:
+    """Return the order of a shard's documents, with the schema `ORDER`."""
+    rank, is_train = _rank(table["key"].to_numpy()), in_split(table, TRAIN)
+    return pa.table([rank, text_bytes(table), is_train], schema=ORDER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,44 +172,41 @@ class Sample:
 
 
 def choose(
-    where: str, shards: Iterable[DocumentOrder], sample_bytes: int
+    where: str, shards: Iterable[pa.Table], sample_bytes: int
 ) -> tuple[SampleBoundary, SampleBoundary]:
     """Choose the training and the held-out sample; without held-out documents, use training ones.
 
     Args:
         where: path of the corpus, for messages.
-        shards: document orders of the corpus shards, in shard order.
+        shards: `document_order` of each corpus shard, in shard order.
         sample_bytes: minimum number of UTF-8 bytes to train on.
 
     Raises:
         DataError: the corpus has no training text.
     """
-    orders = list(shards)
-    rank = np.concatenate([order.rank for order in orders])
-    size = np.concatenate([order.size for order in orders])
-    train = np.concatenate([order.train for order in orders])
-    if not size[train].sum():
+    order = pa.concat_tables(shards)
+    rank, size, is_train = (order[name].to_numpy() for name in ORDER.names)
+    if not size[is_train].sum():
         raise DataError(f"{where} has no text in the split {TRAIN}; give `cloze corpus` more text")
-    training = _boundary(TRAIN, rank[train], size[train], sample_bytes)
-    if not size[~train].sum():
+    training = _boundary(TRAIN, rank[is_train], size[is_train], sample_bytes)
+    if not size[~is_train].sum():
         few_bytes = min(sample_bytes, HELDOUT_BYTES)
-        return training, _boundary(TRAIN, rank[train], size[train], few_bytes)
-    return training, _boundary(HELDOUT, rank[~train], size[~train], HELDOUT_BYTES)
+        return training, _boundary(TRAIN, rank[is_train], size[is_train], few_bytes)
+    return training, _boundary(HELDOUT, rank[~is_train], size[~is_train], HELDOUT_BYTES)
 
 
 def heldout_sample(corpus: CorpusShards) -> Sample:
     """Return the sample for the metrics, read from the corpus itself."""
     files = tuple(corpus.file(name) for name in corpus.names)
-    orders = (DocumentOrder.of(read_shard(file)) for file in files)
-    _, heldout = choose(corpus.path, orders, HELDOUT_BYTES)
-    return Sample(boundary=heldout, files=files)
+    orders = (document_order(read_shard(file)) for file in files)
+    return Sample(boundary=choose(corpus.path, orders, HELDOUT_BYTES)[1], files=files)
 
 
-def _rank(key: random_keys.U64) -> random_keys.U64:
+def _rank(key: U64) -> U64:
     return random_keys.fold_in(key, RANK)
 
 
-def _boundary(split: str, rank: random_keys.U64, size: I64, target: int) -> SampleBoundary:
+def _boundary(split: str, rank: U64, size: I64, target: int) -> SampleBoundary:
     """Return the boundary of the first documents with at least `target` bytes together."""
     order = np.argsort(rank, kind="stable")
     totals = np.cumsum(size[order])

@@ -46,55 +46,60 @@ def run(config: VocabConfig, build: BuildContext) -> StageResult:
     from cloze.pipeline.corpus.write.shards import CorpusShards
     from cloze.pipeline.tokenizer import load
     from cloze.pipeline.vocab.sample import draw_samples
-    from cloze.pipeline.vocab.tokenizer_metrics import tokenizer_metrics
 
-    sample = heldout = base = None
+    sample = heldout = original = None
     if "corpus" in build.inputs:
         corpus = CorpusShards.open(build.inputs["corpus"])
-        sample, heldout = draw_samples(
-            build, corpus, config.sample_bytes, training=config.import_path is None
-        )
+        is_training = config.import_path is None
+        sample, heldout = draw_samples(build, corpus, config.sample_bytes, training=is_training)
         if sample is not None:
             build.counters["sample/documents"] += sample.boundary.documents
             build.counters["sample/bytes"] += sample.boundary.size
     added: list[Word] = []
-    if config.base is not None:
-        tokenizer = base = load(config.base, config.lowercase)
-        if config.extend_path:
-            tokenizer, added = _extend(config, build, sample, base)
+    if config.extend_path:
+        original = load(config.extend_path, config.lowercase)
+        tokenizer, added = _extend(config, build, sample, original)
+    elif config.import_path:
+        tokenizer = load(config.import_path, config.lowercase)
     else:
         tokenizer = _train(config, build, sample)
     tokenizer.save(build.path)
-    report: dict[str, Any] = {}
+    report = _measure(build, tokenizer, original, heldout)
+    metrics = report.get("tokenizer", dict.fromkeys(("fertility", "unknown_rate")))
     summary: dict[str, Any] = {
         "size": tokenizer.vocab_size,
         "kind": tokenizer.kind,
         "lowercase": tokenizer.lowercase,
         "strip_accents": tokenizer.strips_accents,
-        "fertility": None,
-        "unknown_rate": None,
         "sample_bytes": sample.boundary.size if sample else 0,
+        **{name: metrics[name] for name in SUMMARY_METRICS if name in metrics},
     }
-    if heldout is not None:
-        build.report.progress(0, None, "", {"step": "measure"})
-        documents = list(heldout.sentences())
-        report["tokenizer"] = tokenizer_metrics(tokenizer, documents)
-        summary |= {name: report["tokenizer"][name] for name in SUMMARY_METRICS}
-        if base is not None and config.extend_path:
-            report["before"] = tokenizer_metrics(base, documents)
-            summary["fertility_before"] = report["before"]["fertility"]
-    if base is not None and config.extend_path:
+    if "before" in report:
+        summary["fertility_before"] = report["before"]["fertility"]
+    if original is not None:
         _write_words(build, added, tokenizer)
         build.counters["words/added"] += len(added)
-        summary |= {"added": len(added), "added_pieces": tokenizer.vocab_size - base.vocab_size}
+        summary |= {"added": len(added), "added_pieces": tokenizer.vocab_size - original.vocab_size}
         summary["added_words"] = [word.text for word in added[:SHOWN_WORDS]]
     content = json.dumps(report, indent=1, sort_keys=True) + "\n"
     storage.write_bytes(build.file(REPORT), content.encode())
     return StageResult(
-        rows=tokenizer.vocab_size,
-        tokens=report.get("tokenizer", {}).get("pieces", 0),
-        summary=summary,
+        rows=tokenizer.vocab_size, tokens=metrics.get("pieces") or 0, summary=summary
     )
+
+
+def _measure(
+    build: BuildContext, tokenizer: Tokenizer, original: Tokenizer | None, heldout: Sample | None
+) -> dict[str, Any]:
+    """Return the metrics of the tokenizer, and of the one that it extends; empty without text."""
+    from cloze.pipeline.vocab.tokenizer_metrics import tokenizer_metrics
+
+    if heldout is None:
+        return {}
+    build.report.progress(0, None, "", {"step": "measure"})
+    documents = list(heldout.sentences())
+    tokenizers = {"tokenizer": tokenizer} | ({"before": original} if original else {})
+    return {name: tokenizer_metrics(each, documents) for name, each in tokenizers.items()}
 
 
 def _train(config: VocabConfig, build: BuildContext, sample: Sample | None) -> Tokenizer:
