@@ -345,19 +345,6 @@ def open_private(name: str, flags: int) -> int:
 
 
 @_with_client_errors
-def create_exclusive(path: str, data: bytes) -> bool:
-    """Write a file if none exists; return whether it was written. One of several writers wins."""
-    fs, inner = filesystem(path)
-    if _is_disk(fs):
-        os.makedirs(os.path.dirname(inner) or ".", exist_ok=True)
-    try:
-        fs.pipe_file(inner, data, mode="create")
-    except FileExistsError:
-        return False
-    return True
-
-
-@_with_client_errors
 def sha256(path: str, report: Callable[[int], None] | None = None) -> tuple[str, int]:
     """Return the file's sha256 in hexadecimal, and its size in bytes.
 

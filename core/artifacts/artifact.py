@@ -28,8 +28,6 @@ from cloze.core.errors import DataError
 FORMAT = 1
 MANIFEST = "manifest.json"
 BUILDING = "_building.json"  # the claim of a builder: see `cloze.core.artifacts.claim`
-# key in the claim: names below the artifact that are removed after the manifest is written
-TEMPORARY = "temporary"
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
 # packages whose versions can change what a stage makes, or how it runs
 RECORDED_PACKAGES = (
@@ -173,7 +171,18 @@ def data_files(path: str, temporary: Iterable[str] = ()) -> list[str]:
     ]
 
 
-def read_claim(path: str) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The content of `_building.json`; `build` is the id of the build, equal in all attempts."""
+
+    stage: str = ""
+    fingerprint: str = ""  # empty while old files are removed
+    build: str = ""
+    temporary: tuple[str, ...] = ()  # removed after the build, relative to the directory
+    token: str = ""  # of this attempt: see `claim.Fence`
+
+
+def read_claim(path: str) -> Claim | None:
     """Return the claim on the directory at `path`; None if it does not exist or is being removed.
 
     Raises:
@@ -181,12 +190,15 @@ def read_claim(path: str) -> dict[str, Any] | None:
     """
     name = storage.join(path, BUILDING)
     try:
-        content = json.loads(storage.read_at_once(name))
+        content = dict(json.loads(storage.read_at_once(name)))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise DataError(f"{name} is damaged; remove its directory") from error
-    return content if isinstance(content, dict) else {}
+    texts = {
+        name: str(content.get(name) or "") for name in ("stage", "fingerprint", "build", "token")
+    }
+    return Claim(**texts, temporary=tuple(map(str, content.get("temporary") or ())))
 
 
 def link_file(source: str, target: str) -> None:
@@ -281,7 +293,8 @@ def verify(
     """
     manifest = read_manifest(path)
     recorded = {entry.path: entry for entry in manifest.files}
-    present = set(data_files(path, (read_claim(path) or {}).get(TEMPORARY) or ()))
+    claim = read_claim(path) or Claim()
+    present = set(data_files(path, claim.temporary))
     errors = [f"{name} is missing" for name in sorted(recorded.keys() - present)]
     errors += [f"{name} is not in the manifest" for name in sorted(present - recorded.keys())]
     volatile = [entry.path for entry in manifest.files if not entry.data]

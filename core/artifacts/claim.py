@@ -13,20 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import BUILDING as BUILDING
+from cloze.core.artifacts.artifact import Claim as Claim
 from cloze.core.artifacts.checkpoints import STEPS
 from cloze.core.artifacts.lock import LOCK
 from cloze.core.errors import SupersededError, UsageError
 
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The content of `_building.json`; `build` is the id of the build, equal in all attempts."""
-
-    stage: str = ""
-    fingerprint: str = ""  # empty while old files are removed
-    build: str = ""
-    temporary: tuple[str, ...] = ()  # removed after the build, relative to the directory
-    token: str = ""  # of this attempt: see `Fence`
+read = artifact.read_claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +45,6 @@ class Fence:
                 f"{self.out} is being built by another attempt (build {claim.build[:12]}); this "
                 f"attempt writes nothing more"
             )
-
-
-def read(out: str) -> Claim | None:
-    """Return the claim on `out`, or None."""
-    content = artifact.read_claim(out)
-    if content is None:
-        return None
-    fields = {
-        name: str(content.get(name) or "") for name in ("stage", "fingerprint", "build", "token")
-    }
-    return Claim(**fields, temporary=tuple(map(str, content.get(artifact.TEMPORARY) or ())))
 
 
 def is_unfinished(out: str) -> bool:

@@ -75,11 +75,7 @@ def execute(
         DataError: an input is missing or damaged.
     """
     started = time.perf_counter()
-    execution = execution or Execution()
-    roles = set(map(role_of, inputs))
-    for role, spec in stage.inputs.items():
-        if spec.required and role not in roles:
-            raise UsageError(f"stage {stage.name} needs the input {role!r}; give its artifact")
+    _check_required_inputs(stage, inputs)
     config.check_inputs(inputs)
     with fingerprints.watching() as seen:
         fingerprint, parents = _lineage(stage, config, inputs)
@@ -96,7 +92,7 @@ def execute(
                     path=storage.absolute(out),
                     # workers may have another working directory
                     inputs={name: storage.absolute(path) for name, path in inputs.items()},
-                    execution=execution,
+                    execution=execution or Execution(),
                     fingerprint=fingerprint,
                     build_id=claimed.build,
                     token=claimed.token,
@@ -119,16 +115,17 @@ def execute(
                 return BuildResult(
                     artifact=out, cached=False, seconds=manifest.seconds, manifest=manifest
                 )
-    if claim.read(out) is not None:
-        with (
-            contextlib.suppress(UsageError),  # its builder is doing the same
-            locked(out) as check_lock,
-            storage.changing_after(check_lock),
-        ):
-            _remove_temporary(out)
+    _remove_leftovers(out)
     return BuildResult(
         artifact=out, cached=True, seconds=time.perf_counter() - started, manifest=finished
     )
+
+
+def _check_required_inputs(stage: Stage, inputs: Mapping[str, str]) -> None:
+    roles = set(map(role_of, inputs))
+    for role, spec in stage.inputs.items():
+        if spec.required and role not in roles:
+            raise UsageError(f"stage {stage.name} needs the input {role!r}; give its artifact")
 
 
 def _lineage(
@@ -242,6 +239,17 @@ def _remove_temporary(out: str) -> None:
         if posixpath.basename(name).startswith(storage.TEMPORARY):
             storage.remove(storage.join(out, name))
     claim.release(out)
+
+
+def _remove_leftovers(out: str) -> None:
+    """Remove what a kill after the manifest left, unless the builder is doing so now."""
+    if claim.read(out) is not None:
+        with (
+            contextlib.suppress(UsageError),  # the builder has the lock
+            locked(out) as check_lock,
+            storage.changing_after(check_lock),
+        ):
+            _remove_temporary(out)
 
 
 def join_execution(
