@@ -81,14 +81,15 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
             probe.close()
 
 
-def wait_for_port(
-    port: int, seconds: float, alive: Callable[[], bool], host: str = "127.0.0.1"
-) -> bool:
-    """Return whether `port` accepts connections within `seconds`; stop when `alive()` is false."""
+def wait_for_port(port: int, seconds: float, alive: Callable[[], bool]) -> bool:
+    """Return whether this host's `port` accepts connections within `seconds`.
+
+    Stop waiting when `alive()` is false.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection((host, port), timeout=1):
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
                 return True
         except OSError:
             if not alive():

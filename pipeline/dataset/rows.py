@@ -81,8 +81,8 @@ class RowBlock:
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the rows as an intermediate file stores them; `from_arrow` reads them."""
-        columns = {name: pa.array(getattr(self, name)) for name in FLAT}
-        columns["input_ids"] = list_array(self.ids)
+        columns = {"rank": pa.array(self.rank), "input_ids": list_array(self.ids)}
+        columns |= {name: pa.array(getattr(self, name)) for name in FLAT}
         if self.boundaries is not None:
             columns["boundaries"] = list_array(self.boundaries)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -32,23 +31,17 @@ LOCAL = {"BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowerc
 KEEPS_BLANKS = {"NFC", "NFD", "Lowercase"}
 
 
-@dataclass(frozen=True, slots=True)
-class WordSplitRule:
-    """Conditions under which a tokenizer's text can be split at spaces.
-
-    Attributes:
-        with_space: a segment is encoded with the space before it, unless it starts the text.
-        but: texts that must be encoded whole. blanks: a space is inside a run of white space.
-            marks: a segment begins or ends with a character that might form a unit with a space.
-            none: no texts.
-    """
-
-    with_space: bool
-    but: Literal["none", "blanks", "marks"]
+# How a tokenizer's text can be split at spaces:
+#   plain: a segment is encoded without its space.
+#   marks: as plain, but texts are encoded whole if a segment begins or ends with a character that
+#       might form a unit with a space.
+#   blanks: a segment is encoded with the space before it, unless it starts the text. Texts with a
+#       space inside a run of white space are encoded whole.
+WordSplit = Literal["plain", "marks", "blanks"]
 
 
-def word_split_rule(description: Mapping[str, Any]) -> WordSplitRule | None:
-    """Return the split rule of the tokenizer in a `tokenizer.json`; None if none is proven.
+def word_split_rule(description: Mapping[str, Any]) -> WordSplit | None:
+    """Return how to split text for the tokenizer in a `tokenizer.json`; None if none is proven.
 
     BertPreTokenizer, and WhitespaceSplit before Metaspace (ALBERT), split at every space and drop
     it. Their normalizers are local, except SentencePiece's own (Precompiled). It maps grapheme
@@ -71,11 +64,7 @@ def word_split_rule(description: Mapping[str, Any]) -> WordSplitRule | None:
     splitters = list(flatten_sequence(description.get("pre_tokenizer")))
     kinds = [step["type"] for step in splitters]
     if kinds == ["ByteLevel"] and splitters[0].get("use_regex", True):
-        return (
-            WordSplitRule(True, "blanks")
-            if all(step["type"] in KEEPS_BLANKS for step in normalizers)
-            else None
-        )
+        return "blanks" if all(step["type"] in KEEPS_BLANKS for step in normalizers) else None
     if kinds == ["WhitespaceSplit", "Metaspace"] and splitters[1]["prepend_scheme"] in (
         "always",
         "never",
@@ -85,9 +74,7 @@ def word_split_rule(description: Mapping[str, Any]) -> WordSplitRule | None:
         return None
     if not all(_is_local(step) for step in normalizers):
         return None
-    return WordSplitRule(
-        False, "marks" if any(step["type"] == "Precompiled" for step in normalizers) else "none"
-    )
+    return "marks" if any(step["type"] == "Precompiled" for step in normalizers) else "plain"
 
 
 def _is_local(step: Mapping[str, Any]) -> bool:
@@ -121,11 +108,11 @@ class WordCache:
         self,
         encode: Callable[[Sequence[str]], tuple[U32, I64]],
         whole: Callable[[Sequence[str]], tuple[U32, I64]] | None = None,
-        cuts: WordSplitRule = WordSplitRule(False, "none"),
+        split: WordSplit = "plain",
         max_words: int = MAX_WORDS,
         max_characters: int = MAX_CHARACTERS,
     ) -> None:
-        self._encode, self._whole, self._cuts = encode, whole or encode, cuts
+        self._encode, self._whole, self._split = encode, whole or encode, split
         self._max_words, self._max_characters = max_words, max_characters
         self._lock = threading.Lock()
         self._forget()
@@ -145,7 +132,7 @@ class WordCache:
             np.fromiter(map(str.count, texts, itertools.repeat(" ")), np.int64, len(texts)) + 1
         )
         # segments have no spaces: a leading one marks the start of a text
-        if self._cuts.with_space:
+        if self._split == "blanks":
             text_starts = texts_at[:-1] if after_space is None else texts_at[:-1][~after_space]
             for index in text_starts.tolist():
                 words[index] = " " + words[index]
@@ -166,9 +153,9 @@ class WordCache:
 
     def _not_cut(self, numbers: I64, texts_at: I64) -> I64:
         """Return the indices of texts that must be encoded whole."""
-        if self._cuts.but == "none":
+        if self._split == "plain":
             return np.zeros(0, np.int64)
-        if self._cuts.but == "marks":
+        if self._split == "marks":
             segments = np.flatnonzero(self._front[numbers] | self._back[numbers])
         else:
             adjoin = self._back[numbers[:-1]] & self._front[numbers[1:]]
@@ -195,7 +182,7 @@ class WordCache:
             return
         segments = (
             [word[1:] if word.startswith(" ") else " " + word for word in new]
-            if self._cuts.with_space
+            if self._split == "blanks"
             else new
         )
         tokens, offsets = self._encode(segments)
@@ -214,8 +201,8 @@ class WordCache:
 
         An empty word counts as white space.
         """
-        matches = str.isspace if self._cuts.but == "blanks" else _may_join
-        is_empty_match = self._cuts.but == "blanks"
+        matches = str.isspace if self._split == "blanks" else _may_join
+        is_empty_match = self._split == "blanks"
         segments = [word.removeprefix(" ") for word in words]
         front = [matches(segment[0]) if segment else is_empty_match for segment in segments]
         back = [matches(segment[-1]) if segment else is_empty_match for segment in segments]

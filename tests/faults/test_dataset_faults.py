@@ -18,7 +18,7 @@ import pytest
 from cloze.core.artifacts import artifact
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult
-from cloze.pipeline.dataset import build, shards, stage
+from cloze.pipeline.dataset import build, shards
 from tests.faults.disks import Disk, fill
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
@@ -83,7 +83,7 @@ def test_a_disk_that_fills_up(
     not finished is done.
     """
     monkeypatch.setattr(
-        stage, "check_disk_space", lambda *arguments: 0
+        build, "check_disk_space", lambda *arguments: 0
     )  # as if something else filled the disk meanwhile
     size = max(entry.size for entry in whole.manifest.files)
     fill(small_disk, 3 * size)

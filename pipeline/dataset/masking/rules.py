@@ -84,14 +84,7 @@ def choose_ngrams(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
 
 def _choose(candidates: MaskCandidates, budget: I64, keys: U64, longest: int) -> MaskSelection:
     # A word drawn again draws the same n, so it fails or is taken already: equivalent to a shuffle.
-    units = UnitSpec(
-        weights=1 / np.arange(1, longest + 1),
-        by_token=False,
-        persistent=False,
-        apart=False,
-        as_one=False,
-    )
-    return place_units(candidates, budget, keys, units)
+    return place_units(candidates, budget, keys, UnitSpec(weights=1 / np.arange(1, longest + 1)))
 
 
 def choose_spans(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
@@ -106,8 +99,7 @@ def choose_spans(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSele
     options = candidates.config
     assert isinstance(options, SpanOptions)
     weights = length_weights(options.span_p, options.max_span)
-    units = UnitSpec(weights=weights, by_token=True, persistent=True, apart=True, as_one=True)
-    return place_units(candidates, budget, keys, units)
+    return place_units(candidates, budget, keys, UnitSpec(weights=weights, are_spans=True))
 
 
 def length_weights(p: float, longest: int) -> npt.NDArray[np.float64]:

@@ -97,19 +97,15 @@ class UnitSpec:
 
     Attributes:
         weights: float64 [n], relative probabilities of 1, 2, … n words.
-        by_token: places are drawn uniformly from tokens (longer words are likelier), not from
-            words.
-        persistent: a length without a free place is kept for other places; else each place has its
-            own fixed length.
-        apart: units do not touch each other.
-        as_one: all tokens of a unit get the same kind of replacement.
+        are_spans: units are SpanBERT's spans. Places are drawn from tokens, so longer words are
+            likelier; a length without a free place is kept for other places; spans do not touch;
+            all tokens of a span get the same kind of replacement. Else units are ALBERT's n-grams.
+            Places are drawn from words; each place has its own fixed length; n-grams may touch;
+            each token gets its own replacement.
     """
 
     weights: npt.NDArray[np.float64]
-    by_token: bool
-    persistent: bool
-    apart: bool
-    as_one: bool
+    are_spans: bool = False
 
     def __post_init__(self) -> None:
         if len(self.weights) > LONGEST_UNIT:
@@ -179,7 +175,7 @@ def place_units(
 
     A unit longer than the rest of the budget is shortened by whole words, possibly to none. So the
     budget is never exceeded. It is missed only if no free word is short enough (and touches no
-    unit, if `apart`).
+    span).
 
     Args:
         candidates: candidates of R rows.
@@ -203,7 +199,7 @@ def place_units(
     while len(mask):
         tries = _draw(state, candidates, units, mask, step)
         remaining = state.remaining[mask]
-        single = len(units.weights) == 1 and not units.apart
+        single = len(units.weights) == 1 and not units.are_spans
         sizes = (
             _single_words(state, remaining, tries)
             if single
@@ -222,7 +218,7 @@ def place_units(
         # Shorter units help only if the rest of the budget allows a longer one.
         stuck = (
             is_exhausted & ((length == 1) | (remaining <= length))
-            if units.persistent
+            if units.are_spans
             else is_exhausted
         )
         length = np.where(is_exhausted, (length + 1) // 2, length)
@@ -231,16 +227,16 @@ def place_units(
         mask, length, idle = mask[active], length[active], idle[active]
         step += CHUNK
     _fill_up(state, units)
-    return _selection(state, candidates, budget.reshape(-1) - state.remaining, as_one=units.as_one)
+    return _selection(state, candidates, budget.reshape(-1) - state.remaining, units)
 
 
 def _draw(
     state: PlacementState, candidates: MaskCandidates, units: UnitSpec, mask: I64, step: int
 ) -> PlacementCandidates:
     """Draw the places that the masks try from step `step` on."""
-    words, row, gap = state.words, mask // state.copies, int(units.apart)
+    words, row, gap = state.words, mask // state.copies, int(units.are_spans)
     key, steps = state.keys[mask], np.arange(step, step + CHUNK)[:, None]
-    offsets = candidates.offsets if units.by_token else words.offsets
+    offsets = candidates.offsets if units.are_spans else words.offsets
     # 64 bits are enough for two places
     pairs = random.splitmix64(key ^ random.splitmix64(steps[::2]))
     draws = np.stack([pairs >> np.uint64(32), pairs & np.uint64(0xFFFFFFFF)], axis=1).reshape(
@@ -249,11 +245,11 @@ def _draw(
     picked = offsets[row] + (
         draws * np.diff(offsets)[row].astype(np.uint64) >> np.uint64(32)
     ).astype(np.int64)
-    slot = (words.of_candidate if units.by_token else words.slot).take(picked)
+    slot = (words.of_candidate if units.are_spans else words.slot).take(picked)
     inside = slot - words.slot_offsets[row]
     if len(units.weights) == 1:
         fresh = np.ones_like(slot)
-    elif units.persistent:
+    elif units.are_spans:
         fresh = units.lengths(random.splitmix64(key ^ random.splitmix64(steps + USE_LENGTH)))
     else:  # a place's own length, limited by its run
         fresh = np.minimum(
@@ -300,8 +296,8 @@ def _long_units(
     back = LAST - tries.shift
     farthest, gap, margin = (
         len(of_candidate) - 1,
-        np.uint64(units.apart),
-        np.uint64(2 * units.apart),
+        np.uint64(units.are_spans),
+        np.uint64(2 * units.are_spans),
     )
     for attempt in range(CHUNK):
         slot, begin, cell, shift = (
@@ -312,7 +308,7 @@ def _long_units(
         )
         # words within the rest of the budget
         longest = of_candidate.take(np.minimum(begin + remaining, farthest)) - slot
-        requested = np.minimum(length if units.persistent else tries.fresh[attempt], longest)
+        requested = np.minimum(length if units.are_spans else tries.fresh[attempt], longest)
         low, high = closed.take(cell), closed.take(cell + 1)
         window = ((low >> shift) | ((high << ONE) << back[attempt])) >> gap
         # clear bits below the lowest set bit
@@ -323,7 +319,7 @@ def _long_units(
         closed[cell] = low | (run << shift)
         closed[cell + 1] = high | ((run >> ONE) >> back[attempt])
         remaining -= first.take(slot + size) - begin
-        if units.persistent:
+        if units.are_spans:
             np.copyto(length, tries.fresh[attempt], where=is_placed)
         sizes[attempt] = size
     return sizes
@@ -331,7 +327,7 @@ def _long_units(
 
 def _fill_up(state: PlacementState, units: UnitSpec) -> None:
     """Use up remaining budgets with single free words, drawn uniformly from those that fit."""
-    words, gap, step = state.words, int(units.apart), 0
+    words, gap, step = state.words, int(units.are_spans), 0
     bits = state.closed.reshape(len(state.keys), -1)
     mask = np.flatnonzero(state.remaining > 0)
     while len(mask):
@@ -364,16 +360,16 @@ def _fill_up(state: PlacementState, units: UnitSpec) -> None:
 
 
 def _selection(
-    state: PlacementState, candidates: MaskCandidates, counts: I64, as_one: bool
+    state: PlacementState, candidates: MaskCandidates, counts: I64, units: UnitSpec
 ) -> MaskSelection:
-    """Convert the placed units to a selection; `as_one`: units are also units of replacement."""
+    """Convert the placed units to a selection; spans are also units of replacement."""
     words = state.words
-    units = np.sort(np.concatenate([np.zeros(0, np.uint64), *state.placed])).astype(np.int64)
-    row, size = (units >> 40) // state.copies, units & 255
-    slot = words.slot_offsets[row] + (units >> 8 & 0xFFFFFFFF)
+    placed = np.sort(np.concatenate([np.zeros(0, np.uint64), *state.placed])).astype(np.int64)
+    row, size = (placed >> 40) // state.copies, placed & 255
+    slot = words.slot_offsets[row] + (placed >> 8 & 0xFFFFFFFF)
     starts = words.first[slot]
     tokens = words.first[slot + size] - starts
-    if not as_one:
+    if not units.are_spans:
         return MaskSelection(index=ranges(starts, tokens), counts=counts)
     opening = candidates.index[starts] - candidates.rows.offsets[row]
     return MaskSelection(

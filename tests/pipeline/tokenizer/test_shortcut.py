@@ -16,7 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.special import decode_byte_piece
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
-from cloze.pipeline.tokenizer.word_cache import WordSplitRule
+from cloze.pipeline.tokenizer.word_cache import word_split_rule
 from cloze.pipeline.vocab.config import VocabConfig
 from cloze.pipeline.vocab.trainers import train_bpe, train_unigram
 from tests.pipeline.corpus.corpora import made_documents
@@ -110,8 +110,7 @@ def test_the_shortcut_equals_the_backend_on_real_text(kinds, shared_data, tmp_pa
     tokenizer = load(str(path)) if kind == "gpt2" else kinds["unigram"]
     if kind == "spiece":  # with SentencePiece's own normalization, as ALBERT's release has it
         tokenizer = load(trained_spiece(tmp_path))
-        assert tokenizer._memory is not None
-        assert tokenizer._memory._cuts == WordSplitRule(False, "marks")
+        assert word_split_rule(tokenizer.description) == "marks"
     books = sorted((shared_data / "books/gutenberg").glob("*.txt"))[:2]
     text = "".join(book.read_text(encoding="utf-8", errors="replace")[:120_000] for book in books)
     text += (shared_data / "wikipedia/extracted/wiki_01").read_text(encoding="utf-8")[:240_000]

@@ -64,4 +64,4 @@ def test_units_are_at_most_as_long_as_a_window(option):
     with pytest.raises(
         ValueError, match="units have 61 words at most, and only 60 can be placed; use fewer"
     ):
-        UnitSpec(weights=np.ones(61), by_token=True, persistent=True, apart=True, as_one=True)
+        UnitSpec(weights=np.ones(61))
