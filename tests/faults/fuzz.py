@@ -255,7 +255,6 @@ CASES: list[tuple[str, str, Callable[[random.Random], bytes]]] = [
     ("text", "a.txt", lambda rng: _encoded(shaped(rng, TEXT))),
     ("books", "a.txt", lambda rng: _encoded(shaped(rng, TEXT))),
     ("books", "a.md", lambda rng: _encoded(shaped(rng, TEXT))),
-    ("books", "a.xml", lambda rng: _encoded(f"<TEI><text>{shaped(rng, XML)}</text></TEI>")),
     ("books", "a.epub", _epub),
     ("task", "a.csv", lambda rng: _encoded(shaped(rng, CSV))),
     ("task", "a.csv", _table),

@@ -81,8 +81,6 @@ CASES = {
     "block quotes": ("books", "a.md", str.encode, "# a\n\n# b\n\n", ">"),
     "underscores": ("books", "a.txt", str.encode, "", "_a "),
     "lines of nothing": ("books", "a.txt", str.encode, "a", "\n"),
-    "divisions": ("books", "a.xml", lambda text: f"<TEI><text>{text}</text></TEI>".encode(), "",
-    "<div><p>a"),
     "lists of JSON": ("jsonl", "a.jsonl", str.encode, "", "["),
     "escapes": ("jsonl", "a.jsonl", lambda text: json.dumps({"text": text}).encode(), "", "\\\"\n"),
     "quotation marks of CSV": ("task", "a.csv", str.encode, "", '"",'),

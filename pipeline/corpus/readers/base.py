@@ -322,6 +322,11 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
         "jsonl",
         re.compile(_SPACE + rb"(?:\[\s*)?\{\s*\"[^\"\n]{1,100}\"\s*:"),
     ),
+    (
+        "an XML document",
+        "",
+        re.compile(_SPACE + rb"<(?:\?xml\b(?!.*<html)|!DOCTYPE\s+TEI|TEI\b)", re.I | re.S),
+    ),
     ("a Parquet file", "parquet", re.compile(rb"PAR1")),
     ("an Arrow file", "arrow", re.compile(rb"ARROW1\0\0")),
     ("a PDF", "", re.compile(rb"%PDF-\d")),

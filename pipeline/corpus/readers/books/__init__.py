@@ -1,4 +1,4 @@
-"""Reader of books as plain text, Markdown, EPUB and TEI; a document is a chapter.
+"""Reader of books as plain text, Markdown and EPUB; a document is a chapter.
 
 Read reader.py first. Each of the other modules returns a `Book` (book_text.py) from one format.
 """

@@ -1,4 +1,4 @@
-"""Source `books`: books as plain text, Markdown, EPUB or TEI XML. A document is a chapter.
+"""Source `books`: books as plain text, Markdown or EPUB. A document is a chapter.
 
 Books are divided at chapter headings, so that random next passages come from elsewhere and chapters
 can be held out. Text without chapters is divided at paragraphs about every 20,000 characters.
@@ -9,7 +9,6 @@ package read one format each.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator
 
 from cloze.pipeline.corpus.document import Document
@@ -23,8 +22,6 @@ LONGEST_CHAPTER = 100_000  # characters; longer chapters are divided like text w
 PIECE = 20_000  # characters
 # characters; shorter sections (an epigraph, a part's title page) join the next chapter
 SHORTEST_CHAPTER = 400
-_XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml\b|!DOCTYPE\s+TEI|TEI(?:\.2|Corpus)?\b)")
-_HEAD_BYTES = 1024
 _NO_BOOKS = frozenset("readme license licence copying notice changelog contributing".split())
 
 
@@ -33,9 +30,7 @@ class BooksReader(FileReader):
 
     kind = "books"
     patterns = tuple(
-        f"*{ending}{packed}"
-        for ending in (".txt", ".xml", ".tei", ".md", ".markdown")
-        for packed in PACKED
+        f"*{ending}{packed}" for ending in (".txt", ".md", ".markdown") for packed in PACKED
     ) + ("*.epub",)
 
     def _is_readable(self, name: str) -> bool:
@@ -47,7 +42,7 @@ class BooksReader(FileReader):
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
     ) -> Iterator[Document]:
         """Yield the chapters of one book."""
-        from cloze.pipeline.corpus.readers.books import book_text, epub, markdown, tei
+        from cloze.pipeline.corpus.readers.books import book_text, epub, markdown
 
         if file_slice.path.lower().endswith(".epub"):
             book = epub.read(file_slice.path, tally)
@@ -55,16 +50,11 @@ class BooksReader(FileReader):
             data = read_whole(file_slice, options, tally)
             if data is None:
                 return
-            if _XML.match(data[:_HEAD_BYTES]) or b"<\0?\0x\0m\0l" in data[:_HEAD_BYTES]:
-                book = tei.read(data, tally)
-            else:
-                text = decode(data, tally)
-                if text is None:
-                    return
-                format_module = (
-                    markdown if markdown.is_markdown(file_slice.path, text) else book_text
-                )
-                book = format_module.read(text, tally)
+            text = decode(data, tally)
+            if text is None:
+                return
+            format_module = markdown if markdown.is_markdown(file_slice.path, text) else book_text
+            book = format_module.read(text, tally)
         if book is None:
             return
         fallback_title = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace(

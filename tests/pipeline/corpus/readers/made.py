@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import zipfile
 
-LONG = (
-    "It was the best of times and it was the worst of times, and nobody knew which of them it was. "
-    * 6
-)
 SENTENCE = "It is a page about the towers of the town, and this is what it says of them."
 
 PAGE = (
@@ -28,27 +24,6 @@ def record(
         f"Content-Type: {mime}\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
     )
     return lines.encode() + head + body + b"\r\n\r\n"
-
-
-BODY = f"""
-<front><titlePage><docTitle><titlePart>The Towers</titlePart></docTitle></titlePage>
-<div type="contents"><head>Contents</head><list><item>One</item></list></div>
-<div type="preface"><head>Preface</head><p>{LONG}</p></div></front>
-<body>
-<div type="chapter" n="1"><head>Chapter <hi>One</hi></head><pb n="1"/><fw type="header">The Towers</fw>
-<p>{LONG}<note place="foot">A note.</note></p>
-<p>The cap-<lb/>tain and the cap<lb break="no"/>tain and the old-<pb n="2"/>fashioned one said: <q>It is <choice><sic>tow3r</sic><corr>tower</corr></choice>.</q></p>
-<p>A well-known word, New-<lb/>York, and a line<lb/>break; soft&#173;
-ware and hy&#173;phen; <abbr>Mr.</abbr> <choice><abbr>St.</abbr><expan>Saint</expan></choice> Paul.</p>
-<lg type="stanza"><head>A song</head><l>Sing, goddess, the anger,</l><l>of one who was angry.</l></lg>
-<lg><lg><l>First line</l><l>second line</l></lg><lg><l>Third line</l></lg></lg>
-<figure><figDesc>A tower.</figDesc></figure><table><row><cell>1</cell></row></table>
-<quote><p>A quoted paragraph.</p></quote><p>Text <!-- no --> with <foreign>mots</foreign><ref>,</ref> ended.</p></div>
-<div type="chapter" n="2"><head>Chapter Two</head><div><head>Part</head><sp><speaker>HAMLET</speaker><stage>Enter.</stage><p>To be, or not to be. {LONG}</p></sp></div>
-<p>After the part it goes on. {LONG}</p></div>
-</body>
-<back><div type="index"><p>Index, 1.</p></div><div type="epilogue"><head>Epilogue</head><p>{LONG}</p></div></back>
-"""
 
 
 CONTAINER = (
@@ -111,13 +86,6 @@ def write_epub(path, chapters, order=None, extra=(), root="EPUB/package.opf"):
         for href, _ in extra:
             archive.writestr(f"EPUB/{href}", "<html><body><p>Not wanted.</p></body></html>")
     return path
-
-
-P5 = (
-    f'<?xml version="1.0" encoding="UTF-8"?>\n<TEI xmlns="http://www.tei-c.org/ns/'
-    f'1.0"><teiHeader><fileDesc><titleStmt><title>The  Towers</title></titleStmt></fileDesc></'
-    f"teiHeader><text>{BODY}</text></TEI>"
-)
 
 
 def response(

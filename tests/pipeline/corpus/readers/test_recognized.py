@@ -43,6 +43,10 @@ OTHERS = {
     ),
     "JSON": (b'{"title": "One", "text": "It is one."}\n', "source jsonl"),
     "JSON array": (b'[\n  {"text": "It is one."}\n]', "source jsonl"),
+    "XML": (
+        b'<?xml version="1.0"?>\n<TEI xmlns="http://www.tei-c.org/ns/1.0">',
+        "take its text out",
+    ),
     "PDF": (b"%PDF-1.7\n%\xe2\xe3", "take its text out"),
     "gzip": (gzip.compress(b"It is text."), ".gz"),
 }
