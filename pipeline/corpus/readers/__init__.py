@@ -1,7 +1,7 @@
 """Readers: one per source format. Files, directories or packages enter; documents leave.
 
-Read base.py first: slices, counters and the base class. streams.py, lines.py and prose.py are
-shared; encyclopedia/, html/, books/ and the other modules read one format each.
+Read base.py first: slices, counters and the base class. streams.py, plain_text.py and prose.py
+are shared; encyclopedia/, html/, books/ and the other modules read one format each.
 """
 
 from __future__ import annotations

@@ -109,6 +109,12 @@ class ReadCounters:
         """Count the last document as dropped."""
         self.counters[f"dropped/{reason}"] += 1
 
+    def drop_too_long(self, size: int, sentence: str, *, offset: int, inner: str = "") -> None:
+        """Count a document of `size` bytes as dropped, and record where it is."""
+        self.read(size)
+        self.drop("too_long")
+        self.quarantine("long_line", sentence, offset=offset, inner=inner)
+
     def drop_lines(self, reason: str, count: int = 1) -> None:
         """Count dropped lines, paragraphs or sentences of a document."""
         if count:
@@ -201,8 +207,13 @@ class Reader(Protocol):
         """Yield the documents of the slice: without markup, in paragraphs, not cleaned."""
 
 
-PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
-"""File name endings of compressed and uncompressed files, for patterns of readers."""
+_PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
+"""Endings of uncompressed and compressed files."""
+
+
+def file_patterns(*endings: str) -> tuple[str, ...]:
+    """Return name patterns of files with these endings, compressed or not."""
+    return tuple(f"*{ending}{packed}" for ending in endings for packed in _PACKED)
 
 
 class FileReader:

@@ -1,28 +1,211 @@
-"""Source `text`: plain text, one document per file or, with `blank_line_documents`, per block.
+"""Text from files: lines, decoding, paragraphs; and source `text`.
 
-Blocks separated by blank lines are the format of google-research/bert: one sentence per line. Each
-line is then a paragraph.
+A document of source `text` is a file or, with `blank_line_documents`, a block between blank lines.
+Such blocks are the format of google-research/bert: one sentence per line. Each line is then a
+paragraph. Other readers use the functions for lines, decoding and paragraphs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
-    PACKED,
     FileReader,
     ReadCounters,
     Slice,
+    file_patterns,
     is_text,
 )
-from cloze.pipeline.corpus.readers.lines import decode, paragraphs, read_lines
-from cloze.pipeline.corpus.readers.streams import CorruptStreamError, as_utf8, open_source, peek
+from cloze.pipeline.corpus.readers.streams import (
+    ByteSource,
+    CorruptStreamError,
+    as_utf8,
+    detect_unicode,
+    open_source,
+    peek,
+)
 
 _CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line without its end.
+
+    Attributes:
+        offset: start in bytes of the decompressed file as UTF-8.
+        data: bytes; None if longer than the limit.
+        size: length in bytes.
+    """
+
+    offset: int
+    data: bytes | None
+    size: int
+
+
+class DamageListener(Protocol):
+    """Receiver of damage reports, usually `ReadCounters`."""
+
+    def record_damage(self, reason: str, sentence: str, *, offset: int = 0) -> None: ...
+
+
+def read_lines(source: ByteSource, tally: DamageListener, limit: int) -> Iterator[Line]:
+    """Yield the lines of `source`. Lines interrupted by damage are left out and reported.
+
+    After damage, reading continues with the next stream, which is assumed to begin with a line.
+    """
+    open_pieces: list[bytes] = []  # of the open line
+    size = discarded = 0  # bytes of the open line: in `open_pieces`; discarded
+    offset = 0  # of the open line
+    while True:
+        try:
+            chunk = source.read(_CHUNK)
+        except CorruptStreamError as error:
+            tally.record_damage(error.reason, str(error), offset=error.offset)
+            open_pieces, size, discarded = [], 0, 0
+            continue
+        if not chunk:
+            break
+        *complete_lines, remainder = chunk.split(b"\n")
+        for line in complete_lines:
+            total = size + discarded + len(line)
+            if discarded or total > limit:
+                yield Line(offset, None, total)
+            else:
+                yield Line(offset, b"".join([*open_pieces, line]) if open_pieces else line, total)
+            offset += total + 1
+            open_pieces, size, discarded = [], 0, 0
+        if remainder:
+            open_pieces.append(remainder)
+            size += len(remainder)
+            if size > limit:
+                open_pieces, size, discarded = [], 0, discarded + size
+    if size + discarded:
+        yield Line(offset, None if discarded else b"".join(open_pieces), size + discarded)
+
+
+# Decoding of whole files or documents.
+
+_HIGH = bytes(range(128, 256))
+_NO_SPACE = dict.fromkeys(b"\t\n\v\f\r\x1a\xa0\xad")  # including the mark that ends a CP/M text
+_MOST_HIGH = 0.4  # share of non-ASCII letters in Windows-1252; Western languages: below a fifth
+
+
+def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
+    """Decode a file or a document in it; None, with a quarantine entry, if it is not text.
+
+    UTF-8; UTF-16 and UTF-32 with a byte order mark; UTF-16 without one if zero bytes show it. Else
+    Windows-1252 (counted) if it reads as a Western language. UTF-8 with single wrong bytes is
+    damaged UTF-8, not Windows-1252. Other encodings are refused.
+
+    Args:
+        data: bytes of the file or document.
+        tally: counters of the slice.
+        offset: position of `data` in the file.
+    """
+    encoding, mark = detect_unicode(data)
+    position = offset
+    try:
+        if data.strip() and (encoding or b"\0" not in data):
+            return data[len(mark) if encoding else 0 :].decode(encoding or "utf-8")
+    except UnicodeDecodeError as error:
+        position += error.start + (len(mark) if encoding else 0)
+    if not data.strip():
+        reason, sentence = "empty_file", "the file is empty"
+    elif encoding:
+        reason = "bad_utf8" if encoding == "utf-8" else "bad_encoding"
+        sentence = f"the text begins as {encoding.upper()}, byte {position:,} does not fit"
+    elif b"\0" in data:
+        position += data.index(b"\0")
+        reason = "binary"
+        sentence = f"the file holds a NUL at byte {position:,} and is no text"
+    elif _mostly_utf8(data):
+        reason, sentence = "bad_utf8", f"the text is UTF-8, but not at byte {position:,}"
+    elif mark or not _is_western(data):
+        reason = "bad_encoding"
+        sentence = (
+            f"the text is neither UTF-8 (see byte {position:,}) nor Windows-1252; convert it "
+            f"(iconv -f ENCODING -t UTF-8)"
+        )
+    else:
+        tally.counters["encoding/windows-1252"] += 1
+        return data.decode("cp1252")
+    tally.quarantine(reason, sentence, offset=position)
+    return None
+
+
+def _is_western(data: bytes) -> bool:
+    """Return True if all bytes are Windows-1252 characters and most letters are ASCII."""
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError:
+        return False
+    high_count = len(data) - len(data.translate(None, _HIGH))
+    return text.translate(_NO_SPACE).isprintable() and high_count <= _MOST_HIGH * sum(
+        map(str.isalpha, text)
+    )
+
+
+def _mostly_utf8(data: bytes) -> bool:
+    """Return True if there are more multi-byte UTF-8 characters than invalid bytes."""
+    text = data.decode("utf-8", "replace")
+    invalid_count = text.count("\ufffd")
+    return sum(character > "\x7f" for character in text) - invalid_count > invalid_count
+
+
+# Paragraphs of text without markup, for jsonl, parquet, arrow, text and WARC conversions.
+
+# A single <br> may be what the text is about.
+_BREAK = re.compile(r"<br */>|<br>(?: *<br>)+", re.IGNORECASE)
+
+_NARROWEST, _WIDEST = 40, 110  # characters; usual widths of wrapped lines
+_FEWEST = 3  # lines needed to detect wrapping
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """Return the non-blank paragraphs of `text`, each on one line; `<br />` also ends a line."""
+    lines = (_BREAK.sub("\n", text) if "<b" in text or "<B" in text else text).splitlines()
+    if not _are_wrapped(lines):
+        return tuple(line.strip() for line in lines if line.strip())
+    width = max(len(line.rstrip()) for line in lines)
+    joined: list[str] = []
+    open_lines: list[str] = []
+    for line in [*lines, ""]:
+        stripped = line.strip()
+        if open_lines and (not stripped or len(open_lines[-1]) <= width // 2):
+            joined.append(" ".join(piece.strip() for piece in open_lines))
+            open_lines = []
+        if stripped:
+            open_lines.append(line.rstrip())
+    return tuple(joined)
+
+
+def _are_wrapped(lines: list[str]) -> bool:
+    """Return True if the lines are those of wrapped paragraphs.
+
+    In wrapped text all lines but the last of a paragraph are full; in a list hardly any is.
+    """
+    lengths = [len(line.rstrip()) for line in lines if line.strip()]
+    width = max(lengths, default=0)
+    if len(lengths) < _FEWEST or not _NARROWEST <= width <= _WIDEST:
+        return False
+    are_full = [
+        len(line.rstrip()) + 1 + len(next_line.split(maxsplit=1)[0]) > width
+        for line, next_line in zip(lines[:-1], lines[1:], strict=True)
+        if line.strip() and next_line.strip()
+    ]
+    return len(are_full) >= _FEWEST - 1 and sum(are_full) * 2 >= len(are_full)
+
+
+# Source `text`.
 
 
 class PlainTextOptions(CorpusOptions):
@@ -37,9 +220,7 @@ class TextReader(FileReader):
 
     kind = "text"
     options = PlainTextOptions
-    patterns = tuple(
-        f"*{ending}{packed}" for ending in (".txt", ".text", ".tokens", ".raw") for packed in PACKED
-    )
+    patterns = file_patterns(".txt", ".text", ".tokens", ".raw")
 
     def read(
         self, file_slice: Slice, options: PlainTextOptions, tally: ReadCounters
@@ -65,7 +246,6 @@ class TextReader(FileReader):
     ) -> Iterator[Document]:
         lines: list[bytes] = []
         number = size = start = 0
-        source = open_source(file_slice.path)
 
         def finish() -> Iterator[Document]:
             nonlocal number
@@ -73,10 +253,8 @@ class TextReader(FileReader):
                 return
             number += 1
             if size > options.maximum_document_bytes:
-                tally.read(size)
-                tally.drop("too_long")
-                tally.quarantine(
-                    "long_line",
+                tally.drop_too_long(
+                    size,
                     f"the document at byte {start:,} has {size:,} bytes and was left out",
                     offset=start,
                 )
@@ -91,7 +269,7 @@ class TextReader(FileReader):
                     paragraphs=tuple(line.strip() for line in text.split("\n") if line.strip()),
                 )
 
-        try:
+        with contextlib.closing(open_source(file_slice.path)) as source:
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
             if not is_text(head, tally):
                 return
@@ -107,8 +285,6 @@ class TextReader(FileReader):
                 else:
                     lines = []
             yield from finish()
-        finally:
-            source.close()
         if not number and not tally.unreadable:
             tally.quarantine("empty_file", "the file is empty")
 
@@ -118,24 +294,20 @@ def read_whole(file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -
 
     None, with a quarantine entry, if it is damaged, not text, or longer than the limit.
     """
-    pieces: list[bytes] = []
-    size = 0
+    data = bytearray()
     limit = options.maximum_document_bytes
-    source = open_source(file_slice.path)
     try:
-        while size <= limit:
-            data = source.read(_CHUNK)
-            if not size and not is_text(data, tally):
-                return None
-            if not data:
-                return b"".join(pieces)
-            pieces.append(data)
-            size += len(data)
+        with contextlib.closing(open_source(file_slice.path)) as source:
+            while len(data) <= limit:
+                chunk = source.read(_CHUNK)
+                if not data and not is_text(chunk, tally):
+                    return None
+                if not chunk:
+                    return bytes(data)
+                data += chunk
     except CorruptStreamError as error:
         tally.record_damage(error.reason, str(error), offset=error.offset)
         return None
-    finally:
-        source.close()
     tally.quarantine(
         "too_large",
         f"the file has more than {limit:,} bytes of text, and is no single document",

@@ -7,8 +7,9 @@ of Parquet and Arrow files (table_files.py) are converted in the same way.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -17,13 +18,13 @@ from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
-    PACKED,
     FileReader,
     ReadCounters,
     Slice,
+    file_patterns,
     is_for,
 )
-from cloze.pipeline.corpus.readers.lines import get_nested, paragraphs, read_lines
+from cloze.pipeline.corpus.readers.plain_text import Line, paragraphs, read_lines
 from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
     CorruptStreamError,
@@ -55,6 +56,21 @@ class RecordConverter:
         self.names = {field: columns.get(field, _USUAL.get(field, field)) for field in FIELDS}
         self.mapped = frozenset(columns)
         self._slice, self._tally, self._limit = file_slice, tally, options.maximum_document_bytes
+
+    def json(self, record: Any, number: int, where: str, offset: int) -> Iterator[Document]:
+        """Yield the document of a JSON value, unless it is no object with a text."""
+        if isinstance(record, dict):
+            values = {field: get_nested(record, self.names[field]) for field in FIELDS}
+            document = self.document(values, number, where, offset, record)
+            if document is not None:
+                yield document
+            return
+        description = f"a {type(record).__name__}"
+        if isinstance(record, list):
+            description = "a list; write one object a line"
+        self._tally.quarantine(
+            "bad_json", f"{where} is no JSON object but {description}", offset=offset
+        )
 
     def document(
         self,
@@ -122,6 +138,18 @@ class RecordConverter:
         )
 
 
+def get_nested(record: Any, name: str) -> Any:
+    """Return the value of a possibly nested field (`title`, `meta.title`); None if missing."""
+    if isinstance(record, dict) and name in record:
+        return record[name]
+    value = record
+    for key in name.split("."):
+        if not isinstance(value, dict) or key not in value:
+            return None
+        value = value[key]
+    return value
+
+
 def _listed(available: Iterable[str]) -> str:
     """Return the field names for a message; empty without names."""
     names = list(available)
@@ -146,69 +174,64 @@ class JsonlReader(FileReader):
 
     kind = "jsonl"
     has_columns = True
-    patterns = tuple(
-        f"*{ending}{packed}" for ending in (".jsonl", ".ndjson", ".json") for packed in PACKED
-    )
+    patterns = file_patterns(".jsonl", ".ndjson", ".json")
 
     def read(
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
     ) -> Iterator[Document]:
         """Yield the documents of one file."""
         converter = RecordConverter(file_slice, options, tally)
-        source = open_source(file_slice.path)
-        number = 0
-        try:
+        with contextlib.ExitStack() as stack:
+            source = stack.enter_context(contextlib.closing(open_source(file_slice.path)))
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
             if "text" not in converter.mapped and not is_for(self.kind, head, tally):
                 return
-            if _ARRAY.match(head):
-                elements = _elements(unpacked, tally)
-                if elements is not None:
-                    for number, record in enumerate(elements, 1):
-                        location = f"element {number:,} of the array"
-                        document = _document(record, converter, tally, number, location, number)
-                        if document is not None:
-                            yield document
-                    return
-                source.close()
-                source = open_source(file_slice.path)
-                unpacked = as_utf8(source)
-            for number, line in enumerate(
-                read_lines(unpacked, tally, options.maximum_document_bytes), 1
-            ):
-                location = f"the line at byte {line.offset:,}"
-                if line.data is None:
-                    tally.read(line.size)
-                    tally.drop("too_long")
-                    tally.quarantine(
-                        "long_line",
-                        f"{location} has {line.size:,} bytes and was left out",
-                        offset=line.offset,
+            elements = _elements(unpacked, tally) if _ARRAY.match(head) else None
+            if elements is not None:
+                for count, record in enumerate(elements, 1):
+                    yield from converter.json(
+                        record, count, f"element {count:,} of the array", count
                     )
-                    continue
-                if not line.data or line.data.isspace():
-                    continue
-                try:
-                    record = orjson.loads(line.data)
-                except orjson.JSONDecodeError as error:
-                    if not tally.counters and line.data.rstrip().endswith(_CONTINUES):
-                        tally.record_damage(
-                            "json_over_lines",
-                            "the file is JSON over several lines, and not one object a line",
-                            offset=line.offset,
-                            remedy=_ONE_A_LINE,
-                        )
-                        return
-                    reason, fault = _fault(line.data, str(error))
-                    tally.quarantine(reason, f"{location} {fault}", offset=line.offset)
-                    continue
-                document = _document(record, converter, tally, number, location, line.offset)
-                if document is not None:
-                    yield document
-        finally:
-            source.close()
-            if not number and not tally.unreadable:
-                tally.quarantine("empty_file", "the file holds no line")
+                count = len(elements)
+            else:
+                if _ARRAY.match(head):  # consumed in the search for the array's end
+                    source = stack.enter_context(contextlib.closing(open_source(file_slice.path)))
+                    unpacked = as_utf8(source)
+                lines = read_lines(unpacked, tally, options.maximum_document_bytes)
+                count = yield from _read_lines(lines, converter, tally)
+        if not count and not tally.unreadable:
+            tally.quarantine("empty_file", "the file holds no line")
+
+
+def _read_lines(
+    lines: Iterator[Line], converter: RecordConverter, tally: ReadCounters
+) -> Generator[Document, None, int]:
+    """Yield the documents of a file with one object per line; return the number of lines read."""
+    number = 0
+    for number, line in enumerate(lines, 1):
+        where = f"the line at byte {line.offset:,}"
+        if line.data is None:
+            message = f"{where} has {line.size:,} bytes and was left out"
+            tally.drop_too_long(line.size, message, offset=line.offset)
+            continue
+        if not line.data or line.data.isspace():
+            continue
+        try:
+            record = orjson.loads(line.data)
+        except orjson.JSONDecodeError as error:
+            if not tally.counters and line.data.rstrip().endswith(_CONTINUES):
+                tally.record_damage(
+                    "json_over_lines",
+                    "the file is JSON over several lines, and not one object a line",
+                    offset=line.offset,
+                    remedy=_ONE_A_LINE,
+                )
+                break
+            reason, fault = _fault(line.data, str(error))
+            tally.quarantine(reason, f"{where} {fault}", offset=line.offset)
+            continue
+        yield from converter.json(record, number, where, line.offset)
+    return number
 
 
 def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | None:
@@ -240,20 +263,6 @@ def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | None:
             return []
         return None
     return elements
-
-
-def _document(
-    record: Any, records: RecordConverter, tally: ReadCounters, number: int, where: str, offset: int
-) -> Document | None:
-    """Return the document of a line or element; None after recording why there is none."""
-    if isinstance(record, dict):
-        values = {field: get_nested(record, records.names[field]) for field in FIELDS}
-        return records.document(values, number, where, offset, record)
-    description = f"a {type(record).__name__}"
-    if isinstance(record, list):
-        description = "a list; write one object a line"
-    tally.quarantine("bad_json", f"{where} is no JSON object but {description}", offset=offset)
-    return None
 
 
 def _fault(data: bytes, message: str) -> tuple[str, str]:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import bz2
 import codecs
 import lzma
+import posixpath
 import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 
 from cloze.core import storage
+
+if TYPE_CHECKING:
+    from backports import zstd
+
+    _Decompressor: TypeAlias = (
+        "bz2.BZ2Decompressor | lzma.LZMADecompressor | zstd.ZstdDecompressor | _Gzip"
+    )
 
 FREE_BYTES = 64 << 20  # decompressed bytes of a stream before the ratio is checked
 # decompressed to compressed; full-history dumps, the most repetitive texts, stay below 200
@@ -49,21 +57,6 @@ class ByteSource(Protocol):
 
 _CHUNK = 1 << 16  # compressed bytes per read
 _XZ_MEMORY = 1 << 30  # maximum dictionary bytes of a stream
-
-
-class _Decompressor(Protocol):
-    """Interface of the decompressors of all formats."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
 class _Gzip:
@@ -132,25 +125,23 @@ class Streams:
         handle: compressed file; `close` closes it.
         form: compression format of the file.
         begin, end: range of the compressed file; `begin` is the first byte of a stream.
+
+    Attributes:
+        start: first byte of the current stream in the compressed file.
     """
 
     def __init__(
         self, handle: IO[bytes], form: StreamFormat, begin: int = 0, end: int | None = None
     ) -> None:
         self._handle, self._form, self._end = handle, form, end
-        self._position = begin  # in the compressed file, up to which it was read
+        self._position = begin  # compressed bytes read
         self._waiting = b""  # compressed bytes not yet given to the decompressor
         self._decompressor: _Decompressor | None = None
-        self._start = begin  # of the open stream
+        self.start = begin  # of the open stream
         self._unpacked = 0  # bytes of the open stream
         self._errors = _errors()
         if begin:
             handle.seek(begin)
-
-    @property
-    def start(self) -> int:
-        """Return the first byte, in the compressed file, of the current stream."""
-        return self._start
 
     def close(self) -> None:
         self._handle.close()
@@ -163,17 +154,16 @@ class Streams:
 
     def read(self, size: int, /) -> bytes:
         while True:
-            if self._decompressor is None and not self._open():
+            decompressor = self._decompressor or self._open()
+            if decompressor is None:
                 return b""
-            decompressor = self._decompressor
-            assert decompressor is not None
             data = b""
             if decompressor.needs_input:
                 data, self._waiting = self._waiting or self._more(), b""
                 if not data:
                     self._decompressor = None
                     raise CorruptStreamError(
-                        "truncated", "the file ends inside a compressed stream", self._start
+                        "truncated", "the file ends inside a compressed stream", self.start
                     )
             try:
                 output = decompressor.decompress(data, size)
@@ -183,14 +173,11 @@ class Streams:
                     "damaged", f"a compressed stream cannot be unpacked ({message})"
                 ) from error
             self._unpacked += len(output)
-            compressed_size = self._position - self._start
-            if self._unpacked > FREE_BYTES and self._unpacked > MAXIMUM_RATIO * compressed_size:
+            compressed_size = self._position - self.start
+            if self._unpacked > max(FREE_BYTES, MAXIMUM_RATIO * compressed_size):
                 ratio = self._unpacked // compressed_size
-                raise self._fail(
-                    "bomb",
-                    f"a compressed stream unpacks to more than {ratio} times its size; no text "
-                    f"does",
-                )
+                message = f"a compressed stream unpacks to more than {ratio} times its size"
+                raise self._fail("bomb", f"{message}; no text does")
             if decompressor.eof:
                 self._waiting, self._decompressor = decompressor.unused_data, None
             if output:
@@ -198,21 +185,20 @@ class Streams:
 
     def _fail(self, reason: str, sentence: str) -> CorruptStreamError:
         """Skip the open stream; return the error to raise."""
-        error = CorruptStreamError(reason, sentence, self._start)
+        error = CorruptStreamError(reason, sentence, self.start)
         self._skip()
         return error
 
-    def _open(self) -> bool:
-        """Open the next stream, skipping padding; return False at the end."""
-        while not self._waiting.lstrip(b"\0"):
+    def _open(self) -> _Decompressor | None:
+        """Open the next stream, skipping padding; return None at the end."""
+        while not (data := self._waiting.lstrip(b"\0")):
             self._waiting = self._more()
             if not self._waiting:
-                return False
-        self._waiting = self._waiting.lstrip(b"\0")
-        self._start = self._position - len(self._waiting)
-        self._unpacked = 0
+                return None
+        self._waiting, self._unpacked = data, 0
+        self.start = self._position - len(data)
         self._decompressor = self._form.make()
-        return True
+        return self._decompressor
 
     def _skip(self) -> None:
         """Skip to the next stream after the open one.
@@ -221,7 +207,7 @@ class Streams:
         _LATE bytes earlier.
         """
         self._decompressor = None
-        self._position = max(self._start + 1, self._position - _LATE)
+        self._position = max(self.start + 1, self._position - _LATE)
         self._handle.seek(self._position)
         data = b""
         while chunk := self._more():
@@ -241,7 +227,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 SAMPLE_BYTES = 4096
 _ASCII = bytes(range(32, 127))
 _MOST_ASCII = 0.8  # share of ASCII bytes in UTF-16 without zero bytes; Chinese has about half
@@ -260,7 +246,9 @@ def detect_unicode(data: bytes) -> tuple[str, bytes]:
         if data.startswith(mark):
             content = data[len(mark) :]
             is_other_text = (
-                mark in UTF16_MARKS and b"\0" not in content and _ascii_share(content) > _MOST_ASCII
+                mark in _UTF16_MARKS
+                and b"\0" not in content
+                and _ascii_share(content) > _MOST_ASCII
             )
             return ("" if is_other_text else encoding), mark
     for encoding, high, low in (
@@ -296,18 +284,15 @@ def _is_text(data: bytes, encoding: str) -> bool:
 
 # Opening of source files: decompressed by file name, and converted to UTF-8.
 
-FIRST_BYTES = 1 << 16
+_FIRST_BYTES = 1 << 16
 _FEWEST_BYTES = 64  # needed to detect UTF-16 without a mark
 
 
 class _Plain:
-    """An uncompressed file.
-
-    The first reads are small: allocating 1 MiB takes longer than a small file.
-    """
+    """An uncompressed file; the first reads are small, as allocating 1 MiB takes long."""
 
     def __init__(self, handle: IO[bytes]) -> None:
-        self._handle, self._most = handle, FIRST_BYTES
+        self._handle, self._most = handle, _FIRST_BYTES
 
     def read(self, size: int, /) -> bytes:
         data = self._handle.read(min(size, self._most))
@@ -322,14 +307,14 @@ class _Plain:
 class Utf8Transcoder:
     """Text of another encoding as UTF-8; invalid input becomes U+FFFD."""
 
-    def __init__(self, source: ByteSource, encoding: str, begin: bytes = b"") -> None:
-        self._source, self._begin = source, begin
+    def __init__(self, source: ByteSource, encoding: str) -> None:
+        self._source = source
         self._decoder = codecs.getincrementaldecoder(encoding)("replace")
         self._ended = False
 
     def read(self, size: int, /) -> bytes:
         while not self._ended:
-            data, self._begin = self._begin or self._source.read(max(4, size // 3)), b""
+            data = self._source.read(max(4, size // 3))
             self._ended = not data
             text = self._decoder.decode(data, self._ended)
             if text:
@@ -343,9 +328,7 @@ class Utf8Transcoder:
 class _PeekedSource:
     """A source whose first bytes were already read, perhaps up to damage."""
 
-    def __init__(
-        self, source: ByteSource, begin: bytes, damage: CorruptStreamError | None = None
-    ) -> None:
+    def __init__(self, source: ByteSource, begin: bytes, damage: CorruptStreamError | None) -> None:
         self._source, self._begin, self._damage = source, begin, damage
 
     def read(self, size: int, /) -> bytes:
@@ -377,39 +360,39 @@ def unpacked(name: str, handle: IO[bytes], span: tuple[int, int] | None = None) 
 
     The source closes it.
     """
-    name = name.lower()
-    for ending, stream_format in FORMATS.items():
-        if name.endswith(ending) or (ending == ".gz" and name.endswith(".tgz")):
-            return Streams(handle, stream_format, *(span or (0, None)))
-    return _Plain(handle)
+    ending = posixpath.splitext(name.lower())[1].replace(".tgz", ".gz")
+    if ending not in FORMATS:
+        return _Plain(handle)
+    return Streams(handle, FORMATS[ending], *(span or (0, None)))
 
 
 def as_utf8(source: ByteSource) -> ByteSource:
     """Return the source as UTF-8 if it is UTF-16 or UTF-32; remove a UTF-8 mark."""
-    begin, damage = b"", None
-    while len(begin) < _FEWEST_BYTES:
+    head, whole = peek(source, SAMPLE_BYTES, _FEWEST_BYTES)
+    encoding, mark = detect_unicode(head)
+    if encoding:
+        whole.read(len(mark))
+    return Utf8Transcoder(whole, encoding) if encoding not in ("", "utf-8") else whole
+
+
+def peek(source: ByteSource, size: int, least: int = 1) -> tuple[bytes, ByteSource]:
+    """Return the first bytes of a source, and the whole source.
+
+    Damage among these bytes is raised when the returned source is read.
+
+    Args:
+        source: the source.
+        size: maximum bytes per read.
+        least: number of bytes after which no further read follows.
+    """
+    head, damage = b"", None
+    while len(head) < least:
         try:
-            data = source.read(SAMPLE_BYTES)
+            data = source.read(size)
         except CorruptStreamError as error:
             damage = error
             break
         if not data:
             break
-        begin += data
-    encoding, mark = detect_unicode(begin)
-    if not encoding:
-        return _PeekedSource(source, begin, damage)
-    peeked = _PeekedSource(source, begin[len(mark) :], damage)
-    return peeked if encoding == "utf-8" else Utf8Transcoder(peeked, encoding)
-
-
-def peek(source: ByteSource, size: int) -> tuple[bytes, ByteSource]:
-    """Return the first bytes of a source, at most `size`, and the whole source.
-
-    Damage at the start is raised when the returned source is read.
-    """
-    try:
-        head = source.read(size)
-    except CorruptStreamError as error:
-        return b"", _PeekedSource(source, b"", error)
-    return head, _PeekedSource(source, head)
+        head += data
+    return head, _PeekedSource(source, head, damage)

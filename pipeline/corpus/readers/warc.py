@@ -7,14 +7,15 @@ uncompressed file counts as one member.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.readers.base import PACKED, FileReader, ReadCounters, Slice
-from cloze.pipeline.corpus.readers.lines import paragraphs
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice, file_patterns
+from cloze.pipeline.corpus.readers.plain_text import paragraphs
 from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
     CorruptStreamError,
@@ -54,7 +55,7 @@ class _Member:
 
     def __init__(self, source: ByteSource, first: bytes) -> None:
         self._source, self._data, self._position = source, first, 0
-        self._start = _start(source)
+        self._start = _start(source)  # of the member, in the compressed file
         self._ended = False
         self.damage: CorruptStreamError | None = None
         self.following = b""
@@ -205,17 +206,14 @@ class WarcReader(FileReader):
 
     kind = "warc"
     options = WebOptions
-    patterns = tuple(
-        f"*.{name}{packed}" for name in ("warc", "warc.wet", "wet") for packed in PACKED
-    )
+    patterns = file_patterns(".warc", ".wet")
 
     def read(
         self, file_slice: Slice, options: WebOptions, tally: ReadCounters
     ) -> Iterator[Document]:
         """Yield the pages and texts of one file."""
-        source = open_source(file_slice.path)
         is_empty = True
-        try:
+        with contextlib.closing(open_source(file_slice.path)) as source:
             for raw in read_records(source, tally, options.maximum_document_bytes):
                 if raw.type not in _TYPES:
                     continue
@@ -229,8 +227,6 @@ class WarcReader(FileReader):
                     tally.drop(document)
                 else:
                     yield document
-        finally:
-            source.close()
         if is_empty and not tally.unreadable:
             tally.quarantine(
                 "no_documents", "the file holds no response, resource or conversion record"

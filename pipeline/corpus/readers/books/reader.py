@@ -13,10 +13,9 @@ from collections.abc import Iterator
 
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.base import PACKED, FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice, file_patterns
 from cloze.pipeline.corpus.readers.books.book_text import Section
-from cloze.pipeline.corpus.readers.lines import decode
-from cloze.pipeline.corpus.readers.plain_text import read_whole
+from cloze.pipeline.corpus.readers.plain_text import decode, read_whole
 
 LONGEST_CHAPTER = 100_000  # characters; longer chapters are divided like text without chapters
 PIECE = 20_000  # characters
@@ -29,9 +28,7 @@ class BooksReader(FileReader):
     """Reader of documents `books/<relative file name>/<number from 1>`, in reading order."""
 
     kind = "books"
-    patterns = tuple(
-        f"*{ending}{packed}" for ending in (".txt", ".md", ".markdown") for packed in PACKED
-    ) + ("*.epub",)
+    patterns = (*file_patterns(".txt", ".md", ".markdown"), "*.epub")
 
     def _is_readable(self, name: str) -> bool:
         """Return False also for readmes, licences and similar files next to books."""

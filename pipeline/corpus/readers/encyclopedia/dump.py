@@ -8,6 +8,7 @@ does not fit, the dump is read whole.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import posixpath
@@ -24,7 +25,13 @@ from cloze.pipeline.corpus.provenance import page_url, wiki
 from cloze.pipeline.corpus.readers.base import HEAD_BYTES, FileReader, ReadCounters, Slice, is_for
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
-from cloze.pipeline.corpus.readers.streams import CorruptStreamError, as_utf8, open_source, peek
+from cloze.pipeline.corpus.readers.streams import (
+    ByteSource,
+    CorruptStreamError,
+    as_utf8,
+    open_source,
+    peek,
+)
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Page, Site
@@ -104,9 +111,8 @@ def _borders(path: str, index: str, size: int, step: int, _changed: str) -> tupl
 
 def _offsets(index: str) -> Iterator[int]:
     """Yield the offsets in an index, once per run of lines; unreadable streams are skipped."""
-    source = open_source(index)
     remainder, last_offset = b"", -1
-    try:
+    with contextlib.closing(open_source(index)) as source:
         while True:
             try:
                 data = source.read(1 << 20)
@@ -119,8 +125,6 @@ def _offsets(index: str) -> Iterator[int]:
                 if int(digits) != last_offset:
                     last_offset = int(digits)
                     yield last_offset
-    finally:
-        source.close()
 
 
 class WikipediaOptions(CorpusOptions):
@@ -185,30 +189,32 @@ class WikipediaReader(FileReader):
         Unreadable pages are recorded by byte of the decompressed XML, streams by byte of the file.
         """
         from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Dump
+        from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
 
-        is_first = file_slice.span is None or file_slice.span[0] == 0
-        is_last = file_slice.span is None or file_slice.span[1] >= int(
-            storage.stat(file_slice.path)["size"] or 0
-        )
-        site = None if is_first else _site(file_slice, options)
-        source = open_source(file_slice.path, file_slice.span)
+        begin, end = file_slice.span or (0, None)
+        is_last = end is None or end >= int(storage.stat(file_slice.path)["size"] or 0)
+        site = _site(file_slice, options) if begin else None
         parser: WikitextParser | None = None
         disambiguation = lowered(options.disambiguation_templates)
-        unpacked = source
-        if is_first:
-            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
-            if head.lstrip()[:1] != b"<" and not is_for(self.kind, head, tally):
-                source.close()
-                return
-        try:
+        with contextlib.closing(open_source(file_slice.path, file_slice.span)) as source:
+            unpacked: ByteSource = source
+            if not begin:
+                head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+                if head.lstrip()[:1] != b"<" and not is_for(self.kind, head, tally):
+                    return
             dump = Dump(
-                unpacked, tally, options.maximum_document_bytes, fragment=not is_first, last=is_last
+                unpacked,
+                tally,
+                options.maximum_document_bytes,
+                fragment=begin > 0,
+                last=is_last,
             )
             for page in dump.pages():
                 if parser is None:
                     site = site or dump.site
                     check_wiki(file_slice.path, site.dbname, site.base, options)
-                    parser = _markup(site, options)
+                    language = mediawiki_names.language_code(site.language)
+                    parser = WikitextParser(site.names, **options.rules(language))
                     tally.set_origin(wiki(site.dbname, site.base, file_slice.name))
                 tally.read(
                     len(page.text)
@@ -231,17 +237,8 @@ class WikipediaReader(FileReader):
                     url=page_url(site.base, page.title) if site else "",
                     infobox=tuple(extracted.infobox),
                 )
-        finally:
-            source.close()
         if not dump.count and not tally.unreadable and file_slice.span is None:
             tally.quarantine("empty_dump", "the dump holds no page")
-
-
-def _markup(site: Site, options: WikipediaOptions) -> WikitextParser:
-    from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
-
-    language = mediawiki_names.language_code(site.language)
-    return WikitextParser(site.names, **options.rules(language))
 
 
 def check_wiki(path: str, name: str, address: str, options: WikipediaOptions) -> None:
@@ -270,15 +267,12 @@ def _site(file_slice: Slice, options: WikipediaOptions) -> Site:
     """Return `<siteinfo>` from the beginning of a dump of which a slice is read."""
     from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Dump
 
-    source = open_source(file_slice.path)
-    try:
+    with contextlib.closing(open_source(file_slice.path)) as source:
         # The reader of the first slice reports the problems found here.
         tally = ReadCounters(slice=file_slice, stop=False)
         dump = Dump(as_utf8(source), tally, options.maximum_document_bytes)
         next(dump.pages(), None)
         return dump.site
-    finally:
-        source.close()
 
 
 def _reason(page: Page, markup: WikitextParser, disambiguation: frozenset[str]) -> str | None:

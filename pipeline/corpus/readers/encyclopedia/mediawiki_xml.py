@@ -8,13 +8,14 @@ only attacks do.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import xml.parsers.expat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.readers.streams import ByteSource, CorruptStreamError, Utf8Transcoder
+from cloze.pipeline.corpus.readers.streams import ByteSource, CorruptStreamError
 
 _CHUNK = 1 << 18
 _TEXTS = frozenset({"title", "ns", "id", "model", "text"})
@@ -25,6 +26,7 @@ _LONGEST_HEADER = 4 << 20
 _LONGEST_TOKEN = 4 << 20  # bytes of a tag; expat holds a token in memory
 _DOCTYPE = re.compile(rb"<!DOCTYPE\s*([\w:.-]{0,40})", re.IGNORECASE)
 _ENCODING = re.compile(rb"""^\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([\w.:-]{1,40})["']""")
+_ENCODINGS = (b"utf-8", b"utf8", b"utf-16", b"us-ascii", b"ascii")
 _LANGUAGE = re.compile(rb"""<mediawiki\b[^>]*\bxml:lang\s*=\s*["']([\w-]{1,20})["']""")
 
 
@@ -67,10 +69,10 @@ class Site:
 
 
 class _PageParser:
-    """Incremental parser of one page."""
+    """Incremental parser of one page; `has_failed` is True if the rest of it is skipped."""
 
     def __init__(self, limit: int) -> None:
-        self.page = Page()
+        self.page, self.has_failed = Page(), False
         self._limit = limit
         self._path: list[str] = []
         self._pieces: list[str] | None = None
@@ -122,8 +124,8 @@ class _PageParser:
 def read_site(header: bytes) -> Site:
     """Parse what precedes the first page; unclosed elements are no error."""
     site = Site()
-    language = _LANGUAGE.search(header)
-    site.language = language[1].decode().lower() if language else ""
+    if language := _LANGUAGE.search(header):
+        site.language = language[1].decode().lower()
     pieces: list[str] = []
     key = 0
 
@@ -139,15 +141,10 @@ def read_site(header: bytes) -> Site:
             setattr(site, name, "".join(pieces).strip())
 
     parser = xml.parsers.expat.ParserCreate("utf-8")
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = (
-        start,
-        end,
-        pieces.append,
-    )
-    try:
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler = pieces.append
+    with contextlib.suppress(xml.parsers.expat.ExpatError):
         parser.Parse(header, False)
-    except xml.parsers.expat.ExpatError:
-        return site
     return site
 
 
@@ -176,12 +173,12 @@ class Dump:
         last: bool = True,
     ) -> None:
         self._source, self._tally, self._limit = source, tally, limit
-        self._last = last
-        self._begun = fragment
+        self._has_end = last
+        self._has_begun = fragment
         # Buffered bytes, and their offset in the decompressed dump.
         self._buffer, self._offset = b"", 0
-        self._refused = False
-        self._gap = False  # bytes were lost since the last page
+        self._is_refused = False
+        self._has_gap = False  # bytes were lost since the last page
         self._open: _PageParser | None = None
         self._page_offset = 0
         self.site = Site()
@@ -199,15 +196,15 @@ class Dump:
                     f"the dump is {_STATE[error.reason]}: {error}",
                     offset=error.offset,
                 )
-                self._open, self._gap = None, True
+                self._open, self._has_gap = None, True
                 self._offset, self._buffer = self._offset + len(self._buffer), b""
                 continue
             if not data:
                 break
             tail = (tail + data[-64:])[-64:]
             self._buffer = self._buffer + data if self._buffer else data
-            if not self._begun and not self._begin():
-                if self._refused:
+            if not self._has_begun and not self._begin():
+                if self._is_refused:
                     return
                 continue
             yield from self._scan()
@@ -219,38 +216,15 @@ class Dump:
         if not match and len(self._buffer) < _LONGEST_HEADER:
             return False
         header = self._buffer[: match.start()] if match else self._buffer
-        encoding = _ENCODING.match(header)
-        if encoding and encoding[1].lower() not in (
-            b"utf-8",
-            b"utf8",
-            b"utf-16",
-            b"us-ascii",
-            b"ascii",
-        ):
-            try:
-                self._source = Utf8Transcoder(self._source, encoding[1].decode(), self._buffer)
-            except LookupError:
-                self._refuse(
-                    f"the dump is damaged: it declares an encoding that nobody knows "
-                    f"({encoding[1].decode()})"
-                )
-                return False
-            self._buffer, self._begun = b"", True
-            self.site = read_site(_ENCODING.sub(b"<?xml version='1.0'", header))
-            return True
-        doctype = _DOCTYPE.search(header)
-        if doctype:
-            self._refuse(
-                f"the dump is damaged: it declares a document type ({doctype[1].decode()}), which "
-                f"dumps never do"
-            )
+        if fault := _header_fault(header):
+            self._refuse(fault)
             return False
         self.site = read_site(header)
-        self._begun = True
+        self._has_begun = True
         return True
 
     def _refuse(self, sentence: str) -> None:
-        self._refused = True
+        self._is_refused = True
         self._tally.record_damage("damaged", sentence)
 
     def _scan(self) -> Iterator[Page]:
@@ -265,11 +239,8 @@ class Dump:
                 position = match.start()
                 if len(buffer) - position <= _LONGEST_BORDER:
                     break
-                self._open, self._page_offset, self._gap = (
-                    _PageParser(self._limit),
-                    self._offset + position,
-                    False,
-                )
+                self._open = _PageParser(self._limit)
+                self._page_offset, self._has_gap = self._offset + position, False
                 self.count += 1
                 search_start = position + 5
             else:
@@ -296,14 +267,14 @@ class Dump:
         """Feed data to the open page; return the page when complete. After an error return None."""
         parser = self._open
         assert parser is not None
-        if isinstance(parser, _Skipped):
+        if parser.has_failed:
             return None
         try:
             parser.feed(data, final)
         except xml.parsers.expat.ExpatError as error:
             offset = self._page_offset + parser.error_offset
             reason = "truncated" if "no element found" in str(error) else "damaged"
-            self._open = _Skipped(self._limit)
+            parser.has_failed = True
             self._tally.record_damage(
                 reason,
                 f"the dump is {reason} at byte {offset:,} of its XML, in page {self.count:,} "
@@ -314,12 +285,12 @@ class Dump:
         return parser.page if final else None
 
     def _finish(self, tail: bytes) -> Iterator[Page]:
-        if not self._begun:
+        if not self._has_begun:
             self._check_header()
             return
         if self._open is not None:
             yield from filter(None, [self._feed(self._buffer, final=True)])
-        elif self.count and self._last and not self._gap and b"</mediawiki" not in tail:
+        elif self.count and self._has_end and not self._has_gap and b"</mediawiki" not in tail:
             offset = self._offset + len(self._buffer)
             self._tally.record_damage(
                 "truncated",
@@ -328,22 +299,28 @@ class Dump:
             )
 
     def _check_header(self) -> None:
-        doctype = _DOCTYPE.search(self._buffer)
-        if doctype:
-            self._refuse(
-                f"the dump is damaged: it declares a document type ({doctype[1].decode()}), which "
-                f"dumps never do"
-            )
+        if fault := _header_fault(self._buffer):
+            self._refuse(fault)
         elif self._buffer.strip() and b"<mediawiki" not in self._buffer:
             self._refuse(
                 "the dump is damaged at byte 0 of its XML (it holds no element <mediawiki>)"
             )
-        elif self._buffer.strip() and b"</mediawiki" not in self._buffer and not self._gap:
+        elif self._buffer.strip() and b"</mediawiki" not in self._buffer and not self._has_gap:
             self._refuse("the dump is truncated: it ends before its first page")
 
 
-class _Skipped(_PageParser):
-    """Placeholder for the rest of an unreadable page."""
+def _header_fault(header: bytes) -> str:
+    """Return why a dump with this header is refused; empty if it is read."""
+    if doctype := _DOCTYPE.search(header):
+        return (
+            f"the dump is damaged: it declares a document type ({doctype[1].decode()}), which "
+            f"dumps never do"
+        )
+    encoding = _ENCODING.match(header)
+    if encoding and encoding[1].lower() not in _ENCODINGS:
+        name = encoding[1].decode()
+        return f"the dump is in {name}, not in UTF-8; convert it (iconv -f {name} -t UTF-8)"
+    return ""
 
 
 _STATE = {"truncated": "truncated", "damaged": "damaged", "bomb": "a bomb"}

@@ -9,6 +9,7 @@ templates that WikiExtractor removes, only empty brackets are repaired: `( ; bor
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ import orjson
 from cloze.pipeline.corpus.document import PLACEHOLDER, Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import wiki
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice, file_patterns
 from cloze.pipeline.corpus.readers.encyclopedia.elements import without_padding
-from cloze.pipeline.corpus.readers.lines import read_lines
+from cloze.pipeline.corpus.readers.plain_text import read_lines
 from cloze.pipeline.corpus.readers.prose import has_finite_verb, reads_as_prose, reads_as_statement
 from cloze.pipeline.corpus.readers.streams import as_utf8, open_source
 
@@ -50,14 +51,7 @@ class WikiextractorReader(FileReader):
     """Reader of documents `wikiextractor/<relative file name>/<doc id>`."""
 
     kind = "wikiextractor"
-    patterns = (
-        "wiki_*",
-        *(
-            f"*.json{ending}{packed}"
-            for ending in ("", "l")
-            for packed in ("", ".bz2", ".gz", ".xz", ".zst")
-        ),
-    )
+    patterns = ("wiki_*", *file_patterns(".json", ".jsonl"))
 
     def read(
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
@@ -99,8 +93,7 @@ class WikiextractorReader(FileReader):
         start = size = 0
         has_documents = False
         limit = options.maximum_document_bytes
-        source = open_source(file_slice.path)
-        try:
+        with contextlib.closing(open_source(file_slice.path)) as source:
             for line in read_lines(as_utf8(source), tally, limit):
                 data = b"" if line.data is None else line.data
                 if attributes is not None and not data.startswith((b"</doc>", b"<doc ")):
@@ -116,10 +109,8 @@ class WikiextractorReader(FileReader):
                 elif attributes is not None and data.startswith(b"<doc "):
                     tally.record_damage("truncated", _unfinished(attributes), offset=start)
                 elif attributes is not None:
-                    title, document_id, url = (
-                        attributes.get(key, "") for key in ("title", "id", "url")
-                    )
-                    yield start, b"\n".join([*lines, b""]), title, document_id, url
+                    values = (attributes.get(key, "") for key in ("title", "id", "url"))
+                    yield start, b"\n".join([*lines, b""]), *values
                 attributes = None
                 if data.startswith(b"<doc "):
                     attributes = _attributes(data)
@@ -133,8 +124,6 @@ class WikiextractorReader(FileReader):
                     yield from _json(data, line.offset, tally)
                 elif data.strip() and not has_documents:
                     break
-        finally:
-            source.close()
         if attributes is not None:
             tally.record_damage("truncated", _unfinished(attributes), offset=start)
         elif not has_documents and not tally.unreadable:
@@ -158,13 +147,9 @@ def _attributes(line: bytes) -> dict[str, str]:
 def _json(line: bytes, offset: int, tally: ReadCounters) -> Iterator[_Raw]:
     try:
         record = orjson.loads(line)
-        text, title, document_id, url = (
-            record["text"],
-            str(record.get("title", "")),
-            str(record["id"]),
-            record.get("url", ""),
-        )
-        data = text.encode("utf-8", "surrogatepass")
+        data = record["text"].encode("utf-8", "surrogatepass")
+        title, document_id = str(record.get("title", "")), str(record["id"])
+        url = record.get("url", "")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         tally.quarantine(
             "bad_json",

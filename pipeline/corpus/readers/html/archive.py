@@ -20,7 +20,7 @@ from cloze.core import storage
 from cloze.pipeline.corpus.provenance import licence_name
 from cloze.pipeline.corpus.readers.base import Slice
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
-from cloze.pipeline.corpus.readers.lines import get_nested
+from cloze.pipeline.corpus.readers.records import get_nested
 from cloze.pipeline.corpus.readers.streams import (
     FREE_BYTES,
     MAXIMUM_RATIO,

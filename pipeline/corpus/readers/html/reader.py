@@ -18,10 +18,10 @@ from cloze.pipeline.corpus.document import Document, replace_surrogates
 from cloze.pipeline.corpus.provenance import wiki
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
-    PACKED,
     FileReader,
     ReadCounters,
     Slice,
+    file_patterns,
     is_for,
     kind_of,
 )
@@ -29,7 +29,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
 from cloze.pipeline.corpus.readers.encyclopedia.dump import WikipediaOptions, check_wiki
 from cloze.pipeline.corpus.readers.html import archive
 from cloze.pipeline.corpus.readers.html.archive import is_zip, zip_members
-from cloze.pipeline.corpus.readers.lines import Line, read_lines
+from cloze.pipeline.corpus.readers.plain_text import Line, read_lines
 from cloze.pipeline.corpus.readers.streams import ByteSource, CorruptStreamError, as_utf8, peek
 from cloze.pipeline.corpus.readers.web_text import decode_page
 
@@ -48,12 +48,7 @@ class HtmlReader(FileReader):
     kind = "html"
     options = WikipediaOptions
     patterns = (
-        *(
-            f"*{ending}{packed}"
-            for ending in (".html", ".htm", ".xhtml", ".ndjson")
-            for packed in PACKED
-        ),
-        *(f"*.tar{packed}" for packed in PACKED),
+        *file_patterns(".html", ".htm", ".xhtml", ".ndjson", ".tar"),
         "*.tgz",
         "*.zip",
     )
@@ -157,10 +152,8 @@ class _Reading:
     def _record(self, line: Line, number: int, name: str) -> Iterator[Document]:
         location = f"line {number:,}" + (f" of {name}" if name else "")
         if line.data is None:
-            self._tally.read(line.size)
-            self._tally.drop("too_long")
             message = f"{location} has {line.size:,} bytes and was left out"
-            self._tally.quarantine("long_line", message, offset=line.offset, inner=name)
+            self._tally.drop_too_long(line.size, message, offset=line.offset, inner=name)
             return
         try:
             record = orjson.loads(line.data)

@@ -20,7 +20,7 @@ from backports import zstd
 from cloze.core.errors import DataError
 from cloze.pipeline.corpus.readers import find_reader, table_files
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.readers.lines import paragraphs
+from cloze.pipeline.corpus.readers.plain_text import paragraphs
 from tests.pipeline.corpus.reading import options_of
 
 ROWS = [
