@@ -10,44 +10,24 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+from cloze.pipeline.corpus.readers.prose import read_lists
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(" ".join(text.split()).split(" | "))
-
-
-# Sections that describe an interface. Notes, Warnings, Examples and others are kept.
-_TABLES = _names(
-    """
-    parameters | other parameters | returns | return | return value | yields | receives | raises |
-    warns | attributes | methods | see also | references | args | arguments | keyword args |
-    keyword arguments | kwargs | inputs | input | outputs | output | shape | shapes | params |
-    fields | properties | variables | options | environment variables | type parameters |
-    example usage | usage | example | class attributes | functions | classes | routines | exports |
-    bibliography | authors | author | license | copyright | todo | todos | optional args |
-    optional arguments | side effects
-    """
-)
-# Sections whose descriptions may be sentences.
-_DESCRIBED = _names(
-    """
-    parameters | other parameters | returns | return | yields | raises | attributes | args |
-    arguments | keyword args | keyword arguments | params | inputs | outputs | fields | properties |
-    class attributes | optional args
-    """
-)
+_NAMES = {
+    section: frozenset(names)
+    for section, names in read_lists(Path(__file__).with_suffix(".txt"), " | ").items()
+}
+_TABLES = _NAMES["interface"]
+_DESCRIBED = _NAMES["described"]
+_KEPT_DIRECTIVES = _NAMES["kept directives"]
+_TITLED_DIRECTIVES = _NAMES["titled directives"]
 # `name (type): Words`
 _NAMED = re.compile(r"[*`\w][\w.*`, \[\]|]*(?:\s*\(.*?\))?(?<! ):\s+(?=[A-Z])")
 _UNDERLINE = re.compile(r"([=\-~^\"'`*+#.:_])\1{2,}\s*")
 _GOOGLE = re.compile(r"([A-Z][A-Za-z ]{2,24}):{1,2}\s*")
 _FIELD = re.compile(r":[A-Za-z][\w *,.\[\]|~-]*:(?:\s|$)|@[a-z]+\b")
 _DIRECTIVE = re.compile(r"\.\.\s+(?:\|[^|]+\|\s+)?([\w:-]+)::\s*(.*)|\.\. .*|\.\.$")
-_KEPT_DIRECTIVES = frozenset(
-    """
-    note warning tip important caution attention hint danger admonition topic rubric container
-    """.split()
-)
-_TITLED_DIRECTIVES = frozenset("rubric admonition topic container".split())
 _FENCE = re.compile(r"(?:```|~~~)")
 _ITEM = re.compile(r"(?:[-*+•]|\(?(?:\d{1,2}|[a-zA-Z]|#)[.)])\s+")
 _COMMENT_OR_TABLE = re.compile(

@@ -7,76 +7,41 @@ articles.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import ELLIPSIS, LATIN, OTHER_SCRIPTS, is_unmarked
 
-_AUXILIARIES = frozenset(
+
+def read_lists(path: Path, separator: str | None = None) -> dict[str, list[str]]:
+    """Return the entries of a data file by section.
+
+    Args:
+        path: text file of `[section]` lines, lines of entries, and comments (`#`).
+        separator: text between entries; None: white space.
     """
-    is are was were am has had have does did do be been being can could will would may might must
-    shall should cannot isn't aren't wasn't weren't hasn't hadn't haven't doesn't didn't don't can't
-    couldn't won't wouldn't shouldn't isn’t aren’t wasn’t weren’t hasn’t hadn’t haven’t doesn’t
-    didn’t don’t can’t couldn’t won’t wouldn’t
-    """.split()
-)
-_FINITE = frozenset(
-    """
-    became began begins becomes went goes came comes took takes gave gives wrote writes fell falls
-    grew grows knew knows sang drew threw flew blew chose chooses speaks broke drove rode woke wore
-    tore bore swore froze hid shook forgot forgives ate sees ran won wins lost loses held holds told
-    tells sold bought brought brings thinks sought caught fought feels kept keeps slept met meets
-    leads fed bled bred sped lay stood stands understood sent spent lent bent dealt meant heard
-    hears paid pays said made makes had got gets sat sits stuck sank swam drank shrank sprang hung
-    dug spun swung slid contains consists includes requires remains provides serves exists occurs
-    appears seems belongs extends dies describes represents refers allows receives has does died
-    lived moved arose awoke strove opened ended happened occurred appeared arrived started returned
-    retired remained resigned agreed graduated finished debuted premiered continued joined married
-    attended served worked studied scored explains asks believes agrees continues proves compete
-    occupies forbids comprises constitutes protests decides moves
-    """.split()
-)
-# Often nouns or participles: verbs only before words that follow verbs.
-_AMBIGUOUS = frozenset(
-    """
-    works causes uses lives plays means shows covers offers lies runs thought left built set taught
-    cut hit put rose found felt saw let lit shot struck cast led follows produces depends says wound
-    bound ground spoke stole rises leaves finds deals
-    """.split()
-)
-_PERSONS = frozenset("he she they we".split())
-_SUBJECTS = frozenset(
-    """
-    he she it they we i you this that these those there who everyone everybody nobody none both all
-    some many most he's she's it's they're there's he’s she’s it’s
-    """.split()
-)
-_DETERMINERS = frozenset(
-    """
-    the a an his her its their our my your this that these those each every some many most all both
-    no several few
-    """.split()
-)
-# Followed by a noun or a participle, never by a finite verb.
-_NO_VERB_AFTER = (
-    _DETERMINERS
-    | frozenset(
-        """
-        of and or for with to in on at by from into as the a an about between under over per than
-        more most
-        """.split()
-    )
-) - frozenset("this that these those some many most all both".split())
-_AFTER_PAST = frozenset(
-    """
-    the a an his her its their him it them himself herself itself to in at into from that this these
-    those out up down off away back over on upon against north south east west northwest northeast
-    southwest southeast through across around until when after before because slightly sharply
-    steadily rapidly
-    """.split()
-)
-_AFTER_PRESENT = frozenset(
-    "the a an his her its their him it them himself herself itself that".split()
-)
+    lists: dict[str, list[str]] = {}
+    entries: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            entries = lists.setdefault(line.strip("[]"), [])
+        elif line and not line.startswith("#"):
+            entries += line.split(separator)
+    return lists
+
+
+_WORDS = {
+    name: frozenset(words) for name, words in read_lists(Path(__file__).with_suffix(".txt")).items()
+}
+_AUXILIARIES = _WORDS["auxiliaries"]
+_FINITE = _WORDS["finite verbs"]
+_AMBIGUOUS = _WORDS["ambiguous verbs"]
+_PERSONS = _WORDS["persons"]
+_SUBJECTS = _WORDS["subjects"]
+_DETERMINERS = _WORDS["determiners"]
+_NO_VERB_AFTER = _WORDS["before no verb"]
+_AFTER_PAST = _WORDS["after past tense"]
+_AFTER_PRESENT = _WORDS["after present tense"]
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d[\d.,–-]*")
 _FARTHEST = 14  # words in which the verb of a statement is searched
 

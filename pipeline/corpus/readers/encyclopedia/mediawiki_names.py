@@ -11,20 +11,9 @@ import functools
 import re
 from pathlib import Path
 
+from cloze.pipeline.corpus.readers.prose import read_lists
 
-def _read_lists(path: Path) -> dict[str, list[str]]:
-    """Return the entries of a data file by section."""
-    lists: dict[str, list[str]] = {}
-    entries: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("["):
-            entries = lists.setdefault(line.strip("[]"), [])
-        elif line and not line.startswith("#"):
-            entries += line.split(" | ")
-    return lists
-
-
-_LISTS = _read_lists(Path(__file__).with_suffix(".txt"))
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"), " | ")
 
 
 def read_table(section: str) -> dict[str, str]:

@@ -1,23 +1,18 @@
-"""Template functions; other templates are data (encyclopedia/templates.txt).
+"""Template functions of words; other templates are data (encyclopedia/templates.txt).
 
-A function gets positional and named arguments as plain text and, for some rules, a text from the
-data. The results were compared with MediaWiki's rendering
-(benchmarks/fidelity_templates.py).
+A rule `!NAME` of the data is function NAME here or in template_numbers.py. A function gets
+positional and named arguments as plain text and, for some rules, a text from the data. The results
+were compared with MediaWiki's rendering (benchmarks/fidelity_templates.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
-from cloze.pipeline.corpus.readers.encyclopedia import template_numbers as numbers
 from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES, escape_literals
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES, GERMAN_NAMES
-
-Arguments = list[str]
-Named = dict[str, str]
-Rule = Callable[[Arguments, Named], str]
+from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import Arguments, Named
 
 
 def first(arguments: Arguments) -> str:
@@ -32,25 +27,6 @@ def labelled(code: str, text: str, named: Named) -> str:
     return f"{label}: {text}" if is_labelled else text
 
 
-def _quotation(arguments: Arguments, named: Named) -> str:
-    text = named.get("text") or named.get("quote") or named.get("1")
-    return f"\n\n{text or (arguments[0] if arguments else '')}\n\n"
-
-
-def _block(arguments: Arguments, named: Named) -> str:
-    """Render a block quotation as a paragraph, with its translation."""
-    texts = (named.get(name) for name in ("text", "texte", "texto", "testo", "citation"))
-    text = next(filter(None, texts), first(arguments))
-    translation = named.get("übersetzung", "")
-    return f"\n\n{text}\n\n" + (f"{translation}\n\n" if translation else "")
-
-
-def _lines(arguments: Arguments, named: Named) -> str:
-    """Render a list shown in columns: `{{colonnes|nombre=4|1=* …}}`."""
-    text = named.get("1") or named.get("content") or first(arguments)
-    return f"\n{text}\n" if text else ""
-
-
 def _harvard(arguments: Arguments) -> tuple[str, str]:
     """Return the authors and the year of a citation that is part of the sentence."""
     if len(arguments) < 2:
@@ -61,22 +37,24 @@ def _harvard(arguments: Arguments) -> tuple[str, str]:
     return ", ".join(authors[:-1]) + (" & " if len(authors) > 1 else "") + authors[-1], year
 
 
-def _harvard_text(arguments: Arguments, named: Named) -> str:
+def harvard_text(arguments: Arguments, named: Named) -> str:
+    """Render `{{harvtxt|Smith|Jones|1999}}` as `Smith & Jones (1999)`."""
     names, year = _harvard(arguments)
     return f"{names} ({year})" if year else names
 
 
-def _harvard_bare(arguments: Arguments, named: Named) -> str:
+def harvard_bare(arguments: Arguments, named: Named) -> str:
+    """Render `{{harvnb|Smith|Jones|1999}}` as `Smith & Jones 1999`."""
     return " ".join(filter(None, _harvard(arguments)))
 
 
-def _audio(arguments: Arguments, named: Named) -> str:
+def audio(arguments: Arguments, named: Named) -> str:
     """Render `{{Audio|x.ogg|Alabama}}` as its label; without one it is a button."""
     label = "".join(arguments[1:2])
     return "" if label.lower() in ("listen", "help", "pronunciation", "audio") else label
 
 
-def _nihongo(arguments: Arguments, named: Named) -> str:
+def nihongo(arguments: Arguments, named: Named) -> str:
     """Render `{{nihongo|Aikido|合気道|aikidō}}` as `Aikido (合気道, aikidō)`."""
     name, *others = [*arguments, "", "", "", ""][:5]
     details = ", ".join(filter(None, others[:3]))
@@ -96,7 +74,7 @@ _CHINESE = (
 )
 
 
-def _chinese(arguments: Arguments, named: Named) -> str:
+def chinese(arguments: Arguments, named: Named) -> str:
     """Render `{{zh|c=中文|p=Zhōngwén}}` as `Chinese: 中文; pinyin: Zhōngwén`."""
     renderings: list[str] = []
     for keys, label in _CHINESE:
@@ -108,14 +86,7 @@ def _chinese(arguments: Arguments, named: Named) -> str:
     return "; ".join(renderings)
 
 
-def _reading(arguments: Arguments, named: Named) -> str:
-    """Render `{{読み仮名|東京|とうきょう}}` as `東京（とうきょう）`."""
-    if len(arguments) > 1 and arguments[1]:
-        return f"{arguments[0]}（{arguments[1]}）"
-    return first(arguments)
-
-
-def _tag(arguments: Arguments, named: Named) -> str:
+def tag(arguments: Arguments, named: Named) -> str:
     """Render `{{tag|exec}}` as `<exec>...</exec>`, or as opening, closing or single tag."""
     if not arguments or not arguments[0]:
         return ""
@@ -129,12 +100,12 @@ def _tag(arguments: Arguments, named: Named) -> str:
     return escape_literals(renderings.get(kind, pair))
 
 
-def _template_name(arguments: Arguments, named: Named) -> str:
+def template_name(arguments: Arguments, named: Named) -> str:
     """Render `{{tl|convert}}` as `{{convert}}`."""
     return escape_literals("{{" + "|".join(arguments) + "}}") if arguments else ""
 
 
-def _verse(arguments: Arguments, named: Named) -> str:
+def verse(arguments: Arguments, named: Named) -> str:
     """Render `{{bibleverse||Mark|3:25|KJV}}` as `Mark 3:25`."""
     words = [argument for argument in arguments if argument]
     if len(words) > 1 and words[0].isdigit() and not words[1][:1].isdigit():
@@ -146,37 +117,33 @@ _SIGNS = {"flat": "♭", "b": "♭", "sharp": "♯", "#": "♯", "natural": "♮
 _SIGNS |= {"doublesharp": "𝄪", "doubleflat": "𝄫"}
 
 
-def _music(arguments: Arguments, named: Named) -> str:
+def music(arguments: Arguments, named: Named) -> str:
+    """Render `{{music|sharp}}` as `♯`."""
     return _SIGNS.get(arguments[0].lower(), arguments[0]) if arguments else ""
 
 
-def _spoken(arguments: Arguments, named: Named) -> str:
+def spoken(arguments: Arguments, named: Named) -> str:
     """Render `{{IPA|/a/}}` as text, and `{{IPA|de|ˈalbɛʁt|lang}}` as a removable pronunciation."""
     return PHONES if len(arguments) > 1 else first(arguments)
 
 
-def _foreign(arguments: Arguments, named: Named) -> str:
+def foreign(arguments: Arguments, named: Named) -> str:
     """Render `{{langx|de|Neuland}}` as `German: Neuland`."""
     code, text, *_ = [*arguments, "", ""]
     return labelled(code.partition("-")[0], text, named)
 
 
-def _marriage(arguments: Arguments, named: Named) -> str:
+def marriage(arguments: Arguments, named: Named) -> str:
     """Render `{{marriage|Mary Todd|1842|1865}}` as `Mary Todd (m. 1842–1865)`."""
     spouse, *other_arguments = [*arguments, ""]
     years = [word for word in other_arguments if "=" not in word and any(map(str.isdigit, word))]
     return f"{spouse} (m. {'–'.join(years[:2])})" if spouse and years else spouse
 
 
-def _height(arguments: Arguments, named: Named) -> str:
+def height(arguments: Arguments, named: Named) -> str:
     """Render `{{height|ft=6|in=6}}` as `6 ft 6 in`."""
     measures = (f"{named[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if named.get(unit))
     return " ".join(measures) or HOLE_TEMPLATE
-
-
-def _edition(arguments: Arguments, named: Named) -> str:
-    """Render `{{Escyr|2022||2022 contest}}` as `2022 contest`, `{{nfly|2019}}` as `2019`."""
-    return first(arguments[2:]) or first(arguments[:1])
 
 
 _ROMAN = re.compile("[IVXLCDM]+")
@@ -193,7 +160,7 @@ def _nth(number: str) -> str:
     return f"{number}{'er' if number == 'I' else 'e'}"
 
 
-def _century(arguments: Arguments, named: Named, word: str = "") -> str:
+def century(arguments: Arguments, named: Named, word: str = "") -> str:
     """Render `{{s|XIX}}` and `{{s-|XIX|e}}` as `XIXe siècle`.
 
     In Russian, the template of this name keeps words on one line.
@@ -206,19 +173,19 @@ def _two_centuries(arguments: Arguments) -> list[str]:
     return [_nth(argument) for argument in arguments if _ROMAN.fullmatch(argument)][:2]
 
 
-def _centuries(arguments: Arguments, named: Named, word: str = "") -> str:
+def centuries(arguments: Arguments, named: Named, word: str = "") -> str:
     """Render `{{s2|XIX|e|XX|e}}` as `XIXe et XXe siècles`."""
     centuries = _two_centuries(arguments)
     if len(centuries) < 2:
-        return _century(arguments, named, word.replace("siècles", "siècle"))
+        return century(arguments, named, word.replace("siècles", "siècle"))
     return f"{centuries[0]} et {centuries[1]} {word}"
 
 
-def _period(arguments: Arguments, named: Named, word: str = "") -> str:
+def period(arguments: Arguments, named: Named, word: str = "") -> str:
     """Render `{{sp|XVIII|-|XXI}}` as `XVIIIe – XXIe siècle`."""
     centuries = _two_centuries(arguments)
     if len(centuries) < 2:
-        return _century(arguments, named, word)
+        return century(arguments, named, word)
     words = [
         text for text in arguments if text not in ("", "e", "er") and not _ROMAN.fullmatch(text)
     ]
@@ -226,27 +193,27 @@ def _period(arguments: Arguments, named: Named, word: str = "") -> str:
     return f"{centuries[0]} {separator} {centuries[1]} {word}"
 
 
-def _century_es(arguments: Arguments, named: Named) -> str:
+def century_es(arguments: Arguments, named: Named) -> str:
     """Render `{{siglo|XIX||s}}` as `siglo XIX`, `{{siglo|VII|a}}` as `VII a. C.`."""
     number = first(arguments)
     prefix = {"s": "siglo ", "S": "Siglo "}.get("".join(arguments[2:3])[:1], "")
     return f"{prefix}{number}{' a. C.' if 'a' in arguments[1:2] else ''}" if number else ""
 
 
-def _century_ca(arguments: Arguments, named: Named) -> str:
+def century_ca(arguments: Arguments, named: Named) -> str:
     """Render `{{segle|XIII|s}}` as `segle XIII`, `{{segle|IV|-}}` as `segle IV aC`."""
     number = first(arguments)
     return f"segle {number}{' aC' if '-' in arguments[1:] else ''}" if number else ""
 
 
-def _century_pt(arguments: Arguments, named: Named) -> str:
+def century_pt(arguments: Arguments, named: Named) -> str:
     """Render `{{séc|XIX}}` as `século XIX`, `{{séc|I|AC}}` as `século I a.C.`."""
     number = first(arguments)
     is_bc = "a.C." in arguments[1:] or "AC" in arguments[1:]
     return f"século {number}{' a.C.' if is_bc else ''}" if number else ""
 
 
-def _date_fr(arguments: Arguments, named: Named) -> str:
+def date_fr(arguments: Arguments, named: Named) -> str:
     """Render `{{date|14|juillet|1789|en France}}` or `{{date|14 juillet 1789|…}}`.
 
     Parts that end with a minus are hidden.
@@ -261,7 +228,7 @@ def _date_fr(arguments: Arguments, named: Named) -> str:
     return " ".join(word for word in words if not word.endswith("-"))
 
 
-def _date_uk(arguments: Arguments, named: Named) -> str:
+def date_uk(arguments: Arguments, named: Named) -> str:
     """Render `{{ДН|27|1|1839}}` as `27 січня 1839`.
 
     `{{ДН|27|1|1839|15}}` is `15 (27) січня 1839`.
@@ -292,18 +259,18 @@ def _number_fr(text: str) -> str:
     return _PLAIN.sub(written, text)
 
 
-def _unit_fr(arguments: Arguments, named: Named) -> str:
+def unit_fr(arguments: Arguments, named: Named) -> str:
     """Render `{{unité|1930|km|2}}`: the number, then units without powers."""
-    return _unit_es([*map(_number_fr, arguments[:1]), *arguments[1:]], named)
+    return unit_es([*map(_number_fr, arguments[:1]), *arguments[1:]], named)
 
 
-def _unit_es(arguments: Arguments, named: Named) -> str:
+def unit_es(arguments: Arguments, named: Named) -> str:
     """Render `{{unidad|5|km|2}}` as `5 km`."""
     units = (word for word in arguments[1:] if word and not _EXPONENT.fullmatch(word))
     return " ".join([*arguments[:1], *units])
 
 
-def _aside(arguments: Arguments, named: Named) -> str:
+def aside(arguments: Arguments, named: Named) -> str:
     """Render `{{incise|tout juste âgée}}` as `— tout juste âgée —`.
 
     With `stop` or `fin`, at the end of a sentence, the second dash is omitted.
@@ -315,63 +282,16 @@ def _aside(arguments: Arguments, named: Named) -> str:
     return f"— {text}" if is_last else f"— {text} —"
 
 
-def _time(arguments: Arguments, named: Named) -> str:
-    return " ".join(
-        f"{number} {unit}"
-        for number, unit in zip(arguments, ("h", "", "s"), strict=False)
-        if number
-    ).strip()
-
-
-def _ruler(arguments: Arguments, named: Named) -> str:
+def ruler(arguments: Arguments, named: Named) -> str:
     """Render `{{souverain2|Guillaume IV (roi du Royaume-Uni)}}` as `Guillaume IV`."""
     return re.sub(r"\s*\(.*\)$", "", first(arguments))
 
 
-def _formula(arguments: Arguments, named: Named) -> str:
+def formula(arguments: Arguments, named: Named) -> str:
+    """Render `{{fchim|H|2|O}}` as `H2O`."""
     is_labelled = len(arguments) > 1 and not arguments[1].isdigit()
     return "".join(arguments[1:] if is_labelled else arguments)
 
-
-FUNCTIONS: dict[str, Callable[..., str]] = {
-    function.__name__.removeprefix("_"): function
-    for function in (
-        _quotation,
-        _block,
-        _lines,
-        _harvard_text,
-        _harvard_bare,
-        _audio,
-        _nihongo,
-        _chinese,
-        _reading,
-        _tag,
-        _template_name,
-        _verse,
-        _music,
-        _spoken,
-        _foreign,
-        _marriage,
-        _height,
-        _edition,
-        _century,
-        _centuries,
-        _period,
-        _century_es,
-        _century_ca,
-        _century_pt,
-        _date_fr,
-        _date_uk,
-        _unit_fr,
-        _unit_es,
-        _aside,
-        _time,
-        _ruler,
-        _formula,
-    )
-}
-FUNCTIONS |= {"bar": lambda arguments, named: "|", **numbers.FUNCTIONS}
-"""Functions by their name in the data."""
 
 _INDICATED = frozenset(ENGLISH_NAMES) | {"mul", "en"}  # {{en}} after a French work: its language
 _GERMAN_LANGUAGE = re.compile(r"([a-z]{2,3})s(?:-[a-z]+)?")

@@ -6,7 +6,6 @@ What only MediaWiki could compute (current prices, ages) leaves a placeholder.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import read_table
@@ -197,7 +196,7 @@ def fraction(arguments: Arguments, named: Named) -> str:
     return f"1/{arguments[0]}" if arguments else ""
 
 
-def _value(arguments: Arguments, named: Named) -> str:
+def value(arguments: Arguments, named: Named) -> str:
     """Render `{{val|4.5|0.2|e=6|u=m}}` as `4.5 ± 0.2 × 10^6 m`."""
     if not arguments:
         return ""
@@ -214,7 +213,8 @@ def _value(arguments: Arguments, named: Named) -> str:
     )
 
 
-def _ordinal(arguments: Arguments, named: Named) -> str:
+def ordinal(arguments: Arguments, named: Named) -> str:
+    """Render `{{ordinal|22}}` as `22nd`."""
     if not arguments or not arguments[0].isdigit():
         return ""
     number = int(arguments[0])
@@ -229,14 +229,14 @@ _SCALES = {
 }
 
 
-def _money(arguments: Arguments, named: Named, symbol: str) -> str:
+def money(arguments: Arguments, named: Named, symbol: str) -> str:
     """Render `{{US$|1500}}` as `US$1,500`."""
     amount = spell_number(arguments[0]) if arguments else ""
     scale = _SCALES.get(arguments[1].lower(), "") if len(arguments) > 1 else ""
     return f"{symbol}{amount}{scale}" if amount else symbol
 
 
-def _currency(arguments: Arguments, named: Named) -> str:
+def currency(arguments: Arguments, named: Named) -> str:
     """Render `{{currency|1000|GBP}}` as `£1,000`."""
     code = named.get("type") or named.get("currency") or "usd"
     if len(arguments) > 1:
@@ -246,12 +246,12 @@ def _currency(arguments: Arguments, named: Named) -> str:
     return f"{symbol}{amount}" if amount else HOLE_TEMPLATE
 
 
-def _price(arguments: Arguments, named: Named) -> str:
+def price(arguments: Arguments, named: Named) -> str:
     """Render `{{Format price|3160384}}` with separators; the argument may be a placeholder."""
     return spell_number(arguments[0]) if arguments else ""
 
 
-def _coordinates(arguments: Arguments, named: Named) -> str:
+def coordinates(arguments: Arguments, named: Named) -> str:
     """Render `{{coord|30|12|N|74|7|W}}` as `30°12′N 74°7′W`; title-only coordinates as ""."""
     display = named.get("display", "inline").lower()
     if "inline" not in display and "i" not in display.split(","):
@@ -272,7 +272,7 @@ def _coordinates(arguments: Arguments, named: Named) -> str:
     return f"{numbers[0]}, {numbers[1]}" if not coordinates and len(numbers) == 2 else ""
 
 
-def _gauge(arguments: Arguments, named: Named) -> str:
+def gauge(arguments: Arguments, named: Named) -> str:
     """Render `{{RailGauge|1435mm}}` and `{{track gauge}}` as `1,435 mm`."""
     text = arguments[0] if arguments else ""
     metric = re.fullmatch(r"(\d+) ?mm", text)
@@ -284,7 +284,7 @@ def _gauge(arguments: Arguments, named: Named) -> str:
     return "standard" if text == "sg" else HOLE_TEMPLATE
 
 
-def _density(arguments: Arguments, named: Named) -> str:
+def density(arguments: Arguments, named: Named) -> str:
     """Render `{{pop density|3645257|640081.87|km2|sqmi|prec=1}}` as `5.7/km²`."""
     try:
         people, area = (float(argument.replace(",", "")) for argument in arguments[:2])
@@ -292,20 +292,3 @@ def _density(arguments: Arguments, named: Named) -> str:
     except (ValueError, ZeroDivisionError):
         return HOLE_TEMPLATE
     return f"{group_digits(density)}/{_unit(arguments[2])}" if len(arguments) > 2 else HOLE_TEMPLATE
-
-
-FUNCTIONS: dict[str, Callable[..., str]] = {
-    "convert": convert,
-    "as_of": as_of,
-    "date": date,
-    "fraction": fraction,
-    "value": _value,
-    "ordinal": _ordinal,
-    "currency": _currency,
-    "price": _price,
-    "money": _money,
-    "coordinates": _coordinates,
-    "gauge": _gauge,
-    "density": _density,
-}
-"""Functions by their name in encyclopedia/templates.txt."""

@@ -11,24 +11,24 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
+from cloze.pipeline.corpus.readers.encyclopedia import template_functions, template_numbers
 from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES
-from cloze.pipeline.corpus.readers.encyclopedia.template_functions import (
-    FUNCTIONS,
+from cloze.pipeline.corpus.readers.encyclopedia.template_functions import by_name, first, labelled
+from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import (
     Arguments,
     Named,
-    Rule,
-    by_name,
-    first,
-    labelled,
+    convert,
+    group_digits,
 )
-from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import convert, group_digits
 from cloze.pipeline.corpus.readers.prose import is_unspaced
+
+Rule = Callable[..., str]
 
 _DATA = Path(__file__).with_name("templates.txt")
 _SECTION = re.compile(r"\[([a-z-]+|\*)\]")
@@ -218,7 +218,9 @@ def _tables() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
         aliases, arrow, pattern = line.partition(" => ")
         names += [name.strip() for name in aliases.split(" | ")]
         if arrow:
-            pattern = pattern.replace("␣ ", " ").replace(" ␣", " ").replace("␣", " ")
+            pattern = (
+                pattern.replace("␣ ", " ").replace(" ␣", " ").replace("␣", " ").replace("⏎", "\n")
+            )
             current.update(dict.fromkeys(names, pattern))
             names = []
     borrowed: dict[str, str] = {}
@@ -240,7 +242,7 @@ def _compile(pattern: str, language: str) -> Rule | str:
         return PHONES
     if pattern.startswith("!"):
         name, _, text = pattern[1:].partition(" ")
-        function = FUNCTIONS[name]
+        function: Rule = getattr(template_functions, name, None) or getattr(template_numbers, name)
         if function is convert:
             return functools.partial(convert, language=language)
         return (lambda arguments, named: function(arguments, named, text)) if text else function

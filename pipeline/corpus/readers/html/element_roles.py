@@ -1,15 +1,15 @@
-"""Roles of HTML elements: text or not, by tag, class, role and type.
+"""Roles of HTML elements: text or not, by tag, class, ARIA role and type (element_roles.txt).
 
-The classes are those of MediaWiki's output (legacy parser and Parsoid) and of templates shared by
-the larger Wikipedias. Elements that are not text match what the wikitext reader drops: references,
-boxes, hatnotes, editors' notes, pictures.
+Elements that are not text match what the wikitext reader drops: references, boxes, hatnotes,
+editors' notes, pictures.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import ExtractedPage
 from cloze.pipeline.corpus.readers.encyclopedia.elements import escape_literals
@@ -21,105 +21,43 @@ from cloze.pipeline.corpus.readers.encyclopedia.tables import (
     kind_of,
     line_of,
 )
+from cloze.pipeline.corpus.readers.prose import read_lists
 
-Role = Literal["text", "gone", "box", "shown", "table", "formula", "phones", "separator"]
+Role = Literal["text", "gone", "box", "formula", "shown", "phones", "separator", "table"]
 """Role of an element.
 
 `gone`: not needed by a sentence; `box`: next to the text; `shown`: a program or a chart; `phones`:
 pronunciation; `separator`: read aloud between the parts of a fraction.
 """
 
-BLOCKS = frozenset(
-    """
-    p div li dd dt ul ol dl blockquote pre section article main body center address figure
-    figcaption details summary fieldset table tbody
-    thead tfoot tr td th caption hr h1 h2 h3 h4 h5 h6 header footer nav aside form poem
-    """.split()
-)
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"))
+BLOCKS = frozenset(_LISTS["block tags"])
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
-_GONE_TAGS = frozenset(
-    """
-    script style link meta title base head noscript template img picture svg audio video object
-    embed iframe canvas map button input select
-    textarea s strike del figure rp rt
-    """.split()
-)
-_BOX_TAGS = frozenset("nav aside header footer form dialog menu".split())
-_SHOWN_TAGS = frozenset(("pre",))
 
-# Classes of elements that are dropped without a trace.
-_GONE = frozenset(
-    """
-    reference mw-ref mw-editsection mw-empty-elt mw-jump-link mw-cite-backlink noprint
-    Inline-Template Template-Fact need_ref_tag cite_virgule
-    Z3988 mw-ext-cite-error error flagicon geo-nondefault geo-multi-punct wikidata-linkback
-    indicateur-langue asof-tag ouvrage
-    shortdescription sortkey thumb floatright floatleft floatnone mw-file-element templatequotecite
-    listen haudio-icon ext-phonos-attribution
-    mw-collapsible-toggle mw-references-wrap
-    """.split()
-)
-_BOX = frozenset(
-    """
-    navbox navbox-styles navbar vertical-navbox sidebar infobox infobox_v2 infobox_v3 taxobox ambox
-    tmbox ombox cmbox fmbox dmbox mbox-small
-    metadata hatnote dablink rellink hauptartikel homonymie toc toccolours reflist references
-    references-small mw-references catlinks
-    printfooter mw-indicators sistersitebox side-box portal portalbox portal-bar bandeau-container
-    bandeau-section bandeau-portail
-    bandeau-article bandeau-niveau-information navbox-container NavFrame NavHead NavContent
-    navigation-not-searchable succession-box quotebox
-    tright tleft tmulti gallery gallerybox mw-gallery-traditional mw-gallery-packed spoken-wikipedia
-    sister-bar authority-control stub
-    BoxenVerschmelzen boite-a-droite bar-chart legend mw-kartographer-container barbox messagebox
-    thumbcaption wikitable-caption
-    """.split()
-)
-_SHOWN = frozenset(
-    """
-    mw-highlight mw-syntaxhighlight-container timeline-wrapper mw-ext-score mw-hiero-outer mw-graph
-    """.split()
-)
-_FORMULA = frozenset("mwe-math-element tex".split())
-_PHONES = frozenset("IPA API".split())
-_ROLES = frozenset(
-    "navigation note banner contentinfo search complementary menu menubar dialog alert".split()
-)
+def _by_role(kind: str) -> dict[Role, tuple[str, ...]]:
+    """Return the tags, classes or types of each role."""
+    entries = {role: _LISTS.get(f"{role} {kind}", ()) for role in get_args(Role)}
+    return {role: tuple(names) for role, names in entries.items() if names}
+
+
+_TAGS = {name: role for role, names in _by_role("tags").items() for name in names}
+_CLASSES = {name: role for role, names in _by_role("classes").items() for name in names}
+_TYPES = _by_role("types")
+_BOX_ROLES = frozenset(_LISTS["ARIA roles of boxes"])
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
-# Beginnings of `typeof`, without `mw:`. `Extension/ref` includes references.
-_TYPES: dict[Role, tuple[str, ...]] = {
-    "gone": (
-        *("File", "Image", "Video", "Audio", "Extension/ref", "Extension/indicator"),
-        *("Extension/templatestyles", "Extension/imagemap", "Extension/map"),
-    ),
-    "box": ("Extension/gallery", "Extension/categorytree", "Extension/inputbox"),
-    "formula": ("Extension/math", "Extension/chem", "Extension/ce"),
-    "shown": (
-        *("Extension/syntaxhighlight", "Extension/source", "Extension/score", "Extension/hiero"),
-        *("Extension/timeline", "Extension/graph"),
-    ),
-    "phones": ("Extension/phonos",),
-}
 
 
 def role(element: Any) -> Role:
     """Return the role of an element, without regard to its template."""
-    tag = element.tag
-    if tag in _GONE_TAGS:
-        return "formula" if tag == "img" and "tex" in element.get("class", "").split() else "gone"
-    if tag == "math":
-        return "formula"
+    tag_role = _TAGS.get(element.tag, "text")
+    if tag_role == "gone":
+        is_tex = element.tag == "img" and "tex" in element.get("class", "").split()
+        return "formula" if is_tex else "gone"
     attributes = element.attrib
-    if attributes:
-        by_attributes = _by_attributes(element, attributes)
-        if by_attributes is not None:
-            return by_attributes
-    if tag in _BOX_TAGS:
-        return "box"
-    if tag in _SHOWN_TAGS:
-        return "shown"
-    return "table" if tag == "table" else "text"
+    if tag_role == "formula" or not attributes:
+        return tag_role
+    return _by_attributes(element, attributes) or tag_role
 
 
 def _by_attributes(element: Any, attributes: Any) -> Role | None:
@@ -129,7 +67,7 @@ def _by_attributes(element: Any, attributes: Any) -> Role | None:
             for type_role, beginnings in _TYPES.items():
                 if name.startswith("mw:") and name[3:].startswith(beginnings):
                     return type_role
-    if attributes.get("role") in _ROLES and element.tag != "main":
+    if attributes.get("role") in _BOX_ROLES and element.tag != "main":
         return "box"
     style = attributes.get("style")
     if (
@@ -147,18 +85,9 @@ def _by_attributes(element: Any, attributes: Any) -> Role | None:
         is_bare = "autonumber" in classes or "free" in classes.split()
         return "gone" if "external" in classes and is_bare else None
     for name in classes.split():
-        if name in _GONE:
-            return "gone"
-        if name in _BOX:
-            return "box"
-        if name in _FORMULA:
-            return "formula"
-        if name in _PHONES:
-            return "phones"
-        if name in _SHOWN and element.tag != "code":
-            return "shown"
-        if name == "sr-only":
-            return "separator"
+        class_role = _CLASSES.get(name)
+        if class_role is not None and (class_role != "shown" or element.tag != "code"):
+            return class_role
     return None
 
 
@@ -231,10 +160,8 @@ def collect(element: Any, lines: Callable[[Any], list[str]], page: ExtractedPage
             continue
         name = " ".join(lines(row_cells[0]))
         is_subrow = name.startswith(_BELOW)
-        is_th, is_header = (
-            row_cells[0].tag == "th",
-            bool(_HEADER.search(row_cells[0].get("class", ""))),
-        )
+        is_th = row_cells[0].tag == "th"
+        is_header = _HEADER.search(row_cells[0].get("class", "")) is not None
         if len(row_cells) == 1 or (is_th and is_header):
             parent_name = name if is_th or is_header else parent_name
         elif len(row_cells) == 2 and 0 < len(name) <= _LONGEST_NAME:
