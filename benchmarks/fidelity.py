@@ -169,7 +169,7 @@ def _of_dump(path: Path, wikitext: bool = True) -> Iterator[Pair]:
     )
     try:
         files: Iterable[Any] = (
-            (content for _, _, content in archive.members(source))
+            (content for _, _, content in archive.tar_members(source))
             if ".tar" in path.name
             else (source,)
         )

@@ -1,7 +1,8 @@
 """Archives (zip, tar) read by slice, and metadata of the articles in them.
 
 A zip has its directory at the end, and each member is compressed separately: a slice reads only its
-members, and damage costs one member. The file must support random access.
+members, and damage costs one member. The file must support random access. A tar is read from its
+beginning, in bounded memory, by every slice; only the members of the slice are converted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import IO, Any, cast
 
@@ -29,9 +30,12 @@ from cloze.pipeline.corpus.readers.streams import (
     unpacked,
 )
 
-_ZIP_BLOCK = 1 << 16  # bytes decompressed at once
+SLICE_BYTES = 256 << 20  # approximate, of a file
+MOST_SLICES = 8  # per file; each slice decompresses the file from its beginning
+_BLOCK = 1 << 16  # bytes read at once; the maximum lost before damage
+_IS_TAR = re.compile(rb".{257}ustar[\0 ]", re.DOTALL)
 # unknown compression methods raise NotImplementedError, encrypted files RuntimeError
-_ERRORS = (
+_ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -43,81 +47,17 @@ _ERRORS = (
 )
 
 
-def is_zip(head: bytes) -> bool:
-    """Return True if a file that begins with these bytes is a non-empty zip archive."""
-    return head.startswith(b"PK\x03\x04")
-
-
-class _ZipMember:
-    """A file in a zip archive."""
-
-    def __init__(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-        self._archive, self._entry = archive, entry
-        self._handle: IO[bytes] | None = None
-        self._unpacked, self._ended = 0, False
-
-    def read(self, size: int, /) -> bytes:
-        if self._ended:
-            return b""
-        try:
-            if self._handle is None:
-                self._handle = self._archive.open(self._entry)
-            data = self._handle.read(min(size, _ZIP_BLOCK))
-        except _ERRORS as error:
-            raise self._torn("damaged", f"cannot be unpacked ({str(error).rstrip('.')})") from error
-        self._unpacked += len(data)
-        if (
-            self._unpacked > FREE_BYTES
-            and self._unpacked > MAXIMUM_RATIO * self._entry.compress_size
-        ):
-            raise self._torn(
-                "bomb", f"unpacks to more than {MAXIMUM_RATIO} times its size; no text does"
-            )
-        return data
-
-    def _torn(self, reason: str, sentence: str) -> CorruptStreamError:
-        self._ended = True
-        return CorruptStreamError(
-            reason,
-            f"the archive's file {self._entry.filename} {sentence}",
-            self._entry.header_offset,
-        )
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.close()
-
-
-def zip_members(handle: IO[bytes], begin: int, end: int) -> Iterator[tuple[str, int, ByteSource]]:
-    """Yield (name, bytes, content) of each file that begins in a byte range of a zip archive.
-
-    Raises:
-        CorruptStreamError: the directory cannot be read; raised only for the first range.
-    """
-    try:
-        archive = zipfile.ZipFile(handle)
-    except _ERRORS as error:
-        if begin:
-            return
-        raise CorruptStreamError(
-            "damaged",
-            f"the archive's directory, at its end, cannot be read ({str(error).rstrip('.')})",
-            0,
-        ) from error
-    with archive:
-        for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
-            if begin <= entry.header_offset < end and not entry.is_dir():
-                content = _ZipMember(archive, entry)
-                yield entry.filename, entry.file_size, content
-                content.close()
-
-
-# Members of a tar archive in file order, in bounded memory, and only those of a slice.
-
-SLICE_BYTES = 256 << 20  # approximate, of a file
-MOST_SLICES = 8  # per file; each slice decompresses the file from its beginning
-_BLOCK = 1 << 16  # bytes read at once; the maximum lost before damage
-_IS_TAR = re.compile(rb".{257}ustar[\0 ]", re.DOTALL)
+def cut(file_slice: Slice) -> list[Slice]:
+    """Divide a large file into a few byte ranges; the documents do not depend on the division."""
+    count = min(MOST_SLICES, file_slice.size // SLICE_BYTES)
+    if count < 2:
+        return [file_slice]
+    borders = [file_slice.size * number // count for number in range(count)]
+    ends = [*borders[1:], file_slice.size + 1]  # the last range includes the end of the file
+    return [
+        replace(file_slice, span=(begin, end), size=min(end, file_slice.size) - begin)
+        for begin, end in zip(borders, ends, strict=True)
+    ]
 
 
 class UnpackedStream:
@@ -136,7 +76,7 @@ class UnpackedStream:
         return self._source.read(size)
 
     @property
-    def place(self) -> int:
+    def side(self) -> int:
         """Return -1 if the last read was before the slice, 0 if in it, 1 if after it."""
         position = self._handle.tell()
         return -1 if position < self._begin else int(position >= self._end)
@@ -144,7 +84,7 @@ class UnpackedStream:
     def file(self) -> tuple[IO[bytes], int, int]:
         """Return the compressed file and the borders of the slice, for random access.
 
-        Afterwards `place` is always 0.
+        Afterwards `side` is always 0.
         """
         borders = self._begin, self._end
         self._begin, self._end = 0, sys.maxsize
@@ -154,17 +94,71 @@ class UnpackedStream:
         self._source.close()
 
 
-def cut(file_slice: Slice) -> list[Slice]:
-    """Divide a large file into a few byte ranges; the documents do not depend on the division."""
-    count = min(MOST_SLICES, file_slice.size // SLICE_BYTES)
-    if count < 2:
-        return [file_slice]
-    borders = [file_slice.size * number // count for number in range(count)]
-    ends = [*borders[1:], file_slice.size + 1]  # the last range includes the end of the file
-    return [
-        replace(file_slice, span=(begin, end), size=min(end, file_slice.size) - begin)
-        for begin, end in zip(borders, ends, strict=True)
-    ]
+class _Member:
+    """A file in an archive; a read raises CorruptStreamError once, and then returns nothing."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read, self.has_failed = read, False
+
+    def read(self, size: int, /) -> bytes:
+        if self.has_failed:
+            return b""
+        try:
+            return self._read(min(size, _BLOCK))
+        except CorruptStreamError:
+            self.has_failed = True
+            raise
+
+    def close(self) -> None:
+        """Do nothing: the archive closes its files."""
+
+
+def is_zip(head: bytes) -> bool:
+    """Return True if a file that begins with these bytes is a non-empty zip archive."""
+    return head.startswith(b"PK\x03\x04")
+
+
+def zip_members(handle: IO[bytes], begin: int, end: int) -> Iterator[tuple[str, int, ByteSource]]:
+    """Yield (name, bytes, content) of each file that begins in a byte range of a zip archive.
+
+    Raises:
+        CorruptStreamError: the directory cannot be read; raised only for the first range.
+    """
+    try:
+        archive = zipfile.ZipFile(handle)
+    except _ZIP_ERRORS as error:
+        if begin:
+            return
+        message = str(error).rstrip(".")
+        raise CorruptStreamError(
+            "damaged", f"the archive's directory, at its end, cannot be read ({message})", 0
+        ) from error
+    with archive:
+        for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+            if begin <= entry.header_offset < end and not entry.is_dir():
+                yield entry.filename, entry.file_size, _Member(_zip_reader(archive, entry))
+
+
+def _zip_reader(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Callable[[int], bytes]:
+    """Return a function that reads a member, which is opened by the first read."""
+    handle: IO[bytes] | None = None
+
+    def read(size: int) -> bytes:
+        nonlocal handle
+        reason, sentence = "damaged", ""
+        try:
+            handle = handle or archive.open(entry)
+            data = handle.read(size)
+            if handle.tell() <= max(FREE_BYTES, MAXIMUM_RATIO * entry.compress_size):
+                return data
+            reason = "bomb"
+            sentence = f"unpacks to more than {MAXIMUM_RATIO} times its size; no text does"
+        except _ZIP_ERRORS as error:
+            sentence = f"cannot be unpacked ({str(error).rstrip('.')})"
+        message = f"the archive's file {entry.filename} {sentence}"
+        raise CorruptStreamError(reason, message, entry.header_offset)
+
+    return read
 
 
 def is_tar(head: bytes) -> bool:
@@ -172,32 +166,7 @@ def is_tar(head: bytes) -> bool:
     return _IS_TAR.match(head) is not None
 
 
-class _Member:
-    """A file in a tar archive; `torn` is True once the archive cannot be read further."""
-
-    def __init__(self, name: str, handle: Any) -> None:
-        self._name, self._handle, self.torn = name, handle, False
-
-    def read(self, size: int, /) -> bytes:
-        if self.torn:
-            return b""
-        try:
-            # `read` would raise before it returns the bytes that precede the damage.
-            data: bytes = self._handle.read1(min(size, _BLOCK))
-            return data
-        except (CorruptStreamError, tarfile.TarError) as error:
-            self.torn = True
-            if isinstance(error, CorruptStreamError):
-                raise
-            raise CorruptStreamError(
-                "truncated", f"the archive ends inside its file {self._name}", 0
-            ) from error
-
-    def close(self) -> None:
-        self._handle.close()
-
-
-def members(source: ByteSource) -> Iterator[tuple[str, int, ByteSource]]:
+def tar_members(source: ByteSource) -> Iterator[tuple[str, int, ByteSource]]:
     """Yield (name, bytes, content) of each file; read the content before the next iteration.
 
     Raises:
@@ -205,18 +174,30 @@ def members(source: ByteSource) -> Iterator[tuple[str, int, ByteSource]]:
     """
     try:
         with tarfile.open(fileobj=cast(IO[bytes], source), mode="r|", bufsize=_BLOCK) as archive:
-            while (member := archive.next()) is not None:
+            while (entry := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all
-                handle = archive.extractfile(member) if member.isfile() else None
+                handle = archive.extractfile(entry) if entry.isfile() else None
                 if handle is not None:
-                    content = _Member(member.name, handle)
-                    yield member.name, member.size, content
-                    if content.torn:
+                    member = _Member(_tar_reader(handle, entry.name))
+                    yield entry.name, entry.size, member
+                    if member.has_failed:
                         return
     except tarfile.TarError as error:
         raise CorruptStreamError(
             "damaged", f"the archive cannot be read ({str(error).rstrip('.')})", 0
         ) from error
+
+
+def _tar_reader(handle: Any, name: str) -> Callable[[int], bytes]:
+    def read(size: int) -> bytes:
+        try:
+            # `read` would raise before it returns the bytes that precede the damage.
+            return cast(bytes, handle.read1(size))
+        except tarfile.TarError as error:
+            message = f"the archive ends inside its file {name}"
+            raise CorruptStreamError("truncated", message, 0) from error
+
+    return read
 
 
 # Metadata of pages: Wikimedia Enterprise records and HTML pages, and reasons to drop a page.
@@ -277,16 +258,18 @@ def of_record(record: Mapping[str, Any]) -> Article:
     Raises:
         NotAnArticleError: no HTML, or no name.
     """
+
+    def text_of(name: str) -> str:
+        return str(get_nested(record, name) or "")
+
     html = get_nested(record, "article_body.html")
     name, number = record.get("name"), record.get("identifier")
     if not isinstance(html, str):
         raise NotAnArticleError("article_body.html", "has no HTML in its field article_body.html")
     if not isinstance(name, str) or not isinstance(number, (int, str)):
         raise NotAnArticleError("name", "has no name and identifier")
-    namespace, wikitext = (
-        get_nested(record, "namespace.identifier"),
-        get_nested(record, "article_body.wikitext"),
-    )
+    namespace = get_nested(record, "namespace.identifier")
+    wikitext = get_nested(record, "article_body.wikitext")
     templates = record.get("templates")
     return Article(
         id=str(number),
@@ -294,11 +277,9 @@ def of_record(record: Mapping[str, Any]) -> Article:
         html=html,
         wikitext=wikitext if isinstance(wikitext, str) else "",
         namespace=namespace if isinstance(namespace, int) else 0,
-        language=mediawiki_names.language_code(
-            str(get_nested(record, "in_language.identifier") or "")
-        ),
-        wiki=str(get_nested(record, "is_part_of.identifier") or ""),
-        url=str(record.get("url") or ""),
+        language=mediawiki_names.language_code(text_of("in_language.identifier")),
+        wiki=text_of("is_part_of.identifier"),
+        url=text_of("url"),
         licence=_licence(record.get("license")),
         templates=tuple(
             str(template.get("name", "")).partition(":")[2]
@@ -308,11 +289,11 @@ def of_record(record: Mapping[str, Any]) -> Article:
     )
 
 
-def _licence(found: Any) -> str:
+def _licence(licences: Any) -> str:
     """Return the names of a list of licences, joined by OR."""
     names = [
         str(licence.get("identifier") or licence.get("url") or "")
-        for licence in found or ()
+        for licence in licences or ()
         if isinstance(licence, dict)
     ]
     return " OR ".join(dict.fromkeys(licence_name(name) for name in names if name))
@@ -337,11 +318,8 @@ def _namespace(root: Any) -> int:
         if value.strip().lstrip("-").isdigit():
             return int(value)
     body = root.find("body")
-    match = (
-        re.search(r"(?:^|\s)ns-(\d{1,4})(?=\s|$)", body.get("class", ""))
-        if body is not None
-        else None
-    )
+    classes = "" if body is None else body.get("class", "")
+    match = re.search(r"(?:^|\s)ns-(\d{1,4})(?=\s|$)", classes)
     return int(match[1]) if match else 0
 
 

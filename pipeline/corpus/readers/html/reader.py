@@ -8,6 +8,7 @@ text is `<main>` or `<article>`; crawled pages are better read by source `warc`.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -60,18 +61,15 @@ class HtmlReader(FileReader):
         self, file_slice: Slice, options: WikipediaOptions, tally: ReadCounters
     ) -> Iterator[Document]:
         """Yield the articles of a file or slice; unreadable lines are recorded by number."""
-        source = archive.UnpackedStream(file_slice)
-        try:
+        with contextlib.closing(archive.UnpackedStream(file_slice)) as source:
             reading = _Reading(file_slice, options, tally, source)
             yield from reading.documents()
-        finally:
-            source.close()
-        if not reading.found and not tally.unreadable and file_slice.span is None:
+        if not reading.has_pages and not tally.unreadable and file_slice.span is None:
             tally.quarantine("empty_file", "the file holds no page")
 
 
 class _Reading:
-    """State of reading one slice; `found` is True once the slice has a page."""
+    """State of reading one slice; `has_pages` is True once there is one."""
 
     def __init__(
         self,
@@ -81,11 +79,11 @@ class _Reading:
         source: archive.UnpackedStream,
     ) -> None:
         self._slice, self._options, self._tally, self._source = file_slice, options, tally, source
-        self._ways: dict[str, HtmlExtractor] = {}  # by language
+        self._extractors: dict[str, HtmlExtractor] = {}  # by language
         self._disambiguation = lowered(options.disambiguation_templates)
-        self._known = False  # the records are known to be articles
-        self._told = False  # the wiki of the dump is recorded
-        self.found = False
+        self._has_articles = False  # the records are known to be articles
+        self._has_origin = False  # of the dump's wiki
+        self.has_pages = False
 
     def documents(self) -> Iterator[Document]:
         head, source = peek(as_utf8(self._source), HEAD_BYTES)
@@ -95,7 +93,7 @@ class _Reading:
             elif is_zip(head):
                 yield from self._zip()
             elif not head.strip() or not is_for("html", head, self._tally):
-                self._empty(source)
+                source.read(1)  # raises on damage
             elif kind_of(head)[0] != "an HTML page" and head.lstrip()[:1] in (b"{", b"["):
                 yield from self._lines(source, "")
             else:
@@ -105,15 +103,12 @@ class _Reading:
 
     def record_damage(self, reason: str, sentence: str, *, offset: int = 0) -> None:
         """Record damage inside the slice; readers of other slices record the rest."""
-        if not self._source.place:
+        if not self._source.side:
             self._tally.record_damage(reason, sentence, offset=offset)
 
-    def _empty(self, source: ByteSource) -> None:
-        source.read(1)  # raises on damage
-
     def _archive(self, source: ByteSource) -> Iterator[Document]:
-        for name, size, content in archive.members(source):
-            if self._source.place > 0:
+        for name, size, content in archive.tar_members(source):
+            if self._source.side > 0:
                 return
             yield from self._member(name, size, content)
 
@@ -130,7 +125,7 @@ class _Reading:
             return
         if lower_name.endswith(_LINES):
             yield from self._lines(content, name)
-        elif lower_name.endswith(_PAGES) and not self._source.place:
+        elif lower_name.endswith(_PAGES) and not self._source.side:
             yield from self._page(content, name, size)
 
     def _lines(self, source: ByteSource, name: str) -> Iterator[Document]:
@@ -138,15 +133,15 @@ class _Reading:
         for number, line in enumerate(
             read_lines(source, self, self._options.maximum_document_bytes), 1
         ):
-            position = self._source.place
-            if position > 0:
+            side = self._source.side
+            if side > 0:
                 return
-            if position < 0:
+            if side < 0:
                 continue
-            self.found = True
+            self.has_pages = True
             if line.data is None or line.data.strip():
                 yield from self._record(line, number, name)
-            if not self._known and self._tally.counters["quarantined/not_html"]:
+            if not self._has_articles and self._tally.counters["quarantined/not_html"]:
                 return
 
     def _record(self, line: Line, number: int, name: str) -> Iterator[Document]:
@@ -166,7 +161,7 @@ class _Reading:
             )
             self._tally.quarantine("bad_json", message, offset=line.offset, inner=name)
             return
-        if not self._known and "article_body" not in record:
+        if not self._has_articles and "article_body" not in record:
             message = (
                 f"{location} has no article_body but {', '.join(list(record)[:12])}, so the file "
                 f"is no dump of Wikimedia Enterprise"
@@ -175,7 +170,7 @@ class _Reading:
                 "not_html", message, inner=name, remedy="name it as source jsonl"
             )
             return
-        self._known = True
+        self._has_articles = True
         try:
             article = archive.of_record(record)
         except archive.NotAnArticleError as error:
@@ -185,7 +180,7 @@ class _Reading:
 
     def _page(self, source: ByteSource, name: str, size: int) -> Iterator[Document]:
         """Yield the document of a file that is one page."""
-        self.found = True
+        self.has_pages = True
         limit = self._options.maximum_document_bytes
         data = bytearray()
         while len(data) <= limit and (piece := source.read(_CHUNK)):
@@ -206,9 +201,9 @@ class _Reading:
     def _article(self, article: Article) -> Iterator[Document]:
         """Yield the document of a Wikimedia Enterprise record."""
         check_wiki(self._slice.path, article.wiki, article.url, self._options)
-        if article.wiki and not self._told:
+        if article.wiki and not self._has_origin:
             self._tally.set_origin(wiki(article.wiki, article.url, self._slice.name))
-            self._told = True
+            self._has_origin = True
         self._tally.read(len(article.html.encode("utf-8", "surrogatepass")))
         root = self._parsed(replace_surrogates(article.html))
         if root is not None:
@@ -234,7 +229,7 @@ class _Reading:
         if reason is not None:
             self._tally.drop(reason)
             return
-        extractor = self._way(article.language)
+        extractor = self._extractor(article.language)
         extracted = extractor.extract(page.content(root))
         for line_reason, count in extracted.dropped.items():
             self._tally.drop_lines(line_reason, count)
@@ -249,13 +244,13 @@ class _Reading:
             infobox=tuple(extracted.infobox),
         )
 
-    def _way(self, language: str) -> HtmlExtractor:
+    def _extractor(self, language: str) -> HtmlExtractor:
         """Return the extractor for pages of this language."""
         from cloze.pipeline.corpus.readers.html.page import HtmlExtractor
 
-        if language not in self._ways:
-            self._ways[language] = HtmlExtractor(**self._options.rules(language))
-        return self._ways[language]
+        if language not in self._extractors:
+            self._extractors[language] = HtmlExtractor(**self._options.rules(language))
+        return self._extractors[language]
 
 
 reader = HtmlReader()
