@@ -105,6 +105,15 @@ class ReadCounters:
         self.counters["read/documents"] += 1
         self.counters["read/bytes"] += size
 
+    def read_texts(self, texts: Iterable[str]) -> int:
+        """Count one raw document of these texts; return its bytes in UTF-8."""
+        size = sum(
+            len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+            for text in texts
+        )
+        self.read(size)
+        return size
+
     def drop(self, reason: str) -> None:
         """Count the last document as dropped."""
         self.counters[f"dropped/{reason}"] += 1
@@ -129,7 +138,7 @@ class ReadCounters:
         self.counters[f"quarantined/{reason}"] += 1
         self._refused += 1
         if self._refused <= MOST_UNREADABLE:
-            name = posixpath.join(self.slice.kind, self.slice.name, *filter(None, (inner,)))
+            name = "/".join(filter(None, (self.slice.kind, self.slice.name, inner)))
             self.unreadable.append(
                 UnreadableItem(file=name, offset=offset, reason=reason, sentence=sentence)
             )
@@ -151,12 +160,13 @@ class ReadCounters:
         remaining = self._refused - len(self.unreadable)
         if not remaining:
             return self.unreadable
-        sentence = f"{remaining:,} more pages or lines of this file could not be read"
-        name, offset = f"{self.slice.kind}/{self.slice.name}", self.unreadable[-1].offset
-        return [
-            *self.unreadable,
-            UnreadableItem(file=name, offset=offset, reason="more", sentence=sentence),
-        ]
+        last_item = UnreadableItem(
+            file=f"{self.slice.kind}/{self.slice.name}",
+            offset=self.unreadable[-1].offset,
+            reason="more",
+            sentence=f"{remaining:,} more pages or lines of this file could not be read",
+        )
+        return [*self.unreadable, last_item]
 
     def record_damage(
         self,
@@ -346,28 +356,32 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
     ("a tar archive", "", re.compile(rb".{257}ustar[\0 ]", re.S)),
     *((f"packed by {name}", "", FORMATS[ending].magic) for ending, name in _PACKERS.items()),
 )
-_ADVICE = {
-    "a part of a MediaWiki dump": (
-        "put it back between <mediawiki> and </mediawiki> for source wikipedia"
-    ),
-    "a tar archive": (
-        "take its text out first, or, if it holds pages in HTML, name it as source html"
-    ),
-}
+_PART_ADVICE = "put it back between <mediawiki> and </mediawiki> for source wikipedia"
+_TAR_ADVICE = "take its text out first, or, if it holds pages in HTML, name it as source html"
+_ADVICE = {"a part of a MediaWiki dump": _PART_ADVICE, "a tar archive": _TAR_ADVICE}
 
 
-def is_text(head: bytes, tally: ReadCounters) -> bool:
-    """Return True if a file that begins with these bytes may be text; else record the damage.
+def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
+    """Return True if the slice's reader may read a file with this head; else record the damage.
 
     Raises:
         DataError: the file is of another type, and `corpus.on_error` is not `quarantine`.
     """
-    return _check_kind(head, tally, "", "not_text", "no text")
-
-
-def is_for(source: str, head: bytes, tally: ReadCounters) -> bool:
-    """Return True if a file with this head may be of `source`; else record the damage."""
-    return _check_kind(head, tally, source, f"not_{source}", "nothing")
+    kind = tally.slice.kind
+    description, source = kind_of(head)
+    if not description or source == kind:
+        return True
+    if description.startswith("packed"):
+        remedy = "give it the ending of its format, such as .gz"
+    elif description in _ADVICE:
+        remedy = _ADVICE[description]
+    else:
+        remedy = f"name it as source {source}" if source else "take its text out first"
+    is_plain = kind in ("text", "books")
+    reason, nothing = ("not_text", "no text") if is_plain else (f"not_{kind}", "nothing")
+    sentence = f"the file is {description}, {nothing} for source {kind}"
+    tally.record_damage(reason, sentence, remedy=remedy)
+    return False
 
 
 def kind_of(head: bytes) -> tuple[str, str]:
@@ -376,19 +390,3 @@ def kind_of(head: bytes) -> tuple[str, str]:
         if pattern.match(head[:HEAD_BYTES]):
             return description, source
     return "", ""
-
-
-def _check_kind(head: bytes, tally: ReadCounters, allowed: str, reason: str, nothing: str) -> bool:
-    description, source = kind_of(head)
-    if not description or (allowed and source == allowed):
-        return True
-    if description.startswith("packed"):
-        remedy = "give it the ending of its format, such as .gz"
-    elif description in _ADVICE:
-        remedy = _ADVICE[description]
-    else:
-        remedy = f"name it as source {source}" if source else "take its text out first"
-    tally.record_damage(
-        reason, f"the file is {description}, {nothing} for source {tally.slice.kind}", remedy=remedy
-    )
-    return False

@@ -119,7 +119,7 @@ class DocstringsReader(FileReader):
             strings = list(dict.fromkeys(_strings(tree)))
             if not strings:
                 continue
-            tally.read(sum(len(text.encode("utf-8", "surrogatepass")) for text in strings))
+            tally.read_texts(strings)
             paragraphs = []
             for text in strings:
                 for paragraph in prose(text):

@@ -22,7 +22,7 @@ from cloze.pipeline.corpus.readers.base import (
     ReadCounters,
     Slice,
     file_patterns,
-    is_text,
+    has_expected_type,
 )
 from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
@@ -271,7 +271,7 @@ class TextReader(FileReader):
 
         with contextlib.closing(open_source(file_slice.path)) as source:
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
-            if not is_text(head, tally):
+            if not has_expected_type(head, tally):
                 return
             for line in read_lines(unpacked, tally, options.maximum_document_bytes):
                 if line.data is not None and not line.data.strip():
@@ -300,7 +300,7 @@ def read_whole(file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -
         with contextlib.closing(open_source(file_slice.path)) as source:
             while len(data) <= limit:
                 chunk = source.read(_CHUNK)
-                if not data and not is_text(chunk, tally):
+                if not data and not has_expected_type(chunk, tally):
                     return None
                 if not chunk:
                     return bytes(data)

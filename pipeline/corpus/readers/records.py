@@ -22,7 +22,7 @@ from cloze.pipeline.corpus.readers.base import (
     ReadCounters,
     Slice,
     file_patterns,
-    is_for,
+    has_expected_type,
 )
 from cloze.pipeline.corpus.readers.plain_text import Line, paragraphs, read_lines
 from cloze.pipeline.corpus.readers.streams import (
@@ -119,9 +119,7 @@ class RecordConverter:
             record_id = f"#{number}"
         elif isinstance(record_id, str) and record_id.startswith("#"):
             record_id = f"#{record_id}"  # it might be taken for a number
-        size = sum(len(piece.encode("utf-8", "surrogatepass")) for piece in pieces)
-        self._tally.read(size)
-        if size > self._limit:
+        if self._tally.read_texts(pieces) > self._limit:
             self._tally.drop("too_long")
             return None
         title, url, licence = (
@@ -184,7 +182,7 @@ class JsonlReader(FileReader):
         with contextlib.ExitStack() as stack:
             source = stack.enter_context(contextlib.closing(open_source(file_slice.path)))
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
-            if "text" not in converter.mapped and not is_for(self.kind, head, tally):
+            if "text" not in converter.mapped and not has_expected_type(head, tally):
                 return
             elements = _elements(unpacked, tally) if _ARRAY.match(head) else None
             if elements is not None:

@@ -39,32 +39,26 @@ class BooksReader(FileReader):
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
     ) -> Iterator[Document]:
         """Yield the chapters of one book."""
-        from cloze.pipeline.corpus.readers.books import book_text, epub, markdown
+        from cloze.pipeline.corpus.readers.books import book_text, markup
 
         if file_slice.path.lower().endswith(".epub"):
-            book = epub.read(file_slice.path, tally)
+            book = markup.read_epub(file_slice.path, tally)
         else:
             data = read_whole(file_slice, options, tally)
-            if data is None:
-                return
-            text = decode(data, tally)
+            text = None if data is None else decode(data, tally)
             if text is None:
                 return
-            format_module = markdown if markdown.is_markdown(file_slice.path, text) else book_text
-            book = format_module.read(text, tally)
+            is_markdown = markup.is_markdown(file_slice.path, text)
+            book = (markup.read_markdown if is_markdown else book_text.read)(text, tally)
         if book is None:
             return
-        fallback_title = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace(
-            "_", " "
-        )
+        stem = posixpath.splitext(posixpath.basename(file_slice.name))[0]
+        title = book.title or stem.replace("_", " ")
         sections = merge_sections(book.sections)
         if not sections and not tally.unreadable:
             tally.quarantine("empty_file", "the book holds no text")
         for number, (heading, paragraphs) in enumerate(sections, 1):
-            tally.read(
-                sum(len(paragraph.encode("utf-8", "surrogatepass")) for paragraph in paragraphs)
-            )
-            title = book.title or fallback_title
+            tally.read_texts(paragraphs)
             yield Document(
                 id=f"{self.kind}/{file_slice.name}/{number}",
                 source=self.kind,

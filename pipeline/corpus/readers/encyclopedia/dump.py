@@ -22,7 +22,13 @@ from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import page_url, wiki
-from cloze.pipeline.corpus.readers.base import HEAD_BYTES, FileReader, ReadCounters, Slice, is_for
+from cloze.pipeline.corpus.readers.base import (
+    HEAD_BYTES,
+    FileReader,
+    ReadCounters,
+    Slice,
+    has_expected_type,
+)
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
 from cloze.pipeline.corpus.readers.streams import (
@@ -200,7 +206,7 @@ class WikipediaReader(FileReader):
             unpacked: ByteSource = source
             if not begin:
                 head, unpacked = peek(as_utf8(source), HEAD_BYTES)
-                if head.lstrip()[:1] != b"<" and not is_for(self.kind, head, tally):
+                if head.lstrip()[:1] != b"<" and not has_expected_type(head, tally):
                     return
             dump = Dump(
                 unpacked,
@@ -216,11 +222,7 @@ class WikipediaReader(FileReader):
                     language = mediawiki_names.language_code(site.language)
                     parser = WikitextParser(site.names, **options.rules(language))
                     tally.set_origin(wiki(site.dbname, site.base, file_slice.name))
-                tally.read(
-                    len(page.text)
-                    if page.text.isascii()
-                    else len(page.text.encode("utf-8", "surrogatepass"))
-                )
+                tally.read_texts([page.text])
                 reason = _reason(page, parser, disambiguation)
                 if reason is not None:
                     tally.drop(reason)

@@ -23,7 +23,7 @@ from cloze.pipeline.corpus.readers.base import (
     ReadCounters,
     Slice,
     file_patterns,
-    is_for,
+    has_expected_type,
     kind_of,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
@@ -92,7 +92,7 @@ class _Reading:
                 yield from self._archive(source)
             elif is_zip(head):
                 yield from self._zip()
-            elif not head.strip() or not is_for("html", head, self._tally):
+            elif not head.strip() or not has_expected_type(head, self._tally):
                 source.read(1)  # raises on damage
             elif kind_of(head)[0] != "an HTML page" and head.lstrip()[:1] in (b"{", b"["):
                 yield from self._lines(source, "")
@@ -204,7 +204,7 @@ class _Reading:
         if article.wiki and not self._has_origin:
             self._tally.set_origin(wiki(article.wiki, article.url, self._slice.name))
             self._has_origin = True
-        self._tally.read(len(article.html.encode("utf-8", "surrogatepass")))
+        self._tally.read_texts([article.html])
         root = self._parsed(replace_surrogates(article.html))
         if root is not None:
             yield from self._document(article, article.id, root)

@@ -8,7 +8,7 @@ import pytest
 
 from cloze.core.errors import DataError
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.readers.books import epub
+from cloze.pipeline.corpus.readers.books import markup
 from cloze.pipeline.corpus.readers.books.reader import (
     LONGEST_CHAPTER,
     PIECE,
@@ -265,7 +265,7 @@ def test_names_that_climb_lead_nowhere(tmp_path):
 
 
 def test_a_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(epub, "MOST_MEMBER_BYTES", 100_000)
+    monkeypatch.setattr(markup, "MOST_MEMBER_BYTES", 100_000)
     path = write_epub(
         tmp_path / "x.epub", {"a.xhtml": chapter("One", "<p>" + "a" * 10_000_000 + "</p>")}
     )
