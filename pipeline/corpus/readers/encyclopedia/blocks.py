@@ -165,6 +165,7 @@ class Blocks:
         self._open = ""  # the last paragraph; the next block may continue it
         self._items: list[str] = []
         self._indented = True  # all items are indented text
+        self._term = ""  # of a definition that has not followed yet
 
     def paragraph(self, text: str) -> None:
         """Add a paragraph."""
@@ -179,12 +180,29 @@ class Blocks:
             self._emit()
         self._open = text
 
-    def item(self, text: str, indented: bool) -> None:
+    def term(self, text: str) -> None:
+        """Add a term whose definition may follow."""
+        self.close_term()
+        self._term = text
+
+    def close_term(self) -> None:
+        """Treat a term without a definition as a heading: bold text above what follows."""
+        if self._term:
+            self._term = ""
+            self._page.dropped["heading"] += 1
+            self.heading()
+
+    def item(self, text: str, *, indented: bool, defines: bool = False) -> None:
         """Add a list item.
 
         Args:
+            text: text of the item.
             indented: bool, True if the item is indented text (`:`) without a bullet.
+            defines: bool, True if the item defines the open term.
         """
+        if self._term:
+            text = f"{self._term.rstrip(': ')}: {text}" if defines else text
+            self._term, indented = "", False
         text = plain(text)
         if _LETTER.search(text) or A_HOLE.search(text):
             self._items.append(text)

@@ -21,8 +21,13 @@ def read_table(section: str) -> dict[str, str]:
     return {key: value for key, _, value in (entry.partition(" ") for entry in _LISTS[section])}
 
 
-FILE_ALIASES = frozenset(_LISTS["file namespaces"])
-CATEGORY_ALIASES = frozenset(_LISTS["category namespaces"])
+def read_names(section: str) -> frozenset[str]:
+    """Return the entries of a section of the data."""
+    return frozenset(_LISTS[section])
+
+
+FILE_ALIASES = read_names("file namespaces")
+CATEGORY_ALIASES = read_names("category namespaces")
 ENGLISH_NAMES = read_table("language names en")
 GERMAN_NAMES = read_table("language names de")
 
@@ -50,7 +55,7 @@ def is_redirect(text: str) -> bool:
 
 # Disambiguation pages.
 
-_TEMPLATES = frozenset(_LISTS["disambiguation templates"])
+_TEMPLATES = read_names("disambiguation templates")
 _ENDINGS = tuple(f" {name}" for name in ("disambig", "disambiguation", "dab"))
 _BEGINNINGS = ("airport disambig", "letter-number", "species latin name")
 _OPENING = re.compile(r"\{\{(\s*[^|{}\n]*)[|}\n]")

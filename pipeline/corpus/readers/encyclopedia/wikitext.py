@@ -39,13 +39,12 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
     CATEGORY_ALIASES,
     FILE_ALIASES,
+    read_names,
 )
 
 _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
 
-_NAMESPACES = frozenset(
-    "user wikipedia mediawiki template help portal talk module draft special".split()
-)
+_NAMESPACES = FILE_ALIASES | CATEGORY_ALIASES | read_names("namespaces")
 
 
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
@@ -62,9 +61,7 @@ _TABLE_LINE = re.compile(r"^[ \t]*[|!][^\n]*\n?|^[\w \t-]+=[^\n]*\n", re.MULTILI
 _LANGUAGE = re.compile(
     r"(?:[a-z]{2,3}|simple|zh-[a-z-]+|be-tarask|be-x-old|roa-[a-z]+|bat-smg|map-bms|fiu-vro|nds-nl)"
 )
-_INTERWIKI = frozenset(
-    "w wikt wiktionary s wikisource q wikiquote b commons c d m meta species voy".split()
-)
+_INTERWIKI = read_names("interwiki prefixes")
 
 # Typical of files in a namespace of any name: a file ending, or display options.
 _FILE = re.compile(
@@ -97,14 +94,7 @@ _LONGEST_HEADING = 300  # characters
 _HAS_CODE = re.compile(r"<(?:code|tt|kbd|samp)")  # four times as fast as separate searches
 _CODE = re.compile(r"<(/?)(code|tt|kbd|samp)\b[^<>]*>", re.IGNORECASE | re.ASCII)
 _TAG_NAME = re.compile(r"</?([a-zA-Z][\w:-]*)[^<>]*>")
-# Tags known to MediaWiki; others are shown as text.
-_HTML = frozenset(
-    """
-    abbr b bdi bdo big blockquote br caption center cite code data dd del dfn div dl dt em font h1
-    h2 h3 h4 h5 h6 hr i ins kbd li link mark meta nowiki ol p pre q rb rp rt rtc ruby s samp small
-    span strike strong sub sup table td th time tr tt u ul var wbr
-    """.split()
-)
+_HTML = read_names("html tags")
 _MARK = re.compile(r"[*#;:]+")
 _TERM = re.compile(r"\s:\s")
 
@@ -132,7 +122,7 @@ class WikitextParser(ArticleRules):
         self._namespaces = {
             name for key, names in namespaces.items() if key != 0 for name in names if name
         }
-        self._namespaces |= FILE_ALIASES | CATEGORY_ALIASES | _NAMESPACES
+        self._namespaces |= _NAMESPACES
 
     def is_namespaced(self, title: str) -> bool:
         """Return True if the title has the prefix of a namespace other than the articles'."""
@@ -264,18 +254,13 @@ class WikitextParser(ArticleRules):
         page = ExtractedPage()
         blocks = Blocks(page, self.language == "en")
         lines: list[str] = []  # of the open paragraph
-        term = ""  # of a definition that has not followed yet
         sections = SectionFilter(self.dropped_sections, self.kept_sections)
 
         def flush() -> None:
-            nonlocal term
             if lines:
                 blocks.paragraph(" ".join(lines))
                 lines.clear()
-            if term:  # bold text that heads what follows
-                page.dropped["heading"] += 1
-                blocks.heading()
-                term = ""
+            blocks.close_term()
 
         for raw_line in text.split("\n"):
             if "''" in raw_line:
@@ -310,19 +295,15 @@ class WikitextParser(ArticleRules):
                     flush()
                 marks = _MARK.match(line)[0]  # type: ignore[index]
                 item = line[len(marks) :].strip()
-                if marks[-1] == ";":
-                    flush()
-                    term, *definition = _TERM.split(item, maxsplit=1)
-                    if definition:
-                        blocks.item(f"{term}: {definition[0]}", indented=False)
-                        term = ""
-                elif term:
-                    if marks[-1] == ":":
-                        item = f"{term.rstrip(': ')}: {item}"
-                    blocks.item(item, indented=False)
-                    term = ""
+                if marks[-1] != ";":
+                    blocks.item(item, indented=not marks.strip(":"), defines=marks[-1] == ":")
+                    continue
+                flush()
+                term, *definition = _TERM.split(item, maxsplit=1)
+                if definition:
+                    blocks.item(f"{term}: {definition[0]}", indented=False)
                 else:
-                    blocks.item(item, indented=marks.strip(":") == "")
+                    blocks.term(term)
             elif first_character == tables.MARK:
                 flush()
                 if len(line) > 1:

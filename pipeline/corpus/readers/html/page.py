@@ -124,7 +124,6 @@ class _TreeWalk:
         self._sections = SectionFilter(rules.dropped_sections, rules.kept_sections)
         self.pieces: list[str] = []  # of the open paragraph, item or heading
         self._items: list[_Item] = []  # open, nested
-        self._term = ""  # of a definition that has not followed yet
         self._spoken: set[str] = set()  # ids of template outputs that only give a pronunciation
 
     def walk(self, top: Any) -> ExtractedPage:
@@ -147,7 +146,7 @@ class _TreeWalk:
             if element is not top and element.tail:
                 self.pieces.append(element.tail)
         self._flush()
-        self._close_term()
+        self._blocks.close_term()
         return self._blocks.finish()
 
     def _begin(self, element: Any, top: Any) -> bool:
@@ -166,7 +165,7 @@ class _TreeWalk:
         elif tag in BLOCKS and not self._flat:
             self._flush()
             if tag in HEADINGS:
-                self._close_term()
+                self._blocks.close_term()
                 self._blocks.heading()
                 self._items.clear()
             elif tag in _ITEMS:
@@ -272,29 +271,18 @@ class _TreeWalk:
         if _MARKUP.search(text):
             text = escape_literals(text)
         if not self._items:
-            self._close_term()
+            self._blocks.close_term()
             self._blocks.paragraph(text)
         elif self._items[-1] == "dt":
-            self._close_term()
-            self._term = text
-        elif self._term:
-            if self._items[-1] == "dd":
-                text = f"{self._term.rstrip(': ')}: {text}"
-            self._blocks.item(text, indented=False)
-            self._term = ""
+            self._blocks.term(text)
         else:
-            self._blocks.item(text, indented=all(item == "dd" for item in self._items))
-
-    def _close_term(self) -> None:
-        """Treat a term without a definition as a bold heading."""
-        if self._term:
-            self._page.dropped["heading"] += 1
-            self._blocks.heading()
-            self._term = ""
+            is_indented = all(item == "dd" for item in self._items)
+            is_definition = self._items[-1] == "dd"
+            self._blocks.item(text, indented=is_indented, defines=is_definition)
 
     def _omit(self) -> None:
         if self._sections.is_read:
-            self._close_term()
+            self._blocks.close_term()
             self._blocks.omit()
 
     def _table(self, element: Any) -> None:
@@ -305,7 +293,7 @@ class _TreeWalk:
         if self._rules.kept_tables != "drop":
             caption, rows = cells(element, self._rules.line)
             lines = tables.format_table(escape_literals(caption), rows, self._rules.kept_tables)
-        self._close_term()
+        self._blocks.close_term()
         for line in lines:
             self._blocks.add_line(line)
         if not lines:
