@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from cloze.core import storage
@@ -44,6 +44,15 @@ class Slice:
     span: tuple[int, int] | None = None
     fields: tuple[tuple[str, str], ...] = ()
     origin: Origin = NOTHING_KNOWN
+
+    def split(self, borders: Sequence[int]) -> list[Slice]:
+        """Return a slice for each range between two borders; the slice itself for one range."""
+        if len(borders) < 3:
+            return [self]
+        return [
+            replace(self, span=(begin, end), size=min(end, self.size) - begin)
+            for begin, end in zip(borders[:-1], borders[1:], strict=True)
+        ]
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -328,6 +337,8 @@ _ENTERPRISE = (
     rb"article_body)\"\s*:)"
 )
 _EXTRACTED = rb"<doc (?=[^>]{0,500}\burl=)[^>]{0,500}\btitle=[^>]{0,500}>"
+_JSON = rb"(?:\[\s*)?\{\s*\"[^\"\n]{1,100}\"\s*:"
+_OTHER_XML = rb"<(?:\?xml\b(?!.*<html)|!DOCTYPE\s+TEI|TEI\b)"
 _PACKERS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 
 # Description, source that reads it (empty: none), and pattern of the first bytes.
@@ -338,16 +349,8 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
     ("a WARC file", "warc", re.compile(rb"WARC/\d\.\d\r?\n")),
     ("an HTML page", "html", re.compile(_HTML, re.I | re.S)),
     ("a dump of Wikimedia Enterprise", "html", re.compile(_SPACE + _ENTERPRISE)),
-    (
-        "a file of JSON objects",
-        "jsonl",
-        re.compile(_SPACE + rb"(?:\[\s*)?\{\s*\"[^\"\n]{1,100}\"\s*:"),
-    ),
-    (
-        "an XML document",
-        "",
-        re.compile(_SPACE + rb"<(?:\?xml\b(?!.*<html)|!DOCTYPE\s+TEI|TEI\b)", re.I | re.S),
-    ),
+    ("a file of JSON objects", "jsonl", re.compile(_SPACE + _JSON)),
+    ("an XML document", "", re.compile(_SPACE + _OTHER_XML, re.I | re.S)),
     ("a Parquet file", "parquet", re.compile(rb"PAR1")),
     ("an Arrow file", "arrow", re.compile(rb"ARROW1\0\0")),
     ("a PDF", "", re.compile(rb"%PDF-\d")),

@@ -8,7 +8,6 @@ needed columns are read. pyarrow is imported when a file is read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import storage
@@ -93,13 +92,7 @@ class ParquetReader(TableReader):
         for start in starts:
             if start - borders[-1] >= SLICE_BYTES:
                 borders.append(start)
-        if len(borders) == 1:
-            return [file_slice]
-        ends = [*borders[1:], file_slice.size]
-        return [
-            replace(file_slice, span=(begin, end), size=end - begin)
-            for begin, end in zip(borders, ends, strict=True)
-        ]
+        return file_slice.split([*borders, file_slice.size])
 
     def _batches(self, handle: IO[bytes], file_slice: Slice, records: RecordConverter) -> Batches:
         """Yield batches of the row groups that begin in the slice."""
@@ -152,8 +145,7 @@ def _ipc(handle: IO[bytes]) -> Iterator[pa.RecordBatch]:
         yield from feather.read_table(handle, memory_map=False).to_batches()
     elif magic.startswith(b"ARROW1"):
         with pa.ipc.open_file(handle) as file:
-            for number in range(file.num_record_batches):
-                yield file.get_batch(number)
+            yield from map(file.get_batch, range(file.num_record_batches))
     else:
         with pa.ipc.open_stream(handle) as stream:
             yield from stream

@@ -14,7 +14,6 @@ import logging
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core import storage
@@ -74,14 +73,10 @@ def cut(file_slice: Slice) -> list[Slice]:
     index = index_name(file_slice.path)
     if index is None:
         return [file_slice]
-    modification_time = str(
-        storage.stat(index).get("mtime") or storage.stat(index).get("LastModified") or ""
-    )
-    borders = _borders(file_slice.path, index, file_slice.size, SLICE_BYTES, modification_time)
-    if len(borders) < 3:
-        return [file_slice]
-    ranges = list(zip(borders[:-1], borders[1:], strict=True))
-    return [replace(file_slice, span=span, size=span[1] - span[0]) for span in ranges]
+    status = storage.stat(index)
+    modification_time = str(status.get("mtime") or status.get("LastModified") or "")
+    size = file_slice.size
+    return file_slice.split(_borders(file_slice.path, index, size, SLICE_BYTES, modification_time))
 
 
 @functools.lru_cache(maxsize=64)
@@ -92,10 +87,8 @@ def _borders(path: str, index: str, size: int, step: int, _changed: str) -> tupl
     """
     borders = [0]
     for offset in _offsets(index):
-        if offset < borders[-1] or offset >= size:
-            if offset >= size:  # a truncated dump: the existing part is read in slices
-                break
-            continue
+        if offset >= size:  # a truncated dump: the existing part is read in slices
+            break
         if offset - borders[-1] >= step:
             borders.append(offset)
     if size - borders[-1] < step // 4 and len(borders) > 1:
@@ -104,13 +97,10 @@ def _borders(path: str, index: str, size: int, step: int, _changed: str) -> tupl
         for border in borders:
             handle.seek(border)
             if not _STREAM.match(handle.read(10)):
-                _log.warning(
-                    "%s does not fit %s: no stream begins at byte %d; the dump is read by one "
-                    "worker",
-                    index,
-                    path,
-                    border,
+                message = (
+                    "%s does not fit %s: no stream begins at byte %d; one worker reads the dump"
                 )
+                _log.warning(message, index, path, border)
                 return 0, size
     return *borders, size
 
@@ -255,13 +245,12 @@ def check_wiki(path: str, name: str, address: str, options: WikipediaOptions) ->
     Raises:
         DataError: the wiki has hardly any running text, and `other_wikis` is `refuse`.
     """
-    project = mediawiki_names.project(name, address)
-    explanation = mediawiki_names.NO_PROSE.get(project)
-    if explanation is not None and options.other_wikis == "refuse":
+    project = mediawiki_names.project_without_prose(name, address)
+    if project and options.other_wikis == "refuse":
         raise DataError(
             f"{path} is a dump of {project.capitalize()} ({name or address}) and no encyclopedia: "
-            f"{explanation}; "
-            "take a dump of Wikipedia, or set corpus.other_wikis to read to take what is left"
+            f"hardly a sentence of its pages would be left; take a dump of Wikipedia, or set "
+            f"corpus.other_wikis to read to take what is left"
         )
 
 

@@ -117,31 +117,9 @@ def appended_sections(*languages: str) -> frozenset[str]:
 
 
 _CODE = re.compile(r"([a-z]{2,3})(?:-.*)?")
-_PROJECTS = (
-    "wiktionary|wikiquote|wikibooks|wikisource|wikinews|wikiversity|wikivoyage|wikidata|commons|"
-    "species"
-)
-_DATABASE = re.compile(rf"(?:.*?)({_PROJECTS})(?:wiki)?")
-_HOST = re.compile(rf"https?://(?:[\w-]+\.)*({_PROJECTS}|wikipedia)\.")
-
-NO_PROSE = {
-    "wiktionary": (
-        "its entries are numbered definitions, pronunciations and forms that templates write, of "
-        "which nearly all would be dropped as list items"
-    ),
-    "wikiquote": (
-        "its quotations are items of lists, of which most would be dropped, and the rest have no "
-        "text around them"
-    ),
-    "wikisource": (
-        "its works are pages of another namespace, which articles only include, so hardly a "
-        "sentence would be left"
-    ),
-    "wikidata": "its pages are JSON, and all of them would be dropped as not_wikitext",
-    "commons": "its pages describe files in templates, so hardly a sentence would be left",
-    "species": "its pages are lists of names, so hardly a sentence would be left",
-}
-"""Projects without running text, and the reason for the error message."""
+_NO_PROSE = "wiktionary|wikiquote|wikisource|wikidata|commons|species"
+_DATABASE = re.compile(rf"(?:.*?)({_NO_PROSE})(?:wiki)?")
+_HOST = re.compile(rf"https?://(?:[\w-]+\.)*({_NO_PROSE})\.")
 
 
 def language_code(name: str) -> str:
@@ -150,7 +128,12 @@ def language_code(name: str) -> str:
     return match[1] if match else ""
 
 
-def project(dbname: str, base: str) -> str:
-    """Return the Wikimedia project of a dump, from `<dbname>` or the host in `<base>`; else ""."""
+def project_without_prose(dbname: str, base: str) -> str:
+    """Return the Wikimedia project of a dump if it has hardly any running text; else "".
+
+    Args:
+        dbname: database name, such as `enwiktionary`.
+        base: URL of a page of the wiki.
+    """
     match = _DATABASE.fullmatch(dbname.lower()) or _HOST.match(base.lower())
     return match[1] if match else ""

@@ -14,7 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from cloze.core import storage
@@ -50,14 +50,8 @@ _ZIP_ERRORS = (
 def cut(file_slice: Slice) -> list[Slice]:
     """Divide a large file into a few byte ranges; the documents do not depend on the division."""
     count = min(MOST_SLICES, file_slice.size // SLICE_BYTES)
-    if count < 2:
-        return [file_slice]
     borders = [file_slice.size * number // count for number in range(count)]
-    ends = [*borders[1:], file_slice.size + 1]  # the last range includes the end of the file
-    return [
-        replace(file_slice, span=(begin, end), size=min(end, file_slice.size) - begin)
-        for begin, end in zip(borders, ends, strict=True)
-    ]
+    return file_slice.split([*borders, file_slice.size + 1])  # with the end of the file
 
 
 class UnpackedStream:
