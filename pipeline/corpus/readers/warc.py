@@ -130,10 +130,8 @@ def _records(
             if pending is not None:
                 yield pending
             pending, offset = None, start + record.stream_pos
-            size, stated_length = (
-                record.content_length,
-                record.headers.get("Content-Length") or "no",
-            )
+            size = record.content_length
+            stated_length = record.headers.get("Content-Length") or "no"
             if stated_length.strip() != str(size):
                 reason = "bad_record"
                 fault = (
@@ -192,15 +190,6 @@ _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 _LONGEST_HTML = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """Payload of a record."""
-
-    mime: str
-    charset: str
-    data: bytes
-
-
 class WarcReader(FileReader):
     """Reader of documents `warc/<relative file name>/<record id>`."""
 
@@ -250,11 +239,12 @@ class WarcReader(FileReader):
             return "bad_record"
         if isinstance(content, str):
             return content
+        media_type, charset, data = content
         headers = {record_id.lower(): value for record_id, value in record.headers.items()}
         uri = headers.get("warc-target-uri", "").strip("<>")
-        text = decode_page(content.data, content.charset, is_html=content.mime in _HTML)
+        text = decode_page(data, charset, is_html=media_type in _HTML)
         title = ""
-        if content.mime in _HTML:
+        if media_type in _HTML:
             page = main_text(text, options.extractor)
             if isinstance(page, str):
                 return page
@@ -273,8 +263,8 @@ class WarcReader(FileReader):
         )
 
 
-def _content(record: Any, kind: str, limit: int) -> _Content | str:
-    """Return the decoded payload, or the reason to drop the record."""
+def _content(record: Any, kind: str, limit: int) -> tuple[str, str, bytes] | str:
+    """Return (media type, charset, decoded payload), or the reason to drop the record."""
     content_type = record.headers.get("Content-Type", "") or ""
     if kind == "response":
         if not content_type.lower().startswith("application/http"):
@@ -300,7 +290,7 @@ def _content(record: Any, kind: str, limit: int) -> _Content | str:
         return "not_text"
     if not data.strip():
         return "empty"
-    return _Content(media_type, match[1] if match else "", data)
+    return media_type, match[1] if match else "", data
 
 
 reader = WarcReader()

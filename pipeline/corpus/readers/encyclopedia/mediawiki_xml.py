@@ -8,7 +8,7 @@ only attacks do.
 
 from __future__ import annotations
 
-import contextlib
+import html
 import re
 import xml.parsers.expat
 from collections.abc import Iterator
@@ -27,7 +27,9 @@ _LONGEST_TOKEN = 4 << 20  # bytes of a tag; expat holds a token in memory
 _DOCTYPE = re.compile(rb"<!DOCTYPE\s*([\w:.-]{0,40})", re.IGNORECASE)
 _ENCODING = re.compile(rb"""^\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([\w.:-]{1,40})["']""")
 _ENCODINGS = (b"utf-8", b"utf8", b"utf-16", b"us-ascii", b"ascii")
-_LANGUAGE = re.compile(rb"""<mediawiki\b[^>]*\bxml:lang\s*=\s*["']([\w-]{1,20})["']""")
+_LANGUAGE = re.compile(r"""<mediawiki\b[^>]*\bxml:lang\s*=\s*["']([\w-]{1,20})["']""", re.ASCII)
+_DBNAME, _BASE = re.compile("<dbname>([^<]*)<"), re.compile("<base>([^<]*)<")
+_NAMESPACE = re.compile(r"""<namespace\b[^<>]*?\bkey\s*=\s*["'](-?\d{1,6})["'][^<>]*>([^<]*)""")
 
 
 @dataclass(slots=True)
@@ -122,29 +124,16 @@ class _PageParser:
 
 
 def read_site(header: bytes) -> Site:
-    """Parse what precedes the first page; unclosed elements are no error."""
-    site = Site()
-    if language := _LANGUAGE.search(header):
-        site.language = language[1].decode().lower()
-    pieces: list[str] = []
-    key = 0
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal key
-        pieces.clear()
-        key = int(attributes["key"]) if re.fullmatch(r"-?\d{1,6}", attributes.get("key", "")) else 0
-
-    def end(name: str) -> None:
-        if name == "namespace":
-            site.names.setdefault(key, set()).add("".join(pieces).strip().lower())
-        elif name in ("dbname", "base"):
-            setattr(site, name, "".join(pieces).strip())
-
-    parser = xml.parsers.expat.ParserCreate("utf-8")
-    parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.CharacterDataHandler = pieces.append
-    with contextlib.suppress(xml.parsers.expat.ExpatError):
-        parser.Parse(header, False)
+    """Return the content of `<siteinfo>` in what precedes the first page."""
+    text = header.decode("utf-8", "replace")
+    language, dbname, base = (pattern.search(text) for pattern in (_LANGUAGE, _DBNAME, _BASE))
+    site = Site(
+        language=language[1].lower() if language else "",
+        dbname=html.unescape(dbname[1]).strip() if dbname else "",
+        base=html.unescape(base[1]).strip() if base else "",
+    )
+    for key, name in _NAMESPACE.findall(text):
+        site.names.setdefault(int(key), set()).add(html.unescape(name).strip().lower())
     return site
 
 

@@ -11,7 +11,11 @@ import re
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES, escape_literals
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES, GERMAN_NAMES
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
+    ENGLISH_NAMES,
+    GERMAN_NAMES,
+    read_table,
+)
 from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import Arguments, Named
 
 
@@ -61,29 +65,17 @@ def nihongo(arguments: Arguments, named: Named) -> str:
     return f"{name} ({details})" if name and details else name or details
 
 
-_CHINESE = (
-    (("c",), "Chinese"),
-    (("s",), "simplified Chinese"),
-    (("t",), "traditional Chinese"),
-    (("p", "hp"), "pinyin"),
-    (("w",), "Wade–Giles"),
-    (("j",), "Jyutping"),
-    (("cy",), "Cantonese Yale"),
-    (("poj",), "Pe̍h-ōe-jī"),
-    (("l", "lit"), "literally"),
-)
+_CHINESE = read_table("chinese labels")
 
 
 def chinese(arguments: Arguments, named: Named) -> str:
     """Render `{{zh|c=中文|p=Zhōngwén}}` as `Chinese: 中文; pinyin: Zhōngwén`."""
-    renderings: list[str] = []
-    for keys, label in _CHINESE:
-        text = first([named.get(key, "") for key in keys])
-        if text:
-            renderings.append(
-                f"literally: '{text}'" if label == "literally" else f"{label}: {text}"
-            )
-    return "; ".join(renderings)
+    renderings: dict[str, str] = {}
+    for key, label in _CHINESE.items():
+        if text := named.get(key):
+            quoted = f"'{text}'" if label == "literally" else text
+            renderings.setdefault(label, f"{label}: {quoted}")
+    return "; ".join(renderings.values())
 
 
 def tag(arguments: Arguments, named: Named) -> str:
@@ -113,8 +105,7 @@ def verse(arguments: Arguments, named: Named) -> str:
     return " ".join(words[:2])
 
 
-_SIGNS = {"flat": "♭", "b": "♭", "sharp": "♯", "#": "♯", "natural": "♮"}
-_SIGNS |= {"doublesharp": "𝄪", "doubleflat": "𝄫"}
+_SIGNS = read_table("music signs")
 
 
 def music(arguments: Arguments, named: Named) -> str:

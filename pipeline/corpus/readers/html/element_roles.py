@@ -23,11 +23,11 @@ from cloze.pipeline.corpus.readers.encyclopedia.tables import (
 )
 from cloze.pipeline.corpus.readers.prose import read_lists
 
-Role = Literal["text", "gone", "box", "formula", "shown", "phones", "separator", "table"]
+Role = Literal["text", "dropped", "box", "formula", "shown", "phones", "separator", "table"]
 """Role of an element.
 
-`gone`: not needed by a sentence; `box`: next to the text; `shown`: a program or a chart; `phones`:
-pronunciation; `separator`: read aloud between the parts of a fraction.
+`dropped`: not needed by a sentence; `box`: next to the text; `shown`: a program or a chart;
+`phones`: pronunciation; `separator`: read aloud between the parts of a fraction.
 """
 
 _LISTS = read_lists(Path(__file__).with_suffix(".txt"))
@@ -51,9 +51,9 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 def role(element: Any) -> Role:
     """Return the role of an element, without regard to its template."""
     tag_role = _TAGS.get(element.tag, "text")
-    if tag_role == "gone":
+    if tag_role == "dropped":
         is_tex = element.tag == "img" and "tex" in element.get("class", "").split()
-        return "formula" if is_tex else "gone"
+        return "formula" if is_tex else "dropped"
     attributes = element.attrib
     if tag_role == "formula" or not attributes:
         return tag_role
@@ -75,15 +75,15 @@ def _by_attributes(element: Any, attributes: Any) -> Role | None:
         and _HIDDEN.search(style)
         and "mwe-math" not in attributes.get("class", "")
     ):
-        return "gone"
+        return "dropped"
     classes = attributes.get("class")
     if classes is None:
         return None
     if element.tag == "cite":
-        return "gone" if "citation" in classes.split() else None
+        return "dropped" if "citation" in classes.split() else None
     if element.tag == "a":
         is_bare = "autonumber" in classes or "free" in classes.split()
-        return "gone" if "external" in classes and is_bare else None
+        return "dropped" if "external" in classes and is_bare else None
     for name in classes.split():
         class_role = _CLASSES.get(name)
         if class_role is not None and (class_role != "shown" or element.tag != "code"):

@@ -178,7 +178,7 @@ class _TreeWalk:
         about = element.get("about")
         if about is not None:
             if about in self._spoken:
-                return "gone"
+                return "dropped"
             data = element.get("data-mw")
             if data is not None and '"template"' in data:
                 names = [name.strip().lower().replace("_", " ") for name in _TEMPLATE.findall(data)]

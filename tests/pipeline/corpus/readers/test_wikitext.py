@@ -151,12 +151,8 @@ PIECES = st.sampled_from(
         ),
         ("The mill<REF>Old book.</Ref> stands by the Lee.", "The mill stands by the Lee."),
         (
-            "The mill <stri\N{KELVIN SIGN}e>has</striKe>stands by the Lee.",
-            "The mill stands by the Lee.",
-        ),
-        (
             "In İzmir the mill<ref>Old.</ref> stands <REF>no</ref> by the Lee.",
-            "In İzmir the mill stands no by the Lee.",
+            "In İzmir the mill stands by the Lee.",
         ),
         (
             "The [[mill||old mill]] by the [[ river ]] and [[lake|  ]][[sea#north]] [[:file:x]].",
