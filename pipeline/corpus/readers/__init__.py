@@ -12,7 +12,7 @@ from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.options import import_object
 
 if TYPE_CHECKING:
-    from cloze.pipeline.corpus.readers.base import Reader
+    from cloze.pipeline.corpus.readers.base import FileReader
 
 
 READERS = {
@@ -29,7 +29,7 @@ READERS = {
 }
 
 
-def find_reader(kind: str) -> Reader:
+def find_reader(kind: str) -> FileReader:
     """Return the reader of sources of this kind.
 
     Raises:
@@ -37,5 +37,5 @@ def find_reader(kind: str) -> Reader:
     """
     if kind not in READERS:
         raise UsageError(f"unknown source kind {kind!r}; {did_you_mean(kind, READERS)}")
-    reader: Reader = import_object(READERS[kind])
+    reader: FileReader = import_object(READERS[kind])
     return reader

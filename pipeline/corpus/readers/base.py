@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from cloze.core import storage
 from cloze.core.errors import DataError
@@ -199,33 +199,6 @@ class ReadCounters:
         self.quarantine(reason, sentence, offset=offset, inner=inner)
 
 
-class Reader(Protocol):
-    """Reader of one source format.
-
-    Attributes:
-        options: class of the options used by `read`.
-        has_columns: documents are records, so a source may map `fields` to columns.
-        takes_names: the path of a source may be a list of names, such as packages.
-    """
-
-    options: type[CorpusOptions]
-    has_columns: bool
-    takes_names: bool
-
-    def slices(self, path: str) -> list[Slice]:
-        """Return the slices of the source at `path`.
-
-        Raises:
-            DataError: nothing of this format there.
-        """
-
-    def files(self, file_slice: Slice) -> list[tuple[str, str]]:
-        """Return (relative name, path) of every file that the documents of the slice come from."""
-
-    def read(self, file_slice: Slice, options: Any, tally: ReadCounters) -> Iterator[Document]:
-        """Yield the documents of the slice: without markup, in paragraphs, not cleaned."""
-
-
 _PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 """Endings of uncompressed and compressed files."""
 
@@ -236,7 +209,7 @@ def file_patterns(*endings: str) -> tuple[str, ...]:
 
 
 class FileReader:
-    """Base of readers of files: a file, the matching files of a directory, or a pattern.
+    """Base of readers of one format: a file, the matching files of a directory, or a pattern.
 
     In a pattern (`dumps/*.bz2`, `s3://bucket/books/**/*.txt`) `**` matches any number of
     directories, including none.
@@ -245,6 +218,9 @@ class FileReader:
         kind: name of the reader.
         patterns: lower-case name patterns for files in directories; files given directly or by a
             pattern may have any name.
+        options: class of the options used by `read`.
+        has_columns: documents are records, so a source may map `fields` to columns.
+        takes_names: the path of a source may be a list of names, such as packages.
     """
 
     kind = ""
@@ -254,6 +230,11 @@ class FileReader:
     takes_names = False
 
     def slices(self, path: str) -> list[Slice]:
+        """Return the slices of the source at `path`.
+
+        Raises:
+            DataError: nothing of this format there.
+        """
         if not storage.exists(path):
             if storage.is_pattern(path):
                 return self._cut_all(self._matches(path))
@@ -302,6 +283,10 @@ class FileReader:
         """
         return [file_slice]
 
+    def read(self, file_slice: Slice, options: Any, tally: ReadCounters) -> Iterator[Document]:
+        """Yield the documents of the slice: without markup, in paragraphs, not cleaned."""
+        raise NotImplementedError
+
     def _slice(self, name: str, path: str) -> Slice:
         size = int(storage.stat(path)["size"] or 0) if storage.is_file(path) else 0
         return Slice(kind=self.kind, name=storage.printable_name(name), path=path, size=size)
@@ -314,6 +299,7 @@ class FileReader:
         )
 
     def files(self, file_slice: Slice) -> list[tuple[str, str]]:
+        """Return (relative name, path) of every file that the documents of the slice come from."""
         return [(file_slice.name, file_slice.path)]
 
 

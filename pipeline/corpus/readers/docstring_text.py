@@ -134,15 +134,10 @@ def _skipped(lines: list[str], number: int) -> int:
             end += 1
         return end
     if text.startswith(">>>"):
-        end = number
-        while end < count and lines[end].strip():
-            end += 1
-        return end
+        return next((end for end in range(number, count) if not lines[end].strip()), count)
     if _FENCE.match(text):
-        end = number + 1
-        while end < count and not _FENCE.match(lines[end].strip()):
-            end += 1
-        return end + 1
+        fences = (end for end in range(number + 1, count) if _FENCE.match(lines[end].strip()))
+        return next(fences, count) + 1
     directive = _DIRECTIVE.match(text)
     if directive and (directive[1] or "").lower() not in _KEPT_DIRECTIVES:
         return _block_end(lines, number + 1, _indent(line))

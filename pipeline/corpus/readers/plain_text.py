@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
@@ -51,16 +50,17 @@ class Line:
     size: int
 
 
-class DamageListener(Protocol):
-    """Receiver of damage reports, usually `ReadCounters`."""
-
-    def record_damage(self, reason: str, sentence: str, *, offset: int = 0) -> None: ...
-
-
-def read_lines(source: ByteSource, tally: DamageListener, limit: int) -> Iterator[Line]:
+def read_lines(
+    source: ByteSource, limit: int, record_damage: Callable[..., None]
+) -> Iterator[Line]:
     """Yield the lines of `source`. Lines interrupted by damage are left out and reported.
 
     After damage, reading continues with the next stream, which is assumed to begin with a line.
+
+    Args:
+        source: decompressed bytes.
+        limit: maximum bytes of a line in memory.
+        record_damage: function with the arguments of `ReadCounters.record_damage`.
     """
     open_pieces: list[bytes] = []  # of the open line
     size = discarded = 0  # bytes of the open line: in `open_pieces`; discarded
@@ -69,7 +69,7 @@ def read_lines(source: ByteSource, tally: DamageListener, limit: int) -> Iterato
         try:
             chunk = source.read(_CHUNK)
         except CorruptStreamError as error:
-            tally.record_damage(error.reason, str(error), offset=error.offset)
+            record_damage(error.reason, str(error), offset=error.offset)
             open_pieces, size, discarded = [], 0, 0
             continue
         if not chunk:
@@ -273,7 +273,7 @@ class TextReader(FileReader):
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
             if not has_expected_type(head, tally):
                 return
-            for line in read_lines(unpacked, tally, options.maximum_document_bytes):
+            for line in read_lines(unpacked, options.maximum_document_bytes, tally.record_damage):
                 if line.data is not None and not line.data.strip():
                     yield from finish()
                     lines, size = [], 0

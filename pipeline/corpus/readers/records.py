@@ -195,7 +195,7 @@ class JsonlReader(FileReader):
                 if _ARRAY.match(head):  # consumed in the search for the array's end
                     source = stack.enter_context(contextlib.closing(open_source(file_slice.path)))
                     unpacked = as_utf8(source)
-                lines = read_lines(unpacked, tally, options.maximum_document_bytes)
+                lines = read_lines(unpacked, options.maximum_document_bytes, tally.record_damage)
                 count = yield from _read_lines(lines, converter, tally)
         if not count and not tally.unreadable:
             tally.quarantine("empty_file", "the file holds no line")

@@ -220,7 +220,7 @@ class Streams:
 
 # Detection of UTF-8, UTF-16 and UTF-32 by byte order mark, and of UTF-16 by its zero bytes.
 
-_MARKS = (
+BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -242,7 +242,7 @@ def detect_unicode(data: bytes) -> tuple[str, bytes]:
         data: the beginning of the text; SAMPLE_BYTES of it are examined.
     """
     data = data[:SAMPLE_BYTES]
-    for mark, encoding in _MARKS:
+    for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):
             content = data[len(mark) :]
             is_other_text = (

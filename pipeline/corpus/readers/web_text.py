@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import html
 import re
 from collections import Counter
@@ -11,14 +10,10 @@ from typing import Any, Literal
 
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
+from cloze.pipeline.corpus.readers.streams import BYTE_ORDER_MARKS
 
 _META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 _META_BYTES = 4096
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -34,9 +29,8 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
     """
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 
-    mark_encoding = next(
-        (name for byte_order_mark, name in _MARKS if data.startswith(byte_order_mark)), ""
-    )
+    marks = (name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark))
+    mark_encoding = next(marks, "")
     meta = _META.search(data[:_META_BYTES]) if is_html else None
     for label in filter(None, (mark_encoding, charset, meta[1].decode() if meta else "")):
         encoding = map_encoding_to_html5(label, fallback_utf8=False)

@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.base import Reader
+from cloze.pipeline.corpus.readers.base import FileReader
 
 
-def options_of(reader: Reader, *, stop: bool = True, **values: Any) -> CorpusOptions:
+def options_of(reader: FileReader, *, stop: bool = True, **values: Any) -> CorpusOptions:
     """Args: stop: whether a damaged file ends reading; else it is quarantined."""
     return reader.options().model_copy(
         update={"on_error": "stop" if stop else "quarantine", **values}

@@ -160,37 +160,29 @@ def _blocks(text: str) -> list[_Block]:
     if not lengths:
         return []
     if lengths[len(lengths) * 9 // 10] > _LONG_LINES:
-        return list(_line_blocks(lines))
-    blocks = list(_blank_line_blocks(lines))
+        return list(_split_blocks(lines, one_per_line=True))
+    blocks = list(_split_blocks(lines, one_per_line=False))
     if len(blocks) * 25 < len(lengths):  # hardly a blank line
         width = lengths[len(lengths) * 99 // 100]
         blocks = [paragraph for block in blocks for paragraph in _unwrapped(block, width)]
     return blocks
 
 
-def _line_blocks(lines: list[str]) -> Iterator[_Block]:
-    gap = 0
-    for line in lines:
-        if line.strip():
-            yield _Block((line,), gap)
-            gap = 0
-        else:
-            gap += 1
-
-
-def _blank_line_blocks(lines: list[str]) -> Iterator[_Block]:
+def _split_blocks(lines: list[str], *, one_per_line: bool) -> Iterator[_Block]:
+    """Yield the lines between blank lines as one block, or each as a block."""
     open_lines: list[str] = []
     gap = block_gap = 0
     for line in [*lines, ""]:
-        if line.strip():
-            if not open_lines:
-                block_gap, gap = gap, 0
-            open_lines.append(line)
-            continue
-        if open_lines:
+        is_blank = not line.strip()
+        if open_lines and (is_blank or one_per_line):
             yield _Block(tuple(open_lines), block_gap)
             open_lines = []
-        gap += 1
+        if is_blank:
+            gap += 1
+            continue
+        if not open_lines:
+            block_gap, gap = gap, 0
+        open_lines.append(line)
 
 
 def _unwrapped(block: _Block, width: int) -> Iterator[_Block]:

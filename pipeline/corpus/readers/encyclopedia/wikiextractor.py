@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import html
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 import orjson
@@ -88,13 +89,13 @@ class WikiextractorReader(FileReader):
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
     ) -> Iterator[_Raw]:
         """Yield the documents that are not too long."""
-        attributes: dict[str, str] | None = None
+        attributes: defaultdict[str, str] | None = None
         lines: list[bytes] = []
         start = size = 0
         has_documents = False
         limit = options.maximum_document_bytes
         with contextlib.closing(open_source(file_slice.path)) as source:
-            for line in read_lines(as_utf8(source), tally, limit):
+            for line in read_lines(as_utf8(source), limit, tally.record_damage):
                 data = b"" if line.data is None else line.data
                 if attributes is not None and not data.startswith((b"</doc>", b"<doc ")):
                     size += line.size + 1
@@ -109,8 +110,8 @@ class WikiextractorReader(FileReader):
                 elif attributes is not None and data.startswith(b"<doc "):
                     tally.record_damage("truncated", _unfinished(attributes), offset=start)
                 elif attributes is not None:
-                    values = (attributes.get(key, "") for key in ("title", "id", "url"))
-                    yield start, b"\n".join([*lines, b""]), *values
+                    title, document_id = attributes["title"], attributes["id"]
+                    yield start, b"\n".join([*lines, b""]), title, document_id, attributes["url"]
                 attributes = None
                 if data.startswith(b"<doc "):
                     attributes = _attributes(data)
@@ -132,16 +133,13 @@ class WikiextractorReader(FileReader):
             )
 
 
-def _unfinished(attributes: dict[str, str]) -> str:
-    return (
-        f"the file ends inside document {attributes.get('id', '')!r} "
-        f"({attributes.get('title', '')})"
-    )
+def _unfinished(attributes: defaultdict[str, str]) -> str:
+    return f"the file ends inside document {attributes['id']!r} ({attributes['title']})"
 
 
-def _attributes(line: bytes) -> dict[str, str]:
+def _attributes(line: bytes) -> defaultdict[str, str]:
     pairs = _ATTRIBUTE.findall(line.decode("utf-8", "replace"))
-    return {name: html.unescape(value) for name, value in pairs}
+    return defaultdict(str, {name: html.unescape(value) for name, value in pairs})
 
 
 def _json(line: bytes, offset: int, tally: ReadCounters) -> Iterator[_Raw]:

@@ -99,9 +99,9 @@ class _Reading:
             else:
                 yield from self._page(source, "", self._slice.size)
         except CorruptStreamError as error:
-            self.record_damage(error.reason, str(error), offset=error.offset)
+            self._record_damage(error.reason, str(error), offset=error.offset)
 
-    def record_damage(self, reason: str, sentence: str, *, offset: int = 0) -> None:
+    def _record_damage(self, reason: str, sentence: str, *, offset: int = 0) -> None:
         """Record damage inside the slice; readers of other slices record the rest."""
         if not self._source.side:
             self._tally.record_damage(reason, sentence, offset=offset)
@@ -117,7 +117,7 @@ class _Reading:
             try:
                 yield from self._member(name, size, content)
             except CorruptStreamError as error:  # of this member alone
-                self.record_damage(error.reason, str(error), offset=error.offset)
+                self._record_damage(error.reason, str(error), offset=error.offset)
 
     def _member(self, name: str, size: int, content: ByteSource) -> Iterator[Document]:
         lower_name = name.lower()
@@ -130,9 +130,8 @@ class _Reading:
 
     def _lines(self, source: ByteSource, name: str) -> Iterator[Document]:
         """Yield the articles of a file with one per line."""
-        for number, line in enumerate(
-            read_lines(source, self, self._options.maximum_document_bytes), 1
-        ):
+        lines = read_lines(source, self._options.maximum_document_bytes, self._record_damage)
+        for number, line in enumerate(lines, 1):
             side = self._source.side
             if side > 0:
                 return
