@@ -8,6 +8,7 @@ of Parquet and Arrow files (table_files.py) are converted in the same way.
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
@@ -179,23 +180,18 @@ class JsonlReader(FileReader):
     ) -> Iterator[Document]:
         """Yield the documents of one file."""
         converter = RecordConverter(file_slice, options, tally)
-        with contextlib.ExitStack() as stack:
-            source = stack.enter_context(contextlib.closing(open_source(file_slice.path)))
+        with contextlib.closing(open_source(file_slice.path)) as source:
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
             if "text" not in converter.mapped and not has_expected_type(head, tally):
                 return
-            elements = _elements(unpacked, tally) if _ARRAY.match(head) else None
-            if elements is not None:
-                for count, record in enumerate(elements, 1):
-                    yield from converter.json(
-                        record, count, f"element {count:,} of the array", count
-                    )
-                count = len(elements)
+            content = _elements(unpacked, tally) if _ARRAY.match(head) else unpacked
+            if isinstance(content, list):
+                count = len(content)
+                for number, record in enumerate(content, 1):
+                    where = f"element {number:,} of the array"
+                    yield from converter.json(record, number, where, number)
             else:
-                if _ARRAY.match(head):  # consumed in the search for the array's end
-                    source = stack.enter_context(contextlib.closing(open_source(file_slice.path)))
-                    unpacked = as_utf8(source)
-                lines = read_lines(unpacked, options.maximum_document_bytes, tally.record_damage)
+                lines = read_lines(content, options.maximum_document_bytes, tally.record_damage)
                 count = yield from _read_lines(lines, converter, tally)
         if not count and not tally.unreadable:
             tally.quarantine("empty_file", "the file holds no line")
@@ -232,11 +228,11 @@ def _read_lines(
     return number
 
 
-def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | None:
+def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | ByteSource:
     """Return the elements of a file that begins as an array of objects.
 
-    None if only the first line is an array, so that the file is read by line. Empty, after
-    recording the damage, if the file is damaged or too long.
+    Return the content as a source if only the first line is an array, so that the file is read by
+    line. Return an empty list, after recording the damage, if the file is damaged or too long.
     """
     data = bytearray()
     try:
@@ -259,7 +255,7 @@ def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | None:
             message = f"the file begins as a JSON array, but is not valid JSON ({error})"
             tally.record_damage("bad_json", message, offset=error.pos)
             return []
-        return None
+        return io.BytesIO(data)
     return elements
 
 

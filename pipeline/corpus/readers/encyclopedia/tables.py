@@ -136,17 +136,7 @@ def _spread(raw: list[list[Cell]]) -> list[list[Cell]]:
         remaining = list(row)
         while (remaining or len(cells) in spanning_cells) and len(cells) < WIDEST:
             column = len(cells)
-            spanning_cell = spanning_cells.get(column)
-            if spanning_cell is not None:
-                cells.append(Cell(spanning_cell.text, spanning_cell.head))
-                if spanning_cell.rows > 1:
-                    spanning_cells[column] = Cell(
-                        spanning_cell.text, spanning_cell.head, rows=spanning_cell.rows - 1
-                    )
-                else:
-                    del spanning_cells[column]
-                continue
-            cell = remaining.pop(0)
+            cell = spanning_cells.pop(column, None) or remaining.pop(0)
             for position in range(column, min(column + cell.columns, WIDEST)):
                 cells.append(Cell(cell.text, cell.head))
                 if cell.rows > 1:
