@@ -162,7 +162,7 @@ def _loop(case: Case, place: Place, compiled: bool | None) -> dict[str, Any]:
         device="cuda" if place.device == "cuda" else "cpu",
         micro_batch=case.rows,
         engine="torch",
-        checkpoint_minutes=1e4,
+        checkpoint_every=10**9,
         compile=compiled,
         threads=None if place.device == "cuda" else torch.get_num_threads(),
     )

@@ -40,7 +40,7 @@ from cloze.model.train.loop.interfaces import START, StartPosition
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.plan import batch_plan, micro_batch_finder
-from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype, set_tf32
+from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import (
     InitialModel,
@@ -184,7 +184,6 @@ def build_model(
     """Build the network, choose its engine, and decide whether to compile it."""
     config, build, world, notes = start.config, job.build, job.world, job.notes
     check_grad_reduce_dtype(config.grad_reduce_dtype, precision)
-    set_tf32(config.tf32, world.device)
     torch.manual_seed(int(random_keys.fold_in(config.seed, _WEIGHTS)))
     network, missing = build_network(start.beginning)
     if missing:

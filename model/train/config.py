@@ -18,7 +18,7 @@ from cloze.model.train.config_checks import CHECKS, DECAY_SHARE
 from cloze.model.train.loop.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer
 
-VERSION = 3
+VERSION = 4
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2
 LAMB_LEARNING_RATE, LAMB_BATCH, LAMB_STEPS = 5e-3, 32_768, 15_625
@@ -26,7 +26,6 @@ LAMB_LEARNING_RATE, LAMB_BATCH, LAMB_STEPS = 5e-3, 32_768, 15_625
 MOST_OF_LAMB = 4.0
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # BERT: 10,000 steps; at most a tenth of a shorter run
 STEPS = 1_000_000  # of BERT
-POWER = 1.0
 TENTHS = 10
 
 
@@ -50,12 +49,6 @@ class PretrainConfig(StageConfig):
         default_factory=dict
     )
     """Sampling weight of a dataset by name: wiki=2. Repeatable. Default: the sizes."""
-
-    mixture_temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Without weights, sample by size ** (1 / T); T > 1 favours small datasets."""
-
-    mixture_by: Literal["rows", "tokens"] = "rows"
-    """Unit of weights and sizes: rows or tokens."""
 
     steps: int | None = Field(default=None, ge=1)
     """Optimizer steps of this phase. Default: 1,000,000, if neither --tokens nor --max-time is
@@ -83,9 +76,6 @@ class PretrainConfig(StageConfig):
     objectives: tuple[str, ...] | None = None
     """Training objective, such as mlm or nsp. Repeatable. Default: what the model family trains on
     this dataset."""
-
-    output_bias: Literal["zero", "unigram"] = "zero"
-    """Initial bias of the output layer: zero, or the log frequencies of the targets."""
 
     causal_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of samples read from left to right, if clm is trained with a masked objective. Default:
@@ -116,9 +106,6 @@ class PretrainConfig(StageConfig):
     decay_share: float | None = Field(default=None, gt=0, le=1)
     """Share of the schedule used by the final decay of wsd. Default: 0.2."""
 
-    power: float | None = Field(default=None, gt=0)
-    """Exponent of the polynomial schedule. Default: 1."""
-
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Final learning rate as a share of the peak."""
 
@@ -147,14 +134,8 @@ class PretrainConfig(StageConfig):
     dynamic_masking: bool = False
     """Draw new masks in every epoch instead of cycling through the stored copies."""
 
-    length_group: int | None = Field(default=None, ge=1)
-    """Consecutive rows taken from the same length bin. Default: 32, at most --global-batch."""
-
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Precision of the forward pass, over fp32 weights. auto: bf16 if the hardware has it."""
-
-    tf32: bool = True
-    """Let GPUs multiply fp32 matrices as TF32."""
 
     grad_reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Data type in which gradients are reduced between processes; bf16 halves the traffic."""
@@ -170,10 +151,7 @@ class PretrainConfig(StageConfig):
     """Steps between log lines. Default: a hundredth of the steps, at most 100."""
 
     milestones: NoFingerprint[tuple[Annotated[int, Field(ge=1)], ...]] = ()
-    """Step whose checkpoint is kept permanently, counted over all phases. Repeatable."""
-
-    milestone_every: NoFingerprint[int | None] = Field(default=None, ge=1)
-    """Keep every checkpoint at a multiple of this many steps permanently."""
+    """Step whose checkpoint is saved and kept permanently, counted over all phases. Repeatable."""
 
     keep_for_merge: NoFingerprint[int] = Field(default=3, ge=1, le=TENTHS)
     """Checkpoints kept for `cloze merge` at the end: the last one, and those at the last tenths of
@@ -222,14 +200,13 @@ class PretrainConfig(StageConfig):
 
     def check_inputs(self, keys: Collection[str]) -> None:
         """Check that the mixture weights name all datasets of this training, and no others."""
-        if not self.mixture and self.mixture_temperature == 1:
+        if not self.mixture:
             return
-        option = "mixture" if self.mixture else "mixture_temperature"
         names = sorted(name_of(key) for key in keys if role_of(key) == "dataset")
         if len(names) < 2:
             raise UsageError(
-                f"{option} weighs several datasets, and this training reads one; name more, or "
-                f"leave it out"
+                "mixture weighs several datasets, and this training reads one; name more, or "
+                "leave it out"
             )
         for name in self.mixture:
             if name not in names:
@@ -237,7 +214,7 @@ class PretrainConfig(StageConfig):
                     f"mixture weighs {name!r}, which is no dataset of this training; "
                     f"{did_you_mean(name, names)}"
                 )
-        missing = [name for name in names if self.mixture and name not in self.mixture]
+        missing = [name for name in names if name not in self.mixture]
         if missing:
             raise UsageError(
                 f"mixture says no weight of {missing[0]!r}; weigh all of {', '.join(names)}, or "
@@ -310,8 +287,6 @@ class PretrainConfig(StageConfig):
         fields = super().fingerprint_fields()
         if self.optimizer == DEFAULT_OPTIMIZER:  # same fingerprint as without the option
             del fields["optimizer"]
-        if self.optimizer == "lamb" and self.learning_rate is None and self.last_step is not None:
-            fields["lamb_rate"] = "steps"  # earlier versions scaled by the batch alone
         return fields
 
     def lr_schedule(self, whole: float) -> Schedule:
@@ -331,7 +306,6 @@ class PretrainConfig(StageConfig):
             name=self.schedule,
             warmup=warmup,
             decay=self.decay_share or DECAY_SHARE,
-            power=self.power or POWER,
             final=self.min_lr_ratio,
         )
 

@@ -12,15 +12,6 @@ if TYPE_CHECKING:
 DECAY_SHARE = 0.2
 
 
-def check_mixture(config: PretrainConfig) -> None:
-    """Check that a mixture is weighed in one way."""
-    if config.mixture and config.mixture_temperature != 1:
-        raise ValueError(
-            "mixture says each dataset's weight, and mixture_temperature takes it from its "
-            "size; give one of them"
-        )
-
-
 def check_duration(config: PretrainConfig) -> None:
     """Check that one option sets the duration, and that no other one contradicts it."""
     durations = [name for name in config.mutually_exclusive[0] if getattr(config, name) is not None]
@@ -46,22 +37,19 @@ def check_duration(config: PretrainConfig) -> None:
 def check_schedule_options(config: PretrainConfig) -> None:
     """Check that the learning-rate schedule reads the options that are set."""
     kind = SCHEDULES[config.schedule]
-    for name, option in (("decay_share", "decay"), ("power", "power")):
-        if getattr(config, name) is not None and option not in kind.options:
-            schedules = [
-                candidate for candidate in SCHEDULES if option in SCHEDULES[candidate].options
-            ]
-            raise ValueError(
-                f"{name} is not for schedule {config.schedule}; leave it out, or use "
-                f"{' or '.join(schedules)}"
-            )
+    if config.decay_share is not None and not kind.reads_decay:
+        schedules = [name for name, other in SCHEDULES.items() if other.reads_decay]
+        raise ValueError(
+            f"decay_share is not for schedule {config.schedule}; leave it out, or use "
+            f"{' or '.join(schedules)}"
+        )
     if kind.needs_warmup and 0 in (config.warmup_steps, config.warmup_share):
         raise ValueError(
             f"schedule {config.schedule} begins to fall where the warm-up ends, and there is "
             f"none; warm up for some steps"
         )
     share = config.decay_share or DECAY_SHARE
-    if "decay" in kind.options and (config.warmup_share or 0.0) + share > 1:
+    if kind.reads_decay and (config.warmup_share or 0.0) + share > 1:
         raise ValueError(
             f"warmup_share ({config.warmup_share}) and decay_share ({share}) are more than the "
             f"whole; lower one of them"
@@ -113,7 +101,6 @@ def check_batch_ramp(config: PretrainConfig) -> None:
 
 
 CHECKS = (
-    check_mixture,
     check_duration,
     check_schedule_options,
     check_schedule_length,

@@ -66,12 +66,6 @@ def resolve_for_run(
     return next((precision for precision in DTYPES if precision == recorded), "fp32")
 
 
-def set_tf32(tf32: bool, device: torch.device) -> None:
-    """Set TF32 on a GPU: fp32 products with ten bits of mantissa, up to eight times as fast."""
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")
-
-
 def check_grad_reduce_dtype(grad_reduce_dtype: Precision, precision: Precision) -> None:
     """Check that gradients are not reduced in a lower precision than they are computed in.
 

@@ -26,7 +26,6 @@ from cloze.model.train.evaluate.heldout import HeldoutEvaluator
 from cloze.model.train.evaluate.heldout_set import (
     HeldoutSet,
     entropy,
-    target_count_rows,
     training_bands,
 )
 from cloze.model.train.evaluate.scoring import PretrainModule
@@ -39,7 +38,6 @@ from cloze.model.train.loop.train_spec import (
     DataSpec,
     ExecutionSpec,
     LoggingSpec,
-    Milestones,
     TrainSpec,
 )
 from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning
@@ -48,7 +46,7 @@ from cloze.model.train.plan import batch_plan
 from cloze.model.train.precision import DTYPES, resolve_for_run
 from cloze.model.train.recipe import recipe, training_duration
 from cloze.model.train.resume import continuation, state
-from cloze.model.train.resume.initialization import InitialModel, begin_with_unigrams
+from cloze.model.train.resume.initialization import InitialModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +84,8 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     plan = fit_batch(job, start, model, plan)
     source, heldout = _source(job, start, model, plan), _heldout(job, start, model, plan)
     model = compile_first_step(job, model, source)
-    unigram_bias = config.output_bias == "unigram" and start.beginning.state is None
-    if unigram_bias and start.resumed is None:
-        counts = target_count_rows(heldout, job.data.train).target_counts(start.model.vocab_size)
-        begin_with_unigrams(model.network, start.model, counts)
     evaluator = _measure(job, start, model, heldout)
-    milestones = _milestones(job, start, model.parameters)
+    _check_disk(job, start, model.parameters)
     mfu_meter = (
         utilisation(start.model, precision, world.device, world.size)
         if world.is_rank_zero
@@ -126,12 +120,12 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
             metadata=CheckpointMetadata(
                 model=start.model, heads=heads, tokenizer=job.data.tokenizer, dataset=job.info
             ),
-            milestones=milestones,
+            milestones=frozenset(config.milestones),
             keep_for_merge=config.keep_for_merge,
         ),
         logging=LoggingSpec(
             interval=config.log_interval,
-            expected_first_loss=None if unigram_bias else _chance(model.scoring, start.beginning),
+            expected_first_loss=_chance(model.scoring, start.beginning),
             mfu_meter=mfu_meter,
             check_line=_alarms(config, model.scoring, heldout, start.model).check,
             notes=job.notes,
@@ -215,18 +209,16 @@ def _measure(
     return evaluator
 
 
-def _milestones(job: SetupJob, start: Start, parameters: int) -> Milestones:
-    """Return the steps whose checkpoints are kept permanently, after checking the disk space."""
+def _check_disk(job: SetupJob, start: Start, parameters: int) -> None:
+    """Check that all checkpoints that are kept at once fit the disk."""
     config, build, begun = start.config, job.build, start.begun
-    milestones = Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
-    last_step = begun.step + (config.last_step or max(config.milestones, default=0))
-    retained = milestones.count_between(begun.step, last_step) + config.keep_for_merge - 1
-    checkpoints = build.execution.keep_checkpoints + retained
+    last_step = begun.step + config.last_step if config.last_step else math.inf
+    milestones = sum(begun.step < step <= last_step for step in config.milestones)
+    checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
     averaged = config.ema is not None
     job.world.decide_on_rank_zero(
         lambda: batch_plan.check_disk(build.path, parameters, checkpoints, averaged)
     )
-    return milestones
 
 
 def _alarms(

@@ -91,7 +91,7 @@ def select_checkpoints(path: str, last: int, steps: Sequence[int]) -> list[str]:
         f"keeps checkpoints of {len(by_step)} step{'' if len(by_step) == 1 else 's'} "
         f"({', '.join(map(str, by_step)) or 'none'})"
     )
-    remedy = "train with keep_for_merge or milestone_every, which keep more"
+    remedy = "train with keep_for_merge or milestones, which keep more"
     if steps:
         missing = sorted(set(steps) - by_step.keys())
         if missing:

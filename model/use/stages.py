@@ -169,7 +169,7 @@ def _vectors(config: VectorsConfig, build: BuildContext) -> StageResult:
 
 
 # Averages the weights of a pretraining's last checkpoints (Izmailov et al. 2018; as mmBERT and
-# Llama 3), which replaces some learning-rate decay. Needs `keep_for_merge` or `milestone_every`.
+# Llama 3), which replaces some learning-rate decay. Needs `keep_for_merge` or `milestones`.
 MERGE = Stage(
     name="merge",
     version=1,

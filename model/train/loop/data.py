@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -58,15 +57,12 @@ class TrainingData:
             begun: start position of this phase; a mixture's datasets continue where earlier phases
                 stopped.
         """
-        options = (config.seed, config.dynamic_masking, config.global_batch, config.length_group)
+        options = (config.seed, config.dynamic_masking, config.global_batch)
         if isinstance(self.train, ShardedRows):
             return make_sampler(self.train, *options)
         assert self.fingerprints is not None
-        length_group = (
-            1
-            if self.train.bins is None
-            else config.length_group or min(LENGTH_GROUP, config.global_batch)
-        )
+        binned = self.train.bins is not None
+        length_group = min(LENGTH_GROUP, config.global_batch) if binned else 1
         first_samples = (
             -(-begun.places.get(fingerprint, 0) // length_group) * length_group
             for fingerprint in self.fingerprints.values()
@@ -171,22 +167,16 @@ def _shards(rows: ShardedRows | ConcatenatedRows) -> ShardedRows:
 def row_shares(config: PretrainConfig, train: Mapping[str, ShardedRows]) -> list[float]:
     """Return each dataset's share of the sampled rows, which sum to 1.
 
-    Shares follow the weights, or the sizes to the power of 1 / temperature. Weights and sizes count
-    rows or tokens; token shares become row shares by the mean row length.
+    Shares follow the weights of `mixture`, or the numbers of rows.
 
     Raises:
         UsageError: a share is less than one row per block of the mixture.
     """
-    by_tokens = config.mixture_by == "tokens"
-    sizes = {name: shards.tokens() if by_tokens else len(shards) for name, shards in train.items()}
-    largest = max(sizes.values())
-    unnormalized = []
-    for name, shards in train.items():
-        weight = config.mixture.get(name) or math.pow(
-            sizes[name] / largest, 1 / config.mixture_temperature
-        )
-        unnormalized.append(weight * len(shards) / sizes[name])
-    shares = [weight / sum(unnormalized) for weight in unnormalized]
+    sizes = {name: len(rows) for name, rows in train.items()}
+    weights = [
+        config.mixture.get(name) or size / max(sizes.values()) for name, size in sizes.items()
+    ]
+    shares = [weight / sum(weights) for weight in weights]
     try:
         quotas(shares)
     except ValueError as error:

@@ -20,12 +20,10 @@ class Shape:
     Attributes:
         warmup: share of the schedule used by the linear warm-up, in [0, 1].
         decay: share used by the final decay, in (0, 1], if the schedule has one.
-        power: exponent of a polynomial.
     """
 
     warmup: float = 0.0
     decay: float = 0.2
-    power: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +32,13 @@ class ScheduleKind:
 
     Attributes:
         factor: (share done after the warm-up, in [0, 1); the shape) -> multiplier on the peak.
-        options: fields of `Shape` that it reads besides `warmup`.
+        reads_decay: True if it reads `Shape.decay`.
         rises: True if a linear warm-up precedes it; False: its own rise takes `warmup`.
         needs_warmup: True if it is undefined without a warm-up.
     """
 
     factor: Callable[[float, Shape], float]
-    options: frozenset[str] = frozenset()
+    reads_decay: bool = False
     rises: bool = True
     needs_warmup: bool = False
 
@@ -58,11 +56,6 @@ def constant(progress: float, shape: Shape) -> float:
 def cosine(progress: float, shape: Shape) -> float:
     """Decay to 0 along half a cosine (Loshchilov and Hutter, "SGDR", 2017, equation 5)."""
     return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-def polynomial(progress: float, shape: Shape) -> float:
-    """Decay as a power of the rest (tf.train.polynomial_decay); 1: linear, 2: faster at first."""
-    return float((1.0 - progress) ** shape.power)
 
 
 def inverse_sqrt(progress: float, shape: Shape) -> float:
@@ -108,10 +101,9 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "linear": ScheduleKind(factor=linear),
     "constant": ScheduleKind(factor=constant),
     "cosine": ScheduleKind(factor=cosine),
-    "polynomial": ScheduleKind(factor=polynomial, options=frozenset({"power"})),
     "inverse-sqrt": ScheduleKind(factor=inverse_sqrt, needs_warmup=True),
     "sqrt": ScheduleKind(factor=sqrt),
-    "wsd": ScheduleKind(factor=wsd, options=frozenset({"decay"})),
+    "wsd": ScheduleKind(factor=wsd, reads_decay=True),
     "one-cycle": ScheduleKind(factor=one_cycle, rises=False),
 }
 
@@ -123,14 +115,13 @@ class Schedule:
     Attributes:
         name: key of `SCHEDULES`.
         warmup: length of the linear warm-up, in the unit of the training's progress.
-        decay, power: see `Shape`.
+        decay: see `Shape`.
         final: share of the peak at the end. Default: 0.
     """
 
     name: str = "linear"
     warmup: float = 0.0
     decay: float = 0.2
-    power: float = 1.0
     final: float = 0.0
 
     def factor(self, done: float, whole: float, size: float = 1) -> float:
@@ -146,7 +137,7 @@ class Schedule:
             return min(1.0, (done + size) / self.warmup)
         warmup = self.warmup if kind.rises else 0.0
         progress = (done - warmup) / max(size, whole - warmup)
-        shape = Shape(warmup=self.warmup / max(size, whole), decay=self.decay, power=self.power)
+        shape = Shape(warmup=self.warmup / max(size, whole), decay=self.decay)
         factor = kind.factor(min(progress, 1.0), shape)
         return factor if not self.final else self.final + (1.0 - self.final) * factor
 

@@ -128,33 +128,6 @@ class ExecutionSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Milestones:
-    """The steps whose checkpoints are always saved and never pruned.
-
-    Attributes:
-        steps: the steps.
-        every: additionally all multiples of this number.
-    """
-
-    steps: frozenset[int] = frozenset()
-    every: int | None = None
-
-    def __contains__(self, step: int) -> bool:
-        return step in self.steps or bool(self.every and step > 0 and step % self.every == 0)
-
-    def count_between(self, first: int, last: int) -> int:
-        """Count the milestones after step `first`, up to step `last`."""
-        explicit = sum(
-            first < step <= last and not (self.every and step % self.every == 0)
-            for step in self.steps
-        )
-        return explicit + (last // self.every - first // self.every if self.every else 0)
-
-
-NO_MILESTONES = Milestones()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
     """Content and retention of checkpoints.
 
@@ -167,7 +140,7 @@ class CheckpointSpec:
     """
 
     metadata: CheckpointMetadata
-    milestones: Milestones = NO_MILESTONES
+    milestones: frozenset[int] = frozenset()
     keep_for_merge: int = 1
     keep_best: bool = False
 

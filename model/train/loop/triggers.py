@@ -7,14 +7,14 @@ resumed training decides identically.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from cloze.core.stages.execution import Execution
 from cloze.model.train.config import TENTHS
 from cloze.model.train.loop.duration import ScheduleProgress
-from cloze.model.train.loop.train_spec import Milestones, TrainSpec
+from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.resume.state import TrainerState
 
+SAVE_SECONDS = 600.0  # between checkpoints, without `checkpoint_every`
 LINES = 100  # log lines of a training with an unknown number of steps
 
 
@@ -23,8 +23,7 @@ class StepTriggers:
 
     def __init__(self, training: TrainSpec, execution: Execution) -> None:
         self._training, self._execution = training, execution
-        self._minutes = 60.0 * execution.checkpoint_minutes
-        self._save_from = time.monotonic() + self._minutes
+        self._save_from = time.monotonic() + SAVE_SECONDS
         self._counted = (0, 0, 0)  # best step, last step counted, evaluations between them
 
     def progress_at(self, step: int) -> ScheduleProgress:
@@ -100,13 +99,10 @@ class StepTriggers:
             else None
         )
 
-    def retained_steps(self, progress: TrainerState) -> Milestones:
+    def retained_steps(self, progress: TrainerState) -> frozenset[int]:
         """Return the steps whose checkpoints are never pruned."""
         milestones, best = self._training.checkpoints.milestones, self.best_step(progress)
-        return replace(
-            milestones,
-            steps=milestones.steps | {*progress.kept} | (set() if best is None else {best}),
-        )
+        return milestones | {*progress.kept} | (set() if best is None else {best})
 
     def save_timer_expired(self) -> bool:
         """Return True if a checkpoint is due by time, and restart the timer.
@@ -115,5 +111,5 @@ class StepTriggers:
         """
         if self._execution.checkpoint_every is not None or time.monotonic() < self._save_from:
             return False
-        self._save_from = time.monotonic() + self._minutes
+        self._save_from = time.monotonic() + SAVE_SECONDS
         return True

@@ -220,7 +220,6 @@ def ahead(
     checkpoint_count = (
         execution.keep_checkpoints + config.keep_for_merge - 1 + len(config.milestones)
     )
-    checkpoint_count += steps // config.milestone_every if config.milestone_every else 0
     return CostEstimate(
         work=work * tokens,
         speed=device.speed(),

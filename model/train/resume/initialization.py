@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -286,37 +284,6 @@ def build_network(beginning: InitialModel) -> tuple[PretrainingModel, list[str]]
             )
         tensor.copy_(saved)
     return network, sorted(model_state.keys() - beginning.state.keys())
-
-
-def begin_with_unigrams(
-    network: PretrainingModel, model: ModelConfig, counts: npt.NDArray[np.int64]
-) -> None:
-    """Initialize the output biases with the log frequencies of the targets.
-
-    Frequencies are add-one smoothed, and the biases are centred. The context-free guess is thus
-    correct before the first step, and the hidden states learn the rest.
-
-    Args:
-        counts: how many times each token is a target, int64 [V].
-
-    Raises:
-        UsageError: the output layer has no bias, or nothing is predicted.
-    """
-    biases = [
-        parameter
-        for name in vocab_parameters(model)
-        if (parameter := network.get_parameter(name)).dim() == 1
-    ]
-    if not biases or not counts.sum():
-        reason = (
-            f"the output layer of {model.family} has no bias"
-            if counts.sum()
-            else "the dataset has no masked tokens to count"
-        )
-        raise UsageError(f"output_bias unigram: {reason}; leave it out")
-    logarithms = torch.from_numpy(np.log(counts + 1.0))
-    for bias in biases:
-        bias.data.copy_(logarithms - logarithms.mean())
 
 
 def check_same_shape(wanted: ModelConfig, loaded: LoadedCheckpoint, path: str) -> None:

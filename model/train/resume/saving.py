@@ -34,7 +34,7 @@ from cloze.model import checkpoint
 from cloze.model.tensors import part_name, write_tensors
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.protocol import Engine
-from cloze.model.train.loop.train_spec import CheckpointMetadata, Milestones
+from cloze.model.train.loop.train_spec import CheckpointMetadata
 from cloze.model.train.resume import state
 
 LINGER_SECONDS = 60.0  # time that a failing training gives a running save
@@ -58,7 +58,7 @@ class Snapshot:
 
     step: int
     state: bytes
-    kept: Milestones
+    kept: frozenset[int]
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     trained: Mapping[str, Tensor] | None = None
@@ -110,7 +110,7 @@ class CheckpointSaver:
     def save_async(
         self,
         progress: state.TrainerState,
-        kept: Milestones,
+        kept: frozenset[int],
         engine: Engine,
         datasets: Sequence[Mapping[str, Any]] = (),
     ) -> None:

@@ -32,7 +32,6 @@ from cloze.model import checkpoint
 from cloze.model.tensors import LazyTensors
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.interfaces import StartPosition
-from cloze.model.train.loop.train_spec import Milestones
 
 # Readable formats; format 3 has all tensors in one file, as one rank still writes them.
 FORMATS = (3, 4)
@@ -168,7 +167,7 @@ def content(progress: TrainerState, run: RunInfo) -> bytes:
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
-def prune(path: str, keep: int, milestones: Milestones) -> None:
+def prune(path: str, keep: int, milestones: frozenset[int]) -> None:
     """Remove all checkpoints except the newest `keep`, milestones and pinned ones.
 
     Leftovers of kills are removed, too.
@@ -179,13 +178,13 @@ def prune(path: str, keep: int, milestones: Milestones) -> None:
     checkpoints.remove_leftovers(path)
 
 
-def prune_finished(path: str, milestones: Milestones) -> None:
+def prune_finished(path: str, milestones: frozenset[int]) -> None:
     """Remove a finished artifact's checkpoints except the newest, milestones and pinned ones."""
     prune(path, 1, milestones)
     checkpoints.delete_quarantined(path)
 
 
-def milestone_checkpoints(path: str, milestones: Milestones) -> dict[str, str]:
+def milestone_checkpoints(path: str, milestones: frozenset[int]) -> dict[str, str]:
     """Return the existing milestones: step -> checkpoint, relative to `path`."""
     steps = [checkpoints.parse_step(directory) for directory in checkpoints.complete_steps(path)]
     return {

@@ -229,18 +229,6 @@ def test_precision_follows_the_hardware(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert precision.resolve("auto", CPU) == "fp32"
 
 
-def test_tf32_is_a_gpu_s_alone() -> None:
-    before, gpu = torch.get_float32_matmul_precision(), torch.device("cuda")
-    try:
-        precision.set_tf32(False, gpu)
-        precision.set_tf32(True, CPU)
-        assert torch.get_float32_matmul_precision() == "highest"
-        precision.set_tf32(True, gpu)
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_an_absent_gpu_is_a_fault_of_usage() -> None:
     with pytest.raises(UsageError, match=r"device \(cuda\) is not available"):

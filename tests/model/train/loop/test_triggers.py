@@ -10,7 +10,6 @@ from typing import Any
 from cloze.core.stages.execution import Execution
 from cloze.model.train.loop.duration import ScheduleProgress, StepDuration
 from cloze.model.train.loop.interfaces import START
-from cloze.model.train.loop.train_spec import Milestones
 from cloze.model.train.loop.triggers import StepTriggers
 from cloze.model.train.resume.state import TrainerState
 
@@ -28,7 +27,7 @@ class EveryTenth:
 def due_of(measure: EveryTenth, patience: int, steps: int) -> StepTriggers:
     training: Any = SimpleNamespace(
         recipe=SimpleNamespace(pace=StepDuration(steps=steps, span=steps)),
-        checkpoints=SimpleNamespace(milestones=Milestones()),
+        checkpoints=SimpleNamespace(milestones=frozenset()),
         evaluator=measure,
         patience=patience,
         data=SimpleNamespace(begun=START),
