@@ -39,7 +39,7 @@ from cloze.model.train.loop.data import TrainingData
 from cloze.model.train.loop.interfaces import START, StartPosition
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
-from cloze.model.train.plan import batch_plan, micro_batch_finder
+from cloze.model.train.plan import micro_batch
 from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import (
@@ -162,11 +162,11 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     )
 
 
-def plan_batch(job: SetupJob, start: Start, precision: Precision) -> batch_plan.BatchPlan:
+def plan_batch(job: SetupJob, start: Start, precision: Precision) -> micro_batch.BatchPlan:
     """Plan by estimate how the global batch is split into micro-batches."""
     config, execution, teacher = start.config, job.build.execution, start.teacher
     requested = execution.micro_batch
-    return batch_plan.plan(
+    return micro_batch.plan(
         config.global_batch,
         requested if isinstance(requested, int) else None,
         start.model,
@@ -174,12 +174,14 @@ def plan_batch(job: SetupJob, start: Start, precision: Precision) -> batch_plan.
         job.world,
         teacher.model if teacher else None,
         start.directions.causal_share,
-        how=batch_plan.computing(execution, precision, averaging=config.ema is not None),
+        how=micro_batch.compute_options(
+            execution, precision, job.world.device, averaging=config.ema is not None
+        ),
     )
 
 
 def build_model(
-    job: SetupJob, start: Start, plan: batch_plan.BatchPlan, precision: Precision
+    job: SetupJob, start: Start, plan: micro_batch.BatchPlan, precision: Precision
 ) -> BuiltModel:
     """Build the network, choose its engine, and decide whether to compile it."""
     config, build, world, notes = start.config, job.build, job.world, job.notes
@@ -196,7 +198,7 @@ def build_model(
         build.execution.zero,
         world.size,
         parameters,
-        batch_plan.device_memory(world.device),
+        micro_batch.device_memory(world.device),
         offload=build.execution.offload,
     )
     if engine.reason:
@@ -230,7 +232,7 @@ def _compiled(
     job: SetupJob,
     start: Start,
     scoring: PretrainModule,
-    plan: batch_plan.BatchPlan,
+    plan: micro_batch.BatchPlan,
     layout: Callable[[bool], LayoutKind],
     gathers: bool,
 ) -> bool:
@@ -295,16 +297,16 @@ def _scoring(
 
 
 def fit_batch(
-    job: SetupJob, start: Start, model: BuiltModel, plan: batch_plan.BatchPlan
-) -> batch_plan.BatchPlan:
+    job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
+) -> micro_batch.BatchPlan:
     """Return the plan with the micro-batch found by trial, and at most the initial batch."""
     config, build, world, length = start.config, job.build, job.world, job.info.length
-    if build.execution.micro_batch == micro_batch_finder.AUTO:
-        trial = micro_batch_finder.MicroBatchTrial(
+    if build.execution.micro_batch == micro_batch.AUTO:
+        trial = micro_batch.MicroBatchTrial(
             module=model.scoring,
             loss=model.scoring.uncompiled,
             batch=partial(
-                micro_batch_finder.full_batch,
+                micro_batch.full_batch,
                 train=job.data.train,
                 info=job.info,
                 layout=model.layout,
@@ -312,18 +314,20 @@ def fit_batch(
             ),
             length=length,
             model=start.model,
-            precision=model.precision,
-            engine=model.engine,
-            checkpointing=build.execution.activation_checkpointing,
-            averaging=config.ema is not None,
+            zero=model.engine.zero,
+            how=micro_batch.compute_options(
+                build.execution,
+                model.precision,
+                world.device,
+                averaging=config.ema is not None,
+                engine=model.engine,
+            ),
         )
-        plan = micro_batch_finder.plan_by_trial(
-            trial, config.global_batch, world, build.path, job.notes
-        )
+        plan = micro_batch.plan_by_trial(trial, config.global_batch, world, build.path, job.notes)
     # Whole micro-batches at every level give a growing batch few shapes.
     if config.initial_batch:
-        micro_batch = min(plan.micro_batch, -(-config.initial_batch // world.size))
-        plan = batch_plan.plan(config.global_batch, micro_batch, start.model, length, world)
+        rows = min(plan.micro_batch, -(-config.initial_batch // world.size))
+        plan = micro_batch.plan(config.global_batch, rows, start.model, length, world)
     return plan
 
 
@@ -351,7 +355,7 @@ def _begun(resumed: state.ResumeState | None, data: str) -> StartPosition:
     return resumed.run.begun if resumed.same_run else continuation.start_position(resumed, data)
 
 
-def _computing(config: PretrainConfig, plan: batch_plan.BatchPlan, length: int) -> WorkEstimate:
+def _computing(config: PretrainConfig, plan: micro_batch.BatchPlan, length: int) -> WorkEstimate:
     """Estimate the work of this rank: a number of micro-batches, or the time budget."""
     positions, steps = plan.micro_batch * length, config.last_step
     micro_batches = (config.tokens or 0) / positions if steps is None else steps * plan.accumulation

@@ -33,12 +33,13 @@ from cloze.core.artifacts.artifact import canonical_json, package_versions
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.humanize import format_duration
-from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes, Batch, move
+from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes, Batch
 from cloze.model.data.layouts import WORTH
 from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
 from cloze.model.hardware import cpu_kind
-from cloze.model.train.plan.flops import active_parameters
+from cloze.model.train.loop.interfaces import leaving_no_trace
+from cloze.model.train.plan.estimates import active_parameters
 from cloze.model.train.precision import Precision
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ ROUNDS = 5  # steps of each kind, in alternation; the fastest counts
 # seconds of compiling at any depth, and operations per second of plain steps.
 GPU_GAIN, GPU_COMPILING, GPU_SPEED = 0.14, 20.0, 3e14
 COMPILE_TIMEOUT = 600.0  # seconds; layers that are not compiled by then run plain
+CPU = torch.device("cpu")
 SAMPLE = 2048  # rows from which the share of padding is measured
 
 
@@ -90,7 +92,7 @@ class CompileDecision(NamedTuple):
 
 
 def given_decision(
-    wanted: bool | None,
+    requested: bool | None,
     recorded: bool | None,
     model: ModelConfig,
     train: RowTable,
@@ -99,10 +101,10 @@ def given_decision(
     directions: AttentionModes = BIDIRECTIONAL,
     recomputes: bool = False,
 ) -> CompileDecision | None:
-    """Decide as the checkpoint records, as `wanted`, or as the training permits; None: by time.
+    """Decide as the checkpoint records, as `requested`, or as the training permits; None: by time.
 
     Args:
-        wanted: the user's choice; None: automatic.
+        requested: the user's choice; None: automatic.
         recorded: the choice in the checkpoint that is resumed; None: no checkpoint.
         model: the trained model.
         train: the dataset's rows.
@@ -111,11 +113,11 @@ def given_decision(
         recomputes: True if activation checkpointing is on.
 
     Raises:
-        UsageError: the model cannot be compiled, or `wanted` contradicts the checkpoint.
+        UsageError: the model cannot be compiled, or `requested` contradicts the checkpoint.
     """
-    if wanted and (obstacle := _obstacle(model, gathers, directions, recomputes, device)):
+    if requested and (obstacle := _obstacle(model, gathers, directions, recomputes, device)):
         raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
-    if (choice := asked_or_recorded(wanted, recorded)) is not None:
+    if (choice := requested_or_recorded(requested, recorded)) is not None:
         return CompileDecision(choice)
     if _obstacle(model, gathers, directions, recomputes, device):
         return CompileDecision(False)
@@ -128,18 +130,18 @@ def given_decision(
     return None
 
 
-def asked_or_recorded(wanted: bool | None, recorded: bool | None) -> bool | None:
+def requested_or_recorded(requested: bool | None, recorded: bool | None) -> bool | None:
     """Return the choice of the checkpoint that is resumed, or the user's; None: neither.
 
     Raises:
         UsageError: they differ.
     """
-    if recorded is not None and wanted not in (None, recorded):
+    if recorded is not None and requested not in (None, recorded):
         raise UsageError(
-            f"compile ({str(wanted).lower()}) is not how the checkpoint to go on from was trained "
+            f"compile ({str(requested).lower()}) is not how the checkpoint to continue was trained "
             f"({str(recorded).lower()}); leave it out, or train in another directory"
         )
-    return wanted if recorded is None else recorded
+    return requested if recorded is None else recorded
 
 
 def decide_by_time(
@@ -187,23 +189,19 @@ def measure_steps(scoring: PretrainModule, plain: Batch, padded: Batch) -> StepT
         plain: a micro-batch in the layout of plain steps.
         padded: the same rows in the fixed shape of compiled steps.
     """
-    counts = torch.ones(len(scoring.names))
 
     def seconds(loss: Callable[[Batch, Tensor], tuple[Tensor, Tensor]], batch: Batch) -> float:
-        begin = time.perf_counter()
-        loss(batch, counts)[0].backward()  # type: ignore[no-untyped-call]
-        end = time.perf_counter()
-        for parameter in scoring.parameters():
-            parameter.grad = None
-        return end - begin
+        with leaving_no_trace(scoring, CPU):
+            begin = time.perf_counter()
+            scoring.forward_backward(batch, CPU, loss)
+            return time.perf_counter() - begin
 
-    scoring.train().set_compiled(True)
-    with torch.random.fork_rng(devices=[]):
-        first = seconds(scoring.loss, padded)
-        rounds = [
-            (seconds(scoring.uncompiled, plain), seconds(scoring.loss, padded))
-            for _ in range(1 + ROUNDS)
-        ]
+    scoring.set_compiled(True)
+    first = seconds(scoring.loss, padded)
+    rounds = [
+        (seconds(scoring.uncompiled, plain), seconds(scoring.loss, padded))
+        for _ in range(1 + ROUNDS)
+    ]
     fastest_plain, fastest_compiled = map(min, zip(*rounds[1:], strict=True))  # [0] allocates
     return StepTimes(fastest_plain, fastest_compiled, max(0.0, first - fastest_compiled))
 
@@ -262,8 +260,7 @@ def first_step_failure(
         try:
             if device.type == "cuda":
                 torch.cuda.set_device(device)  # of this thread
-            counts = torch.ones(len(scoring.names), device=device)
-            scoring(move(batch, device), counts)[0].backward()
+            scoring.forward_backward(batch, device)
             failure[0] = ""
         except torch.OutOfMemoryError:
             failure[0] = ""  # the training's first step tells it
@@ -271,14 +268,11 @@ def first_step_failure(
             cause = getattr(error, "inner_exception", error)
             failure[0] = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
 
-    scoring.to(device).train()
     # Not in the thread, which may end long after this function.
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with leaving_no_trace(scoring, device):
         thread = threading.Thread(target=run_once, name="compile", daemon=True)
         thread.start()
         thread.join(seconds)
-    for parameter in scoring.parameters():
-        parameter.grad = None
     return failure[0]
 
 

@@ -96,6 +96,7 @@ def _outcome(
         "optimizer": training.recipe.optimizer,
         "learning_rate": training.recipe.learning_rate,
         "parameters": setup.parameters,
+        "vocab_size": training.checkpoints.metadata.model.vocab_size,
         "peak_flops": None
         if training.logging.mfu_meter is None
         else training.logging.mfu_meter.peak,

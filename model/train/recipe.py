@@ -9,7 +9,7 @@ from cloze.model.train.loop.duration import Duration, StepDuration, TimeBudget, 
 from cloze.model.train.loop.interfaces import START, StartPosition
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
-from cloze.model.train.plan.flops import checkpoint_bytes
+from cloze.model.train.plan.estimates import checkpoint_bytes
 from cloze.model.train.precision import Precision
 
 # Seconds of a command outside the training process's loop: its start, hashes, the manifest.

@@ -41,8 +41,8 @@ from cloze.model.train.loop.train_spec import (
     TrainSpec,
 )
 from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning
-from cloze.model.train.monitor.throughput import utilisation
-from cloze.model.train.plan import batch_plan
+from cloze.model.train.monitor.throughput import mfu_meter
+from cloze.model.train.plan import micro_batch
 from cloze.model.train.precision import DTYPES, resolve_for_run
 from cloze.model.train.recipe import recipe, training_duration
 from cloze.model.train.resume import continuation, state
@@ -86,13 +86,9 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     model = compile_first_step(job, model, source)
     evaluator = _measure(job, start, model, heldout)
     _check_disk(job, start, model.parameters)
-    mfu_meter = (
-        utilisation(start.model, precision, world.device, world.size)
-        if world.is_rank_zero
-        else None
-    )
-    if mfu_meter is not None and mfu_meter.peak is None:
-        job.notes.append(mfu_meter.source)
+    meter = None
+    if world.is_rank_zero:
+        meter = mfu_meter(start.model, precision, world.device, world.size, job.notes)
     pace = training_duration(config, world, begun, evaluator, model.parameters)
     if isinstance(pace, TimeBudget) and (start.own is None or not start.own.progress.budget):
         world.decide_on_rank_zero(pace.check_feasible)
@@ -126,7 +122,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         logging=LoggingSpec(
             interval=config.log_interval,
             expected_first_loss=_chance(model.scoring, start.beginning),
-            mfu_meter=mfu_meter,
+            mfu_meter=meter,
             check_line=_alarms(config, model.scoring, heldout, start.model).check,
             notes=job.notes,
             warnings=() if rate_warning is None else (rate_warning,),
@@ -146,7 +142,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
 
 
 def _source(
-    job: SetupJob, start: Start, model: BuiltModel, plan: batch_plan.BatchPlan
+    job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
 ) -> DatasetSource:
     """Build the batch source of the training rows."""
     config, train = start.config, job.data.train
@@ -165,7 +161,7 @@ def _source(
 
 
 def _heldout(
-    job: SetupJob, start: Start, model: BuiltModel, plan: batch_plan.BatchPlan
+    job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
 ) -> HeldoutSet:
     """Select the held-out rows."""
     info, special = job.info, job.info.special
@@ -217,7 +213,7 @@ def _check_disk(job: SetupJob, start: Start, parameters: int) -> None:
     checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
     averaged = config.ema is not None
     job.world.decide_on_rank_zero(
-        lambda: batch_plan.check_disk(build.path, parameters, checkpoints, averaged)
+        lambda: micro_batch.check_disk(build.path, parameters, checkpoints, averaged)
     )
 
 

@@ -21,7 +21,7 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.loop.data import TrainingData
 from cloze.model.train.loop.interfaces import START, MicroBatch, StartPosition, StepBatches
 from cloze.model.train.loop.schedules import BatchSizeSchedule
-from cloze.model.train.plan.batch_plan import micro_batch_ranges
+from cloze.model.train.plan.micro_batch import micro_batch_ranges
 from cloze.model.train.recipe import step_duration
 from cloze.pipeline.dataset.schema import DatasetInfo
 

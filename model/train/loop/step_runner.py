@@ -13,7 +13,7 @@ from cloze.model.train.engines.weight_ema import ema_decay_at
 from cloze.model.train.loop.step_results import PendingStep
 from cloze.model.train.loop.step_sync import PreparedStep, SyncedStep
 from cloze.model.train.loop.train_spec import TrainSpec
-from cloze.model.train.monitor.gradient_norms import GradientStatistics
+from cloze.model.train.monitor.gradient_norms import GradientNorms
 from cloze.model.train.resume.state import ResumeState
 
 _DROPOUT = 3  # random stream, distinct from the sampler's and the weights'
@@ -23,7 +23,7 @@ class StepRunner:
     """Runs steps on the engine.
 
     Attributes:
-        gradients: gradient statistics of the newest step.
+        gradients: gradient norms of the newest step.
     """
 
     def __init__(self, training: TrainSpec, world: World) -> None:
@@ -36,7 +36,7 @@ class StepRunner:
             micro_batch=training.execution.micro_batch,
             accumulation=training.execution.accumulation,
         )
-        self.gradients = GradientStatistics(self.engine, training.trained.model, world)
+        self.gradients = GradientNorms(self.engine, training.trained.model, world)
 
     def load(self, resumed: ResumeState) -> None:
         """Load weights, EMA, optimizer state and loss scale of a checkpoint."""
@@ -61,7 +61,7 @@ class StepRunner:
 
         Args:
             rate: learning rate.
-            collect: True to collect gradient statistics.
+            collect: True to collect gradient norms.
         """
         recipe, device = self._recipe, self._device
         counts = to_device_async([max(1, total) for total in synced.counts], torch.float32, device)

@@ -36,7 +36,7 @@ from cloze.model.train.evaluate.heldout import evaluate
 from cloze.model.train.loop.interfaces import BatchSource, TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OPTIMIZERS
-from cloze.model.train.plan.memory import ComputeOptions, training_memory
+from cloze.model.train.plan.estimates import ComputeOptions, training_memory
 from cloze.model.train.setup import prepare
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.scorer import SentenceScorer
