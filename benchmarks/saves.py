@@ -44,9 +44,9 @@ from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.interfaces import START
 from cloze.model.train.loop.train_spec import NO_MILESTONES, CheckpointMetadata
 from cloze.model.train.precision import resolve
-from cloze.model.train.recipe import recipe, step_duration
 from cloze.model.train.resume.saving import CheckpointSaver
 from cloze.model.train.resume.state import RunInfo, TrainerState
+from cloze.model.train.setup import recipe, step_duration
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import start
 

@@ -44,7 +44,7 @@ from cloze.model.train.optimizers import OPTIMIZERS
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.precision import Precision
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 from tests.model.datasets import lines
 from tests.model.train.ranks import STILL, Here, config, digests, here
 from tests.tiny_models import tiny_config

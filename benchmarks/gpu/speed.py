@@ -56,7 +56,7 @@ from cloze.model.train.monitor.throughput import mfu_meter
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import freeze_unused, parameter_groups
 from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 
 Step = Callable[[Sequence[Batch]], None]
 WAYS = ("loop", "plain", "bare", "theirs", "flash")

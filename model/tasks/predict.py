@@ -18,8 +18,8 @@ from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.task import Figures, Ints, Samples, Split
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.device_scalars import read_async
-from cloze.model.train.loop.duration import ScheduleProgress
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
+from cloze.model.train.loop.schedules import ScheduleProgress
 
 
 def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:

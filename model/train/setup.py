@@ -22,31 +22,42 @@ from cloze.model.train.build_model import (
 from cloze.model.train.compile_policy import compiling_seconds
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.heldout import HeldoutEvaluator
+from cloze.model.train.evaluate.heldout import SHARE, HeldoutEvaluator
 from cloze.model.train.evaluate.heldout_set import (
     HeldoutSet,
     entropy,
     training_bands,
 )
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.batch_source import DatasetSource, MixtureCounter, mask_rate_schedule
-from cloze.model.train.loop.data import open_data
-from cloze.model.train.loop.duration import TimeBudget
+from cloze.model.train.loop.data import (
+    DatasetSource,
+    MixtureCounter,
+    mask_rate_schedule,
+    open_data,
+)
+from cloze.model.train.loop.interfaces import START, StartPosition
+from cloze.model.train.loop.schedules import Duration, StepDuration, TimeBudget, TokenDuration
 from cloze.model.train.loop.train_spec import (
     CheckpointMetadata,
     CheckpointSpec,
     DataSpec,
     ExecutionSpec,
     LoggingSpec,
+    TrainingHyperparameters,
     TrainSpec,
 )
 from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning
 from cloze.model.train.monitor.throughput import mfu_meter
+from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.precision import DTYPES, resolve_for_run
-from cloze.model.train.recipe import recipe, training_duration
+from cloze.model.train.plan.estimates import checkpoint_bytes
+from cloze.model.train.precision import DTYPES, Precision, resolve_for_run
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import InitialModel
+
+# Seconds of a command outside the training process's loop: its start, hashes, the manifest.
+FINISHING = 3.0
+DISK = 100e6  # bytes per second of a checkpoint that is written, synced and hashed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +85,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     start = find_start(config, job)
     config, begun = start.config, start.begun
     rate_warning = high_learning_rate_warning(
-        config.peak_learning_rate(), config.default_learning_rate(), start.optimizer
+        config.peak_learning_rate(), config.default_learning_rate(), config.optimizer
     )
     precision = resolve_for_run(
         config.precision, start.own.run.precision if start.own else None, world.device, job.notes
@@ -121,7 +132,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         ),
         logging=LoggingSpec(
             interval=config.log_interval,
-            expected_first_loss=_chance(model.scoring, start.beginning),
+            expected_first_loss=_chance(model.scoring, start.initial),
             mfu_meter=meter,
             check_line=_alarms(config, model.scoring, heldout, start.model).check,
             notes=job.notes,
@@ -145,14 +156,16 @@ def _source(
     job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
 ) -> DatasetSource:
     """Build the batch source of the training rows."""
-    config, train = start.config, job.data.train
+    config, train, thinning = start.config, job.data.train, None
+    if config.final_mask_rate is not None:
+        thinning = mask_rate_schedule(config, job.info, step_duration(config, start.begun))
     return DatasetSource(
         shards=train,
         info=job.info,
         sampler=job.data.order(config, start.begun),
         batches=config.batches,
         micro_batch=plan.micro_batch,
-        thinning=mask_rate_schedule(config, job.info, start.begun),
+        thinning=thinning,
         fixed_predictions=train.most_predictions() if model.has_fixed_shape else None,
         layout=model.layout,
         directions=start.directions,
@@ -236,10 +249,73 @@ def _alarms(
     )
 
 
-def _chance(scoring: PretrainModule, beginning: InitialModel) -> float | None:
+def _chance(scoring: PretrainModule, initial: InitialModel) -> float | None:
     """Return the expected loss of untrained weights; None: unknown.
 
     It is ln V, plus ln 2 for a pair task.
     """
-    untrained = beginning.state is None and not beginning.teacher_weights
-    return scoring.chance(beginning.model.vocab_size) if untrained else None
+    untrained = initial.state is None and not initial.teacher_weights
+    return scoring.chance(initial.model.vocab_size) if untrained else None
+
+
+def training_duration(
+    config: PretrainConfig,
+    world: World,
+    begun: StartPosition,
+    measure: HeldoutEvaluator,
+    parameters: int,
+) -> Duration:
+    """Return the duration of a phase.
+
+    Args:
+        begun: start position of the phase.
+        measure: the evaluator of the last evaluation.
+        parameters: number of parameters of the network.
+    """
+    if config.tokens is not None:
+        return TokenDuration(first=begun.tokens, tokens=config.tokens)
+    if config.seconds is None:
+        return step_duration(config, begun)
+    saving_seconds = FINISHING + checkpoint_bytes(parameters, config.ema is not None) / DISK
+    # Limit of `EvaluationSchedule` for the last evaluation.
+    evaluation_seconds = SHARE / 2 * config.seconds
+    return TimeBudget(
+        seconds=config.seconds,
+        cold=2 if world.size > 1 else 1,
+        closing=lambda step_seconds: (
+            min(measure.closing(step_seconds), evaluation_seconds) + saving_seconds
+        ),
+    )
+
+
+def step_duration(config: PretrainConfig, begun: StartPosition = START) -> StepDuration:
+    """Return the duration of a phase whose number of steps is known."""
+    assert config.last_step is not None
+    first, span = (
+        (begun.step, config.last_step)
+        if config.schedule_steps is None
+        else (0, config.schedule_steps)
+    )
+    return StepDuration(steps=begun.step + config.last_step, first=first, span=span)
+
+
+def recipe(
+    config: PretrainConfig, precision: Precision, pace: Duration, begun: StartPosition = START
+) -> TrainingHyperparameters:
+    """Return the hyperparameters of a phase, with defaults filled in."""
+    return TrainingHyperparameters(
+        pace=pace,
+        learning_rate=config.peak_learning_rate(begun.step),
+        schedule=config.lr_schedule(pace.total),
+        seed=config.seed,
+        precision=precision,
+        grad_reduce_dtype=config.grad_reduce_dtype,
+        optimizer=config.optimizer or DEFAULT_OPTIMIZER,
+        rates={"embeddings": config.embedding_lr_multiplier, "hidden": config.hidden_lr_multiplier},
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        grad_clip=config.grad_clip,
+        max_skipped=config.max_skipped,
+        ema=config.ema,
+    )

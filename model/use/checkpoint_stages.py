@@ -21,8 +21,7 @@ from cloze.model.train.distributed import init_distributed
 from cloze.model.train.evaluate.heldout import evaluate
 from cloze.model.train.evaluate.heldout_set import HeldoutSet
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.batch_source import attention_modes
-from cloze.model.train.loop.data import open_dataset
+from cloze.model.train.loop.data import attention_modes, open_dataset
 from cloze.model.train.precision import DTYPES, Precision, resolve
 from cloze.model.train.resume.initialization import build_network, initial_model
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloze.core.artifacts import artifact, checkpoints
-from cloze.model.train.monitor.metrics import strip_timing
+from cloze.model.train.monitor.log import strip_timing
 from tests import warm
 from tests.conftest import REPOSITORY
 from tests.faults.marks import MARK

@@ -24,12 +24,13 @@ from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
+    FlatShard,
+    TensorExtent,
     optimizer_states,
     parameter_groups,
     set_learning_rate,
     trained_parameters,
 )
-from cloze.model.train.optimizers.sharded_parameters import FlatShard, TensorExtent
 
 
 def engine(

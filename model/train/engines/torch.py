@@ -24,6 +24,7 @@ from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
+    TensorExtent,
     clip_gradient_norm,
     gradient_norm,
     optimizer_states,
@@ -31,7 +32,6 @@ from cloze.model.train.optimizers.parameters import (
     set_learning_rate,
     trained_parameters,
 )
-from cloze.model.train.optimizers.sharded_parameters import TensorExtent
 from cloze.model.train.precision import DTYPES
 
 

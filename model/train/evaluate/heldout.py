@@ -14,9 +14,8 @@ from cloze.model.objectives.losses import BANDS_FIELD
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.heldout_set import FEWEST_ROWS, HeldoutSet
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.duration import ScheduleProgress
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
-from cloze.model.train.loop.schedules import BatchSizeSchedule
+from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
 
 FORWARD_COST = 1 / 3  # of training on a row: the backward pass takes twice as long
 SHARE = 0.05  # maximum share of the training time

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.data.batch import Batch, move
-from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.train.loop.schedules import ScheduleProgress
 
 
 class EvaluationInterrupted(Exception):

@@ -25,7 +25,6 @@ from cloze.core.processes import RankPhase
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model.data.batch import Prefetch
 from cloze.model.train.distributed import StopRequest, World
-from cloze.model.train.loop.duration import ScheduleProgress
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.loop.rollback import (
     RollbackRequired,
@@ -33,20 +32,20 @@ from cloze.model.train.loop.rollback import (
     all_weights_finite,
     roll_back,
 )
-from cloze.model.train.loop.step_results import StepResults
-from cloze.model.train.loop.step_runner import StepRunner
-from cloze.model.train.loop.step_sync import (
+from cloze.model.train.loop.schedules import ScheduleProgress
+from cloze.model.train.loop.steps import (
     LocalRequests,
     PreparedStep,
+    StepResults,
+    StepRunner,
     SyncedStep,
     prepare,
     sync_steps,
 )
 from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.loop.triggers import StepTriggers
-from cloze.model.train.monitor.metrics import memory
+from cloze.model.train.monitor.log import TrainingReporter, memory
 from cloze.model.train.monitor.profiler import Profiler
-from cloze.model.train.monitor.training_logger import TrainingReporter
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator, StepTimer
 from cloze.model.train.resume import state
 from cloze.model.train.resume.saving import CheckpointSaver

@@ -24,7 +24,7 @@ from cloze.model import checkpoint
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.interfaces import BatchSource, StepBatches
 from cloze.model.train.loop.train_spec import TrainSpec
-from cloze.model.train.monitor.metrics import JsonlLog
+from cloze.model.train.monitor.log import JsonlLog
 from cloze.model.train.resume import state
 
 FEW = 12  # maximum number of rows named in a message

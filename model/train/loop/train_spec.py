@@ -8,7 +8,6 @@ from typing import Any
 
 from cloze.model.families.config import ModelConfig
 from cloze.model.train.engines import EngineConfig
-from cloze.model.train.loop.duration import Duration, ScheduleProgress
 from cloze.model.train.loop.interfaces import (
     START,
     BatchSource,
@@ -17,7 +16,7 @@ from cloze.model.train.loop.interfaces import (
     StartPosition,
     TrainModule,
 )
-from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.schedules import Duration, Schedule, ScheduleProgress
 from cloze.model.train.monitor.throughput import MfuMeter
 from cloze.model.train.precision import Precision
 from cloze.pipeline.dataset.schema import DatasetInfo

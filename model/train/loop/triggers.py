@@ -10,7 +10,7 @@ import time
 
 from cloze.core.stages.execution import Execution
 from cloze.model.train.config import TENTHS
-from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.train.loop.schedules import ScheduleProgress
 from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.resume.state import TrainerState
 

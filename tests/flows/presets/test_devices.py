@@ -89,7 +89,7 @@ def meta(monkeypatch: pytest.MonkeyPatch) -> World:
 def take_a_step(
     module: TrainModule, source: BatchSource, recipe: TrainingHyperparameters, world: World
 ) -> None:
-    """As `cloze.model.train.loop.step_runner` does it: all of the step, the update too."""
+    """As `cloze.model.train.loop.steps` does it: all of the step, the update too."""
     engine = create_engine(
         EngineConfig("torch", 0), module, recipe, world, micro_batch=4, accumulation=1
     )

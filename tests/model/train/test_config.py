@@ -27,11 +27,10 @@ from cloze.model.train.evaluate.heldout import (
     HeldoutEvaluator,
 )
 from cloze.model.train.evaluate.heldout_set import FEWEST_ROWS, HeldoutSet
-from cloze.model.train.loop.duration import ScheduleProgress
-from cloze.model.train.loop.schedules import BatchSizeSchedule
+from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 from cloze.model.train.stage import STAGE
 
 CPU = torch.device("cpu")

@@ -23,7 +23,7 @@ from cloze.model.families.models import encoder as build_encoder
 from cloze.model.families.models import load_model
 from cloze.model.families.registry import model_config
 from cloze.model.layers import unpadded
-from cloze.model.train.loop.batch_source import attention_modes, objective_weights
+from cloze.model.train.loop.data import attention_modes, objective_weights
 from cloze.model.train.plan.estimates import MASK_SHARE, activation_bytes, fitting_rows
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.generate import TextGenerationPipeline

@@ -23,7 +23,7 @@ from cloze.model.families.models import load_model
 from cloze.model.tensors import read_tensors, write_tensors
 from cloze.model.train.evaluate import scoring as scoring_module
 from cloze.model.train.evaluate.heldout import evaluate
-from cloze.model.train.monitor.metrics import strip_timing
+from cloze.model.train.monitor.log import strip_timing
 from cloze.model.train.resume import saving
 from cloze.model.train.stage import STAGE
 from tests.model.datasets import lines, write_dataset

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from cloze.core.stages.execution import Execution
-from cloze.model.train.loop.duration import ScheduleProgress, StepDuration
 from cloze.model.train.loop.interfaces import START
+from cloze.model.train.loop.schedules import ScheduleProgress, StepDuration
 from cloze.model.train.loop.triggers import StepTriggers
 from cloze.model.train.resume.state import TrainerState
 

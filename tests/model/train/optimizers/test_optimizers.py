@@ -15,20 +15,21 @@ from cloze.model.families.models import new_model
 from cloze.model.families.registry import FAMILIES, model_config, parse_model
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import single_process_group
-from cloze.model.train.loop.duration import StepDuration
-from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.schedules import Schedule, StepDuration
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OPTIMIZERS, optimizer_kind
 from cloze.model.train.optimizers.adam import TensorwiseAdam
 from cloze.model.train.optimizers.muon import Muon, assign_matrices, newton_schulz
 from cloze.model.train.optimizers.parameters import (
+    FlatShard,
+    TensorExtent,
     optimizer_states,
     parameter_groups,
     parameter_role,
     set_learning_rate,
+    squares,
 )
-from cloze.model.train.optimizers.sharded_parameters import FlatShard, TensorExtent, squares
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
 

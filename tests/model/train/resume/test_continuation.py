@@ -19,7 +19,7 @@ from cloze.core.stages.execution import Execution
 from cloze.model import checkpoint
 from cloze.model.train import optimizers
 from cloze.model.train.config import PretrainConfig
-from cloze.model.train.monitor.metrics import strip_timing
+from cloze.model.train.monitor.log import strip_timing
 from cloze.model.train.stage import STAGE
 from tests import warm
 from tests.model.datasets import lines, write_dataset
