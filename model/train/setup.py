@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from cloze.core.stages.stage import BuildContext
 from cloze.model.data.layouts import layout_for
-from cloze.model.families.config import ModelConfig
 from cloze.model.objectives import trained_heads
 from cloze.model.train.build_model import (
     BuiltModel,
@@ -53,7 +52,6 @@ from cloze.model.train.plan import micro_batch
 from cloze.model.train.plan.estimates import checkpoint_bytes
 from cloze.model.train.precision import DTYPES, Precision, resolve_for_run
 from cloze.model.train.resume import continuation, state
-from cloze.model.train.resume.initialization import InitialModel
 
 # Seconds of a command outside the training process's loop: its start, hashes, the manifest.
 FINISHING = 3.0
@@ -85,7 +83,9 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     start = find_start(config, job)
     config, begun = start.config, start.begun
     rate_warning = high_learning_rate_warning(
-        config.peak_learning_rate(), config.default_learning_rate(), config.optimizer
+        config.peak_learning_rate(),
+        config.default_learning_rate(),
+        config.optimizer or DEFAULT_OPTIMIZER,
     )
     precision = resolve_for_run(
         config.precision, start.own.run.precision if start.own else None, world.device, job.notes
@@ -132,9 +132,8 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         ),
         logging=LoggingSpec(
             interval=config.log_interval,
-            expected_first_loss=_chance(model.scoring, start.initial),
             mfu_meter=meter,
-            check_line=_alarms(config, model.scoring, heldout, start.model).check,
+            check_line=_alarms(start, model.scoring, heldout).check,
             notes=job.notes,
             warnings=() if rate_warning is None else (rate_warning,),
             figures={"note": compiling} if compiles else {},
@@ -230,32 +229,24 @@ def _check_disk(job: SetupJob, start: Start, parameters: int) -> None:
     )
 
 
-def _alarms(
-    config: PretrainConfig, scoring: PretrainModule, heldout: HeldoutSet, model: ModelConfig
-) -> StabilityMonitor:
+def _alarms(start: Start, scoring: PretrainModule, heldout: HeldoutSet) -> StabilityMonitor:
     """Build the monitor of the training's loss."""
+    vocabulary, initial = start.model.vocab_size, start.initial
 
     def guessing() -> float | None:
-        counts = heldout.target_counts(model.vocab_size)
+        counts = heldout.target_counts(vocabulary)
         return entropy(counts) if scoring.names[0] == "mlm" and counts.sum() else None
 
     predicts_tokens = scoring.objectives[0].random_loss is math.log
+    untrained = initial.state is None and not initial.teacher_weights
     return StabilityMonitor(
         scoring.names[0],
         guessing,
-        config.global_batch,
+        start.config.global_batch,
         pairs=len(scoring.names) > 1,
-        chance=math.log(model.vocab_size) if predicts_tokens else None,
+        chance=math.log(vocabulary) if predicts_tokens else None,
+        expected=scoring.chance(vocabulary) if untrained else None,
     )
-
-
-def _chance(scoring: PretrainModule, initial: InitialModel) -> float | None:
-    """Return the expected loss of untrained weights; None: unknown.
-
-    It is ln V, plus ln 2 for a pair task.
-    """
-    untrained = initial.state is None and not initial.teacher_weights
-    return scoring.chance(initial.model.vocab_size) if untrained else None
 
 
 def training_duration(

@@ -151,14 +151,12 @@ class LoggingSpec:
     Attributes:
         interval: steps between log lines; None: at each hundredth of the schedule. The first, the
             last and evaluated steps always get one.
-        expected_first_loss: loss of untrained weights in nats; None: unknown.
         mfu_meter: None: MFU is not reported.
         check_line: maps a log line to warnings.
         notes, warnings, figures: reported at the start, in addition to the loop's own.
     """
 
     interval: int | None = 1
-    expected_first_loss: float | None = None
     mfu_meter: MfuMeter | None = None
     check_line: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     notes: Sequence[str] = field(default_factory=tuple)

@@ -38,7 +38,6 @@ TIMING_FIELDS = frozenset({
     "gpu_memory_gb",
 })  # fmt: skip
 REPORT_SECONDS = 1.0
-FIRST_LOSS_TOLERANCE = 0.1  # of the expected first loss
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +67,8 @@ class JsonlLog:
     """
 
     def __init__(self, path: str, world: World) -> None:
-        self.path, self._writes, self._local, self._fence = (
-            path,
-            world.is_rank_zero,
-            storage.is_local(path),
-            world.fence,
-        )
+        self.path, self._writes, self._fence = path, world.is_rank_zero, world.fence
+        self._local = storage.is_local(path)
         self._file = Path(storage.filesystem(path)[1])
         self._kept: list[str] | None = None  # lines for the object store, once read
         self._put = 0  # number of lines in the object store
@@ -223,12 +218,8 @@ class TrainingReporter:
         report: Reporter,
         where: Callable[[], tuple[int, int | None]],
     ) -> None:
-        self._training, self._first, self._report, self._where = (
-            training,
-            world.is_rank_zero,
-            report,
-            where,
-        )
+        self._training, self._report, self._where = training, report, where
+        self._first = world.is_rank_zero
         self.metrics = JsonlLog(storage.join(training.path, METRICS), world)
         self.skipped_steps = JsonlLog(storage.join(training.path, SKIPPED), world)
         self._reported_at = 0.0  # time of the last progress report
@@ -282,25 +273,8 @@ class TrainingReporter:
     def checkpoint(self, step: int) -> None:
         """Report that the checkpoint of `step` is complete, if it is a milestone."""
         if self._first and step in self._training.checkpoints.milestones:
-            self._report.checkpoint(
-                step,
-                storage.join(self._training.path, checkpoints.STEPS, checkpoints.step_name(step)),
-            )
-
-    def first_loss(self, loss: float | None) -> None:
-        """Warn if the first loss is not that of untrained weights."""
-        expected = self._training.logging.expected_first_loss
-        if (
-            loss is not None
-            and expected is not None
-            and abs(loss - expected) > FIRST_LOSS_TOLERANCE * expected
-        ):
-            self.message(
-                f"THE FIRST LOSS IS {loss:.3f}, untrained weights should give {expected:.3f} (ln V,"
-                f" and ln 2 for pairs):"
-                " check vocabulary, masks and initializer_range",
-                "warning",
-            )
+            path = storage.join(self._training.path, state.step_path(step))
+            self._report.checkpoint(step, path)
 
     def sync(self) -> None:
         """Flush the log files to disk."""
@@ -309,8 +283,5 @@ class TrainingReporter:
 
     def _alarms(self, line: Mapping[str, Any]) -> Sequence[str]:
         """Return the warnings for a log line, including lines of earlier sessions."""
-        return (
-            ()
-            if self._training.logging.check_line is None
-            else self._training.logging.check_line(line)
-        )
+        check = self._training.logging.check_line
+        return () if check is None else check(line)

@@ -33,22 +33,10 @@ from cloze.model.tensors import LazyTensors
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.interfaces import StartPosition
 
-# Readable formats; format 3 has all tensors in one file, as one rank still writes them.
-FORMATS = (3, 4)
-FORMAT = FORMATS[-1]
+FORMAT = 5
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 WEIGHTS = "weights.safetensors"
-# Defaults for fields that older checkpoints lack.
-OLDER: dict[str, Any] = {
-    "kept": [],
-    "passed": [],
-    "places": {},
-    "by_source": [],
-    "overflows": 0,
-    "loss_scale": [],
-    "budget": [],
-}
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +149,11 @@ class ResumeState:
         return replace(self, progress=progress, same_run=False)
 
 
+def step_path(step: int) -> str:
+    """Return the path of a step's checkpoint, relative to that of the training."""
+    return f"{checkpoints.STEPS}/{checkpoints.step_name(step)}"
+
+
 def content(progress: TrainerState, run: RunInfo) -> bytes:
     """Return the contents of `state.json`."""
     document = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
@@ -187,11 +180,7 @@ def prune_finished(path: str, milestones: frozenset[int]) -> None:
 def milestone_checkpoints(path: str, milestones: frozenset[int]) -> dict[str, str]:
     """Return the existing milestones: step -> checkpoint, relative to `path`."""
     steps = [checkpoints.parse_step(directory) for directory in checkpoints.complete_steps(path)]
-    return {
-        str(step): f"{checkpoints.STEPS}/{checkpoints.step_name(step)}"
-        for step in steps
-        if step in milestones
-    }
+    return {str(step): step_path(step) for step in steps if step in milestones}
 
 
 def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) -> str | None:
@@ -250,11 +239,7 @@ def resume(path: str, fingerprint: str, world: World, notes: list[str]) -> Resum
         return -1 if directory is None else int(directory.rsplit("-", 1)[1])
 
     step = world.decide_on_rank_zero(choose)
-    return (
-        None
-        if step < 0
-        else read(storage.join(path, checkpoints.STEPS, checkpoints.step_name(step)))
-    )
+    return None if step < 0 else read(storage.join(path, step_path(step)))
 
 
 def read(directory: str) -> ResumeState:
@@ -264,43 +249,36 @@ def read(directory: str) -> ResumeState:
         DataError: the training state is missing, damaged, or of another format.
     """
     document = _read_state(directory)
-    progress_fields = {name: document[name] for name in TrainerState.__dataclass_fields__}
-    begun = StartPosition(**document["run"]["begun"])
+    progress = {name: document[name] for name in TrainerState.__dataclass_fields__}
+    run = {name: document["run"][name] for name in RunInfo.__dataclass_fields__}
     training = storage.join(directory, checkpoint.TRAINING)
-    has_average = any(
+    saved = checkpoint.weights(directory)
+    averaged = any(
         name.startswith(WEIGHTS.removesuffix(".safetensors"))
         for name in storage.list_files(training)
     )
     return ResumeState(
         path=directory,
-        progress=TrainerState(**progress_fields),
-        run=RunInfo(
-            **{
-                **{name: document["run"][name] for name in RunInfo.__dataclass_fields__},
-                "begun": begun,
-            }
-        ),
-        weights=LazyTensors.open(training, WEIGHTS)
-        if has_average
-        else checkpoint.weights(directory),
+        progress=TrainerState(**progress),
+        run=RunInfo(**{**run, "begun": StartPosition(**run["begun"])}),
+        weights=LazyTensors.open(training, WEIGHTS) if averaged else saved,
         optimizer=LazyTensors.open(training, OPTIMIZER),
-        average=checkpoint.weights(directory) if has_average else None,
+        average=saved if averaged else None,
     )
 
 
 def _read_state(directory: str) -> dict[str, Any]:
     name = storage.join(directory, checkpoint.TRAINING, STATE)
     try:
-        document: dict[str, Any] = {**OLDER, **json.loads(storage.read_text(name))}
-        missing = TrainerState.__dataclass_fields__.keys() - document.keys()
-        if (
-            document["format"] not in FORMATS
-            or missing
-            or RunInfo.__dataclass_fields__.keys() - document["run"].keys()
-        ):
+        document: dict[str, Any] = json.loads(storage.read_text(name))
+        complete = (
+            TrainerState.__dataclass_fields__.keys() <= document.keys()
+            and RunInfo.__dataclass_fields__.keys() <= document["run"].keys()
+        )
+        if document["format"] != FORMAT or not complete:
             raise DataError(
-                f"{name} has another format ({document['format']}, this program reads {FORMATS[0]} "
-                f"to {FORMAT}); use another checkpoint"
+                f"{name} has another format ({document['format']}, this program reads {FORMAT}); "
+                f"use another checkpoint"
             )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
