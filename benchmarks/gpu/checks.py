@@ -37,8 +37,7 @@ from cloze.model.objectives import choose
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.engines.device_scalars import AsyncScalar
-from cloze.model.train.evaluate.heldout import evaluate
-from cloze.model.train.evaluate.heldout_set import HeldoutSet
+from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers import OPTIMIZERS
 from cloze.model.train.optimizers.adam import adamw

@@ -56,8 +56,7 @@ def resolve_for_run(
     if wanted not in ("auto", recorded):
         raise UsageError(
             f"precision ({wanted}) is not that of the checkpoint to go on from ({recorded}); leave "
-            f"it at auto or {recorded}, or"
-            " train in another directory"
+            f"it at auto or {recorded}, or train in another directory"
         )
     if recorded == "bf16" and not native_bf16(device):
         notes.append(

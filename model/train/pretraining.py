@@ -10,7 +10,7 @@ from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World, init_distributed
-from cloze.model.train.evaluate.heldout_set import target_count_rows, unigram_baselines
+from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baselines
 from cloze.model.train.loop.loop import TrainingResult, train
 from cloze.model.train.setup import PretrainSetup, prepare
 

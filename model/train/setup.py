@@ -21,8 +21,9 @@ from cloze.model.train.build_model import (
 from cloze.model.train.compile_policy import compiling_seconds
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.heldout import SHARE, HeldoutEvaluator
-from cloze.model.train.evaluate.heldout_set import (
+from cloze.model.train.evaluate.heldout import (
+    SHARE,
+    HeldoutEvaluator,
     HeldoutSet,
     entropy,
     training_bands,

@@ -18,8 +18,7 @@ from cloze.model.data.layouts import layout_for
 from cloze.model.families.config import prediction_objectives
 from cloze.model.objectives import choose
 from cloze.model.train.distributed import init_distributed
-from cloze.model.train.evaluate.heldout import evaluate
-from cloze.model.train.evaluate.heldout_set import HeldoutSet
+from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import attention_modes, open_dataset
 from cloze.model.train.precision import DTYPES, Precision, resolve

@@ -268,8 +268,6 @@ def objective_weights(names: Sequence[str], directions: AttentionModes) -> dict[
 class MixtureCounter:
     """Counters of a mixture: rows, tokens and epochs per dataset.
 
-    Implements `cloze.model.train.loop.interfaces.MixtureStatistics`.
-
     Attributes:
         names: names of the datasets.
         prints: fingerprints of the datasets.
@@ -292,9 +290,11 @@ class MixtureCounter:
         return cls(tuple(data.fingerprints), tuple(data.fingerprints.values()), sampler, begun)
 
     def places(self, samples: int) -> dict[str, int]:
+        """Return dataset fingerprint -> its next sample, if the run's next is `samples`."""
         return dict(zip(self.prints, self.sampler.places(samples), strict=True))
 
     def figures(self, samples: int, tokens: Sequence[int]) -> dict[str, float]:
+        """Return the log metrics. Args: tokens: tokens of each dataset in this phase."""
         return {
             f"{kind}_{dataset['name']}": dataset[kind]
             for dataset in self.summary(samples, tokens)
@@ -302,6 +302,7 @@ class MixtureCounter:
         }
 
     def summary(self, samples: int, tokens: Sequence[int]) -> list[dict[str, Any]]:
+        """Return `name`, `share`, `rows`, `tokens` and `epochs` of each dataset."""
         positions = self.sampler.places(samples)
         start_positions = self.sampler.places(self.begun.sample)
         token_counts = tokens or [0] * len(self.names)

@@ -112,26 +112,6 @@ class BatchSource(Protocol):
         ...
 
 
-class MixtureStatistics(Protocol):
-    """Statistics of the datasets that a `BatchSource` mixes."""
-
-    def places(self, samples: int) -> dict[str, int]:
-        """Return dataset fingerprint -> its next sample, if the run's next is `samples`."""
-        ...
-
-    def figures(self, samples: int, tokens: Sequence[int]) -> dict[str, float]:
-        """Return the log metrics: rows, tokens in this phase, and epochs of each dataset.
-
-        Args:
-            tokens: tokens of each dataset in this phase.
-        """
-        ...
-
-    def summary(self, samples: int, tokens: Sequence[int]) -> list[dict[str, Any]]:
-        """Return `name`, `share`, `rows`, `tokens` and `epochs` of each dataset."""
-        ...
-
-
 class TrainModule(nn.Module, abc.ABC):
     """The trained module: from a batch to the loss.
 

@@ -315,12 +315,8 @@ class _TrainingLoop:
             except EvaluationInterrupted:
                 progress.pending = {**line, MOMENT: asdict(moment)}
                 self._stop()
-        line |= {
-            **self.world.timeline.line(),
-            **memory(self.world.device),
-            "time": round(time.time(), 3),
-        }
-        self.reporter.log(line)
+        line |= {**self.world.timeline.line(), **memory(self.world.device)}
+        self.reporter.log({**line, "time": round(time.time(), 3)})
 
     def _evaluate(self, line: dict[str, Any], moment: ScheduleProgress) -> None:
         """Add the metrics of the weights and of their EMA to `line`, and update the best step."""

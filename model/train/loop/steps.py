@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -28,7 +28,7 @@ from cloze.model.train.distributed import World
 from cloze.model.train.engines import create_engine
 from cloze.model.train.engines.device_scalars import LEAST, AsyncScalar, to_device_async
 from cloze.model.train.engines.weight_ema import ema_decay_at
-from cloze.model.train.loop.interfaces import BatchSource, MicroBatch
+from cloze.model.train.loop.interfaces import BatchSource, MicroBatch, StepBatches
 from cloze.model.train.loop.rollback import RollbackRequired
 from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.monitor.gradient_norms import GradientNorms
@@ -40,22 +40,19 @@ _DROPOUT = 3  # random stream, distinct from the sampler's and the weights'
 
 @dataclass(frozen=True, slots=True)
 class PreparedStep:
-    """A step's micro-batches on this rank.
+    """A step's micro-batches on this rank, in pinned memory for a GPU.
 
     Attributes:
         step: number of the step, from 0.
-        tokens: number of real tokens.
+        batches: micro-batches and numbers of real tokens.
         sizes: token counts for the throughput.
         counts: number of targets by objective.
-        by_source: real tokens of each dataset of a mixture.
     """
 
     step: int
-    micro_batches: list[MicroBatch]
-    tokens: int
+    batches: StepBatches
     sizes: TokenCounts
     counts: list[int]
-    by_source: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +96,16 @@ def prepare(
     total_steps = training.recipe.pace.steps
     for step in count(first) if total_steps is None else range(first, total_steps):
         work = source.step_batches(step, world.rank, world.size)
-        counts = [training.trained.count_targets(item.batch) for item in work.micro_batches]
+        batches = [item.batch for item in work.micro_batches]
+        counts = [training.trained.count_targets(batch) for batch in batches]
+        pinned = [
+            MicroBatch(item.first, pin(item.batch, world.device)) for item in work.micro_batches
+        ]
         yield PreparedStep(
             step=step,
-            micro_batches=[
-                MicroBatch(item.first, pin(item.batch, world.device)) for item in work.micro_batches
-            ],
-            tokens=work.tokens,
-            sizes=sum((sizes(item.batch) for item in work.micro_batches), TokenCounts()),
+            batches=replace(work, micro_batches=pinned),
+            sizes=sum(map(sizes, batches), TokenCounts()),
             counts=np.sum(counts, axis=0).tolist(),
-            by_source=list(work.by_source),
         )
 
 
@@ -142,12 +139,13 @@ def sync_steps(
 def _begin(step: PreparedStep, world: World, asks: LocalRequests) -> Callable[[], SyncedStep]:
     last = asks.fix(step.step) if world.is_rank_zero else 0
     requests = [int(asks.stop()), int(world.is_rank_zero and asks.save()), last]
-    sums = world.all_reduce_sum_async([*requests, step.tokens, *step.by_source, *step.counts])
+    tokens, by_source = step.batches.tokens, step.batches.by_source
+    sums = world.all_reduce_sum_async([*requests, tokens, *by_source, *step.counts])
 
     def agreed() -> SyncedStep:
-        stop, save, last, tokens, *remaining = sums()
-        by_source, counts = remaining[: len(step.by_source)], remaining[len(step.by_source) :]
-        return SyncedStep(bool(stop), bool(save), last, tokens, counts, by_source)
+        stop, save, last, all_tokens, *others = sums()
+        sources, counts = others[: len(by_source)], others[len(by_source) :]
+        return SyncedStep(bool(stop), bool(save), last, all_tokens, counts, sources)
 
     return agreed
 
@@ -217,10 +215,11 @@ class StepRunner:
         recipe, device = self._recipe, self._device
         counts = to_device_async([max(1, total) for total in synced.counts], torch.float32, device)
         figures = torch.zeros(2, len(synced.counts), dtype=torch.float64, device=device)
-        for number, item in enumerate(work.micro_batches):
+        micro_batches = work.batches.micro_batches
+        for number, item in enumerate(micro_batches):
             torch.manual_seed(int(random_keys.fold_in(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(
-                move(item.batch, device), counts, last=number + 1 == len(work.micro_batches)
+                move(item.batch, device), counts, last=number + 1 == len(micro_batches)
             )
         scaler = self.engine.loss_scaler
         scale = None if scaler is None else AsyncScalar(scaler.value)

@@ -8,11 +8,11 @@ from typing import Any
 
 from cloze.model.families.config import ModelConfig
 from cloze.model.train.engines import EngineConfig
+from cloze.model.train.loop.data import MixtureCounter
 from cloze.model.train.loop.interfaces import (
     START,
     BatchSource,
     Evaluator,
-    MixtureStatistics,
     StartPosition,
     TrainModule,
 )
@@ -106,7 +106,7 @@ class DataSpec:
     source: BatchSource
     fingerprint: str = ""
     begun: StartPosition = START
-    mixture: MixtureStatistics | None = None
+    mixture: MixtureCounter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,24 +31,9 @@ from cloze.model.train.resume import state
 
 METRICS, SKIPPED = "metrics.jsonl", "skipped.jsonl"
 GB = 1e9
-# Fields that depend on the machine instead of the training, as do all `time_…` fields. Only they
-# differ between equal runs.
-TIMING_FIELDS = frozenset({
-    "time", "tokens_per_second", "padded_tokens_per_second", "data_wait", "mfu", "memory_gb",
-    "gpu_memory_gb",
-})  # fmt: skip
 REPORT_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
-
-
-def strip_timing(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a log line without the fields that depend on machine and time."""
-    return {
-        name: value
-        for name, value in line.items()
-        if name not in TIMING_FIELDS and not name.startswith("time_")
-    }
 
 
 def memory(device: torch.device) -> dict[str, float]:

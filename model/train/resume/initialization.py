@@ -36,23 +36,15 @@ def check_vocabulary(known: Tokenizer, wanted: Tokenizer, path: str, remedy: str
         UsageError: an id refers to another token.
     """
     model_tokens, dataset_tokens = _pieces(known), _pieces(wanted)
-    mismatch = next(
-        (
-            token_id
-            for token_id, token in enumerate(model_tokens)
-            if token_id >= len(dataset_tokens) or dataset_tokens[token_id] != token
-        ),
-        None,
-    )
-    if mismatch is not None:
-        dataset_token = (
-            repr(dataset_tokens[mismatch]) if mismatch < len(dataset_tokens) else "nothing"
-        )
-        raise UsageError(
-            f"the dataset's tokenizer does not fit the embedding of {path}: id {mismatch} is "
-            f"{model_tokens[mismatch]!r} there and"
-            f" {dataset_token} in the dataset; {remedy}"
-        )
+    for token_id, token in enumerate(model_tokens):
+        dataset_token = dataset_tokens[token_id] if token_id < len(dataset_tokens) else None
+        if dataset_token != token:
+            raise UsageError(
+                f"the dataset's tokenizer does not fit the embedding of {path}: id {token_id} is "
+                f"{token!r} there and "
+                f"{'nothing' if dataset_token is None else repr(dataset_token)} in the dataset; "
+                f"{remedy}"
+            )
     return dataset_tokens
 
 
@@ -116,10 +108,6 @@ class Teacher:
         self.network: nn.Module = load_model(model, state).requires_grad_(False)
         self.temperature = torch.tensor(student.teacher_temperature())
 
-    @property
-    def parameters(self) -> int:
-        return sum(tensor.numel() for tensor in self.state.values())
-
     def first_weights(self, student: ModelConfig) -> dict[str, Tensor]:
         """Return the initial weights of a student of this config."""
         return first_weights(student, self.model, self.state)
@@ -171,12 +159,8 @@ def load_teacher(
         model, state, heads, tokenizer_path = imported.model, imported.state, imported.heads, path
     else:
         loaded = checkpoint.load_input(build, path)
-        model, state, heads, tokenizer_path = (
-            loaded.model,
-            loaded.state,
-            loaded.heads,
-            loaded.tokenizer,
-        )
+        model, state, heads = loaded.model, loaded.state, loaded.heads
+        tokenizer_path = loaded.tokenizer
     if "masked_lm" not in heads or "discriminator" in heads:
         raise UsageError(
             f"teacher ({path}) has no masked_lm head to learn from (it has {', '.join(heads)}); "
@@ -185,20 +169,14 @@ def load_teacher(
     if model.max_position_embeddings < info.length:
         raise UsageError(
             f"teacher ({path}) reads {model.max_position_embeddings} positions, the dataset has "
-            f"rows of {info.length}; make the"
-            " dataset shorter"
+            f"rows of {info.length}; make the dataset shorter"
         )
-    check_vocabulary(
-        tokenizer.load(tokenizer_path),
-        tokenizer.load(pieces),
-        path,
-        f"make the dataset with --tokenizer {tokenizer_path}",
-    )
+    remedy = f"make the dataset with --tokenizer {tokenizer_path}"
+    check_vocabulary(tokenizer.load(tokenizer_path), tokenizer.load(pieces), path, remedy)
     if model.vocab_size < info.vocab_size:
         raise UsageError(
             f"teacher ({path}) knows {model.vocab_size:,} pieces, the dataset's vocabulary has "
-            f"{info.vocab_size:,}; make the"
-            f" dataset with --tokenizer {tokenizer_path}"
+            f"{info.vocab_size:,}; {remedy}"
         )
     return Teacher(model, state, student)
 
@@ -279,8 +257,7 @@ def build_network(beginning: InitialModel) -> tuple[PretrainingModel, list[str]]
         if saved.shape != tensor.shape:
             raise UsageError(
                 f"{name} of the checkpoint has the shape {tuple(saved.shape)}, the model's is "
-                f"{tuple(tensor.shape)};"
-                " leave model out to take the checkpoint's"
+                f"{tuple(tensor.shape)}; leave model out to take the checkpoint's"
             )
         tensor.copy_(saved)
     return network, sorted(model_state.keys() - beginning.state.keys())
@@ -298,6 +275,5 @@ def check_same_shape(wanted: ModelConfig, loaded: LoadedCheckpoint, path: str) -
         ):
             raise UsageError(
                 f"{name} ({requested.get(name)}) is not that of the checkpoint {path} "
-                f"({saved.get(name)}); leave model out to take the"
-                " checkpoint's"
+                f"({saved.get(name)}); leave model out to take the checkpoint's"
             )

@@ -21,12 +21,13 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.heldout import (
     EVALUATIONS,
+    FEWEST_ROWS,
     FORWARD_COST,
     SHARE,
     EvaluationSchedule,
     HeldoutEvaluator,
+    HeldoutSet,
 )
-from cloze.model.train.evaluate.heldout_set import FEWEST_ROWS, HeldoutSet
 from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.plan import micro_batch

@@ -23,10 +23,9 @@ from cloze.model.families.models import load_model
 from cloze.model.tensors import read_tensors, write_tensors
 from cloze.model.train.evaluate import scoring as scoring_module
 from cloze.model.train.evaluate.heldout import evaluate
-from cloze.model.train.monitor.log import strip_timing
 from cloze.model.train.resume import saving
 from cloze.model.train.stage import STAGE
-from tests.model.datasets import lines, write_dataset
+from tests.model.datasets import lines, strip_timing, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
@@ -81,7 +80,7 @@ def test_the_last_log_line_scores_the_checkpoint(dataset: str, tmp_path: Path) -
     run = here(config(steps=4, heldout_rows=100), dataset, tmp_path / "run", micro_batch=5)
     from cloze.model.data.shards import ShardedRows
     from cloze.model.train.distributed import World
-    from cloze.model.train.evaluate.heldout_set import HeldoutSet
+    from cloze.model.train.evaluate.heldout import HeldoutSet
 
     loaded = checkpoint.load(str(run.checkpoint))
     module = scoring_module.PretrainModule(

@@ -15,9 +15,8 @@ from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.model import checkpoint
 from cloze.model.hub.card import model_card
-from cloze.model.train.monitor.log import strip_timing
 from cloze.model.train.stage import STAGE
-from tests.model.datasets import lines, write_dataset
+from tests.model.datasets import lines, strip_timing, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here, inputs_of, job, run_all
 
 MIXED = config(steps=9, log_every=1, mixture={"wiki": 2, "books": 1}, milestones=(4,))

@@ -16,11 +16,10 @@ from cloze.model.data.batch import TokenCounts, collate, sizes
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.registry import model_config
 from cloze.model.objectives.losses import BANDS, losses_by_band
-from cloze.model.train.evaluate.heldout_set import bands_of, training_bands
-from cloze.model.train.monitor.log import strip_timing
+from cloze.model.train.evaluate.heldout import bands_of, training_bands
 from cloze.model.train.monitor.throughput import mfu_meter
 from cloze.model.train.plan.estimates import flops_per_token
-from tests.model.datasets import SPECIAL, lines, write_dataset
+from tests.model.datasets import SPECIAL, lines, strip_timing, write_dataset
 from tests.model.train.ranks import config, here
 
 CPU = torch.device("cpu")

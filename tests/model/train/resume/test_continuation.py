@@ -19,10 +19,9 @@ from cloze.core.stages.execution import Execution
 from cloze.model import checkpoint
 from cloze.model.train import optimizers
 from cloze.model.train.config import PretrainConfig
-from cloze.model.train.monitor.log import strip_timing
 from cloze.model.train.stage import STAGE
 from tests import warm
-from tests.model.datasets import lines, write_dataset
+from tests.model.datasets import lines, strip_timing, write_dataset
 from tests.model.train.ranks import config, digests, here, job, worker
 
 WHOLE = ("model.safetensors", "training/optimizer.safetensors", "config.json")
