@@ -111,7 +111,7 @@ def measured(values: dict[str, Any], directory: Path) -> dict[str, list[dict[str
         engine="",
         zero=0,
         packages={},
-        begun=START,
+        start_position=START,
         data="",
     )
     saver = CheckpointSaver(str(directory / "run"), world, saved=saved, run=run, keep=1)

@@ -133,11 +133,11 @@ class DevEvaluator:
         self._every = epoch * (1 if len(dev.samples) <= FEW else max(1, math.ceil(share / BUDGET)))
         self._newest: tuple[int, Any] | None = None
 
-    def due(self, step: int, moment: ScheduleProgress) -> bool:
+    def due(self, step: int, position: ScheduleProgress) -> bool:
         return step % self._every == 0
 
     def __call__(
-        self, step: int, moment: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
     ) -> Figures:
         return self._score(step, stop_asked)
 

@@ -70,13 +70,13 @@ class Start:
     Attributes:
         config: the config with model and optimizer filled in.
         resumed: the checkpoint of this training or of the previous phase.
-        begun: start position of this phase.
+        start_position: start position of this phase.
         names: names of the objectives.
     """
 
     config: PretrainConfig
     resumed: state.ResumeState | None
-    begun: StartPosition
+    start_position: StartPosition
     initial: InitialModel
     teacher: Teacher | None
     names: tuple[str, ...]
@@ -123,15 +123,15 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     phase, teacher_path = build.inputs.get("continue"), build.inputs.get("teacher")
     if resumed is None and phase is not None:
         resumed = continuation.load_trunk(phase, job.world, build)
-    begun = START
+    start_position = START
     if resumed is not None:
         same = resumed.same_run
-        begun = (
-            resumed.run.begun
+        start_position = (
+            resumed.run.start_position
             if same
             else continuation.start_position(resumed, job.data.fingerprint)
         )
-    continuation.check_schedule(config, begun)
+    continuation.check_schedule(config, start_position)
     teacher = None
     if teacher_path is not None:
         teacher = load_teacher(teacher_path, config.model, info, tokenizer, build)
@@ -147,7 +147,7 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     return Start(
         config=config.model_copy(update={"model": initial.model, "optimizer": optimizer}),
         resumed=resumed,
-        begun=begun,
+        start_position=start_position,
         initial=initial,
         teacher=teacher,
         names=tuple(names),
@@ -336,7 +336,11 @@ def compile_first_step(job: SetupJob, model: BuiltModel, source: DatasetSource) 
     world = job.world
     if not model.compiled or model.has_fixed_shape or model.engine.name == "fsdp":
         return model
-    batch = source.step_batches(source.begun.step, world.rank, world.size).micro_batches[0].batch
+    batch = (
+        source.step_batches(source.start_position.step, world.rank, world.size)
+        .micro_batches[0]
+        .batch
+    )
     failure = compile_policy.first_step_failure(model.scoring, batch, world.device)
     if world.all_reduce_min(not failure):
         return model

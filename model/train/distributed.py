@@ -231,14 +231,14 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: dict[signal.Signals, Any] = {}
 
     def _ask(self, number: int, frame: object) -> None:
-        if self.asked and number == signal.SIGINT:
+        if self.requested and number == signal.SIGINT:
             self._restore()
             signal.raise_signal(number)
-        self.asked = True
+        self.requested = True
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -82,7 +82,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     continuation.check_inputs(build.inputs)
     job = SetupJob(build=build, world=world, data=open_data(config, build, world), notes=[])
     start = find_start(config, job)
-    config, begun = start.config, start.begun
+    config, start_position = start.config, start.start_position
     rate_warning = high_learning_rate_warning(
         config.peak_learning_rate(),
         config.default_learning_rate(),
@@ -101,22 +101,22 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     meter = None
     if world.is_rank_zero:
         meter = mfu_meter(start.model, precision, world.device, world.size, job.notes)
-    pace = training_duration(config, world, begun, evaluator, model.parameters)
-    if isinstance(pace, TimeBudget) and (start.own is None or not start.own.progress.budget):
-        world.decide_on_rank_zero(pace.check_feasible)
+    duration = training_duration(config, world, start_position, evaluator, model.parameters)
+    if isinstance(duration, TimeBudget) and (start.own is None or not start.own.progress.budget):
+        world.decide_on_rank_zero(duration.check_feasible)
     heads = trained_heads(start.model, start.names)
     compiling = f"compiling the training step, about {compiling_seconds(start.model):.0f} s"
     compiles = model.compiled and model.has_fixed_shape  # a GPU's layers are compiled by now
     training = TrainSpec(
         path=build.path,
         config=config.model_dump(mode="json"),
-        recipe=recipe(config, precision, pace, begun),
+        recipe=recipe(config, precision, duration, start_position),
         trained=model.scoring,
         data=DataSpec(
             source=source,
             fingerprint=job.data.fingerprint,
-            begun=begun,
-            mixture=MixtureCounter.of(job.data, source.sampler, begun),
+            start_position=start_position,
+            mixture=MixtureCounter.of(job.data, source.sampler, start_position),
         ),
         execution=ExecutionSpec(
             engine=model.engine,
@@ -158,18 +158,18 @@ def _source(
     """Build the batch source of the training rows."""
     config, train, thinning = start.config, job.data.train, None
     if config.final_mask_rate is not None:
-        thinning = mask_rate_schedule(config, job.info, step_duration(config, start.begun))
+        thinning = mask_rate_schedule(config, job.info, step_duration(config, start.start_position))
     return DatasetSource(
         shards=train,
         info=job.info,
-        sampler=job.data.order(config, start.begun),
+        sampler=job.data.order(config, start.start_position),
         batches=config.batches,
         micro_batch=plan.micro_batch,
         thinning=thinning,
         fixed_predictions=train.most_predictions() if model.has_fixed_shape else None,
         layout=model.layout,
         directions=start.directions,
-        begun=start.begun,
+        start_position=start.start_position,
     )
 
 
@@ -202,7 +202,7 @@ def _measure(
         heldout=heldout,
         world=job.world,
         batches=config.batches,
-        begun=start.begun.step,
+        start_position=start.start_position.step,
         steps=config.last_step,
         every=config.evaluate_every,
         passes=1 if config.ema is None else 2,
@@ -220,9 +220,9 @@ def _measure(
 
 def _check_disk(job: SetupJob, start: Start, parameters: int) -> None:
     """Check that all checkpoints that are kept at once fit the disk."""
-    config, build, begun = start.config, job.build, start.begun
-    last_step = begun.step + config.last_step if config.last_step else math.inf
-    milestones = sum(begun.step < step <= last_step for step in config.milestones)
+    config, build, start_position = start.config, job.build, start.start_position
+    last_step = start_position.step + config.last_step if config.last_step else math.inf
+    milestones = sum(start_position.step < step <= last_step for step in config.milestones)
     checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
     averaged = config.ema is not None
     job.world.decide_on_rank_zero(
@@ -253,21 +253,21 @@ def _alarms(start: Start, scoring: PretrainModule, heldout: HeldoutSet) -> Stabi
 def training_duration(
     config: PretrainConfig,
     world: World,
-    begun: StartPosition,
+    start_position: StartPosition,
     measure: HeldoutEvaluator,
     parameters: int,
 ) -> Duration:
     """Return the duration of a phase.
 
     Args:
-        begun: start position of the phase.
+        start_position: start position of the phase.
         measure: the evaluator of the last evaluation.
         parameters: number of parameters of the network.
     """
     if config.tokens is not None:
-        return TokenDuration(first=begun.tokens, tokens=config.tokens)
+        return TokenDuration(first=start_position.tokens, tokens=config.tokens)
     if config.seconds is None:
-        return step_duration(config, begun)
+        return step_duration(config, start_position)
     saving_seconds = FINISHING + checkpoint_bytes(parameters, config.ema is not None) / DISK
     # Limit of `EvaluationSchedule` for the last evaluation.
     evaluation_seconds = SHARE / 2 * config.seconds
@@ -280,25 +280,28 @@ def training_duration(
     )
 
 
-def step_duration(config: PretrainConfig, begun: StartPosition = START) -> StepDuration:
+def step_duration(config: PretrainConfig, start_position: StartPosition = START) -> StepDuration:
     """Return the duration of a phase whose number of steps is known."""
     assert config.last_step is not None
     first, span = (
-        (begun.step, config.last_step)
+        (start_position.step, config.last_step)
         if config.schedule_steps is None
         else (0, config.schedule_steps)
     )
-    return StepDuration(steps=begun.step + config.last_step, first=first, span=span)
+    return StepDuration(steps=start_position.step + config.last_step, first=first, span=span)
 
 
 def recipe(
-    config: PretrainConfig, precision: Precision, pace: Duration, begun: StartPosition = START
+    config: PretrainConfig,
+    precision: Precision,
+    duration: Duration,
+    start_position: StartPosition = START,
 ) -> TrainingHyperparameters:
     """Return the hyperparameters of a phase, with defaults filled in."""
     return TrainingHyperparameters(
-        pace=pace,
-        learning_rate=config.peak_learning_rate(begun.step),
-        schedule=config.lr_schedule(pace.total),
+        duration=duration,
+        learning_rate=config.peak_learning_rate(start_position.step),
+        schedule=config.lr_schedule(duration.total),
         seed=config.seed,
         precision=precision,
         grad_reduce_dtype=config.grad_reduce_dtype,

@@ -139,7 +139,7 @@ class Rank:
             run = state.RunInfo(
                 fingerprint=FINGERPRINT, build="b", config={}, precision="fp32", compiled=False,
                 engine="torch", zero=0,
-                packages={}, begun=START, data="d",
+                packages={}, start_position=START, data="d",
             )  # fmt: skip
             saved = CheckpointMetadata(model=tiny_config(), heads={}, tokenizer=self.tokenizer)
             self.saver = saving.CheckpointSaver(self.path, world, saved=saved, run=run, keep=1000)

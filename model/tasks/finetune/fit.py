@@ -324,7 +324,7 @@ def prepare(
         path=path,
         config=config.model_dump(mode="json"),
         recipe=TrainingHyperparameters(
-            pace=StepDuration(steps=setup.steps, span=setup.steps),
+            duration=StepDuration(steps=setup.steps, span=setup.steps),
             learning_rate=setup.learning_rate,
             schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup_share)),
             seed=config.seed,

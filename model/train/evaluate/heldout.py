@@ -191,7 +191,7 @@ class EvaluationSchedule:
 
     @classmethod
     def within(
-        cls, steps: int, trained: int, wanted: int, every: int | None, passes: int = 1
+        cls, steps: int, trained: int, max_rows: int, every: int | None, passes: int = 1
     ) -> EvaluationSchedule:
         """Return a schedule that costs at most `SHARE` of training on `trained` rows.
 
@@ -200,31 +200,31 @@ class EvaluationSchedule:
         `FEWEST_ROWS` rows.
 
         Args:
-            wanted: maximum number of rows per evaluation.
+            max_rows: maximum number of rows per evaluation.
             every: requested interval; None: `EVALUATIONS` in all, if they can be afforded.
             passes: how many times each row is scored.
         """
-        min_rows, last_rows, remaining_rows = cls._rows(trained, wanted, passes)
+        min_rows, last_rows, remaining_rows = cls._rows(trained, max_rows, passes)
         if every is None:
-            evaluations = cls.affordable(trained, wanted, passes)
+            evaluations = cls.affordable(trained, max_rows, passes)
             every = max(steps // (evaluations + 1), 1)
             if (steps - 1) // every * min_rows > remaining_rows:
                 every = -(-steps // (evaluations + 1))
         rows = max(min_rows, remaining_rows // max(1, (steps - 1) // every))
-        return cls(every, min(wanted, rows), last_rows)
+        return cls(every, min(max_rows, rows), last_rows)
 
     @classmethod
-    def affordable(cls, trained: int, wanted: int, passes: int = 1) -> int:
+    def affordable(cls, trained: int, max_rows: int, passes: int = 1) -> int:
         """Return the default number of evaluations before the last one; see `within`."""
-        min_rows, _, remaining_rows = cls._rows(trained, wanted, passes)
+        min_rows, _, remaining_rows = cls._rows(trained, max_rows, passes)
         return min(EVALUATIONS - 1, remaining_rows // max(1, min_rows))
 
     @classmethod
-    def _rows(cls, trained: int, wanted: int, passes: int) -> tuple[int, int, int]:
+    def _rows(cls, trained: int, max_rows: int, passes: int) -> tuple[int, int, int]:
         """Return minimum rows of an evaluation, rows of the last, and total of all others."""
         affordable_rows = int(SHARE / FORWARD_COST * trained / passes)
-        min_rows = min(wanted, FEWEST_ROWS)
-        last_rows = min(wanted, max(min_rows, affordable_rows // 2))
+        min_rows = min(max_rows, FEWEST_ROWS)
+        last_rows = min(max_rows, max(min_rows, affordable_rows // 2))
         return min_rows, last_rows, max(0, affordable_rows - last_rows)
 
 
@@ -235,7 +235,7 @@ class HeldoutEvaluator:
     Attributes:
         heldout: all rows that may be scored.
         batches: batch size schedule.
-        begun: first step of this training.
+        start_position: first step of this training.
         steps: number of steps; None: unknown, and extrapolated from the schedule progress.
         every: requested interval.
         passes: how many times the rows are scored: twice with EMA.
@@ -246,7 +246,7 @@ class HeldoutEvaluator:
     heldout: HeldoutSet
     world: World
     batches: BatchSizeSchedule
-    begun: int
+    start_position: int
     steps: int | None
     every: int | None = None
     passes: int = 1
@@ -260,33 +260,33 @@ class HeldoutEvaluator:
             steps, self.batches.samples_before(steps), self.heldout.rows, self.every, self.passes
         )
 
-    def due(self, step: int, moment: ScheduleProgress) -> bool:
+    def due(self, step: int, position: ScheduleProgress) -> bool:
         if self.steps is None and self.every is None:
-            trained = self.batches.samples_before(self._all_steps(step, moment))
-            return moment.crosses(
+            trained = self.batches.samples_before(self._all_steps(step, position))
+            return position.crosses(
                 1 + EvaluationSchedule.affordable(trained, self.heldout.rows, self.passes)
             )
         return step % (self.every or self.looks(self.steps or 1).every) == 0
 
     def __call__(
-        self, step: int, moment: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
     ) -> dict[str, float]:
-        rows, start = self.rows(step, moment), time.perf_counter()
+        rows, start = self.rows(step, position), time.perf_counter()
         metrics = evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
         self.row_seconds = (time.perf_counter() - start) / max(1, rows)
         return metrics
 
-    def rows(self, step: int, moment: ScheduleProgress) -> int:
+    def rows(self, step: int, position: ScheduleProgress) -> int:
         """Return the number of rows to score after `step` steps."""
-        schedule = self.looks(self._all_steps(step, moment))
-        return schedule.last if moment.last else schedule.rows
+        schedule = self.looks(self._all_steps(step, position))
+        return schedule.last if position.last else schedule.rows
 
-    def _all_steps(self, step: int, moment: ScheduleProgress) -> int:
+    def _all_steps(self, step: int, position: ScheduleProgress) -> int:
         """Return the number of steps, extrapolated from the last step's size if unknown."""
         if self.steps is not None:
             return self.steps
-        remaining = moment.total - moment.done - moment.step_size
-        return step - self.begun + max(0, round(remaining / moment.step_size))
+        remaining = position.total - position.done - position.step_size
+        return step - self.start_position + max(0, round(remaining / position.step_size))
 
     def closing(self, step_seconds: float) -> float:
         """Return the maximum seconds of the last evaluation, given the seconds per step."""

@@ -60,11 +60,13 @@ class TrainingData:
     fingerprint: str = ""
     fingerprints: Mapping[str, str] | None = None
 
-    def order(self, config: PretrainConfig, begun: StartPosition) -> Sampler | MixtureSampler:
+    def order(
+        self, config: PretrainConfig, start_position: StartPosition
+    ) -> Sampler | MixtureSampler:
         """Return the sampler that orders the training rows.
 
         Args:
-            begun: start position of this phase; a mixture's datasets continue where earlier phases
+            start_position: that of this phase; a mixture's datasets continue where earlier phases
                 stopped.
         """
         options = (config.seed, config.dynamic_masking, config.global_batch)
@@ -74,7 +76,7 @@ class TrainingData:
         binned = self.train.bins is not None
         length_group = min(LENGTH_GROUP, config.global_batch) if binned else 1
         first_samples = (
-            -(-begun.places.get(fingerprint, 0) // length_group) * length_group
+            -(-start_position.places.get(fingerprint, 0) // length_group) * length_group
             for fingerprint in self.fingerprints.values()
         )
         return MixtureSampler(
@@ -272,22 +274,24 @@ class MixtureCounter:
         names: names of the datasets.
         prints: fingerprints of the datasets.
         sampler: order of the mixture's rows.
-        begun: start position of this phase.
+        start_position: that of this phase.
     """
 
     names: tuple[str, ...]
     prints: tuple[str, ...]
     sampler: MixtureSampler
-    begun: StartPosition
+    start_position: StartPosition
 
     @classmethod
     def of(
-        cls, data: TrainingData, sampler: Sampler | MixtureSampler, begun: StartPosition
+        cls, data: TrainingData, sampler: Sampler | MixtureSampler, start_position: StartPosition
     ) -> MixtureCounter | None:
         """Create the counter; None for a single dataset."""
         if not isinstance(sampler, MixtureSampler) or data.fingerprints is None:
             return None
-        return cls(tuple(data.fingerprints), tuple(data.fingerprints.values()), sampler, begun)
+        return cls(
+            tuple(data.fingerprints), tuple(data.fingerprints.values()), sampler, start_position
+        )
 
     def places(self, samples: int) -> dict[str, int]:
         """Return dataset fingerprint -> its next sample, if the run's next is `samples`."""
@@ -304,7 +308,7 @@ class MixtureCounter:
     def summary(self, samples: int, tokens: Sequence[int]) -> list[dict[str, Any]]:
         """Return `name`, `share`, `rows`, `tokens` and `epochs` of each dataset."""
         positions = self.sampler.places(samples)
-        start_positions = self.sampler.places(self.begun.sample)
+        start_positions = self.sampler.places(self.start_position.sample)
         token_counts = tokens or [0] * len(self.names)
         return [
             {
@@ -334,7 +338,7 @@ class DatasetSource:
         layout: layout of tokens in the layers.
         thinning: mask-rate schedule; None: all masks are used.
         directions: attention modes of the samples.
-        begun: start position of this phase.
+        start_position: that of this phase.
     """
 
     shards: RowTable
@@ -346,7 +350,7 @@ class DatasetSource:
     layout: LayoutKind = "rows"
     thinning: MaskRateSchedule | None = None
     directions: AttentionModes = BIDIRECTIONAL
-    begun: StartPosition = START
+    start_position: StartPosition = START
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
         batches, tokens = [], 0
@@ -382,7 +386,9 @@ class DatasetSource:
         return StepBatches(batches, tokens, by_source.tolist())
 
     def samples(self, steps: int) -> int:
-        return self.begun.sample + self.batches.samples_before(steps - self.begun.step)
+        return self.start_position.sample + self.batches.samples_before(
+            steps - self.start_position.step
+        )
 
     def row_ids(self, step: int) -> dict[str, list[int]]:
         rows, copies = self.sampler.locate(np.arange(self.samples(step), self.samples(step + 1)))

@@ -204,12 +204,12 @@ class Evaluator(Protocol):
         """True if the greatest value of the metric is the best."""
         ...
 
-    def due(self, step: int, moment: ScheduleProgress) -> bool:
+    def due(self, step: int, position: ScheduleProgress) -> bool:
         """Return True if step `step` is to be evaluated. The last step always is."""
         ...
 
     def __call__(
-        self, step: int, moment: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
     ) -> dict[str, float]:
         """Return the metrics after `step` steps, by name; all ranks call it and get the same.
 

@@ -50,7 +50,7 @@ from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator, StepTimer
 from cloze.model.train.resume import state
 from cloze.model.train.resume.saving import CheckpointSaver
 
-MOMENT = "moment"
+POSITION = "position"
 # Prefix of evaluation metrics; those of the EMA begin with `heldout_ema_`.
 HELDOUT = "heldout_"
 
@@ -181,7 +181,7 @@ class _TrainingLoop:
         training, triggers = self.training, self.triggers
         if (record := self.progress.pending) is not None:  # a stop interrupted its evaluation
             self.progress.pending = None
-            self._finish_line(record, ScheduleProgress(**record.pop(MOMENT)))
+            self._finish_line(record, ScheduleProgress(**record.pop(POSITION)))
         while not triggers.should_stop(self.progress):
             try:
                 self._steps()
@@ -216,11 +216,11 @@ class _TrainingLoop:
 
     def _steps(self) -> None:
         """Run all steps to the last one, or until patience ends the training."""
-        progress, pace, pulse = self.progress, self.training.recipe.pace, self.world.pulse
+        progress, duration, pulse = self.progress, self.training.recipe.duration, self.world.pulse
         requests = LocalRequests(
-            stop=lambda: self.stop.asked or self.saver.failed,
+            stop=lambda: self.stop.requested or self.saver.failed,
             save=self.triggers.save_timer_expired,
-            fix=lambda step: 0 if progress.budget else pace.fix(step),
+            fix=lambda step: 0 if progress.budget else duration.fix(step),
             over=lambda: self.triggers.should_stop(progress),
         )
         with Prefetch(prepare(self.training, self.source, self.world, progress.step)) as prepared:
@@ -233,17 +233,17 @@ class _TrainingLoop:
                     self._save()
                 if synced.last and not progress.budget:
                     progress.budget = [progress.step, synced.last]
-                moment = pace.progress_at(
+                position = duration.progress_at(
                     progress.step, progress.tokens, synced.tokens, progress.budget
                 )
                 with pulse.phase(RankPhase.COMPUTING):
-                    record = self._step(work, synced, moment)
-                if self.triggers.ends_tenth(progress.step, moment):
+                    record = self._step(work, synced, position)
+                if self.triggers.ends_tenth(progress.step, position):
                     progress.kept.append(progress.step)
                 self.throughput.step(synced.tokens, work.sizes)
                 if record is not None:
                     with pulse.phase(RankPhase.LOGGING):
-                        self._finish_line({**record, **self.throughput.line()}, moment)
+                        self._finish_line({**record, **self.throughput.line()}, position)
                 if self.triggers.should_save(progress):
                     self._save()
                 if self.profiler.active:
@@ -254,13 +254,13 @@ class _TrainingLoop:
                 self.shutdown_time.observe_step(self.timer.median_step_seconds)
 
     def _step(
-        self, work: PreparedStep, synced: SyncedStep, moment: ScheduleProgress
+        self, work: PreparedStep, synced: SyncedStep, position: ScheduleProgress
     ) -> dict[str, Any] | None:
         """Run one step and return the first part of its log line, if it gets one."""
         recipe, progress = self.training.recipe, self.progress
-        logs = self.triggers.should_log(progress.step + 1, moment)
+        logs = self.triggers.should_log(progress.step + 1, position)
         pending = self.runner.run(
-            progress.step, work, synced, recipe.learning_rate_at(moment), collect=logs
+            progress.step, work, synced, recipe.learning_rate_at(position), collect=logs
         )
         progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
         before = progress.by_source or [0] * len(synced.by_source)
@@ -275,7 +275,7 @@ class _TrainingLoop:
             "step": progress.step,
             **self.results.window.means(self.world),
             **self.runner.gradients.metrics(pending.norm.value),
-            **recipe.learning_rates_at(moment),
+            **recipe.learning_rates_at(position),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
             **({} if pending.scale is None else {"loss_scale": pending.scale.value}),
@@ -283,7 +283,7 @@ class _TrainingLoop:
         if (mixture := self.training.data.mixture) is not None:
             record |= mixture.figures(self.source.samples(progress.step), progress.by_source)
         self.results.reset_window()
-        if progress.step == self.training.data.begun.step + 1:
+        if progress.step == self.training.data.start_position.step + 1:
             progress.first_loss = record.get("loss")
         return record
 
@@ -305,27 +305,27 @@ class _TrainingLoop:
         self.reporter.metrics.truncate(self.progress.step)
         self.reporter.message(warning, "warning")
 
-    def _finish_line(self, line: dict[str, Any], moment: ScheduleProgress) -> None:
+    def _finish_line(self, line: dict[str, Any], position: ScheduleProgress) -> None:
         """Add the evaluation if one is due, then write and report the log line."""
         progress = self.progress
-        if self.triggers.should_evaluate(progress.step, moment):
+        if self.triggers.should_evaluate(progress.step, position):
             try:
                 with self.timer.exclude("evaluation"):
-                    self._evaluate(line, moment)
+                    self._evaluate(line, position)
             except EvaluationInterrupted:
-                progress.pending = {**line, MOMENT: asdict(moment)}
+                progress.pending = {**line, POSITION: asdict(position)}
                 self._stop()
         line |= {**self.world.timeline.line(), **memory(self.world.device)}
         self.reporter.log({**line, "time": round(time.time(), 3)})
 
-    def _evaluate(self, line: dict[str, Any], moment: ScheduleProgress) -> None:
+    def _evaluate(self, line: dict[str, Any], position: ScheduleProgress) -> None:
         """Add the metrics of the weights and of their EMA to `line`, and update the best step."""
         evaluator, progress = self.training.evaluator, self.progress
         assert evaluator is not None
-        line |= evaluator(progress.step, moment, lambda: self.stop.asked)
+        line |= evaluator(progress.step, position, lambda: self.stop.requested)
         if self.training.recipe.ema is not None:
             with self.runner.engine.ema_weights():
-                metrics = evaluator(progress.step, moment, lambda: self.stop.asked)
+                metrics = evaluator(progress.step, position, lambda: self.stop.requested)
             line |= {
                 name.replace(HELDOUT, f"{HELDOUT}ema_", 1): value for name, value in metrics.items()
             }
@@ -393,6 +393,6 @@ def _run_info(training: TrainSpec, build: BuildContext) -> state.RunInfo:
         engine=engine.name,
         zero=engine.zero,
         packages=artifact.package_versions(),
-        begun=training.data.begun,
+        start_position=training.data.start_position,
         data=training.data.fingerprint,
     )

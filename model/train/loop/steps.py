@@ -93,7 +93,7 @@ def prepare(
     training: TrainSpec, source: BatchSource, world: World, first: int
 ) -> Iterator[PreparedStep]:
     """Yield every step from `first` on; runs in the prefetch thread."""
-    total_steps = training.recipe.pace.steps
+    total_steps = training.recipe.duration.steps
     for step in count(first) if total_steps is None else range(first, total_steps):
         work = source.step_batches(step, world.rank, world.size)
         batches = [item.batch for item in work.micro_batches]
@@ -110,7 +110,7 @@ def prepare(
 
 
 def sync_steps(
-    steps: Iterable[PreparedStep], world: World, asks: LocalRequests
+    steps: Iterable[PreparedStep], world: World, requests: LocalRequests
 ) -> Iterator[tuple[PreparedStep, SyncedStep]]:
     """Yield each step with the values that the ranks agree on.
 
@@ -119,16 +119,16 @@ def sync_steps(
     """
     if world.size == 1:
         for step in steps:
-            yield step, _begin(step, world, asks)()
-            if asks.over():
+            yield step, _begin(step, world, requests)()
+            if requests.over():
                 return
         return
     pending: tuple[PreparedStep, Callable[[], SyncedStep]] | None = None
     for step in steps:
-        started = step, _begin(step, world, asks)
+        started = step, _begin(step, world, requests)
         if pending is not None:
             yield pending[0], pending[1]()
-            if asks.over():
+            if requests.over():
                 started[1]()  # completes the collective that is already started
                 return
         pending = started
@@ -136,9 +136,9 @@ def sync_steps(
         yield pending[0], pending[1]()
 
 
-def _begin(step: PreparedStep, world: World, asks: LocalRequests) -> Callable[[], SyncedStep]:
-    last = asks.fix(step.step) if world.is_rank_zero else 0
-    requests = [int(asks.stop()), int(world.is_rank_zero and asks.save()), last]
+def _begin(step: PreparedStep, world: World, requests: LocalRequests) -> Callable[[], SyncedStep]:
+    last = requests.fix(step.step) if world.is_rank_zero else 0
+    requests = [int(requests.stop()), int(world.is_rank_zero and requests.save()), last]
     tokens, by_source = step.batches.tokens, step.batches.by_source
     sums = world.all_reduce_sum_async([*requests, tokens, *by_source, *step.counts])
 

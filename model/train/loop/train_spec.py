@@ -43,7 +43,7 @@ class TrainingHyperparameters:
     """Hyperparameters of a training.
 
     Attributes:
-        pace: duration of the training; the learning rate follows its progress.
+        duration: duration of the training; the learning rate follows its progress.
         learning_rate: peak learning rate.
         rate: parameter name -> learning-rate multiplier (layer-wise decay, a head's own rate).
         rates: parameter role (`optimizers.parameters.parameter_role`) -> learning-rate multiplier.
@@ -60,7 +60,7 @@ class TrainingHyperparameters:
         ema: decay of the weights' EMA; None: no EMA.
     """
 
-    pace: Duration
+    duration: Duration
     learning_rate: float
     schedule: Schedule
     seed: int
@@ -76,9 +76,9 @@ class TrainingHyperparameters:
     max_skipped: int = 10
     ema: float | None = None
 
-    def learning_rates_at(self, moment: ScheduleProgress) -> dict[str, float]:
+    def learning_rates_at(self, position: ScheduleProgress) -> dict[str, float]:
         """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
-        rate = self.learning_rate_at(moment)
+        rate = self.learning_rate_at(position)
         role_rates = {
             f"learning_rate_{role}": rate * multiplier
             for role, multiplier in self.rates.items()
@@ -86,10 +86,10 @@ class TrainingHyperparameters:
         }
         return {"learning_rate": rate, **role_rates}
 
-    def learning_rate_at(self, moment: ScheduleProgress) -> float:
+    def learning_rate_at(self, position: ScheduleProgress) -> float:
         """Return the learning rate of the step at this schedule progress."""
         return self.learning_rate * self.schedule.factor(
-            moment.done, moment.total, moment.step_size
+            position.done, position.total, position.step_size
         )
 
 
@@ -99,13 +99,13 @@ class DataSpec:
 
     Attributes:
         fingerprint: fingerprint of the data; a phase on the same data continues in its order.
-        begun: start position, also of the source.
+        start_position: start position, also of the source.
         mixture: statistics of a mixture; None: a single dataset.
     """
 
     source: BatchSource
     fingerprint: str = ""
-    begun: StartPosition = START
+    start_position: StartPosition = START
     mixture: MixtureCounter | None = None
 
 

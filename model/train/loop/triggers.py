@@ -28,11 +28,11 @@ class StepTriggers:
 
     def progress_at(self, step: int) -> ScheduleProgress:
         """Return the schedule progress of a step, for a training with a known number of steps."""
-        return self._training.recipe.pace.progress_at(step - 1, 0, 0, ())
+        return self._training.recipe.duration.progress_at(step - 1, 0, 0, ())
 
     def last(self, progress: TrainerState) -> int | None:
         """Return the number of the last step, or None while it is unknown."""
-        return self._training.recipe.pace.last(progress.step, progress.tokens, progress.budget)
+        return self._training.recipe.duration.last(progress.step, progress.tokens, progress.budget)
 
     def should_stop(self, progress: TrainerState) -> bool:
         """Return True after the last step, or when patience is exhausted."""
@@ -50,23 +50,23 @@ class StepTriggers:
         self._counted = counted_best, progress.step, evaluations
         return evaluations >= patience
 
-    def should_log(self, step: int, moment: ScheduleProgress) -> bool:
+    def should_log(self, step: int, position: ScheduleProgress) -> bool:
         """Return True for steps with a log line: by interval, first, last, or evaluated."""
         interval = self._training.logging.interval
-        due = moment.crosses(LINES) if interval is None else step % interval == 0
+        due = position.crosses(LINES) if interval is None else step % interval == 0
         return (
             due
-            or moment.last
-            or step == self._training.data.begun.step + 1
-            or self.should_evaluate(step, moment)
+            or position.last
+            or step == self._training.data.start_position.step + 1
+            or self.should_evaluate(step, position)
         )
 
-    def should_evaluate(self, step: int, moment: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
         """Return True if the step is evaluated."""
         evaluator = self._training.evaluator
         # Milestone checkpoints have metrics, too.
-        required = moment.last or step in self._training.checkpoints.milestones
-        return evaluator is not None and (required or evaluator.due(step, moment))
+        required = position.last or step in self._training.checkpoints.milestones
+        return evaluator is not None and (required or evaluator.due(step, position))
 
     def should_save(self, progress: TrainerState) -> bool:
         """Return True if the current step gets a checkpoint by number, or as the best so far."""
@@ -76,20 +76,23 @@ class StepTriggers:
         keep = step in self._training.checkpoints.milestones or step in progress.kept
         return (step != self.last(progress) and (keep or due)) or self.best_step(progress) == step
 
-    def ends_tenth(self, step: int, moment: ScheduleProgress) -> bool:
+    def ends_tenth(self, step: int, position: ScheduleProgress) -> bool:
         """Return True at the end of a last tenth of this training, whose checkpoint is kept."""
-        pace, begun = self._training.recipe.pace, self._training.data.begun.step
-        if pace.steps is not None:  # the schedule may be longer than this training
-            moment = ScheduleProgress(
-                done=step - 1 - begun,
+        duration, start_position = (
+            self._training.recipe.duration,
+            self._training.data.start_position.step,
+        )
+        if duration.steps is not None:  # the schedule may be longer than this training
+            position = ScheduleProgress(
+                done=step - 1 - start_position,
                 step_size=1,
-                total=pace.steps - begun,
-                last=step == pace.steps,
+                total=duration.steps - start_position,
+                last=step == duration.steps,
             )
         in_last_tenths = (
-            moment.fraction >= (TENTHS + 1 - self._training.checkpoints.keep_for_merge) / TENTHS
+            position.fraction >= (TENTHS + 1 - self._training.checkpoints.keep_for_merge) / TENTHS
         )
-        return in_last_tenths and moment.crosses(TENTHS) and not moment.last
+        return in_last_tenths and position.crosses(TENTHS) and not position.last
 
     def best_step(self, progress: TrainerState) -> int | None:
         """Return the best step so far, if its checkpoint is kept; else None."""

@@ -26,16 +26,16 @@ from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 WORD = "encoder.embeddings.word.weight"
 
 
-def check_vocabulary(known: Tokenizer, wanted: Tokenizer, path: str, remedy: str) -> list[str]:
-    """Check that the dataset's tokenizer `wanted` extends the model's tokenizer `known`.
+def check_vocabulary(known: Tokenizer, extended: Tokenizer, path: str, remedy: str) -> list[str]:
+    """Check that the dataset's tokenizer `extended` extends the model's tokenizer `known`.
 
     Returns:
-        The tokens of `wanted`, by id.
+        The tokens of `extended`, by id.
 
     Raises:
         UsageError: an id refers to another token.
     """
-    model_tokens, dataset_tokens = _pieces(known), _pieces(wanted)
+    model_tokens, dataset_tokens = _pieces(known), _pieces(extended)
     for token_id, token in enumerate(model_tokens):
         dataset_token = dataset_tokens[token_id] if token_id < len(dataset_tokens) else None
         if dataset_token != token:
@@ -48,8 +48,10 @@ def check_vocabulary(known: Tokenizer, wanted: Tokenizer, path: str, remedy: str
     return dataset_tokens
 
 
-def extend_embeddings(loaded: LoadedCheckpoint, wanted: Tokenizer, path: str) -> dict[str, Tensor]:
-    """Return the checkpoint's weights, with an embedding row for each token of `wanted` it lacks.
+def extend_embeddings(
+    loaded: LoadedCheckpoint, extended: Tokenizer, path: str
+) -> dict[str, Tensor]:
+    """Return the checkpoint's weights, with an embedding row for each token of `extended` it lacks.
 
     A new token starts as the mean of the tokens into which the checkpoint's tokenizer splits it.
 
@@ -61,7 +63,7 @@ def extend_embeddings(loaded: LoadedCheckpoint, wanted: Tokenizer, path: str) ->
     """
     model_tokenizer = tokenizer.load(loaded.tokenizer)
     remedy = f"make the dataset with --tokenizer {loaded.tokenizer}, or with an extension of it"
-    tokens = check_vocabulary(model_tokenizer, wanted, path, remedy)
+    tokens = check_vocabulary(model_tokenizer, extended, path, remedy)
     state = dict(loaded.state)
     rows = len(state[WORD])  # may exceed the number of tokens: some vocabularies are padded
     new_tokens = tokens[rows:]
@@ -80,9 +82,9 @@ def extend_embeddings(loaded: LoadedCheckpoint, wanted: Tokenizer, path: str) ->
     return state
 
 
-def _pieces(found: Tokenizer) -> list[str]:
-    tokens: list[str] = [""] * found.vocab_size
-    for token, token_id in found.backend.get_vocab(with_added_tokens=True).items():
+def _pieces(loaded: Tokenizer) -> list[str]:
+    tokens: list[str] = [""] * loaded.vocab_size
+    for token, token_id in loaded.backend.get_vocab(with_added_tokens=True).items():
         tokens[token_id] = token
     return tokens
 
@@ -201,7 +203,7 @@ class InitialModel:
 
 
 def initial_model(
-    wanted: ModelConfig | None,
+    requested: ModelConfig | None,
     path: str | None,
     info: DatasetInfo,
     pieces: str,
@@ -210,7 +212,7 @@ def initial_model(
     """Choose the initial model.
 
     Args:
-        wanted: model of the config; None: the checkpoint's, or BERT-base without a checkpoint.
+        requested: model of the config; None: the checkpoint's, or BERT-base without a checkpoint.
         path: a checkpoint, or None.
         info: metadata of the dataset.
         pieces: tokenizer directory of the dataset.
@@ -221,14 +223,14 @@ def initial_model(
         DataError: the checkpoint is missing or damaged.
     """
     if path is None:
-        model = for_dataset(wanted or model_config(DEFAULT_MODEL), info)
+        model = for_dataset(requested or model_config(DEFAULT_MODEL), info)
         return InitialModel(
             model=model, teacher_weights=teacher.first_weights(model) if teacher else {}
         )
     with checkpoint.resolve_pinned(path) as directory:
         loaded = checkpoint.load(directory)
-        if wanted is not None:
-            check_same_shape(wanted, loaded, path)
+        if requested is not None:
+            check_same_shape(requested, loaded, path)
         state = extend_embeddings(loaded, tokenizer.load(pieces), path)
     model = loaded.model.model_copy(update={"vocab_size": len(state[WORD])})
     return InitialModel(model=for_dataset(model, info), state=state)
@@ -263,17 +265,17 @@ def build_network(beginning: InitialModel) -> tuple[PretrainingModel, list[str]]
     return network, sorted(model_state.keys() - beginning.state.keys())
 
 
-def check_same_shape(wanted: ModelConfig, loaded: LoadedCheckpoint, path: str) -> None:
+def check_same_shape(requested: ModelConfig, loaded: LoadedCheckpoint, path: str) -> None:
     """Check that a model given with a checkpoint is the checkpoint's; dropout may differ."""
     ignored = {"vocab_size", "pad_token_id", "initializer_range"}
-    requested, saved = wanted.model_dump(), loaded.model.model_dump()
-    for name in [*requested, *saved]:
+    given, saved = requested.model_dump(), loaded.model.model_dump()
+    for name in [*given, *saved]:
         if (
             name not in ignored
             and not name.endswith("_dropout")
-            and requested.get(name) != saved.get(name)
+            and given.get(name) != saved.get(name)
         ):
             raise UsageError(
-                f"{name} ({requested.get(name)}) is not that of the checkpoint {path} "
+                f"{name} ({given.get(name)}) is not that of the checkpoint {path} "
                 f"({saved.get(name)}); leave model out to take the checkpoint's"
             )

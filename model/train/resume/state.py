@@ -99,7 +99,7 @@ class RunInfo:
         engine: name of the engine.
         zero: ZeRO stage.
         packages: versions by name.
-        begun: start position, after the steps of earlier phases.
+        start_position: start position, after the steps of earlier phases.
         data: fingerprint of the data.
     """
 
@@ -111,7 +111,7 @@ class RunInfo:
     engine: str
     zero: int
     packages: Mapping[str, str]
-    begun: StartPosition
+    start_position: StartPosition
     data: str
 
 
@@ -207,8 +207,7 @@ def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) ->
         if saved_fingerprint != fingerprint:
             raise DataError(
                 f"{directory} belongs to a run with other settings or data (fingerprint "
-                f"{saved_fingerprint[:12]}, wanted"
-                f" {fingerprint[:12]}); use another directory"
+                f"{saved_fingerprint[:12]}, expected {fingerprint[:12]}); use another directory"
             )
         with fence.held():
             for damaged in candidates[: candidates.index(directory)]:
@@ -260,7 +259,7 @@ def read(directory: str) -> ResumeState:
     return ResumeState(
         path=directory,
         progress=TrainerState(**progress),
-        run=RunInfo(**{**run, "begun": StartPosition(**run["begun"])}),
+        run=RunInfo(**{**run, "start_position": StartPosition(**run["start_position"])}),
         weights=LazyTensors.open(training, WEIGHTS) if averaged else saved,
         optimizer=LazyTensors.open(training, OPTIMIZER),
         average=saved if averaged else None,

@@ -169,7 +169,7 @@ def finetune(config: FinetuneConfig, path: str, out: Path, world: World) -> None
     training, _ = fit.prepare(setup, setup.start.state, build.path)
     take_a_step(training.trained, training.data.source, training.recipe, world)
     assert training.evaluator is not None
-    moment = training.recipe.pace.progress_at(1, 0, ())
+    moment = training.recipe.duration.progress_at(1, 0, ())
     assert training.evaluator(1, moment, lambda: False)
 
 

@@ -219,7 +219,7 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
         if case.compiled and isinstance(layer, EncoderLayer):
             layer.compile(backend="aot_eager")  # without the minutes of a C++ compiler
     recipe = TrainingHyperparameters(
-        pace=StepDuration(steps=steps, span=steps),
+        duration=StepDuration(steps=steps, span=steps),
         learning_rate=RATE,
         schedule=Schedule(),
         seed=1,

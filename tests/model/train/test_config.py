@@ -144,7 +144,7 @@ def test_evaluations_of_a_budget_take_a_twentieth_of_it_too(
         heldout=rows,
         world=cast(Any, None),
         batches=BatchSizeSchedule(batch),
-        begun=0,
+        start_position=0,
         steps=None,
     )
     size = (1 - start) / steps

@@ -150,7 +150,7 @@ def test_the_optimizer_s_state_may_lie_in_the_machine_s_memory() -> None:
 @pytest.mark.parametrize("reduce", ["fp32", "bf16"])
 def test_deepspeed_s_config_says_what_ours_says(device: str, reduce: Any) -> None:
     recipe = TrainingHyperparameters(
-        pace=StepDuration(steps=1, span=1),
+        duration=StepDuration(steps=1, span=1),
         learning_rate=1.0,
         schedule=Schedule(),
         seed=1,

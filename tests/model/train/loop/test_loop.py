@@ -158,7 +158,7 @@ def test_a_stop_within_an_evaluation_is_made_up_for(
         return evaluate(scoring, heldout, world, stop_asked)
 
     monkeypatch.setattr(module, "evaluate", asked_later)
-    assert StopRequest().asked is False
+    assert StopRequest().requested is False
     with pytest.raises(ClozeError, match="stopped after step 3 of 6"):
         here(settings, dataset, tmp_path / "stopped")
     stopped = here(settings, dataset, tmp_path / "stopped")

@@ -169,7 +169,7 @@ def test_a_phase_over_another_mixture_goes_on_in_each_dataset(
             max((tmp_path / "third").glob("checkpoints/step-*")) / "training" / "state.json"
         ).read_text()
     )
-    assert state["run"]["begun"]["sample"] == before["books"] + final["rows_books"]
+    assert state["run"]["start_position"]["sample"] == before["books"] + final["rows_books"]
     assert state["samples"] == before["books"] + final["rows_books"] + 16
 
 

@@ -26,11 +26,11 @@ class EveryTenth:
 
 def due_of(measure: EveryTenth, patience: int, steps: int) -> StepTriggers:
     training: Any = SimpleNamespace(
-        recipe=SimpleNamespace(pace=StepDuration(steps=steps, span=steps)),
+        recipe=SimpleNamespace(duration=StepDuration(steps=steps, span=steps)),
         checkpoints=SimpleNamespace(milestones=frozenset()),
         evaluator=measure,
         patience=patience,
-        data=SimpleNamespace(begun=START),
+        data=SimpleNamespace(start_position=START),
     )
     return StepTriggers(training, Execution())
 

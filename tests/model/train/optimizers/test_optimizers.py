@@ -38,7 +38,7 @@ STEPS, RATE, DECAY, BETAS, EPS = 6, 0.02, 0.1, (0.9, 0.98), 1e-6
 
 def _recipe(optimizer: str, **values: Any) -> TrainingHyperparameters:
     return TrainingHyperparameters(
-        pace=StepDuration(steps=STEPS, span=STEPS),
+        duration=StepDuration(steps=STEPS, span=STEPS),
         learning_rate=RATE,
         schedule=Schedule(),
         seed=1,

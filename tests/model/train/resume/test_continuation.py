@@ -102,7 +102,7 @@ def test_two_phases_under_one_schedule_are_one_training(
     assert all(
         ours[name] == theirs[name] for name in ("step", "samples", "updates", "tokens", "skipped")
     )
-    assert (theirs["samples"], ours["run"]["begun"]["sample"]) == (160, 80)
+    assert (theirs["samples"], ours["run"]["start_position"]["sample"]) == (160, 80)
     assert (straight.manifest.rows, phase.manifest.rows) == (160, 80)
     assert (
         straight.manifest.tokens
@@ -142,7 +142,11 @@ def test_killed_in_its_middle_a_phase_on_longer_rows_goes_on(
     assert logged(tmp_path / "killed") == logged(tmp_path / "straight")
     assert [line["step"] for line in logged(tmp_path / "killed")] == list(range(11, 71))
     found = state(tmp_path / "killed", 70)
-    assert (found["samples"], found["run"]["begun"]["sample"], found["run"]["begun"]["step"]) == (
+    assert (
+        found["samples"],
+        found["run"]["start_position"]["sample"],
+        found["run"]["start_position"]["step"],
+    ) == (
         360,
         0,
         10,
