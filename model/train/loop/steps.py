@@ -27,12 +27,12 @@ from cloze.model.data.batch import TokenCounts, move, pin, sizes
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import create_engine
 from cloze.model.train.engines.device_scalars import LEAST, AsyncScalar, to_device_async
-from cloze.model.train.engines.weight_ema import ema_decay_at
 from cloze.model.train.loop.interfaces import BatchSource, MicroBatch, StepBatches
 from cloze.model.train.loop.rollback import RollbackRequired
 from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.monitor.gradient_norms import GradientNorms
 from cloze.model.train.monitor.log import SKIPPED, MetricWindow, TrainingReporter
+from cloze.model.train.optimizers.parameters import ema_decay_at
 from cloze.model.train.resume.state import ResumeState, TrainerState
 
 _DROPOUT = 3  # random stream, distinct from the sampler's and the weights'
@@ -138,9 +138,9 @@ def sync_steps(
 
 def _begin(step: PreparedStep, world: World, requests: LocalRequests) -> Callable[[], SyncedStep]:
     last = requests.fix(step.step) if world.is_rank_zero else 0
-    requests = [int(requests.stop()), int(world.is_rank_zero and requests.save()), last]
+    flags = [int(requests.stop()), int(world.is_rank_zero and requests.save()), last]
     tokens, by_source = step.batches.tokens, step.batches.by_source
-    sums = world.all_reduce_sum_async([*requests, tokens, *by_source, *step.counts])
+    sums = world.all_reduce_sum_async([*flags, tokens, *by_source, *step.counts])
 
     def agreed() -> SyncedStep:
         stop, save, last, all_tokens, *others = sums()
