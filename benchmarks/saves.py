@@ -42,7 +42,7 @@ from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.interfaces import START
-from cloze.model.train.loop.train_spec import NO_MILESTONES, CheckpointMetadata
+from cloze.model.train.loop.train_spec import CheckpointMetadata
 from cloze.model.train.precision import resolve
 from cloze.model.train.resume.saving import CheckpointSaver
 from cloze.model.train.resume.state import RunInfo, TrainerState
@@ -123,7 +123,7 @@ def measured(values: dict[str, Any], directory: Path) -> dict[str, list[dict[str
         for how, rows in found.items():
             number += 1
             began = time.perf_counter()
-            saver.save_async(TrainerState(step=number), NO_MILESTONES, engine)
+            saver.save_async(TrainerState(step=number), frozenset(), engine)
             if how == "waiting":
                 saver.wait()
             stall = time.perf_counter() - began
