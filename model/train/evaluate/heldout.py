@@ -286,7 +286,8 @@ class HeldoutEvaluator:
         if self.steps is not None:
             return self.steps
         remaining = position.total - position.done - position.step_size
-        return step - self.start_position + max(0, round(remaining / position.step_size))
+        steps = round(remaining / position.step_size) if position.step_size > 0 else 0
+        return step - self.start_position + max(0, steps)
 
     def closing(self, step_seconds: float) -> float:
         """Return the maximum seconds of the last evaluation, given the seconds per step."""
