@@ -1,5 +1,5 @@
 """What the plan says that a training's ranks take, beside what they took: the memory model of
-`cloze.model.train.plan.memory`, on this CPU.
+`cloze.model.train.plan.estimates`, on this CPU.
 
     python -m benchmarks.memory_plan [--shapes bert-medium:8x128:bf16,…] [--zero 0,1,2,3]
     [--engine fsdp] [--checkpointing] [--steps 3]
@@ -39,7 +39,7 @@ from cloze.flows.launch.local import RANK_ENVIRONMENT
 from cloze.model.families.registry import model_config
 from cloze.model.tensors import write_tensors
 from cloze.model.train.config import PretrainConfig
-from cloze.model.train.plan.memory import ComputeOptions, training_memory
+from cloze.model.train.plan.estimates import ComputeOptions, training_memory
 from cloze.model.train.resume import saving
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import environments, job

@@ -42,11 +42,11 @@ from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.interfaces import START
-from cloze.model.train.loop.train_spec import NO_MILESTONES, CheckpointMetadata
+from cloze.model.train.loop.train_spec import CheckpointMetadata
 from cloze.model.train.precision import resolve
-from cloze.model.train.recipe import recipe, step_duration
 from cloze.model.train.resume.saving import CheckpointSaver
 from cloze.model.train.resume.state import RunInfo, TrainerState
+from cloze.model.train.setup import recipe, step_duration
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import start
 
@@ -111,7 +111,7 @@ def measured(values: dict[str, Any], directory: Path) -> dict[str, list[dict[str
         engine="",
         zero=0,
         packages={},
-        begun=START,
+        start_position=START,
         data="",
     )
     saver = CheckpointSaver(str(directory / "run"), world, saved=saved, run=run, keep=1)
@@ -123,7 +123,7 @@ def measured(values: dict[str, Any], directory: Path) -> dict[str, list[dict[str
         for how, rows in found.items():
             number += 1
             began = time.perf_counter()
-            saver.save_async(TrainerState(step=number), NO_MILESTONES, engine)
+            saver.save_async(TrainerState(step=number), frozenset(), engine)
             if how == "waiting":
                 saver.wait()
             stall = time.perf_counter() - began

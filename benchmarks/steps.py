@@ -21,7 +21,7 @@ from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.precision import Precision
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 
 Step = Callable[[Batch], None]
 

@@ -112,7 +112,6 @@ RECIPES: dict[str, dict[str, Any]] = {
     "one-cycle": {"schedule": "one-cycle"},
     "betas .9 .95": {"betas": [0.9, 0.95]},
     "weight decay .1": {"weight_decay": 0.1},
-    "unigram bias": {"output_bias": "unigram"},
 }
 
 

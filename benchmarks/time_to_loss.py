@@ -55,28 +55,6 @@ OURS: dict[str, tuple[str, list[str]]] = {
         ]
         + ["--set", "model.hidden_dropout=0", "--set", "model.attention_dropout=0"],
     ),
-    "bert-unigram": (
-        "packed",
-        [
-            "--model",
-            "bert-mini",
-            "--learning-rate",
-            "2e-3",
-            "--global-batch",
-            "16",
-            "--betas",
-            "0.9",
-            "0.98",
-        ]
-        + [
-            "--set",
-            "model.hidden_dropout=0",
-            "--set",
-            "model.attention_dropout=0",
-            "--output-bias",
-            "unigram",
-        ],
-    ),
     "modern-tiny": (
         "packed",
         [
@@ -93,8 +71,8 @@ OURS: dict[str, tuple[str, list[str]]] = {
     ),
 }
 """A name, the recipe of its rows, and what else is typed: `bert` is theirs in every respect,
-`bert-tuned` has a rate and batch for so short a training and no dropout, `bert-unigram` also begins
-at the targets' frequencies, `modern-tiny` is another, smaller model (2 layers of 128).
+`bert-tuned` has a rate and batch for so short a training and no dropout, `modern-tiny` is another,
+smaller model (2 layers of 128).
 """
 
 Blocks = npt.NDArray[np.int64]

@@ -123,7 +123,7 @@ def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
     for row in rows:
         if not row["row"].startswith("check") and ": flash" not in row["row"]:
             assert row["figures"]["tokens_per_second"] > 0
-            assert 0 < row["figures"]["mfu"] < 1
+            assert row["figures"]["mfu"] is None, "a CPU has no MFU"
     page = (tmp_path / "results.md").read_text()
     assert page.count("| bert-tiny 32 |") == 4
     assert "kernels agree: **yes**" in page

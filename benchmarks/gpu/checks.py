@@ -37,14 +37,13 @@ from cloze.model.objectives import choose
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.engines.device_scalars import AsyncScalar
-from cloze.model.train.evaluate.heldout import evaluate
-from cloze.model.train.evaluate.heldout_set import HeldoutSet
+from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers import OPTIMIZERS
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.precision import Precision
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 from tests.model.datasets import lines
 from tests.model.train.ranks import STILL, Here, config, digests, here
 from tests.tiny_models import tiny_config

@@ -9,7 +9,7 @@
              (torch's copy of FlashAttention 2, which "loop" uses too)
 
 Transformers computes the logits of all positions, so it takes a step in `PARTS` micro-batches.
-Tokens are real ones. MFU is by `cloze.model.train.plan.flops.flops_per_token`, whose terms for BERT
+Tokens are real ones. MFU is by `cloze.model.train.plan.estimates.flops_per_token`, whose terms for BERT
 are 72 L h^2 + 12 L h s + 6 rate h V, over the peak of `cloze.model.train.monitor.throughput`.
 """
 
@@ -52,11 +52,11 @@ from cloze.model.objectives import choose
 from cloze.model.train import pretraining
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.monitor.throughput import utilisation
+from cloze.model.train.monitor.throughput import mfu_meter
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import freeze_unused, parameter_groups
 from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 
 Step = Callable[[Sequence[Batch]], None]
 WAYS = ("loop", "plain", "bare", "theirs", "flash")
@@ -162,7 +162,7 @@ def _loop(case: Case, place: Place, compiled: bool | None) -> dict[str, Any]:
         device="cuda" if place.device == "cuda" else "cpu",
         micro_batch=case.rows,
         engine="torch",
-        checkpoint_minutes=1e4,
+        checkpoint_every=10**9,
         compile=compiled,
         threads=None if place.device == "cuda" else torch.get_num_threads(),
     )
@@ -218,10 +218,11 @@ def _plain(case: Case, place: Place, way: str) -> dict[str, Any]:
     _wait(device)
     speed = tokens / (time.perf_counter() - began)
     whole = sum(own, TokenCounts())
+    meter = mfu_meter(model, precision, device, 1, [])
     found: dict[str, Any] = {
         "tokens_per_second": speed,
         "padded_tokens_per_second": speed * whole.positions / whole.tokens,
-        "mfu": utilisation(model, precision, device, 1).mfu(speed, whole.attended / whole.tokens),
+        "mfu": None if meter is None else meter.mfu(speed, whole.attended / whole.tokens),
         "parameters": weights,
     }
     if device.type == "cuda":

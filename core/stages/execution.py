@@ -128,7 +128,7 @@ TRAINING_FIELDS = frozenset(  # fields of `Execution` that only a training reads
     {
         "engine", "zero", "offload", "micro_batch", "activation_checkpointing", "compile",
         "profile_steps",
-        "checkpoint_every", "checkpoint_minutes", "keep_checkpoints",
+        "checkpoint_every", "keep_checkpoints",
     }
 )  # fmt: skip
 
@@ -243,13 +243,10 @@ class Execution(BaseModel):
     """Stop the stage after this time and report it as failed; a training saves a checkpoint."""
 
     checkpoint_every: int | None = Field(default=None, ge=1)
-    """Steps between checkpoints. Default: by time, see --checkpoint-minutes."""
-
-    checkpoint_minutes: float = Field(default=10.0, gt=0)
-    """Minutes between checkpoints, without --checkpoint-every. The last step is always saved."""
+    """Steps between checkpoints. Default: ten minutes. The last step is always saved."""
 
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Number of most recent checkpoints to keep."""
+    """Number of most recent checkpoints to keep during a training."""
 
     # Kubernetes and Prefect allow 30 seconds by default: raise their limits, too, for large
     # checkpoints or slow disks.

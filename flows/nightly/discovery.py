@@ -115,7 +115,6 @@ def _checkpoints_of(training: Path, runs: Path) -> Iterator[CheckpointInfo]:
                 written_by_step[step] = marker.parent, marker.stat().st_mtime
     made_from = _made_from(inputs)
     milestones = {int(step) for step in config.get("milestones") or ()}
-    every = config.get("milestone_every")
     for step, (path, written) in written_by_step.items():
         yield CheckpointInfo(
             key=f"{fingerprint}/{STEPS}/{path.name}",
@@ -125,7 +124,7 @@ def _checkpoints_of(training: Path, runs: Path) -> Iterator[CheckpointInfo]:
             build=build,
             step=step,
             written=written,
-            milestone=step in milestones or (every is not None and step % int(every) == 0),
+            milestone=step in milestones,
             newest=step == max(written_by_step),
             made_from=made_from,
         )

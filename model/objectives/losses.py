@@ -24,7 +24,7 @@ from cloze.model.layers.cross_entropy import flat, iter_chunks, summed_cross_ent
 from cloze.model.objectives import Detail, LossSum, Objective, Outputs, Reads
 
 TOP = 5
-# Frequency bands of tokens; `cloze.model.train.evaluate.heldout_set` assigns them.
+# Frequency bands of tokens; `cloze.model.train.evaluate.heldout` assigns them.
 BANDS = ("rare", "middle", "frequent")
 BANDS_FIELD = "bands"  # field of a held-out batch: int64 [V], each token's index in `BANDS`
 ALIGNED = 0.5  # cosine above which two states count as aligned

@@ -17,7 +17,7 @@ from cloze.model import hardware
 from cloze.model.tasks.files import split_bytes
 from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.table import KINDS, TASKS
-from cloze.model.train.plan import flops, memory
+from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import (
     device_of,
     execution_memory,
@@ -81,7 +81,7 @@ def ahead(
     device = device_of(execution, computer)
     model_name, model, weights = source_model(inputs.get("checkpoint") or {}, config.model)
     tokens = _tokens(config.reads(), "train", config.data, before, config.limit_per_class)
-    required_memory = (int(memory.PROCESS["cpu"]) * execution.processes, 0)
+    required_memory = (int(estimates.PROCESS["cpu"]) * execution.processes, 0)
     if model is not None:
         length = min(_longest(config), model.max_position_embeddings)
         device_spec = hardware.of(device, computer)
@@ -94,7 +94,7 @@ def ahead(
         device=device,
         computer=computer,
         width=execution.processes,
-        disk_bytes=flops.checkpoint_bytes(weights) * (execution.keep_checkpoints + 1),
+        disk_bytes=estimates.checkpoint_bytes(weights) * (execution.keep_checkpoints + 1),
         memory_bytes=required_memory[0],
         gpu_memory_bytes=required_memory[1],
         makes={"parameters": weights, "model": model_name, "tokens": tokens},
@@ -106,7 +106,7 @@ def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     config = facts["config"]
     passes = float(facts.get("epochs") or config.get("epochs", 1))
     passes *= BASELINE if config.get("baselines", True) else 1
-    weights = facts["files_bytes"] / flops.WEIGHT_BYTES
+    weights = facts["files_bytes"] / estimates.WEIGHT_BYTES
     return pass_pace(facts, weights=weights, tokens=float(facts["tokens"]) * passes)
 
 

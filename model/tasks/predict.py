@@ -18,8 +18,8 @@ from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.task import Figures, Ints, Samples, Split
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.device_scalars import read_async
-from cloze.model.train.loop.duration import ScheduleProgress
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
+from cloze.model.train.loop.schedules import ScheduleProgress
 
 
 def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -133,11 +133,11 @@ class DevEvaluator:
         self._every = epoch * (1 if len(dev.samples) <= FEW else max(1, math.ceil(share / BUDGET)))
         self._newest: tuple[int, Any] | None = None
 
-    def due(self, step: int, moment: ScheduleProgress) -> bool:
+    def due(self, step: int, position: ScheduleProgress) -> bool:
         return step % self._every == 0
 
     def __call__(
-        self, step: int, moment: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
     ) -> Figures:
         return self._score(step, stop_asked)
 

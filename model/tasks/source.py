@@ -16,7 +16,7 @@ from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.tasks.encode import groups_of, training_batches
 from cloze.model.tasks.task import Ints, Samples, Task, part_of
 from cloze.model.train.loop.interfaces import MicroBatch, StepBatches, TrainModule
-from cloze.model.train.plan.batch_plan import micro_batch_ranges
+from cloze.model.train.plan.micro_batch import micro_batch_ranges
 from cloze.model.train.precision import DTYPES, Precision, autocast
 
 BLANK = "blank"  # batch entry: the batch has weight 0

@@ -14,33 +14,24 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, Batch, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
-from cloze.model.train import engines
-from cloze.model.train.compile_policy import (
-    StepTimes,
-    WorkEstimate,
-    decide_by_time,
-    decide_on_gpu,
-    first_step_failure,
-    given_decision,
-    measure_steps,
-)
+from cloze.model.train import compile_policy, engines
+from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.batch_source import (
+from cloze.model.train.loop.data import (
     DatasetSource,
+    TrainingData,
     attention_modes,
     objective_weights,
 )
-from cloze.model.train.loop.data import TrainingData
 from cloze.model.train.loop.interfaces import START, StartPosition
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
-from cloze.model.train.plan import batch_plan, micro_batch_finder
-from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype, set_tf32
+from cloze.model.train.plan import micro_batch
+from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import (
     InitialModel,
@@ -79,21 +70,26 @@ class Start:
     Attributes:
         config: the config with model and optimizer filled in.
         resumed: the checkpoint of this training or of the previous phase.
-        own: `resumed`, if it is a checkpoint of this training.
-        begun: start position of this phase.
+        start_position: start position of this phase.
         names: names of the objectives.
     """
 
     config: PretrainConfig
     resumed: state.ResumeState | None
-    own: state.ResumeState | None
-    begun: StartPosition
-    beginning: InitialModel
-    model: ModelConfig
-    optimizer: str
+    start_position: StartPosition
+    initial: InitialModel
     teacher: Teacher | None
     names: tuple[str, ...]
     directions: AttentionModes
+
+    @property
+    def model(self) -> ModelConfig:
+        return self.initial.model
+
+    @property
+    def own(self) -> state.ResumeState | None:
+        """`resumed`, if it is a checkpoint of this training."""
+        return self.resumed if self.resumed is not None and self.resumed.same_run else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +97,12 @@ class BuiltModel:
     """The network and its engine.
 
     Attributes:
-        network: the trained network.
         networks: the trained network and the teacher's.
         parameters: number of parameters, before an engine shards them.
         layout: layout of training batches in the layers.
     """
 
     scoring: PretrainModule
-    network: PretrainingModel
     networks: list[torch.nn.Module]
     parameters: int
     engine: engines.EngineConfig
@@ -124,81 +118,79 @@ class BuiltModel:
 
 def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     """Find the checkpoint to resume, and choose model, optimizer and objectives."""
-    build, world, info = job.build, job.world, job.info
-    resumed = state.resume(build.path, build.fingerprint, world, job.notes)
-    phase = build.inputs.get("continue")
+    build, info, tokenizer = job.build, job.info, job.data.tokenizer
+    resumed = state.resume(build.path, build.fingerprint, job.world, job.notes)
+    phase, teacher_path = build.inputs.get("continue"), build.inputs.get("teacher")
     if resumed is None and phase is not None:
-        resumed = continuation.load_trunk(phase, world, build)
-    begun = _begun(resumed, job.data.fingerprint)
-    continuation.check_schedule(config, begun)
-    teacher_path = build.inputs.get("teacher")
-    teacher = (
-        None
-        if teacher_path is None
-        else load_teacher(teacher_path, config.model, info, job.data.tokenizer, build)
-    )
+        resumed = continuation.load_trunk(phase, job.world, build)
+    start_position = START
+    if resumed is not None:
+        same = resumed.same_run
+        start_position = (
+            resumed.run.start_position
+            if same
+            else continuation.start_position(resumed, job.data.fingerprint)
+        )
+    continuation.check_schedule(config, start_position)
+    teacher = None
+    if teacher_path is not None:
+        teacher = load_teacher(teacher_path, config.model, info, tokenizer, build)
     optimizer = config.optimizer or DEFAULT_OPTIMIZER
     if resumed is not None and phase is not None:
-        beginning = continuation.initial_model(resumed, config, info, job.data.tokenizer)
+        initial = continuation.initial_model(resumed, config, info, tokenizer)
         optimizer = continuation.optimizer(resumed, config.optimizer)
     else:
         checkpoint = build.inputs.get("checkpoint")
-        beginning = initial_model(config.model, checkpoint, info, job.data.tokenizer, teacher)
-    model = beginning.model
-    config = config.model_copy(update={"model": model, "optimizer": optimizer})
-    names = choose(model, info, config.objectives, teacher.model if teacher else None)
+        initial = initial_model(config.model, checkpoint, info, tokenizer, teacher)
+    names = choose(initial.model, info, config.objectives, teacher.model if teacher else None)
     batch = config.initial_batch or config.global_batch
     return Start(
-        config=config,
+        config=config.model_copy(update={"model": initial.model, "optimizer": optimizer}),
         resumed=resumed,
-        own=resumed if resumed is not None and resumed.same_run else None,
-        begun=begun,
-        beginning=beginning,
-        model=model,
-        optimizer=optimizer,
+        start_position=start_position,
+        initial=initial,
         teacher=teacher,
         names=tuple(names),
         directions=attention_modes(names, config.causal_share, batch),
     )
 
 
-def plan_batch(job: SetupJob, start: Start, precision: Precision) -> batch_plan.BatchPlan:
+def plan_batch(job: SetupJob, start: Start, precision: Precision) -> micro_batch.BatchPlan:
     """Plan by estimate how the global batch is split into micro-batches."""
-    config, execution, teacher = start.config, job.build.execution, start.teacher
-    requested = execution.micro_batch
-    return batch_plan.plan(
+    config, execution, world = start.config, job.build.execution, job.world
+    averaging, requested = config.ema is not None, execution.micro_batch
+    return micro_batch.plan(
         config.global_batch,
         requested if isinstance(requested, int) else None,
         start.model,
         job.info.length,
-        job.world,
-        teacher.model if teacher else None,
+        world,
+        start.teacher.model if start.teacher else None,
         start.directions.causal_share,
-        how=batch_plan.computing(execution, precision, averaging=config.ema is not None),
+        how=micro_batch.compute_options(execution, precision, world.device, averaging=averaging),
     )
 
 
 def build_model(
-    job: SetupJob, start: Start, plan: batch_plan.BatchPlan, precision: Precision
+    job: SetupJob, start: Start, plan: micro_batch.BatchPlan, precision: Precision
 ) -> BuiltModel:
     """Build the network, choose its engine, and decide whether to compile it."""
-    config, build, world, notes = start.config, job.build, job.world, job.notes
+    config, execution, world, notes = start.config, job.build.execution, job.world, job.notes
     check_grad_reduce_dtype(config.grad_reduce_dtype, precision)
-    set_tf32(config.tf32, world.device)
     torch.manual_seed(int(random_keys.fold_in(config.seed, _WEIGHTS)))
-    network, missing = build_network(start.beginning)
+    network, missing = build_network(start.initial)
     if missing:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
-    if build.execution.activation_checkpointing:
+    if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     engine = engines.choose_engine(
-        build.execution.engine,
-        build.execution.zero,
+        execution.engine,
+        execution.zero,
         world.size,
         parameters,
-        batch_plan.device_memory(world.device),
-        offload=build.execution.offload,
+        micro_batch.device_memory(world.device),
+        offload=execution.offload,
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
@@ -214,10 +206,10 @@ def build_model(
     compiled = _compiled(job, start, scoring, plan, layout, gathers)
     scoring.set_compiled(compiled)
     if start.resumed is not None:
-        continuation.check_optimizer(start.resumed, network, start.optimizer)
+        optimizer = config.optimizer or DEFAULT_OPTIMIZER
+        continuation.check_optimizer(start.resumed, network, optimizer)
     return BuiltModel(
         scoring=scoring,
-        network=network,
         networks=networks,
         parameters=parameters,
         engine=engine,
@@ -231,13 +223,13 @@ def _compiled(
     job: SetupJob,
     start: Start,
     scoring: PretrainModule,
-    plan: batch_plan.BatchPlan,
+    plan: micro_batch.BatchPlan,
     layout: Callable[[bool], LayoutKind],
     gathers: bool,
 ) -> bool:
     """Return True if the training step is compiled; rank 0 decides."""
-    execution, world, train = job.build.execution, job.world, job.data.train
-    decision = given_decision(
+    config, execution, world, train = start.config, job.build.execution, job.world, job.data.train
+    decision = compile_policy.given_decision(
         execution.compile,
         start.own.run.compiled if start.own else None,
         start.model,
@@ -263,14 +255,20 @@ def _compiled(
     def measure() -> StepTimes:
         if world.is_rank_zero:
             job.build.report.progress(0, None, "steps", {"step": "measuring compiled steps"})
-        return measure_steps(scoring, first_batch(False), first_batch(True))
+        return compile_policy.measure_steps(scoring, first_batch(False), first_batch(True))
 
     if decision is None:
-        work = _computing(start.config, plan, job.info.length)
+        positions, steps = plan.micro_batch * job.info.length, config.last_step
+        tokens = float(config.tokens or 0)
+        work = WorkEstimate(
+            micro_batches=tokens / positions if steps is None else steps * plan.accumulation,
+            positions=positions,
+            seconds=config.seconds,
+        )
         decision = (
-            decide_by_time(work, start.model, scoring.precision, world, measure)
+            compile_policy.decide_by_time(work, start.model, scoring.precision, world, measure)
             if world.device.type == "cpu"
-            else decide_on_gpu(start.model, work)
+            else compile_policy.decide_on_gpu(start.model, work)
         )
     if decision.reason:
         job.notes.append(f"{'' if decision.compiled else 'not '}compiled: {decision.reason}")
@@ -278,7 +276,7 @@ def _compiled(
 
 
 def _scoring(
-    job: SetupJob, start: Start, network: PretrainingModel, precision: Precision
+    job: SetupJob, start: Start, network: torch.nn.Module, precision: Precision
 ) -> PretrainModule:
     """Build the module of network and loss; parameters that no objective uses are frozen."""
     device, teacher = job.world.device, start.teacher
@@ -296,16 +294,16 @@ def _scoring(
 
 
 def fit_batch(
-    job: SetupJob, start: Start, model: BuiltModel, plan: batch_plan.BatchPlan
-) -> batch_plan.BatchPlan:
+    job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
+) -> micro_batch.BatchPlan:
     """Return the plan with the micro-batch found by trial, and at most the initial batch."""
     config, build, world, length = start.config, job.build, job.world, job.info.length
-    if build.execution.micro_batch == micro_batch_finder.AUTO:
-        trial = micro_batch_finder.MicroBatchTrial(
+    if build.execution.micro_batch == micro_batch.AUTO:
+        trial = micro_batch.MicroBatchTrial(
             module=model.scoring,
             loss=model.scoring.uncompiled,
             batch=partial(
-                micro_batch_finder.full_batch,
+                micro_batch.full_batch,
                 train=job.data.train,
                 info=job.info,
                 layout=model.layout,
@@ -313,18 +311,20 @@ def fit_batch(
             ),
             length=length,
             model=start.model,
-            precision=model.precision,
-            engine=model.engine,
-            checkpointing=build.execution.activation_checkpointing,
-            averaging=config.ema is not None,
+            zero=model.engine.zero,
+            how=micro_batch.compute_options(
+                build.execution,
+                model.precision,
+                world.device,
+                averaging=config.ema is not None,
+                engine=model.engine,
+            ),
         )
-        plan = micro_batch_finder.plan_by_trial(
-            trial, config.global_batch, world, build.path, job.notes
-        )
+        plan = micro_batch.plan_by_trial(trial, config.global_batch, world, build.path, job.notes)
     # Whole micro-batches at every level give a growing batch few shapes.
     if config.initial_batch:
-        micro_batch = min(plan.micro_batch, -(-config.initial_batch // world.size))
-        plan = batch_plan.plan(config.global_batch, micro_batch, start.model, length, world)
+        rows = min(plan.micro_batch, -(-config.initial_batch // world.size))
+        plan = micro_batch.plan(config.global_batch, rows, start.model, length, world)
     return plan
 
 
@@ -336,24 +336,14 @@ def compile_first_step(job: SetupJob, model: BuiltModel, source: DatasetSource) 
     world = job.world
     if not model.compiled or model.has_fixed_shape or model.engine.name == "fsdp":
         return model
-    batch = source.step_batches(source.begun.step, world.rank, world.size).micro_batches[0].batch
-    failure = first_step_failure(model.scoring, batch, world.device)
+    batch = (
+        source.step_batches(source.start_position.step, world.rank, world.size)
+        .micro_batches[0]
+        .batch
+    )
+    failure = compile_policy.first_step_failure(model.scoring, batch, world.device)
     if world.all_reduce_min(not failure):
         return model
     model.scoring.set_compiled(False)
     job.notes.append(f"not compiled: {failure or 'another rank failed'}; layers run plain")
     return replace(model, compiled=False)
-
-
-def _begun(resumed: state.ResumeState | None, data: str) -> StartPosition:
-    """Return the start position of this phase, for data with this fingerprint."""
-    if resumed is None:
-        return START
-    return resumed.run.begun if resumed.same_run else continuation.start_position(resumed, data)
-
-
-def _computing(config: PretrainConfig, plan: batch_plan.BatchPlan, length: int) -> WorkEstimate:
-    """Estimate the work of this rank: a number of micro-batches, or the time budget."""
-    positions, steps = plan.micro_batch * length, config.last_step
-    micro_batches = (config.tokens or 0) / positions if steps is None else steps * plan.accumulation
-    return WorkEstimate(micro_batches=micro_batches, positions=positions, seconds=config.seconds)

@@ -1,19 +1,15 @@
 """The decision about torch.compile: compile if the steps gain by it and repay the compile time.
 
 On a CPU the whole step is compiled, for batches of one shape. A training that is long enough
-measures both kinds of step and the compile time before its first step, once per machine and kind of
-training. The user's cache directory keeps the times, and later trainings decide by them. The choice
-may change the bits of a training (other kernels, other dropout masks), so checkpoints record it,
-and trainings below `SHORTEST` never read measured times.
+measures both kinds of step and the compile time before its first step, and decides by them. The
+choice may change the bits of a training (other kernels, other dropout masks), so checkpoints record
+it.
 
 On a GPU each layer is compiled, for all shapes and depths, in trainings of some minutes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import os
 import shutil
 import threading
@@ -21,37 +17,31 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cloze.core import storage
-from cloze.core.artifacts.artifact import canonical_json, package_versions
-from cloze.core.artifacts.fingerprints import cache_directory
-from cloze.core.errors import ClozeError, UsageError
+from cloze.core.errors import UsageError
 from cloze.core.humanize import format_duration
-from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes, Batch, move
+from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes, Batch
 from cloze.model.data.layouts import WORTH
 from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
-from cloze.model.hardware import cpu_kind
-from cloze.model.train.plan.flops import active_parameters
+from cloze.model.train.loop.interfaces import leaving_no_trace
+from cloze.model.train.plan.estimates import active_parameters
 from cloze.model.train.precision import Precision
 
 if TYPE_CHECKING:
     from cloze.model.train.distributed import World
     from cloze.model.train.evaluate.scoring import PretrainModule
 
-# Estimates until a training was measured on this machine (two cores with AMX, BERT-mini and
-# BERT-base): COMPILING, compile seconds, fixed and per layer; SPEED, operations per second per
-# thread without compiling. fp16 is not measured.
+# Estimates on two cores with AMX, BERT-mini and BERT-base: COMPILING, compile seconds, fixed and
+# per layer; SPEED, operations per second per thread without compiling. fp16 is not measured.
 COMPILING = (10.0, 6.0)
 SPEED: dict[Precision, float] = {"fp32": 0.1e12, "bf16": 0.2e12, "fp16": 0.1e12}
-SHORTEST = 120.0  # seconds by SPEED; shorter trainings run plain, whatever was measured
-MEASURES = 10.0  # compile times that a training must last to measure: it may lose a tenth, once
+MEASURES = 10.0  # compile times that a training must last to measure: it may lose a tenth
 PAYS = 1.25  # factor by which the saved seconds must exceed the compile time: times vary
 ROUNDS = 5  # steps of each kind, in alternation; the fastest counts
 # On an H200, BERT-large at length 512 (benchmarks/README.md): share of a step that is saved,
@@ -59,6 +49,7 @@ ROUNDS = 5  # steps of each kind, in alternation; the fastest counts
 GPU_GAIN, GPU_COMPILING, GPU_SPEED = 0.14, 20.0, 3e14
 COMPILE_TIMEOUT = 600.0  # seconds; layers that are not compiled by then run plain
 SAMPLE = 2048  # rows from which the share of padding is measured
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +63,10 @@ class WorkEstimate:
     def total(self, step_seconds: float) -> float:
         """Return the seconds of the work if a micro-batch takes `step_seconds`."""
         return self.micro_batches * step_seconds if self.seconds is None else self.seconds
+
+    def expected_seconds(self, model: ModelConfig, speed: float) -> float:
+        """Estimate the seconds of plain steps. Args: speed: operations per second."""
+        return self.total(6.0 * active_parameters(model) * self.positions / speed)
 
 
 class StepTimes(NamedTuple):
@@ -90,7 +85,7 @@ class CompileDecision(NamedTuple):
 
 
 def given_decision(
-    wanted: bool | None,
+    requested: bool | None,
     recorded: bool | None,
     model: ModelConfig,
     train: RowTable,
@@ -99,10 +94,10 @@ def given_decision(
     directions: AttentionModes = BIDIRECTIONAL,
     recomputes: bool = False,
 ) -> CompileDecision | None:
-    """Decide as the checkpoint records, as `wanted`, or as the training permits; None: by time.
+    """Decide as the checkpoint records, as `requested`, or as the training permits.
 
     Args:
-        wanted: the user's choice; None: automatic.
+        requested: the user's choice; None: automatic.
         recorded: the choice in the checkpoint that is resumed; None: no checkpoint.
         model: the trained model.
         train: the dataset's rows.
@@ -110,36 +105,46 @@ def given_decision(
         directions: attention modes of the samples.
         recomputes: True if activation checkpointing is on.
 
+    Returns:
+        None: decide by time.
+
     Raises:
-        UsageError: the model cannot be compiled, or `wanted` contradicts the checkpoint.
+        UsageError: the model cannot be compiled, or `requested` contradicts the checkpoint.
     """
-    if wanted and (obstacle := _obstacle(model, gathers, directions, recomputes, device)):
+    obstacle = ""
+    if not model.supports_compile:
+        obstacle = f"models of the family {model.family}"
+    elif directions.causal_share:
+        obstacle = "samples that are read from left to right by a model that reads others whole"
+    elif recomputes and device.type == "cpu":
+        obstacle = "activation checkpointing: a compiled step decides itself what it computes again"
+    elif gathers:
+        obstacle = "weights that are gathered between the layers (ZeRO stage 3, or fsdp on a CPU)"
+    if requested and obstacle:
         raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
-    if (choice := asked_or_recorded(wanted, recorded)) is not None:
-        return CompileDecision(choice)
-    if _obstacle(model, gathers, directions, recomputes, device):
-        return CompileDecision(False)
+    choice = requested_or_recorded(requested, recorded)
+    if choice is not None or obstacle:
+        return CompileDecision(bool(choice))
     if device.type != "cpu":
         return None
-    if _compiler() is None:
+    if shutil.which(os.environ.get("CXX", "g++")) is None:  # as torch.compile looks for it
         return CompileDecision(False, "there is no C++ compiler")
-    if fill_ratio(train) < WORTH:
-        return CompileDecision(False)  # unpadding gains more, and compiled models keep the padding
-    return None
+    # Unpadding gains more, and compiled models keep the padding.
+    return CompileDecision(False) if fill_ratio(train) < WORTH else None
 
 
-def asked_or_recorded(wanted: bool | None, recorded: bool | None) -> bool | None:
+def requested_or_recorded(requested: bool | None, recorded: bool | None) -> bool | None:
     """Return the choice of the checkpoint that is resumed, or the user's; None: neither.
 
     Raises:
         UsageError: they differ.
     """
-    if recorded is not None and wanted not in (None, recorded):
+    if recorded is not None and requested not in (None, recorded):
         raise UsageError(
-            f"compile ({str(wanted).lower()}) is not how the checkpoint to go on from was trained "
+            f"compile ({str(requested).lower()}) is not how the checkpoint to continue was trained "
             f"({str(recorded).lower()}); leave it out, or train in another directory"
         )
-    return wanted if recorded is None else recorded
+    return requested if recorded is None else recorded
 
 
 def decide_by_time(
@@ -149,24 +154,15 @@ def decide_by_time(
     world: World,
     measure: Callable[[], StepTimes],
 ) -> CompileDecision:
-    """Decide by this machine's times, which `measure` finds if there are none and it is worth it.
+    """Decide on a CPU by measured times, if the training is long enough to measure.
 
-    Every rank must call it. Rank 0 reads and writes the times.
+    Every rank must call it.
     """
-    expected = _expected_seconds(model, work, SPEED[precision] * torch.get_num_threads())
-    if expected < SHORTEST:
+    expected = work.expected_seconds(model, SPEED[precision] * torch.get_num_threads())
+    long = expected > MEASURES * compiling_seconds(model)
+    if not world.decide_on_rank_zero(lambda: int(long)):
         return CompileDecision(False)
-    path = times_path(model, precision, work.positions)
-    times = read_times(path)
-    missing = times is None and expected > MEASURES * compiling_seconds(model)
-    if world.decide_on_rank_zero(lambda: int(missing)):
-        times = measure()
-        if world.is_rank_zero:
-            write_times(path, times)
-    if times is None:
-        reason = "no times of such steps on this machine, and the training is too short to measure"
-        return CompileDecision(False, reason)
-    return compare(work, times)
+    return compare(work, measure())
 
 
 def compare(work: WorkEstimate, times: StepTimes) -> CompileDecision:
@@ -175,7 +171,7 @@ def compare(work: WorkEstimate, times: StepTimes) -> CompileDecision:
     saved = total * (1.0 - times.compiled / times.plain)
     reason = (
         f"expected to save {format_duration(max(0.0, saved))} of {format_duration(total)} by "
-        f"{format_duration(times.compiling)} of compiling, as measured on this machine"
+        f"{format_duration(times.compiling)} of compiling, as measured before the first step"
     )
     return CompileDecision(saved > PAYS * times.compiling, reason)
 
@@ -187,62 +183,29 @@ def measure_steps(scoring: PretrainModule, plain: Batch, padded: Batch) -> StepT
         plain: a micro-batch in the layout of plain steps.
         padded: the same rows in the fixed shape of compiled steps.
     """
-    counts = torch.ones(len(scoring.names))
 
     def seconds(loss: Callable[[Batch, Tensor], tuple[Tensor, Tensor]], batch: Batch) -> float:
-        begin = time.perf_counter()
-        loss(batch, counts)[0].backward()  # type: ignore[no-untyped-call]
-        end = time.perf_counter()
-        for parameter in scoring.parameters():
-            parameter.grad = None
-        return end - begin
+        with leaving_no_trace(scoring, CPU):
+            begin = time.perf_counter()
+            scoring.forward_backward(batch, CPU, loss)
+            return time.perf_counter() - begin
 
-    scoring.train().set_compiled(True)
-    with torch.random.fork_rng(devices=[]):
-        first = seconds(scoring.loss, padded)
-        rounds = [
-            (seconds(scoring.uncompiled, plain), seconds(scoring.loss, padded))
-            for _ in range(1 + ROUNDS)
-        ]
+    scoring.set_compiled(True)
+    first = seconds(scoring.loss, padded)
+    rounds = [
+        (seconds(scoring.uncompiled, plain), seconds(scoring.loss, padded))
+        for _ in range(1 + ROUNDS)
+    ]
     fastest_plain, fastest_compiled = map(min, zip(*rounds[1:], strict=True))  # [0] allocates
     return StepTimes(fastest_plain, fastest_compiled, max(0.0, first - fastest_compiled))
-
-
-def times_path(model: ModelConfig, precision: Precision, positions: int) -> Path:
-    """Return the file of the times of such steps on such a machine, with these versions."""
-    machine = [cpu_kind(), os.environ.get("ONEDNN_MAX_CPU_ISA"), torch.get_num_threads()]
-    step = [model.model_dump(mode="json"), precision, positions]
-    key = canonical_json([machine, package_versions(), step])
-    name = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return cache_directory() / "step-times" / f"{name}.json"
-
-
-def read_times(path: Path) -> StepTimes | None:
-    """Return the times in a file; None if it is missing or damaged."""
-    try:
-        times = StepTimes(**json.loads(path.read_bytes()))
-        return times if times.plain > 0 < times.compiled and times.compiling >= 0 else None
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def write_times(path: Path, times: StepTimes) -> None:
-    """Write the file atomically; if that is impossible, later trainings measure again."""
-    with contextlib.suppress(OSError, ClozeError):
-        storage.write_bytes(str(path), json.dumps(times._asdict()).encode())
 
 
 def decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:
     """Decide by the estimated length of the training."""
     if find_spec("triton") is None:
         return CompileDecision(False, "Triton is not installed, which torch.compile needs on a GPU")
-    saved = GPU_GAIN * _expected_seconds(model, work, GPU_SPEED)
+    saved = GPU_GAIN * work.expected_seconds(model, GPU_SPEED)
     return CompileDecision(saved > PAYS * GPU_COMPILING)
-
-
-def _expected_seconds(model: ModelConfig, work: WorkEstimate, speed: float) -> float:
-    """Estimate the seconds of plain steps. Args: speed: operations per second."""
-    return work.total(6.0 * active_parameters(model) * work.positions / speed)
 
 
 def first_step_failure(
@@ -262,8 +225,7 @@ def first_step_failure(
         try:
             if device.type == "cuda":
                 torch.cuda.set_device(device)  # of this thread
-            counts = torch.ones(len(scoring.names), device=device)
-            scoring(move(batch, device), counts)[0].backward()
+            scoring.forward_backward(batch, device)
             failure[0] = ""
         except torch.OutOfMemoryError:
             failure[0] = ""  # the training's first step tells it
@@ -271,34 +233,12 @@ def first_step_failure(
             cause = getattr(error, "inner_exception", error)
             failure[0] = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
 
-    scoring.to(device).train()
     # Not in the thread, which may end long after this function.
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with leaving_no_trace(scoring, device):
         thread = threading.Thread(target=run_once, name="compile", daemon=True)
         thread.start()
         thread.join(seconds)
-    for parameter in scoring.parameters():
-        parameter.grad = None
     return failure[0]
-
-
-def _obstacle(
-    model: ModelConfig,
-    gathers: bool,
-    directions: AttentionModes,
-    recomputes: bool,
-    device: torch.device,
-) -> str:
-    """Return what rules out compiling; empty: nothing."""
-    if not model.supports_compile:
-        return f"models of the family {model.family}"
-    if directions.causal_share:
-        return "samples that are read from left to right by a model that reads others whole"
-    if recomputes and device.type == "cpu":
-        return "activation checkpointing: a compiled step decides itself what it computes again"
-    if gathers:
-        return "weights that are gathered between the layers (ZeRO stage 3, or fsdp on a CPU)"
-    return ""
 
 
 def compiling_seconds(model: ModelConfig) -> float:
@@ -315,7 +255,3 @@ def fill_ratio(train: RowTable) -> float:
         np.linspace(0, len(train) - 1, count).astype(np.int64), np.zeros(count, np.int64)
     )
     return float(sample.lengths.sum()) / (count * train.info.length)
-
-
-def _compiler() -> str | None:
-    return shutil.which(os.environ.get("CXX", "g++"))  # as torch.compile does

@@ -14,11 +14,10 @@ from cloze.core.humanize import parse_duration
 from cloze.core.stages.stage import name_of, role_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
-from cloze.model.train.config_checks import CHECKS, DECAY_SHARE
 from cloze.model.train.loop.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer
 
-VERSION = 3
+VERSION = 4
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2
 LAMB_LEARNING_RATE, LAMB_BATCH, LAMB_STEPS = 5e-3, 32_768, 15_625
@@ -26,8 +25,8 @@ LAMB_LEARNING_RATE, LAMB_BATCH, LAMB_STEPS = 5e-3, 32_768, 15_625
 MOST_OF_LAMB = 4.0
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # BERT: 10,000 steps; at most a tenth of a shorter run
 STEPS = 1_000_000  # of BERT
-POWER = 1.0
 TENTHS = 10
+DECAY_SHARE = 0.2
 
 
 class PretrainConfig(StageConfig):
@@ -50,12 +49,6 @@ class PretrainConfig(StageConfig):
         default_factory=dict
     )
     """Sampling weight of a dataset by name: wiki=2. Repeatable. Default: the sizes."""
-
-    mixture_temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Without weights, sample by size ** (1 / T); T > 1 favours small datasets."""
-
-    mixture_by: Literal["rows", "tokens"] = "rows"
-    """Unit of weights and sizes: rows or tokens."""
 
     steps: int | None = Field(default=None, ge=1)
     """Optimizer steps of this phase. Default: 1,000,000, if neither --tokens nor --max-time is
@@ -83,9 +76,6 @@ class PretrainConfig(StageConfig):
     objectives: tuple[str, ...] | None = None
     """Training objective, such as mlm or nsp. Repeatable. Default: what the model family trains on
     this dataset."""
-
-    output_bias: Literal["zero", "unigram"] = "zero"
-    """Initial bias of the output layer: zero, or the log frequencies of the targets."""
 
     causal_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of samples read from left to right, if clm is trained with a masked objective. Default:
@@ -116,9 +106,6 @@ class PretrainConfig(StageConfig):
     decay_share: float | None = Field(default=None, gt=0, le=1)
     """Share of the schedule used by the final decay of wsd. Default: 0.2."""
 
-    power: float | None = Field(default=None, gt=0)
-    """Exponent of the polynomial schedule. Default: 1."""
-
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Final learning rate as a share of the peak."""
 
@@ -147,14 +134,8 @@ class PretrainConfig(StageConfig):
     dynamic_masking: bool = False
     """Draw new masks in every epoch instead of cycling through the stored copies."""
 
-    length_group: int | None = Field(default=None, ge=1)
-    """Consecutive rows taken from the same length bin. Default: 32, at most --global-batch."""
-
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Precision of the forward pass, over fp32 weights. auto: bf16 if the hardware has it."""
-
-    tf32: bool = True
-    """Let GPUs multiply fp32 matrices as TF32."""
 
     grad_reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Data type in which gradients are reduced between processes; bf16 halves the traffic."""
@@ -170,10 +151,7 @@ class PretrainConfig(StageConfig):
     """Steps between log lines. Default: a hundredth of the steps, at most 100."""
 
     milestones: NoFingerprint[tuple[Annotated[int, Field(ge=1)], ...]] = ()
-    """Step whose checkpoint is kept permanently, counted over all phases. Repeatable."""
-
-    milestone_every: NoFingerprint[int | None] = Field(default=None, ge=1)
-    """Keep every checkpoint at a multiple of this many steps permanently."""
+    """Step whose checkpoint is saved and kept permanently, counted over all phases. Repeatable."""
 
     keep_for_merge: NoFingerprint[int] = Field(default=3, ge=1, le=TENTHS)
     """Checkpoints kept for `cloze merge` at the end: the last one, and those at the last tenths of
@@ -222,14 +200,13 @@ class PretrainConfig(StageConfig):
 
     def check_inputs(self, keys: Collection[str]) -> None:
         """Check that the mixture weights name all datasets of this training, and no others."""
-        if not self.mixture and self.mixture_temperature == 1:
+        if not self.mixture:
             return
-        option = "mixture" if self.mixture else "mixture_temperature"
         names = sorted(name_of(key) for key in keys if role_of(key) == "dataset")
         if len(names) < 2:
             raise UsageError(
-                f"{option} weighs several datasets, and this training reads one; name more, or "
-                f"leave it out"
+                "mixture weighs several datasets, and this training reads one; name more, or "
+                "leave it out"
             )
         for name in self.mixture:
             if name not in names:
@@ -237,7 +214,7 @@ class PretrainConfig(StageConfig):
                     f"mixture weighs {name!r}, which is no dataset of this training; "
                     f"{did_you_mean(name, names)}"
                 )
-        missing = [name for name in names if self.mixture and name not in self.mixture]
+        missing = [name for name in names if name not in self.mixture]
         if missing:
             raise UsageError(
                 f"mixture says no weight of {missing[0]!r}; weigh all of {', '.join(names)}, or "
@@ -246,8 +223,9 @@ class PretrainConfig(StageConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> PretrainConfig:
-        for check in CHECKS:
-            check(self)
+        _check_duration(self)
+        _check_schedule(self)
+        _check_batch_ramp(self)
         return self
 
     @property
@@ -310,8 +288,6 @@ class PretrainConfig(StageConfig):
         fields = super().fingerprint_fields()
         if self.optimizer == DEFAULT_OPTIMIZER:  # same fingerprint as without the option
             del fields["optimizer"]
-        if self.optimizer == "lamb" and self.learning_rate is None and self.last_step is not None:
-            fields["lamb_rate"] = "steps"  # earlier versions scaled by the batch alone
         return fields
 
     def lr_schedule(self, whole: float) -> Schedule:
@@ -331,7 +307,6 @@ class PretrainConfig(StageConfig):
             name=self.schedule,
             warmup=warmup,
             decay=self.decay_share or DECAY_SHARE,
-            power=self.power or POWER,
             final=self.min_lr_ratio,
         )
 
@@ -341,3 +316,81 @@ class PretrainConfig(StageConfig):
         if self.log_every is not None or self.last_step is None:
             return self.log_every
         return min(100, max(self.last_step // 100, 1))
+
+
+def _check_duration(config: PretrainConfig) -> None:
+    """Check that one option sets the duration, and that no other one contradicts it."""
+    durations = [name for name in config.mutually_exclusive[0] if getattr(config, name) is not None]
+    if len(durations) > 1:
+        raise ValueError(
+            f"{' and '.join(durations)} exclude each other: each says how long to train; take one "
+            f"out ({durations[0]}=null)"
+        )
+    if config.last_step is None:
+        for name, remedy in (
+            ("schedule_steps", "leave it out"),
+            ("warmup_steps", "use warmup_share"),
+            ("final_mask_rate", "leave it out, or give steps"),
+        ):
+            if getattr(config, name) is not None:
+                raise ValueError(
+                    f"{name} goes by steps, and {durations[0]} says how long to train; {remedy}"
+                )
+    if config.warmup_steps is not None and config.warmup_share is not None:
+        raise ValueError("warmup_steps and warmup_share exclude each other; give one of them")
+
+
+def _check_schedule(config: PretrainConfig) -> None:
+    """Check the options of the learning-rate schedule, and that warm-up and steps are within it."""
+    kind, steps = SCHEDULES[config.schedule], config.last_step
+    if config.decay_share is not None and not kind.reads_decay:
+        schedules = [name for name, other in SCHEDULES.items() if other.reads_decay]
+        raise ValueError(
+            f"decay_share is not for schedule {config.schedule}; leave it out, or use "
+            f"{' or '.join(schedules)}"
+        )
+    if kind.needs_warmup and 0 in (config.warmup_steps, config.warmup_share):
+        raise ValueError(
+            f"schedule {config.schedule} begins to fall where the warm-up ends, and there is "
+            f"none; warm up for some steps"
+        )
+    share = config.decay_share or DECAY_SHARE
+    if kind.reads_decay and (config.warmup_share or 0.0) + share > 1:
+        raise ValueError(
+            f"warmup_share ({config.warmup_share}) and decay_share ({share}) are more than the "
+            f"whole; lower one of them"
+        )
+    if steps is None:
+        return
+    name = "steps" if config.schedule_steps is None else "schedule_steps"
+    length = config.schedule_steps or steps
+    if length < steps:
+        raise ValueError(
+            f"schedule_steps ({length}) is less than steps ({steps}); use {steps} or more"
+        )
+    if config.warmup_steps is not None and config.warmup_steps > length:
+        raise ValueError(
+            f"warmup_steps ({config.warmup_steps}) is more than {name} ({length}); warm up for "
+            f"fewer steps"
+        )
+
+
+def _check_batch_ramp(config: PretrainConfig) -> None:
+    """Check that a batch that grows has a first size, a final size and a length."""
+    first, steps = config.initial_batch, config.batch_ramp_steps
+    if (first is None) != (steps is None):
+        missing = "batch_ramp_steps" if steps is None else "initial_batch"
+        raise ValueError(
+            f"a batch that grows needs initial_batch and batch_ramp_steps; give {missing}, too, or "
+            f"leave both out"
+        )
+    if first is not None and (first >= config.global_batch or config.global_batch % first):
+        raise ValueError(
+            f"global_batch ({config.global_batch}) is no multiple of initial_batch ({first}) that "
+            f"is more; use such a number"
+        )
+    if steps is not None and config.last_step is not None and steps > config.last_step:
+        raise ValueError(
+            f"batch_ramp_steps ({steps}) is more than steps ({config.last_step}); let the batch "
+            f"grow in fewer"
+        )

@@ -11,7 +11,7 @@ from cloze.core.errors import UsageError
 from cloze.model import hardware
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Wanted = Literal["auto", "fp32", "bf16", "fp16"]
+RequestedPrecision = Literal["auto", "fp32", "bf16", "fp16"]
 # Dtypes of matrix products.
 DTYPES: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
@@ -28,48 +28,41 @@ def native_bf16(device: torch.device) -> bool:
     return hardware.native_bf16()
 
 
-def resolve(wanted: Wanted, device: torch.device) -> Precision:
+def resolve(requested: RequestedPrecision, device: torch.device) -> Precision:
     """Resolve `auto` to bf16 or fp32 by the device. The caller records the result."""
-    if wanted == "auto":
+    if requested == "auto":
         return "bf16" if native_bf16(device) else "fp32"
-    return wanted
+    return requested
 
 
 def resolve_for_run(
-    wanted: Wanted, recorded: str | None, device: torch.device, notes: list[str]
+    requested: RequestedPrecision, recorded: str | None, device: torch.device, notes: list[str]
 ) -> Precision:
-    """Return the precision of a run: as recorded in the checkpoint, else as `wanted`.
+    """Return the precision of a run: as recorded in the checkpoint, else as `requested`.
 
     Args:
         recorded: precision in the checkpoint that is resumed; None: no checkpoint.
         notes: receives a message if this device only emulates the precision.
 
     Raises:
-        UsageError: `wanted` contradicts the checkpoint.
+        UsageError: `requested` contradicts the checkpoint.
     """
-    if wanted == "fp16" and device.type == "cpu":
+    if requested == "fp16" and device.type == "cpu":
         notes.append(
             "precision fp16 is for GPUs: this CPU only emulates it; bf16 or fp32 are much faster"
         )
     if recorded is None:
-        return resolve(wanted, device)
-    if wanted not in ("auto", recorded):
+        return resolve(requested, device)
+    if requested not in ("auto", recorded):
         raise UsageError(
-            f"precision ({wanted}) is not that of the checkpoint to go on from ({recorded}); leave "
-            f"it at auto or {recorded}, or"
-            " train in another directory"
+            f"precision ({requested}) is not that of the checkpoint to go on from ({recorded}); "
+            f"leave it at auto or {recorded}, or train in another directory"
         )
     if recorded == "bf16" and not native_bf16(device):
         notes.append(
             "going on in bf16, as the checkpoint was made, although this machine only emulates it"
         )
     return next((precision for precision in DTYPES if precision == recorded), "fp32")
-
-
-def set_tf32(tf32: bool, device: torch.device) -> None:
-    """Set TF32 on a GPU: fp32 products with ten bits of mantissa, up to eight times as fast."""
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
 def check_grad_reduce_dtype(grad_reduce_dtype: Precision, precision: Precision) -> None:
@@ -92,16 +85,16 @@ def autocast(precision: Precision, device_type: str) -> contextlib.AbstractConte
     return torch.autocast(device_type, dtype=DTYPES[precision])
 
 
-def resolve_device(wanted: str, local_rank: int = 0) -> torch.device:
+def resolve_device(requested: str, local_rank: int = 0) -> torch.device:
     """Return the torch device for `Execution.device`.
 
     Raises:
         UsageError: the name is unknown, CUDA is not available, or there are more processes than
             GPUs.
     """
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"device ({wanted}) is unknown; use auto, cpu or cuda")
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+    if requested not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"device ({requested}) is unknown; use auto, cpu or cuda")
+    if requested == "cpu" or (requested == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise UsageError(

@@ -10,7 +10,7 @@ from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World, init_distributed
-from cloze.model.train.evaluate.heldout_set import target_count_rows, unigram_baselines
+from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baselines
 from cloze.model.train.loop.loop import TrainingResult, train
 from cloze.model.train.setup import PretrainSetup, prepare
 
@@ -60,18 +60,14 @@ def memory_taken(world: World, nodes: int) -> dict[str, int]:
 def _outcome(
     setup: PretrainSetup, finished: TrainingResult, build: BuildContext, world: World
 ) -> StageResult:
-    training, progress, last_record, begun = (
-        setup.training,
-        finished.progress,
-        finished.last,
-        setup.training.data.begun,
-    )
-    build.counters["steps/skipped"] += progress.skipped - begun.skipped
-    build.counters["steps/applied"] += progress.updates - begun.updates
-    samples = setup.source.samples(progress.step) - begun.sample
+    training, start_position = setup.training, setup.training.data.start_position
+    progress, last_record = finished.progress, finished.last
+    build.counters["steps/skipped"] += progress.skipped - start_position.skipped
+    build.counters["steps/applied"] += progress.updates - start_position.updates
+    samples = setup.source.samples(progress.step) - start_position.sample
     summary = {
         "steps": progress.step,
-        "begun_at": begun.step,
+        "begun_at": start_position.step,
         "objectives": list(setup.scoring.names),
         "loss": last_record.get("loss"),
         "first_loss": progress.first_loss,
@@ -96,6 +92,7 @@ def _outcome(
         "optimizer": training.recipe.optimizer,
         "learning_rate": training.recipe.learning_rate,
         "parameters": setup.parameters,
+        "vocab_size": training.checkpoints.metadata.model.vocab_size,
         "peak_flops": None
         if training.logging.mfu_meter is None
         else training.logging.mfu_meter.peak,
@@ -114,12 +111,14 @@ def _outcome(
         "skipped_steps": progress.skipped,
         **({} if training.recipe.ema is None else {"ema": training.recipe.ema}),
     }
-    return StageResult(rows=samples, tokens=progress.tokens - begun.tokens, summary=summary)
+    return StageResult(
+        rows=samples, tokens=progress.tokens - start_position.tokens, summary=summary
+    )
 
 
 def _scored(setup: PretrainSetup, steps: int) -> int:
     """Return the number of held-out rows of the last evaluation."""
-    return setup.measure.looks(steps - setup.training.data.begun.step).last
+    return setup.measure.looks(steps - setup.training.data.start_position.step).last
 
 
 def _baselines(setup: PretrainSetup) -> dict[str, Any]:

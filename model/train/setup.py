@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from cloze.core.stages.stage import BuildContext
 from cloze.model.data.layouts import layout_for
-from cloze.model.families.config import ModelConfig
 from cloze.model.objectives import trained_heads
 from cloze.model.train.build_model import (
     BuiltModel,
@@ -22,33 +21,42 @@ from cloze.model.train.build_model import (
 from cloze.model.train.compile_policy import compiling_seconds
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.heldout import HeldoutEvaluator
-from cloze.model.train.evaluate.heldout_set import (
+from cloze.model.train.evaluate.heldout import (
+    SHARE,
+    HeldoutEvaluator,
     HeldoutSet,
     entropy,
-    target_count_rows,
     training_bands,
 )
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.batch_source import DatasetSource, MixtureCounter, mask_rate_schedule
-from cloze.model.train.loop.data import open_data
-from cloze.model.train.loop.duration import TimeBudget
+from cloze.model.train.loop.data import (
+    DatasetSource,
+    MixtureCounter,
+    mask_rate_schedule,
+    open_data,
+)
+from cloze.model.train.loop.interfaces import START, StartPosition
+from cloze.model.train.loop.schedules import Duration, StepDuration, TimeBudget, TokenDuration
 from cloze.model.train.loop.train_spec import (
     CheckpointMetadata,
     CheckpointSpec,
     DataSpec,
     ExecutionSpec,
     LoggingSpec,
-    Milestones,
+    TrainingHyperparameters,
     TrainSpec,
 )
 from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning
-from cloze.model.train.monitor.throughput import utilisation
-from cloze.model.train.plan import batch_plan
-from cloze.model.train.precision import DTYPES, resolve_for_run
-from cloze.model.train.recipe import recipe, training_duration
+from cloze.model.train.monitor.throughput import mfu_meter
+from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
+from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.estimates import checkpoint_bytes
+from cloze.model.train.precision import DTYPES, Precision, resolve_for_run
 from cloze.model.train.resume import continuation, state
-from cloze.model.train.resume.initialization import InitialModel, begin_with_unigrams
+
+# Seconds of a command outside the training process's loop: its start, hashes, the manifest.
+FINISHING = 3.0
+DISK = 100e6  # bytes per second of a checkpoint that is written, synced and hashed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +82,11 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     continuation.check_inputs(build.inputs)
     job = SetupJob(build=build, world=world, data=open_data(config, build, world), notes=[])
     start = find_start(config, job)
-    config, begun = start.config, start.begun
+    config, start_position = start.config, start.start_position
     rate_warning = high_learning_rate_warning(
-        config.peak_learning_rate(), config.default_learning_rate(), start.optimizer
+        config.peak_learning_rate(),
+        config.default_learning_rate(),
+        config.optimizer or DEFAULT_OPTIMIZER,
     )
     precision = resolve_for_run(
         config.precision, start.own.run.precision if start.own else None, world.device, job.notes
@@ -86,35 +96,27 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     plan = fit_batch(job, start, model, plan)
     source, heldout = _source(job, start, model, plan), _heldout(job, start, model, plan)
     model = compile_first_step(job, model, source)
-    unigram_bias = config.output_bias == "unigram" and start.beginning.state is None
-    if unigram_bias and start.resumed is None:
-        counts = target_count_rows(heldout, job.data.train).target_counts(start.model.vocab_size)
-        begin_with_unigrams(model.network, start.model, counts)
     evaluator = _measure(job, start, model, heldout)
-    milestones = _milestones(job, start, model.parameters)
-    mfu_meter = (
-        utilisation(start.model, precision, world.device, world.size)
-        if world.is_rank_zero
-        else None
-    )
-    if mfu_meter is not None and mfu_meter.peak is None:
-        job.notes.append(mfu_meter.source)
-    pace = training_duration(config, world, begun, evaluator, model.parameters)
-    if isinstance(pace, TimeBudget) and (start.own is None or not start.own.progress.budget):
-        world.decide_on_rank_zero(pace.check_feasible)
+    _check_disk(job, start, model.parameters)
+    meter = None
+    if world.is_rank_zero:
+        meter = mfu_meter(start.model, precision, world.device, world.size, job.notes)
+    duration = training_duration(config, world, start_position, evaluator, model.parameters)
+    if isinstance(duration, TimeBudget) and (start.own is None or not start.own.progress.budget):
+        world.decide_on_rank_zero(duration.check_feasible)
     heads = trained_heads(start.model, start.names)
     compiling = f"compiling the training step, about {compiling_seconds(start.model):.0f} s"
     compiles = model.compiled and model.has_fixed_shape  # a GPU's layers are compiled by now
     training = TrainSpec(
         path=build.path,
         config=config.model_dump(mode="json"),
-        recipe=recipe(config, precision, pace, begun),
+        recipe=recipe(config, precision, duration, start_position),
         trained=model.scoring,
         data=DataSpec(
             source=source,
             fingerprint=job.data.fingerprint,
-            begun=begun,
-            mixture=MixtureCounter.of(job.data, source.sampler, begun),
+            start_position=start_position,
+            mixture=MixtureCounter.of(job.data, source.sampler, start_position),
         ),
         execution=ExecutionSpec(
             engine=model.engine,
@@ -126,14 +128,13 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
             metadata=CheckpointMetadata(
                 model=start.model, heads=heads, tokenizer=job.data.tokenizer, dataset=job.info
             ),
-            milestones=milestones,
+            milestones=frozenset(config.milestones),
             keep_for_merge=config.keep_for_merge,
         ),
         logging=LoggingSpec(
             interval=config.log_interval,
-            expected_first_loss=None if unigram_bias else _chance(model.scoring, start.beginning),
-            mfu_meter=mfu_meter,
-            check_line=_alarms(config, model.scoring, heldout, start.model).check,
+            mfu_meter=meter,
+            check_line=_alarms(start, model.scoring, heldout).check,
             notes=job.notes,
             warnings=() if rate_warning is None else (rate_warning,),
             figures={"note": compiling} if compiles else {},
@@ -152,26 +153,28 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
 
 
 def _source(
-    job: SetupJob, start: Start, model: BuiltModel, plan: batch_plan.BatchPlan
+    job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
 ) -> DatasetSource:
     """Build the batch source of the training rows."""
-    config, train = start.config, job.data.train
+    config, train, thinning = start.config, job.data.train, None
+    if config.final_mask_rate is not None:
+        thinning = mask_rate_schedule(config, job.info, step_duration(config, start.start_position))
     return DatasetSource(
         shards=train,
         info=job.info,
-        sampler=job.data.order(config, start.begun),
+        sampler=job.data.order(config, start.start_position),
         batches=config.batches,
         micro_batch=plan.micro_batch,
-        thinning=mask_rate_schedule(config, job.info, start.begun),
+        thinning=thinning,
         fixed_predictions=train.most_predictions() if model.has_fixed_shape else None,
         layout=model.layout,
         directions=start.directions,
-        begun=start.begun,
+        start_position=start.start_position,
     )
 
 
 def _heldout(
-    job: SetupJob, start: Start, model: BuiltModel, plan: batch_plan.BatchPlan
+    job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
 ) -> HeldoutSet:
     """Select the held-out rows."""
     info, special = job.info, job.info.special
@@ -199,7 +202,7 @@ def _measure(
         heldout=heldout,
         world=job.world,
         batches=config.batches,
-        begun=start.begun.step,
+        start_position=start.start_position.step,
         steps=config.last_step,
         every=config.evaluate_every,
         passes=1 if config.ema is None else 2,
@@ -215,43 +218,99 @@ def _measure(
     return evaluator
 
 
-def _milestones(job: SetupJob, start: Start, parameters: int) -> Milestones:
-    """Return the steps whose checkpoints are kept permanently, after checking the disk space."""
-    config, build, begun = start.config, job.build, start.begun
-    milestones = Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
-    last_step = begun.step + (config.last_step or max(config.milestones, default=0))
-    retained = milestones.count_between(begun.step, last_step) + config.keep_for_merge - 1
-    checkpoints = build.execution.keep_checkpoints + retained
+def _check_disk(job: SetupJob, start: Start, parameters: int) -> None:
+    """Check that all checkpoints that are kept at once fit the disk."""
+    config, build, start_position = start.config, job.build, start.start_position
+    last_step = start_position.step + config.last_step if config.last_step else math.inf
+    milestones = sum(start_position.step < step <= last_step for step in config.milestones)
+    checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
     averaged = config.ema is not None
     job.world.decide_on_rank_zero(
-        lambda: batch_plan.check_disk(build.path, parameters, checkpoints, averaged)
+        lambda: micro_batch.check_disk(build.path, parameters, checkpoints, averaged)
     )
-    return milestones
 
 
-def _alarms(
-    config: PretrainConfig, scoring: PretrainModule, heldout: HeldoutSet, model: ModelConfig
-) -> StabilityMonitor:
+def _alarms(start: Start, scoring: PretrainModule, heldout: HeldoutSet) -> StabilityMonitor:
     """Build the monitor of the training's loss."""
+    vocabulary, initial = start.model.vocab_size, start.initial
 
     def guessing() -> float | None:
-        counts = heldout.target_counts(model.vocab_size)
+        counts = heldout.target_counts(vocabulary)
         return entropy(counts) if scoring.names[0] == "mlm" and counts.sum() else None
 
     predicts_tokens = scoring.objectives[0].random_loss is math.log
+    untrained = initial.state is None and not initial.teacher_weights
     return StabilityMonitor(
         scoring.names[0],
         guessing,
-        config.global_batch,
+        start.config.global_batch,
         pairs=len(scoring.names) > 1,
-        chance=math.log(model.vocab_size) if predicts_tokens else None,
+        chance=math.log(vocabulary) if predicts_tokens else None,
+        expected=scoring.chance(vocabulary) if untrained else None,
     )
 
 
-def _chance(scoring: PretrainModule, beginning: InitialModel) -> float | None:
-    """Return the expected loss of untrained weights; None: unknown.
+def training_duration(
+    config: PretrainConfig,
+    world: World,
+    start_position: StartPosition,
+    measure: HeldoutEvaluator,
+    parameters: int,
+) -> Duration:
+    """Return the duration of a phase.
 
-    It is ln V, plus ln 2 for a pair task.
+    Args:
+        start_position: start position of the phase.
+        measure: the evaluator of the last evaluation.
+        parameters: number of parameters of the network.
     """
-    untrained = beginning.state is None and not beginning.teacher_weights
-    return scoring.chance(beginning.model.vocab_size) if untrained else None
+    if config.tokens is not None:
+        return TokenDuration(first=start_position.tokens, tokens=config.tokens)
+    if config.seconds is None:
+        return step_duration(config, start_position)
+    saving_seconds = FINISHING + checkpoint_bytes(parameters, config.ema is not None) / DISK
+    # Limit of `EvaluationSchedule` for the last evaluation.
+    evaluation_seconds = SHARE / 2 * config.seconds
+    return TimeBudget(
+        seconds=config.seconds,
+        cold=2 if world.size > 1 else 1,
+        closing=lambda step_seconds: (
+            min(measure.closing(step_seconds), evaluation_seconds) + saving_seconds
+        ),
+    )
+
+
+def step_duration(config: PretrainConfig, start_position: StartPosition = START) -> StepDuration:
+    """Return the duration of a phase whose number of steps is known."""
+    assert config.last_step is not None
+    first, span = (
+        (start_position.step, config.last_step)
+        if config.schedule_steps is None
+        else (0, config.schedule_steps)
+    )
+    return StepDuration(steps=start_position.step + config.last_step, first=first, span=span)
+
+
+def recipe(
+    config: PretrainConfig,
+    precision: Precision,
+    duration: Duration,
+    start_position: StartPosition = START,
+) -> TrainingHyperparameters:
+    """Return the hyperparameters of a phase, with defaults filled in."""
+    return TrainingHyperparameters(
+        duration=duration,
+        learning_rate=config.peak_learning_rate(start_position.step),
+        schedule=config.lr_schedule(duration.total),
+        seed=config.seed,
+        precision=precision,
+        grad_reduce_dtype=config.grad_reduce_dtype,
+        optimizer=config.optimizer or DEFAULT_OPTIMIZER,
+        rates={"embeddings": config.embedding_lr_multiplier, "hidden": config.hidden_lr_multiplier},
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        grad_clip=config.grad_clip,
+        max_skipped=config.max_skipped,
+        ema=config.ema,
+    )

@@ -18,11 +18,9 @@ from cloze.model.data.layouts import layout_for
 from cloze.model.families.config import prediction_objectives
 from cloze.model.objectives import choose
 from cloze.model.train.distributed import init_distributed
-from cloze.model.train.evaluate.heldout import evaluate
-from cloze.model.train.evaluate.heldout_set import HeldoutSet
+from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.batch_source import attention_modes
-from cloze.model.train.loop.data import open_dataset
+from cloze.model.train.loop.data import attention_modes, open_dataset
 from cloze.model.train.precision import DTYPES, Precision, resolve
 from cloze.model.train.resume.initialization import build_network, initial_model
 
@@ -91,7 +89,7 @@ def select_checkpoints(path: str, last: int, steps: Sequence[int]) -> list[str]:
         f"keeps checkpoints of {len(by_step)} step{'' if len(by_step) == 1 else 's'} "
         f"({', '.join(map(str, by_step)) or 'none'})"
     )
-    remedy = "train with keep_for_merge or milestone_every, which keep more"
+    remedy = "train with keep_for_merge or milestones, which keep more"
     if steps:
         missing = sorted(set(steps) - by_step.keys())
         if missing:

@@ -21,7 +21,7 @@ from cloze.core.stages.execution import (
     Metadata,
 )
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.train.plan import flops, memory
+from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import device_of, pass_cost, pass_pace, source_model
 from cloze.model.use.configs import MergeConfig, PerplexityConfig, ScoreConfig, VectorsConfig
 
@@ -64,14 +64,14 @@ def ahead_of_scores(
         ):
             tokens = float(before["tokens"])
     weights = int(inputs["checkpoint"].get("parameters") or 0)
-    loaded = 2 * flops.WEIGHT_BYTES * weights
+    loaded = 2 * estimates.WEIGHT_BYTES * weights
     return pass_cost(
         tokens=tokens * COPY,
         weights=weights,
         device=device,
         computer=computer,
         forward=True,
-        memory_bytes=2 * int(memory.PROCESS["cpu"]) + loaded,
+        memory_bytes=2 * int(estimates.PROCESS["cpu"]) + loaded,
         gpu_memory_bytes=(1 << 30) + loaded if device == "cuda" else 0,
         makes={"tokens": tokens},
     )
@@ -106,7 +106,7 @@ def ahead_of_vectors(
     windows = (documents, config.windows, config.max_length)
     if before and before.get("tokens") and _read(before) == windows:
         tokens = float(before["tokens"])
-    bytes_per_process = int(memory.PROCESS["cpu"]) + flops.WEIGHT_BYTES * weights + SHARD
+    bytes_per_process = int(estimates.PROCESS["cpu"]) + estimates.WEIGHT_BYTES * weights + SHARD
     return pass_cost(
         tokens=tokens,
         weights=weights,
@@ -169,7 +169,7 @@ def _vectors(config: VectorsConfig, build: BuildContext) -> StageResult:
 
 
 # Averages the weights of a pretraining's last checkpoints (Izmailov et al. 2018; as mmBERT and
-# Llama 3), which replaces some learning-rate decay. Needs `keep_for_merge` or `milestone_every`.
+# Llama 3), which replaces some learning-rate decay. Needs `keep_for_merge` or `milestones`.
 MERGE = Stage(
     name="merge",
     version=1,

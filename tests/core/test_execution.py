@@ -16,16 +16,12 @@ from cloze.core.stages.execution import Execution
     ("field", "value"),
     [
         ("workers", 0), ("processes", 0), ("nodes", 0), ("zero", 4), ("zero", -1), ("micro_batch", 0), ("threads", 0),
-        ("device", "tpu"), ("checkpoint_every", 0), ("checkpoint_minutes", 0), ("keep_checkpoints", 0), ("runner", ""),
+        ("device", "tpu"), ("checkpoint_every", 0), ("keep_checkpoints", 0), ("runner", ""),
     ],
 )  # fmt: skip
 def test_values_out_of_range_are_refused(field: str, value: Any) -> None:
     with pytest.raises(UsageError, match=rf"run\.{field} \(found {value!r}\)"):
         parse_config(Execution, {field: value}, "run")
-
-
-def test_a_crash_costs_minutes_by_default() -> None:
-    assert (Execution().checkpoint_every, Execution().checkpoint_minutes) == (None, 10.0)
 
 
 def test_every_field_describes_itself() -> None:

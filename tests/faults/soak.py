@@ -28,11 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloze.core.artifacts import artifact, checkpoints
-from cloze.model.train.monitor.metrics import strip_timing
 from tests import warm
 from tests.conftest import REPOSITORY
 from tests.faults.marks import MARK
-from tests.model.datasets import lines, write_dataset
+from tests.model.datasets import lines, strip_timing, write_dataset
 from tests.model.train.ranks import digests
 
 STEPS, SAVES, LOOKS = 24, 3, 6

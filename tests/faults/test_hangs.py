@@ -23,7 +23,8 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.flows.launch import coordinator
 from cloze.model import checkpoint
-from cloze.model.train.monitor.watchdog import Watchdog
+from cloze.model.train.distributed import World
+from cloze.model.train.monitor.watchdog import StepTimer
 from cloze.model.train.stage import STAGE
 from tests.conftest import REPOSITORY
 from tests.faults.worker import FAULT
@@ -218,12 +219,13 @@ def test_a_rank_that_dies_twice_is_done_without(
 def test_what_comes_after_the_last_step_may_take_any_time() -> None:
     watched = HeartbeatReader()
     pulse = HeartbeatWriter(watched.number)
-    watchdog = Watchdog(pulse, 60.0, compiled=False)
+    world = World(0, 1, torch.device("cpu"), pulse=pulse)
+    timer = StepTimer(world, 60.0, compiled=False)
     limits = []
     for step in range(1, 8):
-        watchdog.begin(step)
+        timer.begin(step)
         limits.append(watched.read().limit)
     assert limits == [0, 0, 0, 0, 60, 60, 60]  # the first steps allocate
-    watchdog.end()
+    timer.end()
     assert watched.read().limit == 0
     watched.close()

@@ -33,7 +33,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Steps 6 to 8 of batches of 8 give no finite gradient."""
     monkeypatch.setattr(
-        "cloze.model.train.loop.batch_source.DatasetSource.step_batches",
+        "cloze.model.train.loop.data.DatasetSource.step_batches",
         worker.DatasetSource.step_batches,
     )  # so that it is put back
     monkeypatch.setattr(
@@ -96,7 +96,7 @@ def test_the_second_time_it_ends_and_names_the_rows(
     dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "cloze.model.train.loop.batch_source.DatasetSource.step_batches",
+        "cloze.model.train.loop.data.DatasetSource.step_batches",
         worker.DatasetSource.step_batches,
     )
     monkeypatch.setattr(

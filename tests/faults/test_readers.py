@@ -15,7 +15,6 @@ from cloze.core.errors import DataError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
-from cloze.model.train.loop.train_spec import NO_MILESTONES
 from cloze.model.train.resume import state
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config, here
@@ -99,7 +98,7 @@ def test_reading_beside_a_training_that_prunes(dataset: str, tmp_path: Path) -> 
     assert faults == []
     assert len(set(whole)) > 1
     assert named
-    state.prune(str(run), 1, NO_MILESTONES)
+    state.prune(str(run), 1, frozenset())
     assert kept(run) == [20]
 
 

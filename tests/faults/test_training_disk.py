@@ -15,7 +15,7 @@ import pytest
 from cloze.core.artifacts import checkpoints
 from cloze.core.errors import ClozeError
 from cloze.model import checkpoint
-from cloze.model.train.plan import batch_plan
+from cloze.model.train.plan import micro_batch
 from tests import warm
 from tests.faults.disks import Disk, fill
 from tests.flows.test_cli import cloze
@@ -30,7 +30,7 @@ def test_a_full_disk_leaves_the_older_checkpoint(
     small_disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        batch_plan, "check_disk", lambda *arguments: 0
+        micro_batch, "check_disk", lambda *arguments: 0
     )  # as if something else filled the disk meanwhile
     dataset = write_dataset(tmp_path / "dataset")
     straight = here(SETTINGS, dataset, tmp_path / "straight", **EVERY)

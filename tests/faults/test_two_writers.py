@@ -46,7 +46,7 @@ from cloze.model import checkpoint
 from cloze.model.tensors import write_tensors
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.interfaces import START
-from cloze.model.train.loop.train_spec import CheckpointMetadata, Milestones
+from cloze.model.train.loop.train_spec import CheckpointMetadata
 from cloze.model.train.resume import saving, state
 from tests.flows.toy import STAGE, ToyConfig
 from tests.model.datasets import write_dataset
@@ -139,12 +139,12 @@ class Rank:
             run = state.RunInfo(
                 fingerprint=FINGERPRINT, build="b", config={}, precision="fp32", compiled=False,
                 engine="torch", zero=0,
-                packages={}, begun=START, data="d",
+                packages={}, start_position=START, data="d",
             )  # fmt: skip
             saved = CheckpointMetadata(model=tiny_config(), heads={}, tokenizer=self.tokenizer)
             self.saver = saving.CheckpointSaver(self.path, world, saved=saved, run=run, keep=1000)
         self.saver.save_async(
-            state.TrainerState(step=self.step + 1), Milestones(), Tensors(self.number)
+            state.TrainerState(step=self.step + 1), frozenset(), Tensors(self.number)
         )
         self.step += 1
 

@@ -18,7 +18,7 @@ import torch
 
 from cloze.core.stages.worker import main
 from cloze.model.train.evaluate import scoring
-from cloze.model.train.loop.batch_source import DatasetSource
+from cloze.model.train.loop.data import DatasetSource
 from cloze.model.train.loop.interfaces import MicroBatch, StepBatches
 
 FAULT = "CLOZE_TEST_FAULT"

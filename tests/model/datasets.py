@@ -7,7 +7,7 @@ modulo a small alphabet), so that a model learns something in a few dozen steps.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,12 @@ from cloze.pipeline.tokenizer.special import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_WORD = 5
+# Fields that depend on the machine instead of the training, as do all `time_…` fields. Only they
+# differ between equal runs.
+TIMING_FIELDS = frozenset({
+    "time", "tokens_per_second", "padded_tokens_per_second", "data_wait", "mfu", "memory_gb",
+    "gpu_memory_gb",
+})  # fmt: skip
 
 
 def write_dataset(
@@ -148,3 +154,12 @@ def _write(path: Path, info: schema.DatasetInfo, rows: list[dict[str, object]]) 
 def lines(path: Path) -> list[dict[str, object]]:
     """The objects of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def strip_timing(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a log line without the fields that depend on machine and time."""
+    return {
+        name: value
+        for name, value in line.items()
+        if name not in TIMING_FIELDS and not name.startswith("time_")
+    }

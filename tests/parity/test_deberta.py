@@ -21,7 +21,7 @@ from cloze.model.families.models import load_backbone
 from cloze.model.hub.read import import_directory, read_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.layers.disentangled import log_buckets
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import FORWARD, Case, their_inputs, their_labels, transformers

@@ -22,7 +22,7 @@ from cloze.model.objectives import objectives, total_loss
 from cloze.model.train.build_model import _WEIGHTS
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import their_inputs, their_labels, transformers
@@ -43,7 +43,7 @@ def losses(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip)
         for group in optimizer.param_groups:
-            group["lr"] = settled.learning_rate_at(settled.pace.progress_at(step, 0, 0, (0, 0)))
+            group["lr"] = settled.learning_rate_at(settled.duration.progress_at(step, 0, 0, (0, 0)))
         optimizer.step()
         optimizer.zero_grad()
         found.append(float(loss.detach()))

@@ -21,7 +21,7 @@ ON_ONE_DEVICE = {"Processes and device": "*device *gpu_ids threads", "Failures":
 
 EXECUTION = {
     "Logging and evaluation": "profile_steps",
-    "Checkpoints": "*checkpoint_every checkpoint_minutes keep_checkpoints",
+    "Checkpoints": "*checkpoint_every keep_checkpoints",
     "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
     "Processes and hosts": "*processes *launcher *hostfile nodes remote_python"
     " ssh_options slurm_options kubernetes_options device gpu_ids threads",
@@ -70,17 +70,17 @@ STAGES: dict[str, Mapping[str, str]] = {
     },
     "pretrain": {
         "Model and objective": "*model *objectives causal_share final_mask_rate"
-        " dynamic_masking output_bias *seed",
+        " dynamic_masking *seed",
         "Duration": "*steps *tokens *max_time",
-        "Batch": "*global_batch initial_batch batch_ramp_steps length_group",
-        "Mixture of datasets": "mixture mixture_by mixture_temperature",
+        "Batch": "*global_batch initial_batch batch_ramp_steps",
+        "Mixture of datasets": "mixture",
         "Optimizer": "*learning_rate *optimizer embedding_lr_multiplier hidden_lr_multiplier"
         " betas eps weight_decay grad_clip ema",
-        "Learning-rate schedule": "*schedule *warmup_steps warmup_share decay_share power"
+        "Learning-rate schedule": "*schedule *warmup_steps warmup_share decay_share"
         " min_lr_ratio schedule_steps",
         "Logging and evaluation": "*evaluate_every heldout_rows log_every",
-        "Checkpoints": "milestones milestone_every keep_for_merge",
-        "Memory and speed": "*precision tf32 grad_reduce_dtype",
+        "Checkpoints": "milestones keep_for_merge",
+        "Memory and speed": "*precision grad_reduce_dtype",
         "Failures": "max_skipped",
     },
     "merge": {"Checkpoints": "*last *steps *decay", **ON_ONE_DEVICE},

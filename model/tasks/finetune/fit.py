@@ -26,11 +26,10 @@ from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.train import engines
-from cloze.model.train.compile_policy import asked_or_recorded
+from cloze.model.train.compile_policy import requested_or_recorded
 from cloze.model.train.distributed import StopRequest, World
-from cloze.model.train.loop.duration import StepDuration
 from cloze.model.train.loop.loop import TrainingResult, train
-from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.schedules import Schedule, StepDuration
 from cloze.model.train.loop.train_spec import (
     CheckpointMetadata,
     CheckpointSpec,
@@ -42,7 +41,7 @@ from cloze.model.train.loop.train_spec import (
     constant_rate,
 )
 from cloze.model.train.optimizers.parameters import freeze_unused, layerwise_lr_multipliers
-from cloze.model.train.plan import batch_plan, micro_batch_finder
+from cloze.model.train.plan import micro_batch
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 from cloze.pipeline import tokenizer
@@ -285,13 +284,13 @@ def prepare(
     # Parameters are counted before an engine shards them.
     parameters = sum(parameter.numel() for parameter in network.parameters())
     checkpoint_count = execution.keep_checkpoints + config.keeps_best
-    world.decide_on_rank_zero(lambda: batch_plan.check_disk(path, parameters, checkpoint_count))
+    world.decide_on_rank_zero(lambda: micro_batch.check_disk(path, parameters, checkpoint_count))
     engine = engines.choose_engine(
         execution.engine,
         execution.zero,
         world.size,
         parameters,
-        batch_plan.device_memory(world.device),
+        micro_batch.device_memory(world.device),
         offload=execution.offload,
     )
     if engine.reason:
@@ -325,7 +324,7 @@ def prepare(
         path=path,
         config=config.model_dump(mode="json"),
         recipe=TrainingHyperparameters(
-            pace=StepDuration(steps=setup.steps, span=setup.steps),
+            duration=StepDuration(steps=setup.steps, span=setup.steps),
             learning_rate=setup.learning_rate,
             schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup_share)),
             seed=config.seed,
@@ -361,7 +360,7 @@ def _compiled(setup: FinetuneSetup, recorded: bool | None, engine: engines.Engin
         UsageError: the network cannot be compiled, or the request contradicts the checkpoint.
     """
     wanted, model = setup.build.execution.compile, setup.start.model
-    choice = asked_or_recorded(wanted, recorded)
+    choice = requested_or_recorded(wanted, recorded)
     gathers = engine.name == "deepspeed" and engine.zero == 3
     if wanted and (setup.config.frozen or gathers or not model.supports_compile):
         raise UsageError(
@@ -378,29 +377,28 @@ def _plan(
     precision: Precision,
     path: str,
     notes: list[str],
-) -> batch_plan.BatchPlan:
+) -> micro_batch.BatchPlan:
     """Split the batch into micro-batches: as asked, by estimate, or by trial."""
     samples, execution, world = setup.train.samples, setup.build.execution, setup.world
     lengths, global_batch, model = samples.lengths, setup.config.global_batch, setup.start.model
     wanted, max_tokens = execution.micro_batch, int(lengths.max())
-    if wanted != micro_batch_finder.AUTO:
+    options = micro_batch.compute_options(execution, precision, world.device, engine=engine)
+    if wanted != micro_batch.AUTO:
         assert not isinstance(wanted, str)
-        computation = batch_plan.computing(execution, precision)
-        return batch_plan.plan(global_batch, wanted, model, max_tokens, world, how=computation)
+        return micro_batch.plan(global_batch, wanted, model, max_tokens, world, how=options)
     # The longest samples, of one task.
     group = max(groups_of(samples), key=lambda numbers: int(lengths[numbers].max()))
     longest = group[np.argsort(-lengths[group], kind="stable")]
-    trial = micro_batch_finder.MicroBatchTrial(
+    trial = micro_batch.MicroBatchTrial(
         module=objective,
         loss=objective.loss,
         batch=lambda rows: samples.batch(np.resize(longest, rows), objective.layout),
         length=max_tokens,
         model=model,
-        precision=precision,
-        engine=engine,
-        checkpointing=execution.activation_checkpointing,
+        zero=engine.zero,
+        how=options,
     )
-    return micro_batch_finder.plan_by_trial(trial, global_batch, world, path, notes)
+    return micro_batch.plan_by_trial(trial, global_batch, world, path, notes)
 
 
 def _predicted(

@@ -17,7 +17,7 @@ from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Figures, check_labelled, encoded, task_source
 from cloze.model.train.distributed import StopRequest, World, init_distributed
-from cloze.model.train.monitor.metrics import METRICS as LINES
+from cloze.model.train.monitor.log import METRICS as LINES
 
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
 # Config fields in metrics.json.

@@ -55,7 +55,7 @@ class EngineConfig:
 
 
 def choose_engine(
-    wanted: str,
+    requested: str,
     zero: int | None,
     processes: int,
     parameters: int,
@@ -68,7 +68,7 @@ def choose_engine(
     else torch.
 
     Args:
-        wanted: auto, or a name in `ENGINES`.
+        requested: auto, or a name in `ENGINES`.
         zero: the requested ZeRO stage; None: none.
         processes: number of ranks.
         parameters: number of trained parameters.
@@ -79,7 +79,7 @@ def choose_engine(
         UsageError: the engine or the stage is unknown, or engine, stage and offload do not fit
             together.
     """
-    config = _choose(wanted, zero, processes, parameters, memory)
+    config = _choose(requested, zero, processes, parameters, memory)
     if offload == "none":
         return config
     if memory is None:
@@ -96,26 +96,28 @@ def choose_engine(
 
 
 def _choose(
-    wanted: str, zero: int | None, processes: int, parameters: int, memory: int | None
+    requested: str, zero: int | None, processes: int, parameters: int, memory: int | None
 ) -> EngineConfig:
-    if wanted != AUTO and wanted not in ENGINES:
-        raise UsageError(f"engine ({wanted}) is unknown; {did_you_mean(wanted, (AUTO, *ENGINES))}")
+    if requested != AUTO and requested not in ENGINES:
+        raise UsageError(
+            f"engine ({requested}) is unknown; {did_you_mean(requested, (AUTO, *ENGINES))}"
+        )
     if zero is not None and zero not in (0, 1, 2, 3):
         raise UsageError(f"zero ({zero}) is no ZeRO stage; use 0, 1, 2 or 3")
-    if wanted == "torch" and zero:
+    if requested == "torch" and zero:
         raise UsageError(
             f"zero ({zero}) needs an engine that shards, engine is torch; use --engine deepspeed, "
             f"or leave one of them out"
         )
-    if wanted in STAGES:
-        stages = STAGES[wanted]
+    if requested in STAGES:
+        stages = STAGES[requested]
         if zero is not None and zero not in stages:
             raise UsageError(
-                f"zero ({zero}) with engine {wanted} must be one of {sorted(stages)}; use --zero "
-                f"{stages[0]}, or another engine"
+                f"zero ({zero}) with engine {requested} must be one of {sorted(stages)}; use "
+                f"--zero {stages[0]}, or another engine"
             )
-        return EngineConfig(wanted, stages[0] if zero is None else zero)
-    if wanted == "torch" or zero == 0:
+        return EngineConfig(requested, stages[0] if zero is None else zero)
+    if requested == "torch" or zero == 0:
         return EngineConfig("torch", 0)
     if processes == 1:
         return EngineConfig(

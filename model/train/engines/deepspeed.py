@@ -19,17 +19,18 @@ from cloze.model.train.engines import EngineConfig
 from cloze.model.train.engines.deepspeed_setup import ds_config, import_deepspeed
 from cloze.model.train.engines.device_scalars import LossScale
 from cloze.model.train.engines.gradients import assign_owners, own_tensors
-from cloze.model.train.engines.weight_ema import WeightEMA
 from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
+    FlatShard,
+    TensorExtent,
+    WeightEMA,
     optimizer_states,
     parameter_groups,
     set_learning_rate,
     trained_parameters,
 )
-from cloze.model.train.optimizers.sharded_parameters import FlatShard, TensorExtent
 
 
 def engine(

@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 
 from cloze.model.train.engines import EngineConfig
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
-from cloze.model.train.plan.memory import BUCKET_NUMBERS
+from cloze.model.train.plan.estimates import BUCKET_NUMBERS
 
 CPU_BUCKET_NUMBERS = 1 << 20
 

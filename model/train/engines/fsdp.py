@@ -39,11 +39,11 @@ from cloze.model.train.engines import EngineConfig
 from cloze.model.train.engines.gradients import assign_owners
 from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
-from cloze.model.train.optimizers.parameters import gradient_norm
-from cloze.model.train.optimizers.sharded_parameters import (
+from cloze.model.train.optimizers.parameters import (
     FlatShard,
     TensorExtent,
     collective_device,
+    gradient_norm,
 )
 from cloze.model.train.precision import DTYPES
 

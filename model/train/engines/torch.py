@@ -19,11 +19,12 @@ from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig
 from cloze.model.train.engines.device_scalars import LossScale
 from cloze.model.train.engines.gradients import GradientReducer, own_slices, own_tensors
-from cloze.model.train.engines.weight_ema import WeightEMA
 from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
+    TensorExtent,
+    WeightEMA,
     clip_gradient_norm,
     gradient_norm,
     optimizer_states,
@@ -31,7 +32,6 @@ from cloze.model.train.optimizers.parameters import (
     set_learning_rate,
     trained_parameters,
 )
-from cloze.model.train.optimizers.sharded_parameters import TensorExtent
 from cloze.model.train.precision import DTYPES
 
 

@@ -1,4 +1,9 @@
-"""Held-out evaluation during training: its schedule and its metrics."""
+"""Held-out evaluation during training: its rows, its schedule and its metrics.
+
+Losses are also reported by frequency band of the target token. Each of the three bands makes up a
+third of the text. The frequent band is learned in the first minutes, the rare band takes the rest
+of the training. Separate losses therefore say more than the mean.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,168 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from cloze.model.data.batch import move, prefetch_batches
-from cloze.model.objectives.losses import BANDS_FIELD
+from cloze.model.data.batch import (
+    BIDIRECTIONAL,
+    AttentionModes,
+    Batch,
+    collate,
+    empty_batch,
+    move,
+    prefetch_batches,
+)
+from cloze.model.data.layouts import LayoutKind
+from cloze.model.data.mixture import ConcatenatedRows
+from cloze.model.data.sampler import shard_range
+from cloze.model.data.shards import RowTable
+from cloze.model.objectives.losses import BANDS, BANDS_FIELD
 from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.heldout_set import FEWEST_ROWS, HeldoutSet
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.duration import ScheduleProgress
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
-from cloze.model.train.loop.schedules import BatchSizeSchedule
+from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
+from cloze.pipeline.tokenizer.special import SpecialTokens
 
+BAND_ROWS = 4096  # training rows in which tokens are counted
+COUNT_ROWS = 4096  # rows read at once to count targets
+UNIGRAM_ROWS = 20_000  # training rows from which the unigram distribution is counted
+FEWEST_ROWS = 64  # minimum for a meaningful mean
 FORWARD_COST = 1 / 3  # of training on a row: the backward pass takes twice as long
 SHARE = 0.05  # maximum share of the training time
 EVALUATIONS = 10  # per run, by default
+I64 = npt.NDArray[np.int64]
+
+
+def bands_of(counts: np.ndarray[Any, Any]) -> Tensor:
+    """Return each token's frequency band; each band makes up about a third of all occurrences.
+
+    Args:
+        counts: occurrences of each token, [V].
+
+    Returns:
+        int64 [V], indices in `BANDS`. A token on a border belongs to the more frequent band.
+    """
+    order = np.argsort(-counts, kind="stable")
+    more_frequent = np.cumsum(counts[order]) - counts[order]
+    bands = np.zeros(len(counts), np.int64)
+    bands[order] = np.maximum(
+        0, len(BANDS) - 1 - (len(BANDS) * more_frequent) // max(1, int(counts.sum()))
+    )
+    bands[counts == 0] = 0
+    return torch.from_numpy(bands)
+
+
+def training_bands(shards: RowTable, special: SpecialTokens, vocabulary: int) -> Tensor:
+    """Compute the bands from the first `BAND_ROWS` training rows; special tokens count as 0."""
+    rows = shards.first(BAND_ROWS)
+    ids = shards.take(rows, np.zeros_like(rows)).ids
+    counts = np.bincount(ids, minlength=vocabulary).astype(np.int64)
+    counts[list(special.ids)] = 0
+    return bands_of(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldoutSet:
+    """The first `rows` held-out rows with mask copy 0, in the attention modes of training.
+
+    Row r is read as sample r. Shards are sorted by a hash, so the first rows are a fair sample.
+
+    Attributes:
+        bands: int64 [V], frequency bands (see `bands_of`); None: the loss is not split by band.
+    """
+
+    shards: RowTable
+    rows: int
+    batch: int
+    pad: int
+    mask: int
+    longest: int
+    layout: LayoutKind = "rows"
+    directions: AttentionModes = BIDIRECTIONAL
+    bands: torch.Tensor | None = None
+
+    def parts(self) -> list[tuple[str, HeldoutSet]]:
+        """Return the set of each dataset by name; a single dataset has the name "".
+
+        A mixture's rows are divided by its weights, but each dataset has at least `FEWEST_ROWS`
+        divided by the number of datasets.
+        """
+        if not isinstance(self.shards, ConcatenatedRows):
+            return [("", self)]
+        datasets, shares = self.shards.parts, self.shards.shares
+        min_rows = min(self.rows, FEWEST_ROWS) // len(datasets)
+        parts = []
+        for name, dataset in datasets.items():
+            rows = min(len(dataset), max(min_rows, round(shares[name] * self.rows)))
+            parts.append((name, replace(self, shards=dataset, rows=rows)))
+        return parts
+
+    def batches(self, world: World) -> list[tuple[int, int]]:
+        """Return this rank's batches as row ranges, equally many on every rank.
+
+        Some ranges may be empty.
+        """
+        max_rows = -(-self.rows // world.size)
+        batch_count = -(-max_rows // self.batch)
+        rank_range = shard_range(0, self.rows, world.rank, world.size)
+        return [shard_range(*rank_range, index, batch_count) for index in range(batch_count)]
+
+    def load(self, start: int, stop: int) -> Batch:
+        if start == stop:
+            return empty_batch(pad=self.pad, directions=self.directions)
+        rows = np.arange(start, stop)
+        return collate(
+            self.shards.take(rows, np.zeros_like(rows)),
+            pad=self.pad,
+            longest=self.longest,
+            layout=self.layout,
+            directions=self.directions,
+            samples=rows,
+        )
+
+    def target_counts(self, vocabulary: int) -> I64:
+        """Count how many times each id is a target, int64 [V]."""
+        counts = np.zeros(vocabulary, np.int64)
+        for _, dataset in self.parts():
+            for start in range(0, dataset.rows, COUNT_ROWS):
+                batch = dataset.load(start, min(start + COUNT_ROWS, dataset.rows))
+                labels = batch["masked_labels"].numpy()
+                counts += np.bincount(labels[labels >= 0], minlength=vocabulary)
+        return counts
+
+
+def target_count_rows(heldout: HeldoutSet, train: RowTable) -> HeldoutSet:
+    """Return the training rows whose targets are counted, read like the held-out rows."""
+    return replace(heldout, shards=train, rows=min(len(train), UNIGRAM_ROWS))
+
+
+def unigram_baselines(train: HeldoutSet, heldout: HeldoutSet, vocabulary: int) -> dict[str, float]:
+    """Return the losses of context-free guessing, in nats per held-out target.
+
+    A trained model must be below both.
+
+    Returns:
+        unigram_entropy: entropy of the held-out targets' own distribution, which no such guesser
+        can beat; far too low with few held-out rows. unigram_loss: loss of the training targets'
+        distribution, with add-one smoothing.
+    """
+    counts, train_counts = heldout.target_counts(vocabulary), train.target_counts(vocabulary) + 1.0
+    if not counts.sum():
+        return {}
+    losses = -np.log(train_counts / train_counts.sum())
+    loss = float((counts / counts.sum() * losses).sum())
+    return {"unigram_entropy": round(entropy(counts), 6), "unigram_loss": round(loss, 6)}
+
+
+def entropy(counts: I64) -> float:
+    """Return the entropy in nats of the distribution with these counts, which are not all 0."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +191,7 @@ class EvaluationSchedule:
 
     @classmethod
     def within(
-        cls, steps: int, trained: int, wanted: int, every: int | None, passes: int = 1
+        cls, steps: int, trained: int, max_rows: int, every: int | None, passes: int = 1
     ) -> EvaluationSchedule:
         """Return a schedule that costs at most `SHARE` of training on `trained` rows.
 
@@ -48,33 +200,31 @@ class EvaluationSchedule:
         `FEWEST_ROWS` rows.
 
         Args:
-            wanted: maximum number of rows per evaluation.
+            max_rows: maximum number of rows per evaluation.
             every: requested interval; None: `EVALUATIONS` in all, if they can be afforded.
             passes: how many times each row is scored.
         """
-        min_rows, last_rows, remaining_rows = cls._rows(trained, wanted, passes)
+        min_rows, last_rows, remaining_rows = cls._rows(trained, max_rows, passes)
         if every is None:
-            evaluations = cls.affordable(trained, wanted, passes)
+            evaluations = cls.affordable(trained, max_rows, passes)
             every = max(steps // (evaluations + 1), 1)
             if (steps - 1) // every * min_rows > remaining_rows:
                 every = -(-steps // (evaluations + 1))
-        evaluations = (steps - 1) // every
-        return cls(
-            every, min(wanted, max(min_rows, remaining_rows // max(1, evaluations))), last_rows
-        )
+        rows = max(min_rows, remaining_rows // max(1, (steps - 1) // every))
+        return cls(every, min(max_rows, rows), last_rows)
 
     @classmethod
-    def affordable(cls, trained: int, wanted: int, passes: int = 1) -> int:
+    def affordable(cls, trained: int, max_rows: int, passes: int = 1) -> int:
         """Return the default number of evaluations before the last one; see `within`."""
-        min_rows, _, remaining_rows = cls._rows(trained, wanted, passes)
+        min_rows, _, remaining_rows = cls._rows(trained, max_rows, passes)
         return min(EVALUATIONS - 1, remaining_rows // max(1, min_rows))
 
     @classmethod
-    def _rows(cls, trained: int, wanted: int, passes: int) -> tuple[int, int, int]:
+    def _rows(cls, trained: int, max_rows: int, passes: int) -> tuple[int, int, int]:
         """Return minimum rows of an evaluation, rows of the last, and total of all others."""
         affordable_rows = int(SHARE / FORWARD_COST * trained / passes)
-        min_rows = min(wanted, FEWEST_ROWS)
-        last_rows = min(wanted, max(min_rows, affordable_rows // 2))
+        min_rows = min(max_rows, FEWEST_ROWS)
+        last_rows = min(max_rows, max(min_rows, affordable_rows // 2))
         return min_rows, last_rows, max(0, affordable_rows - last_rows)
 
 
@@ -85,7 +235,7 @@ class HeldoutEvaluator:
     Attributes:
         heldout: all rows that may be scored.
         batches: batch size schedule.
-        begun: first step of this training.
+        start_position: first step of this training.
         steps: number of steps; None: unknown, and extrapolated from the schedule progress.
         every: requested interval.
         passes: how many times the rows are scored: twice with EMA.
@@ -96,7 +246,7 @@ class HeldoutEvaluator:
     heldout: HeldoutSet
     world: World
     batches: BatchSizeSchedule
-    begun: int
+    start_position: int
     steps: int | None
     every: int | None = None
     passes: int = 1
@@ -110,45 +260,39 @@ class HeldoutEvaluator:
             steps, self.batches.samples_before(steps), self.heldout.rows, self.every, self.passes
         )
 
-    def due(self, step: int, moment: ScheduleProgress) -> bool:
+    def due(self, step: int, position: ScheduleProgress) -> bool:
         if self.steps is None and self.every is None:
-            trained = self.batches.samples_before(self._all_steps(step, moment))
-            return moment.crosses(
+            trained = self.batches.samples_before(self._all_steps(step, position))
+            return position.crosses(
                 1 + EvaluationSchedule.affordable(trained, self.heldout.rows, self.passes)
             )
         return step % (self.every or self.looks(self.steps or 1).every) == 0
 
     def __call__(
-        self, step: int, moment: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
     ) -> dict[str, float]:
-        rows, start = self.rows(step, moment), time.perf_counter()
+        rows, start = self.rows(step, position), time.perf_counter()
         metrics = evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
         self.row_seconds = (time.perf_counter() - start) / max(1, rows)
         return metrics
 
-    def rows(self, step: int, moment: ScheduleProgress) -> int:
+    def rows(self, step: int, position: ScheduleProgress) -> int:
         """Return the number of rows to score after `step` steps."""
-        schedule = self.looks(self._all_steps(step, moment))
-        return schedule.last if moment.last else schedule.rows
+        schedule = self.looks(self._all_steps(step, position))
+        return schedule.last if position.last else schedule.rows
 
-    def _all_steps(self, step: int, moment: ScheduleProgress) -> int:
+    def _all_steps(self, step: int, position: ScheduleProgress) -> int:
         """Return the number of steps, extrapolated from the last step's size if unknown."""
         if self.steps is not None:
             return self.steps
-        remaining = moment.total - moment.done - moment.step_size
-        return (
-            step
-            - self.begun
-            + (max(0, round(remaining / moment.step_size)) if moment.step_size > 0 else 0)
-        )
+        remaining = position.total - position.done - position.step_size
+        steps = round(remaining / position.step_size) if position.step_size > 0 else 0
+        return step - self.start_position + max(0, steps)
 
     def closing(self, step_seconds: float) -> float:
         """Return the maximum seconds of the last evaluation, given the seconds per step."""
-        return (
-            self.passes
-            * self.heldout.rows
-            * (self.row_seconds or FORWARD_COST * step_seconds / self.batches.last)
-        )
+        row_seconds = self.row_seconds or FORWARD_COST * step_seconds / self.batches.last
+        return self.passes * self.heldout.rows * row_seconds
 
 
 @torch.no_grad()
@@ -187,13 +331,8 @@ def evaluate(
     metrics = _figures(scoring, torch.stack(list(sums.values())).sum(dim=0))
     for name, dataset_sums in sums.items():
         if name:
-            metrics |= {
-                f"{metric}_{name}": value
-                for metric, value in _figures(
-                    scoring, dataset_sums[:, : len(scoring.names)]
-                ).items()
-                if "loss" in metric
-            }
+            figures = _figures(scoring, dataset_sums[:, : len(scoring.names)])
+            metrics |= {f"{key}_{name}": figures[key] for key in figures if "loss" in key}
     return {name: round(value, 6) for name, value in metrics.items()}
 
 
@@ -244,10 +383,8 @@ def _figures(scoring: PretrainModule, sums: torch.Tensor) -> dict[str, float]:
     names, metrics = scoring.names, dict[str, float]()
     for name, loss, correct, count in zip(names, *sums[:, : len(names)].tolist(), strict=True):
         if count:
-            metrics |= {
-                _heldout(f"{name}_loss", names): loss / count,
-                _heldout(f"{name}_accuracy", names): correct / count,
-            }
+            metrics[_heldout(f"{name}_loss", names)] = loss / count
+            metrics[_heldout(f"{name}_accuracy", names)] = correct / count
     details = sums[:2, len(names) :].tolist()
     for name, total, count in zip(scoring.detail_names, *details, strict=False):
         if count:

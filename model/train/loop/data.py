@@ -1,10 +1,13 @@
-"""The data of a pretraining: one dataset or a mixture, opened, verified and put in order."""
+"""The data of a pretraining: datasets, verified and put in order, and their batches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from cloze.core import storage
 from cloze.core.artifacts import fingerprints
@@ -12,6 +15,8 @@ from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages import stage
 from cloze.core.stages.stage import BuildContext
+from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes, collate, empty_batch
+from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.mixture import (
     BLOCK,
     LENGTH_GROUP,
@@ -23,11 +28,15 @@ from cloze.model.data.mixture import (
     quotas,
     training_shards,
 )
+from cloze.model.data.rows import MaskRateSchedule
 from cloze.model.data.sampler import Sampler
-from cloze.model.data.shards import ShardedRows, verify
+from cloze.model.data.shards import RowTable, ShardedRows, verify
+from cloze.model.objectives import CAUSAL, MASKED
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import StartPosition
+from cloze.model.train.loop.interfaces import START, MicroBatch, StartPosition, StepBatches
+from cloze.model.train.loop.schedules import BatchSizeSchedule, StepDuration
+from cloze.model.train.plan.micro_batch import micro_batch_ranges
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 TOKENIZER = "tokenizer"
@@ -51,24 +60,23 @@ class TrainingData:
     fingerprint: str = ""
     fingerprints: Mapping[str, str] | None = None
 
-    def order(self, config: PretrainConfig, begun: StartPosition) -> Sampler | MixtureSampler:
+    def order(
+        self, config: PretrainConfig, start_position: StartPosition
+    ) -> Sampler | MixtureSampler:
         """Return the sampler that orders the training rows.
 
         Args:
-            begun: start position of this phase; a mixture's datasets continue where earlier phases
+            start_position: that of this phase; a mixture's datasets continue where earlier phases
                 stopped.
         """
-        options = (config.seed, config.dynamic_masking, config.global_batch, config.length_group)
+        options = (config.seed, config.dynamic_masking, config.global_batch)
         if isinstance(self.train, ShardedRows):
             return make_sampler(self.train, *options)
         assert self.fingerprints is not None
-        length_group = (
-            1
-            if self.train.bins is None
-            else config.length_group or min(LENGTH_GROUP, config.global_batch)
-        )
+        binned = self.train.bins is not None
+        length_group = min(LENGTH_GROUP, config.global_batch) if binned else 1
         first_samples = (
-            -(-begun.places.get(fingerprint, 0) // length_group) * length_group
+            -(-start_position.places.get(fingerprint, 0) // length_group) * length_group
             for fingerprint in self.fingerprints.values()
         )
         return MixtureSampler(
@@ -103,14 +111,9 @@ def open_data(config: PretrainConfig, build: BuildContext, world: World) -> Trai
     dataset_fingerprints = {
         name: fingerprints.input_fingerprint(path) for name, path in paths.items()
     }
+    first_names: dict[str, str] = {}
     for name, fingerprint in dataset_fingerprints.items():
-        if (
-            first_name := next(
-                other_name
-                for other_name, other_fingerprint in dataset_fingerprints.items()
-                if other_fingerprint == fingerprint
-            )
-        ) != name:
+        if (first_name := first_names.setdefault(fingerprint, name)) != name:
             raise UsageError(
                 f"datasets {first_name} and {name} are the same one ({paths[name]}); name it "
                 f"once, and give it more weight"
@@ -171,29 +174,226 @@ def _shards(rows: ShardedRows | ConcatenatedRows) -> ShardedRows:
 def row_shares(config: PretrainConfig, train: Mapping[str, ShardedRows]) -> list[float]:
     """Return each dataset's share of the sampled rows, which sum to 1.
 
-    Shares follow the weights, or the sizes to the power of 1 / temperature. Weights and sizes count
-    rows or tokens; token shares become row shares by the mean row length.
+    Shares follow the weights of `mixture`, or the numbers of rows.
 
     Raises:
         UsageError: a share is less than one row per block of the mixture.
     """
-    by_tokens = config.mixture_by == "tokens"
-    sizes = {name: shards.tokens() if by_tokens else len(shards) for name, shards in train.items()}
-    largest = max(sizes.values())
-    unnormalized = []
-    for name, shards in train.items():
-        weight = config.mixture.get(name) or math.pow(
-            sizes[name] / largest, 1 / config.mixture_temperature
-        )
-        unnormalized.append(weight * len(shards) / sizes[name])
-    shares = [weight / sum(unnormalized) for weight in unnormalized]
+    sizes = {name: len(rows) for name, rows in train.items()}
+    weights = [
+        config.mixture.get(name) or size / max(sizes.values()) for name, size in sizes.items()
+    ]
+    shares = [weight / sum(weights) for weight in weights]
     try:
         quotas(shares)
     except ValueError as error:
         name, share = list(train)[error.args[0]], shares[error.args[0]]
         raise UsageError(
             f"dataset {name} would be {share:.2g} of the rows, and less than 1 in {BLOCK:,} cannot "
-            f"be drawn; weigh it more with mixture,"
-            " or leave it out"
+            f"be drawn; weigh it more with mixture, or leave it out"
         ) from None
     return shares
+
+
+def attention_modes(
+    names: Sequence[str], causal_share: float | None, global_batch: int
+) -> AttentionModes:
+    """Return the attention modes for these objectives.
+
+    Raises:
+        UsageError: `causal_share` is given without mixed objectives, or leaves a kind without
+            samples.
+    """
+    before = "mntp" in names
+    if CAUSAL not in names or not set(names) & set(MASKED):
+        if causal_share is not None:
+            raise UsageError(
+                f"causal_share ({causal_share}) is for objectives of both ways, such as {CAUSAL},"
+                f"mntp, these are {', '.join(names)}; leave it out"
+            )
+        return AttentionModes(causal_share=float(CAUSAL in names), before=before)
+    share = 0.5 if causal_share is None else causal_share
+    if min(share, 1 - share) * global_batch < 1:
+        raise UsageError(
+            f"causal_share ({share}) of global_batch ({global_batch}) leaves steps without a "
+            f"sample of each kind; use global_batch {-int(-1 // min(share, 1 - share))} or more"
+        )
+    return AttentionModes(causal_share=share, before=before)
+
+
+def mask_rate_schedule(
+    config: PretrainConfig, info: DatasetInfo, duration: StepDuration
+) -> MaskRateSchedule:
+    """Return the schedule to `final_mask_rate`.
+
+    Raises:
+        UsageError: the dataset does not mask single tokens independently, or its mask rate is too
+            low.
+    """
+    assert config.final_mask_rate is not None
+    masks = info.masks or {}
+    rate = float(masks.get("rate") or 0.0)
+    if masks.get("rule") != "token" or not rate:
+        raise UsageError(
+            f"final_mask_rate is for datasets of masking token, whose masks are chosen one by one, "
+            f"and this one's is {masks.get('rule') or 'not known'}; leave it out, or make the "
+            f"dataset with masking token"
+        )
+    if config.final_mask_rate >= rate:
+        raise UsageError(
+            f"final_mask_rate ({config.final_mask_rate:g}) is not below the dataset's mask_rate "
+            f"({rate:g}), from which it falls; use a lower one, or make the dataset with a higher "
+            f"one"
+        )
+    return MaskRateSchedule(
+        last=config.final_mask_rate / rate,
+        first=duration.first,
+        steps=duration.total,
+        seed=config.seed,
+    )
+
+
+def objective_weights(names: Sequence[str], directions: AttentionModes) -> dict[str, float]:
+    """Return the objectives' weights in the loss, so that all samples count equally.
+
+    Without weights, samples with more predictions would count more.
+    """
+    if directions.causal_share in (0.0, 1.0):
+        return {}
+    return {
+        name: directions.causal_share if name == CAUSAL else 1 - directions.causal_share
+        for name in names
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureCounter:
+    """Counters of a mixture: rows, tokens and epochs per dataset.
+
+    Attributes:
+        names: names of the datasets.
+        prints: fingerprints of the datasets.
+        sampler: order of the mixture's rows.
+        start_position: that of this phase.
+    """
+
+    names: tuple[str, ...]
+    prints: tuple[str, ...]
+    sampler: MixtureSampler
+    start_position: StartPosition
+
+    @classmethod
+    def of(
+        cls, data: TrainingData, sampler: Sampler | MixtureSampler, start_position: StartPosition
+    ) -> MixtureCounter | None:
+        """Create the counter; None for a single dataset."""
+        if not isinstance(sampler, MixtureSampler) or data.fingerprints is None:
+            return None
+        return cls(
+            tuple(data.fingerprints), tuple(data.fingerprints.values()), sampler, start_position
+        )
+
+    def places(self, samples: int) -> dict[str, int]:
+        """Return dataset fingerprint -> its next sample, if the run's next is `samples`."""
+        return dict(zip(self.prints, self.sampler.places(samples), strict=True))
+
+    def figures(self, samples: int, tokens: Sequence[int]) -> dict[str, float]:
+        """Return the log metrics. Args: tokens: tokens of each dataset in this phase."""
+        return {
+            f"{kind}_{dataset['name']}": dataset[kind]
+            for dataset in self.summary(samples, tokens)
+            for kind in ("rows", "tokens", "epochs")
+        }
+
+    def summary(self, samples: int, tokens: Sequence[int]) -> list[dict[str, Any]]:
+        """Return `name`, `share`, `rows`, `tokens` and `epochs` of each dataset."""
+        positions = self.sampler.places(samples)
+        start_positions = self.sampler.places(self.start_position.sample)
+        token_counts = tokens or [0] * len(self.names)
+        return [
+            {
+                "name": name,
+                "share": round(self.sampler.draw.quotas[index] / BLOCK, 6),
+                "rows": positions[index] - start_positions[index],
+                "tokens": token_counts[index],
+                "epochs": round(positions[index] / self.sampler.samplers[index].rows, 4),
+            }
+            for index, name in enumerate(self.names)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSource:
+    """The rows of a dataset as batches, divided among the ranks and then into micro-batches.
+
+    Implements `cloze.model.train.loop.interfaces.BatchSource`.
+
+    Attributes:
+        shards: the rows.
+        info: metadata of the dataset.
+        sampler: maps a sample number to row and mask copy.
+        batches: batch size schedule of this phase.
+        micro_batch: maximum number of samples per micro-batch.
+        fixed_predictions: masked positions per row, for compiled models with one batch shape.
+        layout: layout of tokens in the layers.
+        thinning: mask-rate schedule; None: all masks are used.
+        directions: attention modes of the samples.
+        start_position: that of this phase.
+    """
+
+    shards: RowTable
+    info: DatasetInfo
+    sampler: Sampler | MixtureSampler
+    batches: BatchSizeSchedule
+    micro_batch: int
+    fixed_predictions: int | None = None
+    layout: LayoutKind = "rows"
+    thinning: MaskRateSchedule | None = None
+    directions: AttentionModes = BIDIRECTIONAL
+    start_position: StartPosition = START
+
+    def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
+        batches, tokens = [], 0
+        by_source = np.zeros(
+            len(self.shards.parts) if isinstance(self.shards, ConcatenatedRows) else 0, np.int64
+        )
+        first, end = self.samples(step), self.samples(step + 1)
+        rank_batch = math.ceil((end - first) / world_size)
+        accumulation = math.ceil(rank_batch / self.micro_batch)
+        for start, stop in micro_batch_ranges(first, end, rank, world_size, accumulation):
+            if start == stop:
+                empty = empty_batch(pad=self.info.special.pad, directions=self.directions)
+                batches.append(MicroBatch(start, empty))
+                continue
+            samples = np.arange(start, stop)
+            row_numbers, copies = self.sampler.locate(samples)
+            rows = self.shards.take(row_numbers, copies)
+            if self.thinning is not None:
+                rows = self.thinning.subsample(rows, samples, step)
+            tokens += int(rows.lengths.sum())
+            if isinstance(self.shards, ConcatenatedRows):
+                by_source += self.shards.by_source(row_numbers, rows.lengths)
+            batch = collate(
+                rows,
+                pad=self.info.special.pad,
+                longest=self.info.length,
+                fixed_predictions=self.fixed_predictions,
+                layout=self.layout,
+                directions=self.directions,
+                samples=samples,
+            )
+            batches.append(MicroBatch(start, batch))
+        return StepBatches(batches, tokens, by_source.tolist())
+
+    def samples(self, steps: int) -> int:
+        return self.start_position.sample + self.batches.samples_before(
+            steps - self.start_position.step
+        )
+
+    def row_ids(self, step: int) -> dict[str, list[int]]:
+        rows, copies = self.sampler.locate(np.arange(self.samples(step), self.samples(step + 1)))
+        # datasets: index in the order of names; rows: index in the dataset.
+        if isinstance(self.shards, ConcatenatedRows):
+            sources, rows = self.shards.source(rows), self.shards.local(rows)
+            return {"datasets": sources.tolist(), "rows": rows.tolist(), "copies": copies.tolist()}
+        return {"rows": rows.tolist(), "copies": copies.tolist()}

@@ -12,14 +12,16 @@ other values that can be pinned and moved.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
-from cloze.model.data.batch import Batch
-from cloze.model.train.loop.duration import ScheduleProgress
+from cloze.model.data.batch import Batch, move
+from cloze.model.train.loop.schedules import ScheduleProgress
 
 
 class EvaluationInterrupted(Exception):
@@ -110,26 +112,6 @@ class BatchSource(Protocol):
         ...
 
 
-class MixtureStatistics(Protocol):
-    """Statistics of the datasets that a `BatchSource` mixes."""
-
-    def places(self, samples: int) -> dict[str, int]:
-        """Return dataset fingerprint -> its next sample, if the run's next is `samples`."""
-        ...
-
-    def figures(self, samples: int, tokens: Sequence[int]) -> dict[str, float]:
-        """Return the log metrics: rows, tokens in this phase, and epochs of each dataset.
-
-        Args:
-            tokens: tokens of each dataset in this phase.
-        """
-        ...
-
-    def summary(self, samples: int, tokens: Sequence[int]) -> list[dict[str, Any]]:
-        """Return `name`, `share`, `rows`, `tokens` and `epochs` of each dataset."""
-        ...
-
-
 class TrainModule(nn.Module, abc.ABC):
     """The trained module: from a batch to the loss.
 
@@ -173,6 +155,37 @@ class TrainModule(nn.Module, abc.ABC):
         """
         return self.predict(batch) if counts is None else self.loss(batch, counts)
 
+    def forward_backward(
+        self,
+        batch: Batch,
+        device: torch.device,
+        loss: Callable[[Batch, Tensor], tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
+        """Run one forward and backward pass outside of a training, see `leaving_no_trace`.
+
+        Args:
+            batch: on the CPU.
+            loss: None: the module's own.
+        """
+        counts = torch.ones(len(self.names), device=device)
+        total, _ = (loss or self)(move(batch, device), counts)
+        total.backward()
+
+
+@contextmanager
+def leaving_no_trace(module: TrainModule, device: torch.device) -> Iterator[None]:
+    """Put the module on the device in training mode; at the end of the block, clear gradients.
+
+    The training's random numbers are the same as without the block.
+    """
+    module.to(device).train()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            for parameter in module.parameters():
+                parameter.grad = None
+
 
 class Evaluator(Protocol):
     """Evaluation during training. It draws no random numbers and changes no weights.
@@ -191,12 +204,12 @@ class Evaluator(Protocol):
         """True if the greatest value of the metric is the best."""
         ...
 
-    def due(self, step: int, moment: ScheduleProgress) -> bool:
+    def due(self, step: int, position: ScheduleProgress) -> bool:
         """Return True if step `step` is to be evaluated. The last step always is."""
         ...
 
     def __call__(
-        self, step: int, moment: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
     ) -> dict[str, float]:
         """Return the metrics after `step` steps, by name; all ranks call it and get the same.
 

@@ -13,19 +13,17 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import repeat
 from typing import Any
 
 import torch
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.artifacts import artifact
 from cloze.core.errors import StoppedError
 from cloze.core.processes import RankPhase
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model.data.batch import Prefetch
 from cloze.model.train.distributed import StopRequest, World
-from cloze.model.train.loop.duration import ScheduleProgress
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.loop.rollback import (
     RollbackRequired,
@@ -33,25 +31,26 @@ from cloze.model.train.loop.rollback import (
     all_weights_finite,
     roll_back,
 )
-from cloze.model.train.loop.step_results import StepResults
-from cloze.model.train.loop.step_runner import StepRunner
-from cloze.model.train.loop.step_sync import (
+from cloze.model.train.loop.schedules import ScheduleProgress
+from cloze.model.train.loop.steps import (
     LocalRequests,
     PreparedStep,
+    StepResults,
+    StepRunner,
     SyncedStep,
     prepare,
     sync_steps,
 )
 from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.loop.triggers import StepTriggers
-from cloze.model.train.monitor.metrics import memory
+from cloze.model.train.monitor.log import TrainingReporter, memory
 from cloze.model.train.monitor.profiler import Profiler
-from cloze.model.train.monitor.training_logger import TrainingReporter
+from cloze.model.train.monitor.throughput import Throughput
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator, StepTimer
 from cloze.model.train.resume import state
 from cloze.model.train.resume.saving import CheckpointSaver
 
-MOMENT = "moment"
+POSITION = "position"
 # Prefix of evaluation metrics; those of the EMA begin with `heldout_ema_`.
 HELDOUT = "heldout_"
 
@@ -114,17 +113,12 @@ class _TrainingLoop:
         self.training, self.world, self.stop = training, world, stop
         self.progress = state.TrainerState() if resumed is None else resumed.progress
         self.triggers = StepTriggers(training, execution)
-        self.reporter = TrainingReporter(
-            training,
-            world,
-            report,
-            lambda: (self.progress.step, self.triggers.last(self.progress)),
-        )
+        self.reporter = TrainingReporter(training, world, report, self._position)
         self.results = StepResults(training, world, self.reporter)
         self.source = SkippingSource(training.data.source, self.progress.passed)
-        self.timer = StepTimer(
-            world, execution.hang_seconds, training.execution.compiled, training.logging.mfu_meter
-        )
+        self.timer = StepTimer(world, execution.hang_seconds, training.execution.compiled)
+        world.timeline.begin()
+        self.throughput = Throughput(world.timeline, training.logging.mfu_meter)
         self.shutdown_time = ShutdownTimeEstimator(report, training.trained.model, world)
         self.saver = CheckpointSaver(
             training.path,
@@ -140,43 +134,44 @@ class _TrainingLoop:
         self.profiler = Profiler(execution.profile_steps, build.path, world)
         self._resume(resumed)
 
+    def _position(self) -> tuple[int, int | None]:
+        """Return the newest step, and the last step or None while it is unknown."""
+        return self.progress.step, self.triggers.last(self.progress)
+
     def _resume(self, resumed: state.ResumeState | None) -> None:
-        progress, logging = self.progress, self.training.logging
-        notes = list(logging.notes)
+        """Load the checkpoint, drop log lines after it, and report the setting."""
+        progress, logging, step = self.progress, self.training.logging, self.progress.step
+        notes, own = list(logging.notes), resumed is not None and resumed.same_run
         if resumed is not None:
             self.runner.load(resumed)
-            if resumed.same_run:
-                self.results.restore(progress)
-                self.saved_step = progress.step
-        dropped = self.reporter.resume(progress.step, progress.pending is not None)
-        if resumed is not None and resumed.same_run:
-            notes.append(
-                f"going on from {checkpoints.STEPS}/{checkpoints.step_name(progress.step)}"
-            )
+        if own:
+            self.results.restore(progress)
+            self.saved_step = step
+        dropped = self.reporter.resume(step, progress.pending is not None)
+        if own:
+            notes.append(f"going on from {state.step_path(step)}")
         elif resumed is not None:
-            notes.append(f"a new phase after step {progress.step} of {resumed.path}")
-        if dropped and (resumed is None or not resumed.same_run):
+            notes.append(f"a new phase after step {step} of {resumed.path}")
+        if dropped and not own:
             notes.append(
-                f"starting again from step {progress.step}: no checkpoint was finished, {dropped} "
-                f"log lines are dropped"
+                f"starting again from step {step}: no checkpoint was finished, {dropped} log lines "
+                f"are dropped"
             )
         for note in notes:
             self.reporter.message(note)
         for warning in logging.warnings:
             self.reporter.message(warning, "warning")
-        execution = self.training.execution
-        engine = execution.engine
+        execution, ranks = self.training.execution, self.world.size
+        zero = f" ZeRO {execution.engine.zero}" if execution.engine.zero else ""
         self.reporter.report_progress(
             {
                 "precision": self.training.recipe.precision,
                 "device": str(self.world.device),
-                "processes": self.world.size,
-                "engine": engine.name + (f" ZeRO {engine.zero}" if engine.zero else ""),
+                "processes": ranks,
+                "engine": execution.engine.name + zero,
                 "threads": torch.get_num_threads(),
                 "compiled": execution.compiled,
-                "micro_batch": (
-                    f"{execution.micro_batch} x {execution.accumulation} x {self.world.size}"
-                ),
+                "micro_batch": f"{execution.micro_batch} x {execution.accumulation} x {ranks}",
                 **logging.figures,
             }
         )
@@ -184,7 +179,9 @@ class _TrainingLoop:
     def run(self) -> TrainingResult:
         """Train to the end; see `train`."""
         training, triggers = self.training, self.triggers
-        self._finish_interrupted_line()
+        if (record := self.progress.pending) is not None:  # a stop interrupted its evaluation
+            self.progress.pending = None
+            self._finish_line(record, ScheduleProgress(**record.pop(POSITION)))
         while not triggers.should_stop(self.progress):
             try:
                 self._steps()
@@ -194,9 +191,8 @@ class _TrainingLoop:
             except RollbackRequired as request:
                 self.timer.end()
                 self._roll_back(request)
-        if note := self.profiler.close(self.progress.step):
-            self.reporter.message(note)
         progress = self.progress
+        self._note(self.profiler.close(progress.step))
         last_step = triggers.last(progress)
         if last_step is not None and progress.step < last_step:
             self.reporter.message(
@@ -212,36 +208,23 @@ class _TrainingLoop:
         return TrainingResult(
             progress=progress,
             last=self.reporter.metrics.last() if self.world.is_rank_zero else {},
-            checkpoint=f"{checkpoints.STEPS}/{checkpoints.step_name(progress.step)}",
-            best=None if best is None else f"{checkpoints.STEPS}/{checkpoints.step_name(best)}",
+            checkpoint=state.step_path(progress.step),
+            best=None if best is None else state.step_path(best),
             milestones=state.milestone_checkpoints(training.path, training.checkpoints.milestones),
-            session={**self.timer.throughput.session(), **self.saver.metrics()},
-        )
-
-    def _finish_interrupted_line(self) -> None:
-        """Evaluate and write the log line of a step whose evaluation a stop interrupted."""
-        progress = self.progress
-        if progress.pending is None:
-            return
-        record, progress.pending = progress.pending, None
-        moment = record.pop(MOMENT, None)
-        self._finish_line(
-            record,
-            self.triggers.progress_at(progress.step)
-            if moment is None
-            else ScheduleProgress(**moment),
+            session={**self.throughput.session(), **self.saver.metrics()},
         )
 
     def _steps(self) -> None:
         """Run all steps to the last one, or until patience ends the training."""
-        progress, pace, pulse = self.progress, self.training.recipe.pace, self.world.pulse
+        progress, duration, pulse = self.progress, self.training.recipe.duration, self.world.pulse
         requests = LocalRequests(
-            stop=lambda: self.stop.asked or self.saver.failed,
+            stop=lambda: self.stop.requested or self.saver.failed,
             save=self.triggers.save_timer_expired,
-            fix=lambda step: 0 if progress.budget else pace.fix(step),
+            fix=lambda step: 0 if progress.budget else duration.fix(step),
             over=lambda: self.triggers.should_stop(progress),
         )
         with Prefetch(prepare(self.training, self.source, self.world, progress.step)) as prepared:
+            self.throughput.begin()
             self.timer.begin(progress.step + 1)
             for work, synced in sync_steps(self.timer.wait_for(prepared), self.world, requests):
                 if synced.stop:
@@ -250,69 +233,63 @@ class _TrainingLoop:
                     self._save()
                 if synced.last and not progress.budget:
                     progress.budget = [progress.step, synced.last]
-                moment = pace.progress_at(
+                position = duration.progress_at(
                     progress.step, progress.tokens, synced.tokens, progress.budget
                 )
                 with pulse.phase(RankPhase.COMPUTING):
-                    record = self._step(work, synced, moment)
-                if self.triggers.ends_tenth(progress.step, moment):
+                    record = self._step(work, synced, position)
+                if self.triggers.ends_tenth(progress.step, position):
                     progress.kept.append(progress.step)
-                self.timer.throughput.step(synced.tokens, work.sizes)
+                self.throughput.step(synced.tokens, work.sizes)
                 if record is not None:
                     with pulse.phase(RankPhase.LOGGING):
-                        self._finish_line({**record, **self.timer.throughput.line()}, moment)
+                        self._finish_line({**record, **self.throughput.line()}, position)
                 if self.triggers.should_save(progress):
                     self._save()
                 if self.profiler.active:
                     with self.timer.exclude("save"):
-                        note = self.profiler.stepped(progress.step)
-                    if note:
-                        self.reporter.message(note)
+                        self._note(self.profiler.stepped(progress.step))
                 self._report_saved()
-                self.timer.watchdog.begin(progress.step + 1)
-                self.shutdown_time.observe_step(self.timer.watchdog.median_step_seconds)
+                self.timer.begin(progress.step + 1)
+                self.shutdown_time.observe_step(self.timer.median_step_seconds)
 
     def _step(
-        self, work: PreparedStep, synced: SyncedStep, moment: ScheduleProgress
+        self, work: PreparedStep, synced: SyncedStep, position: ScheduleProgress
     ) -> dict[str, Any] | None:
         """Run one step and return the first part of its log line, if it gets one."""
         recipe, progress = self.training.recipe, self.progress
-        logs = self.triggers.should_log(progress.step + 1, moment)
+        logs = self.triggers.should_log(progress.step + 1, position)
         pending = self.runner.run(
-            progress.step, work, synced, recipe.learning_rate_at(moment), collect=logs
+            progress.step, work, synced, recipe.learning_rate_at(position), collect=logs
         )
         progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
-        progress.by_source = [
-            total + tokens
-            for total, tokens in zip(
-                progress.by_source or repeat(0), synced.by_source, strict=False
-            )
-        ]
+        before = progress.by_source or [0] * len(synced.by_source)
+        progress.by_source = [sum(counts) for counts in zip(before, synced.by_source, strict=True)]
         self.results.add(pending)
-        self._read_results(keep=0 if logs or self.world.device.type == "cpu" else 1)
+        keep = 0 if logs or self.world.device.type == "cpu" else 1  # a GPU still computes
+        self.results.process(progress, self.source, keep=keep)
         if not logs:
             self.reporter.report_progress_throttled()
             return None
-        mixture = self.training.data.mixture
         record = {
             "step": progress.step,
             **self.results.window.means(self.world),
             **self.runner.gradients.metrics(pending.norm.value),
-            **recipe.learning_rates_at(moment),
+            **recipe.learning_rates_at(position),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
             **({} if pending.scale is None else {"loss_scale": pending.scale.value}),
         }
-        if mixture is not None:
+        if (mixture := self.training.data.mixture) is not None:
             record |= mixture.figures(self.source.samples(progress.step), progress.by_source)
         self.results.reset_window()
-        if progress.step == self.training.data.begun.step + 1:
+        if progress.step == self.training.data.start_position.step + 1:
             progress.first_loss = record.get("loss")
-            self.reporter.first_loss(progress.first_loss)
         return record
 
-    def _read_results(self, keep: int) -> None:
-        self.results.process(self.progress, self.source, keep=keep)
+    def _note(self, note: str | None) -> None:
+        if note is not None:
+            self.reporter.message(note)
 
     def _roll_back(self, request: RollbackRequired) -> None:
         """Roll back to the last good checkpoint and skip the rows of the steps since then."""
@@ -328,47 +305,42 @@ class _TrainingLoop:
         self.reporter.metrics.truncate(self.progress.step)
         self.reporter.message(warning, "warning")
 
-    def _finish_line(self, line: dict[str, Any], moment: ScheduleProgress) -> None:
+    def _finish_line(self, line: dict[str, Any], position: ScheduleProgress) -> None:
         """Add the evaluation if one is due, then write and report the log line."""
         progress = self.progress
-        if self.triggers.should_evaluate(progress.step, moment):
+        if self.triggers.should_evaluate(progress.step, position):
             try:
                 with self.timer.exclude("evaluation"):
-                    self._evaluate(line, moment)
+                    self._evaluate(line, position)
             except EvaluationInterrupted:
-                progress.pending = {**line, MOMENT: asdict(moment)}
+                progress.pending = {**line, POSITION: asdict(position)}
                 self._stop()
-        line |= {
-            **self.world.timeline.line(),
-            **memory(self.world.device),
-            "time": round(time.time(), 3),
-        }
-        self.reporter.log(line)
+        line |= {**self.world.timeline.line(), **memory(self.world.device)}
+        self.reporter.log({**line, "time": round(time.time(), 3)})
 
-    def _evaluate(self, line: dict[str, Any], moment: ScheduleProgress) -> None:
+    def _evaluate(self, line: dict[str, Any], position: ScheduleProgress) -> None:
         """Add the metrics of the weights and of their EMA to `line`, and update the best step."""
         evaluator, progress = self.training.evaluator, self.progress
         assert evaluator is not None
-        line |= evaluator(progress.step, moment, lambda: self.stop.asked)
+        line |= evaluator(progress.step, position, lambda: self.stop.requested)
         if self.training.recipe.ema is not None:
             with self.runner.engine.ema_weights():
-                metrics = evaluator(progress.step, moment, lambda: self.stop.asked)
+                metrics = evaluator(progress.step, position, lambda: self.stop.requested)
             line |= {
                 name.replace(HELDOUT, f"{HELDOUT}ema_", 1): value for name, value in metrics.items()
             }
-        metric = evaluator.best_metric
-        value, best = line.get(metric), progress.best
+        metric, best = evaluator.best_metric, progress.best
+        value = line.get(metric)
         if value is None or math.isnan(value):
             return
-        if best is not None:
-            better = value > best[metric] if evaluator.higher_is_better else value < best[metric]
-        if best is None or better:
+        sign = 1 if evaluator.higher_is_better else -1
+        if best is None or sign * value > sign * best[metric]:
             progress.best = {"step": progress.step, metric: value}
 
     def _save(self) -> None:
         """Start to write this step's checkpoint unless it exists. Every rank must call it."""
-        self._read_results(keep=0)
         progress = self.progress
+        self.results.process(progress, self.source, keep=0)
         if self.saved_step == progress.step:
             return
         if not all_weights_finite(self.training.trained.model, self.world):
@@ -377,11 +349,10 @@ class _TrainingLoop:
             progress.window = self.results.window.state(self.world)
             progress.loss_scale = self.runner.loss_scale_state()
             progress.samples = self.source.samples(progress.step)
-            mixture, datasets = self.training.data.mixture, list[Mapping[str, Any]]()
-            progress.places = {}
-            if mixture is not None:
+            progress.places, datasets = {}, list[Mapping[str, Any]]()
+            if (mixture := self.training.data.mixture) is not None:
                 progress.places = mixture.places(progress.samples)
-                datasets.extend(mixture.summary(progress.samples, progress.by_source))
+                datasets += mixture.summary(progress.samples, progress.by_source)
             self.saver.save_async(
                 progress, self.triggers.retained_steps(progress), self.runner.engine, datasets
             )
@@ -403,14 +374,11 @@ class _TrainingLoop:
     def _stop(self) -> None:
         self._save()
         self._wait_for_save()
-        path = storage.join(
-            self.training.path, checkpoints.STEPS, checkpoints.step_name(self.progress.step)
-        )
-        last_step = self.triggers.last(self.progress)
-        total = "" if last_step is None else f" of {last_step}"
+        step, last_step = self._position()
+        path, total = self.training.path, "" if last_step is None else f" of {last_step}"
         raise StoppedError(
-            f"training was stopped after step {self.progress.step}{total}; {path} is saved: run "
-            f"again to continue"
+            f"training was stopped after step {step}{total}; "
+            f"{storage.join(path, state.step_path(step))} is saved: run again to continue"
         )
 
 
@@ -425,6 +393,6 @@ def _run_info(training: TrainSpec, build: BuildContext) -> state.RunInfo:
         engine=engine.name,
         zero=engine.zero,
         packages=artifact.package_versions(),
-        begun=training.data.begun,
+        start_position=training.data.start_position,
         data=training.data.fingerprint,
     )

@@ -24,7 +24,7 @@ from cloze.model import checkpoint
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.interfaces import BatchSource, StepBatches
 from cloze.model.train.loop.train_spec import TrainSpec
-from cloze.model.train.monitor.metrics import JsonlLog
+from cloze.model.train.monitor.log import JsonlLog
 from cloze.model.train.resume import state
 
 FEW = 12  # maximum number of rows named in a message
@@ -44,17 +44,17 @@ class SkippingSource:
     source: BatchSource
     passed: Sequence[Sequence[int]]
 
-    def _place(self, step: int) -> int:
+    def _shifted(self, step: int) -> int:
         return step + sum(count for first_skipped, count in self.passed if step >= first_skipped)
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
-        return self.source.step_batches(self._place(step), rank, world_size)
+        return self.source.step_batches(self._shifted(step), rank, world_size)
 
     def samples(self, steps: int) -> int:
-        return self.source.samples(self._place(steps))
+        return self.source.samples(self._shifted(steps))
 
     def row_ids(self, step: int) -> dict[str, list[int]]:
-        return self.source.row_ids(self._place(step))
+        return self.source.row_ids(self._shifted(step))
 
 
 class RollbackRequired(Exception):
@@ -71,7 +71,7 @@ class RollbackRequired(Exception):
 
 
 def roll_back(
-    found: RollbackRequired,
+    request: RollbackRequired,
     training: TrainSpec,
     progress: state.TrainerState,
     world: World,
@@ -85,42 +85,43 @@ def roll_back(
         ClozeError: training was rolled back before, or no good checkpoint exists.
     """
     failure = (
-        f"{found.count} steps in a row up to step {found.step} had a gradient that is not finite, "
-        f"or left weights that are not (their rows are in"
-        f" {skips.path}"
+        f"{request.count} steps in a row up to step {request.step} had a gradient that is not "
+        f"finite, or left weights that are not (their rows are in {skips.path}"
     )
     remedy = f"lower learning_rate ({training.recipe.learning_rate:g}), or use precision fp32"
+    source = SkippingSource(training.data.source, progress.passed)
     if progress.passed:
-        rows = sorted(
-            set(
-                SkippingSource(training.data.source, progress.passed)
-                .row_ids(found.step - 1)
-                .get("rows", [])
-            )
-        )
+        rows = sorted(set(source.row_ids(request.step - 1).get("rows", [])))
         row_list = ", ".join(map(str, rows[:FEW])) + (", …" if len(rows) > FEW else "")
-        restored_step = progress.passed[-1][0]
         raise ClozeError(
-            f"{failure}; those of the last are {row_list}), although training went back to "
-            f"step {restored_step} before and passed over the rows that"
-            f" it met then: {remedy}, or take these rows out of the data"
+            f"{failure}; those of the last are {row_list}), although training went back to step "
+            f"{progress.passed[-1][0]} before and passed over the rows that it met then: {remedy}, "
+            f"or take these rows out of the data"
         )
     good_step = world.decide_on_rank_zero(
-        lambda: _choose(training.path, found.step - found.count, world.fence)
+        lambda: _choose(training.path, request.step - request.count, world.fence)
     )
     if good_step < 0:
         raise ClozeError(
             f"{failure}), and there is no good checkpoint before them to go back to; {remedy}"
         )
-    restored = state.read(
-        storage.join(training.path, checkpoints.STEPS, checkpoints.step_name(good_step))
-    )
-    passed = [*restored.progress.passed, [good_step, found.step - good_step]]
-    _record(skips, training, progress, good_step, found)
+    restored = state.read(storage.join(training.path, state.step_path(good_step)))
+    passed = [*restored.progress.passed, [good_step, request.step - good_step]]
+    # A resume truncates the log after its step, so a line at the restored step is kept.
+    skips.truncate(good_step)
+    if not any(line["step"] == good_step and "passed_over" in line for line in skips.read()):
+        skipped_steps = range(request.step - request.count, request.step)
+        skips.add(
+            {
+                "step": good_step,
+                "passed_over": [good_step + 1, request.step],
+                "not_finite": {step + 1: source.row_ids(step) for step in skipped_steps},
+            }
+        )
     message = (
         f"WENT BACK TO STEP {good_step}: {failure}); training goes on from there and passes over "
-        f"the rows of steps {good_step + 1} to"
-        f" {found.step}; if it happens again, it ends: {remedy}"
+        f"the rows of steps {good_step + 1} to {request.step}; if it happens again, it ends: "
+        f"{remedy}"
     )
     return replace(restored, progress=replace(restored.progress, passed=passed)), message
 
@@ -170,27 +171,3 @@ def all_weights_finite(model: nn.Module, world: World) -> bool:
 def all_finite(tensors: Mapping[str, Tensor]) -> bool:
     """Return True if the tensors contain neither NaN nor infinity."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
-
-
-def _record(
-    skips: JsonlLog,
-    training: TrainSpec,
-    progress: state.TrainerState,
-    chosen: int,
-    found: RollbackRequired,
-) -> None:
-    """Record the skipped steps in `skipped.jsonl`, at the step of the checkpoint that is restored.
-
-    A resume truncates the log after its step, so this line is kept.
-    """
-    source = SkippingSource(training.data.source, progress.passed)
-    skipped_steps = range(found.step - found.count, found.step)
-    skips.truncate(chosen)
-    if not any(record["step"] == chosen and "passed_over" in record for record in skips.read()):
-        skips.add(
-            {
-                "step": chosen,
-                "passed_over": [chosen + 1, found.step],
-                "not_finite": {step + 1: source.row_ids(step) for step in skipped_steps},
-            }
-        )

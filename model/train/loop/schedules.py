@@ -1,16 +1,30 @@
-"""Schedules of learning rate and batch size: pure functions, so resuming needs no state. No torch.
+"""Schedules of learning rate and batch size, and the duration of a training. No torch.
 
 A learning-rate schedule is a function and an entry in `SCHEDULES`. It only sees shares of the
-training: progress may be counted in steps, tokens or seconds (`cloze.model.train.loop.duration`).
+training, which may be counted in steps, real tokens or seconds. Learning rate, evaluations and log
+lines follow from a step's `ScheduleProgress`, which all ranks know before the step runs. With a
+time budget rank 0 measures the first steps and fixes the number of steps once.
+`TrainerState.budget` stores it, and training then counts steps.
 """
 
 from __future__ import annotations
 
+import abc
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cloze.core.errors import UsageError
 
 ONE_CYCLE_RISE, ONE_CYCLE_START = 0.3, 1 / 25  # as `torch.optim.lr_scheduler.OneCycleLR`
+
+# Schedule length of a time budget: the number of steps is unknown at the start.
+WHOLE = 1_000_000_000
+UNMEASURED = WHOLE // 1000  # size of a step before the number of steps is fixed
+FEWEST, MOST = 10, 50  # limits on the number of measured steps
+MEASURING = 0.05  # share of the budget spent on measuring, between these limits
+OVERHEAD = 1.05  # factor on the measured steps for evaluations and checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +34,10 @@ class Shape:
     Attributes:
         warmup: share of the schedule used by the linear warm-up, in [0, 1].
         decay: share used by the final decay, in (0, 1], if the schedule has one.
-        power: exponent of a polynomial.
     """
 
     warmup: float = 0.0
     decay: float = 0.2
-    power: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +46,13 @@ class ScheduleKind:
 
     Attributes:
         factor: (share done after the warm-up, in [0, 1); the shape) -> multiplier on the peak.
-        options: fields of `Shape` that it reads besides `warmup`.
+        reads_decay: True if it reads `Shape.decay`.
         rises: True if a linear warm-up precedes it; False: its own rise takes `warmup`.
         needs_warmup: True if it is undefined without a warm-up.
     """
 
     factor: Callable[[float, Shape], float]
-    options: frozenset[str] = frozenset()
+    reads_decay: bool = False
     rises: bool = True
     needs_warmup: bool = False
 
@@ -58,11 +70,6 @@ def constant(progress: float, shape: Shape) -> float:
 def cosine(progress: float, shape: Shape) -> float:
     """Decay to 0 along half a cosine (Loshchilov and Hutter, "SGDR", 2017, equation 5)."""
     return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-def polynomial(progress: float, shape: Shape) -> float:
-    """Decay as a power of the rest (tf.train.polynomial_decay); 1: linear, 2: faster at first."""
-    return float((1.0 - progress) ** shape.power)
 
 
 def inverse_sqrt(progress: float, shape: Shape) -> float:
@@ -108,10 +115,9 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "linear": ScheduleKind(factor=linear),
     "constant": ScheduleKind(factor=constant),
     "cosine": ScheduleKind(factor=cosine),
-    "polynomial": ScheduleKind(factor=polynomial, options=frozenset({"power"})),
     "inverse-sqrt": ScheduleKind(factor=inverse_sqrt, needs_warmup=True),
     "sqrt": ScheduleKind(factor=sqrt),
-    "wsd": ScheduleKind(factor=wsd, options=frozenset({"decay"})),
+    "wsd": ScheduleKind(factor=wsd, reads_decay=True),
     "one-cycle": ScheduleKind(factor=one_cycle, rises=False),
 }
 
@@ -123,14 +129,13 @@ class Schedule:
     Attributes:
         name: key of `SCHEDULES`.
         warmup: length of the linear warm-up, in the unit of the training's progress.
-        decay, power: see `Shape`.
+        decay: see `Shape`.
         final: share of the peak at the end. Default: 0.
     """
 
     name: str = "linear"
     warmup: float = 0.0
     decay: float = 0.2
-    power: float = 1.0
     final: float = 0.0
 
     def factor(self, done: float, whole: float, size: float = 1) -> float:
@@ -146,7 +151,7 @@ class Schedule:
             return min(1.0, (done + size) / self.warmup)
         warmup = self.warmup if kind.rises else 0.0
         progress = (done - warmup) / max(size, whole - warmup)
-        shape = Shape(warmup=self.warmup / max(size, whole), decay=self.decay, power=self.power)
+        shape = Shape(warmup=self.warmup / max(size, whole), decay=self.decay)
         factor = kind.factor(min(progress, 1.0), shape)
         return factor if not self.final else self.final + (1.0 - self.final) * factor
 
@@ -183,3 +188,203 @@ class BatchSizeSchedule:
                 break
             samples += (level + 1) * self.first * (min(level_end, growing_steps) - level_start)
         return samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleProgress:
+    """The position of a step in the schedule.
+
+    Attributes:
+        done: amount done before the step, in the duration's unit.
+        step_size: amount of the step.
+        total: length of the learning-rate schedule, which several phases may share.
+        last: True for the last step of this training.
+    """
+
+    done: float
+    step_size: float
+    total: float
+    last: bool
+
+    @property
+    def fraction(self) -> float:
+        """Share of the schedule done after this step, in (0, 1]."""
+        return min(1.0, max(1e-9, (self.done + self.step_size) / self.total))
+
+    def crosses(self, parts: int) -> bool:
+        """Return True if the step completes one of `parts` equal parts of the schedule."""
+        return int((self.done + self.step_size) * parts / self.total) > int(
+            self.done * parts / self.total
+        )
+
+
+class Duration(abc.ABC):
+    """The unit and the end of a training.
+
+    Attributes:
+        steps: number of the last step, from 1 over all phases; None if the config does not fix it.
+        total: length of the learning-rate schedule, in the duration's unit.
+    """
+
+    steps: int | None
+    total: float
+
+    def fix(self, step: int) -> int:
+        """Return the number of the last step once rank 0 has fixed it by its clock; 0: not yet.
+
+        Called on rank 0 once before each step (from 0), in order.
+        """
+        return 0
+
+    @abc.abstractmethod
+    def last(self, step: int, tokens: int = 0, budget: Sequence[int] = ()) -> int | None:
+        """Return the number of the last step once it is known after `step` steps; else None.
+
+        Args:
+            tokens: real tokens trained on so far, over all phases.
+            budget: see `TrainerState.budget`.
+        """
+
+    @abc.abstractmethod
+    def progress_at(
+        self, step: int, tokens: int = 0, size: int = 0, budget: Sequence[int] = ()
+    ) -> ScheduleProgress:
+        """Return the schedule progress of step `step` (from 0).
+
+        Args:
+            tokens: real tokens trained on before, over all phases.
+            size: real tokens of this step.
+            budget: see `TrainerState.budget`.
+        """
+
+
+class StepDuration(Duration):
+    """A duration in steps.
+
+    Args:
+        steps: number of the last step.
+        span: length of the learning-rate schedule in steps.
+        first: first step (from 0) of the learning-rate schedule.
+    """
+
+    total: int
+
+    def __init__(self, *, steps: int, span: int, first: int = 0) -> None:
+        self.steps, self.total, self.first = steps, span, first
+
+    def last(self, step: int, tokens: int = 0, budget: Sequence[int] = ()) -> int | None:
+        return self.steps
+
+    def progress_at(
+        self, step: int, tokens: int = 0, size: int = 0, budget: Sequence[int] = ()
+    ) -> ScheduleProgress:
+        return ScheduleProgress(
+            done=step - self.first, step_size=1, total=self.total, last=step + 1 == self.steps
+        )
+
+
+class TokenDuration(Duration):
+    """A duration in real tokens: the step that reaches the number is the last.
+
+    Args:
+        first: tokens before this phase.
+        tokens: tokens of this phase.
+    """
+
+    steps = None
+
+    def __init__(self, *, first: int, tokens: int) -> None:
+        self.first, self.total = first, tokens
+
+    def last(self, step: int, tokens: int = 0, budget: Sequence[int] = ()) -> int | None:
+        return step if tokens - self.first >= self.total else None
+
+    def progress_at(
+        self, step: int, tokens: int = 0, size: int = 0, budget: Sequence[int] = ()
+    ) -> ScheduleProgress:
+        done = tokens - self.first
+        return ScheduleProgress(
+            done=done, step_size=max(1, size), total=self.total, last=done + size >= self.total
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class TimeBudget(Duration):
+    """A duration in seconds, from the start of rank 0's process to the end of the command.
+
+    The schedule starts when the number of steps is fixed. Loading, building and compiling come
+    before, and would otherwise use up the warm-up of a short training.
+
+    Attributes:
+        seconds: the budget.
+        cold: calls of `fix` before measuring. The first step allocates and compiles; with several
+            ranks `fix` is called one step ahead.
+        closing: maps the seconds of a step to the seconds needed after the last step (evaluation,
+            saving).
+        clock: returns the seconds since the process started.
+    """
+
+    seconds: float
+    cold: int
+    closing: Callable[[float], float]
+    clock: Callable[[], float] = field(default_factory=lambda: process_clock())
+    steps: None = None
+    total: float = WHOLE
+    _times: list[float] = field(default_factory=list)
+    _last: int = 0
+
+    def check_feasible(self) -> int:
+        """Return 0, or reject a budget that is over before the first step.
+
+        Raises:
+            UsageError: the budget is over.
+        """
+        now = self.clock()
+        if now >= self.seconds:
+            raise UsageError(
+                f"max_time ({self.seconds:g}s) was over before the first step: starting took "
+                f"{now:.1f} s; use {math.ceil(3 * now)}s or more"
+            )
+        return 0
+
+    def fix(self, step: int) -> int:
+        if self._last:
+            return self._last
+        now = self.clock()
+        self._times.append(now)
+        warm_times = self._times[self.cold :]
+        if len(warm_times) < 2:
+            self._last = step + 1 if now >= self.seconds - self.closing(0.0) else 0
+            return self._last
+        measured_steps, elapsed = len(warm_times) - 1, now - warm_times[0]
+        step_seconds = elapsed / measured_steps
+        remaining = self.seconds - self.closing(step_seconds) - now
+        enough = measured_steps >= MOST or (
+            measured_steps >= FEWEST and elapsed >= MEASURING * self.seconds
+        )
+        if enough or remaining < FEWEST * step_seconds:
+            queued_steps = self.cold - 1  # steps that still run before this one
+            self._last = step + max(1, int(remaining / (OVERHEAD * step_seconds)) - queued_steps)
+        return self._last
+
+    def last(self, step: int, tokens: int = 0, budget: Sequence[int] = ()) -> int | None:
+        return budget[1] if budget else None
+
+    def progress_at(
+        self, step: int, tokens: int = 0, size: int = 0, budget: Sequence[int] = ()
+    ) -> ScheduleProgress:
+        if not budget:
+            return ScheduleProgress(done=0, step_size=UNMEASURED, total=WHOLE, last=False)
+        first, last = budget
+        step_size = WHOLE / max(1, last - first)
+        return ScheduleProgress(
+            done=(step - first) * step_size, step_size=step_size, total=WHOLE, last=step + 1 == last
+        )
+
+
+def process_clock() -> Callable[[], float]:
+    """Return a monotonic clock of the seconds since this process started."""
+    import psutil
+
+    start = time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
+    return lambda: time.monotonic() - start

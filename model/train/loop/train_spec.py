@@ -8,16 +8,15 @@ from typing import Any
 
 from cloze.model.families.config import ModelConfig
 from cloze.model.train.engines import EngineConfig
-from cloze.model.train.loop.duration import Duration, ScheduleProgress
+from cloze.model.train.loop.data import MixtureCounter
 from cloze.model.train.loop.interfaces import (
     START,
     BatchSource,
     Evaluator,
-    MixtureStatistics,
     StartPosition,
     TrainModule,
 )
-from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.schedules import Duration, Schedule, ScheduleProgress
 from cloze.model.train.monitor.throughput import MfuMeter
 from cloze.model.train.precision import Precision
 from cloze.pipeline.dataset.schema import DatasetInfo
@@ -44,7 +43,7 @@ class TrainingHyperparameters:
     """Hyperparameters of a training.
 
     Attributes:
-        pace: duration of the training; the learning rate follows its progress.
+        duration: duration of the training; the learning rate follows its progress.
         learning_rate: peak learning rate.
         rate: parameter name -> learning-rate multiplier (layer-wise decay, a head's own rate).
         rates: parameter role (`optimizers.parameters.parameter_role`) -> learning-rate multiplier.
@@ -61,7 +60,7 @@ class TrainingHyperparameters:
         ema: decay of the weights' EMA; None: no EMA.
     """
 
-    pace: Duration
+    duration: Duration
     learning_rate: float
     schedule: Schedule
     seed: int
@@ -77,9 +76,9 @@ class TrainingHyperparameters:
     max_skipped: int = 10
     ema: float | None = None
 
-    def learning_rates_at(self, moment: ScheduleProgress) -> dict[str, float]:
+    def learning_rates_at(self, position: ScheduleProgress) -> dict[str, float]:
         """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
-        rate = self.learning_rate_at(moment)
+        rate = self.learning_rate_at(position)
         role_rates = {
             f"learning_rate_{role}": rate * multiplier
             for role, multiplier in self.rates.items()
@@ -87,10 +86,10 @@ class TrainingHyperparameters:
         }
         return {"learning_rate": rate, **role_rates}
 
-    def learning_rate_at(self, moment: ScheduleProgress) -> float:
+    def learning_rate_at(self, position: ScheduleProgress) -> float:
         """Return the learning rate of the step at this schedule progress."""
         return self.learning_rate * self.schedule.factor(
-            moment.done, moment.total, moment.step_size
+            position.done, position.total, position.step_size
         )
 
 
@@ -100,14 +99,14 @@ class DataSpec:
 
     Attributes:
         fingerprint: fingerprint of the data; a phase on the same data continues in its order.
-        begun: start position, also of the source.
+        start_position: start position, also of the source.
         mixture: statistics of a mixture; None: a single dataset.
     """
 
     source: BatchSource
     fingerprint: str = ""
-    begun: StartPosition = START
-    mixture: MixtureStatistics | None = None
+    start_position: StartPosition = START
+    mixture: MixtureCounter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,33 +127,6 @@ class ExecutionSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Milestones:
-    """The steps whose checkpoints are always saved and never pruned.
-
-    Attributes:
-        steps: the steps.
-        every: additionally all multiples of this number.
-    """
-
-    steps: frozenset[int] = frozenset()
-    every: int | None = None
-
-    def __contains__(self, step: int) -> bool:
-        return step in self.steps or bool(self.every and step > 0 and step % self.every == 0)
-
-    def count_between(self, first: int, last: int) -> int:
-        """Count the milestones after step `first`, up to step `last`."""
-        explicit = sum(
-            first < step <= last and not (self.every and step % self.every == 0)
-            for step in self.steps
-        )
-        return explicit + (last // self.every - first // self.every if self.every else 0)
-
-
-NO_MILESTONES = Milestones()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
     """Content and retention of checkpoints.
 
@@ -167,7 +139,7 @@ class CheckpointSpec:
     """
 
     metadata: CheckpointMetadata
-    milestones: Milestones = NO_MILESTONES
+    milestones: frozenset[int] = frozenset()
     keep_for_merge: int = 1
     keep_best: bool = False
 
@@ -179,14 +151,12 @@ class LoggingSpec:
     Attributes:
         interval: steps between log lines; None: at each hundredth of the schedule. The first, the
             last and evaluated steps always get one.
-        expected_first_loss: loss of untrained weights in nats; None: unknown.
         mfu_meter: None: MFU is not reported.
         check_line: maps a log line to warnings.
         notes, warnings, figures: reported at the start, in addition to the loop's own.
     """
 
     interval: int | None = 1
-    expected_first_loss: float | None = None
     mfu_meter: MfuMeter | None = None
     check_line: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     notes: Sequence[str] = field(default_factory=tuple)

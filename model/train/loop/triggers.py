@@ -7,14 +7,14 @@ resumed training decides identically.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from cloze.core.stages.execution import Execution
 from cloze.model.train.config import TENTHS
-from cloze.model.train.loop.duration import ScheduleProgress
-from cloze.model.train.loop.train_spec import Milestones, TrainSpec
+from cloze.model.train.loop.schedules import ScheduleProgress
+from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.resume.state import TrainerState
 
+SAVE_SECONDS = 600.0  # between checkpoints, without `checkpoint_every`
 LINES = 100  # log lines of a training with an unknown number of steps
 
 
@@ -23,17 +23,16 @@ class StepTriggers:
 
     def __init__(self, training: TrainSpec, execution: Execution) -> None:
         self._training, self._execution = training, execution
-        self._minutes = 60.0 * execution.checkpoint_minutes
-        self._save_from = time.monotonic() + self._minutes
+        self._save_from = time.monotonic() + SAVE_SECONDS
         self._counted = (0, 0, 0)  # best step, last step counted, evaluations between them
 
     def progress_at(self, step: int) -> ScheduleProgress:
         """Return the schedule progress of a step, for a training with a known number of steps."""
-        return self._training.recipe.pace.progress_at(step - 1, 0, 0, ())
+        return self._training.recipe.duration.progress_at(step - 1, 0, 0, ())
 
     def last(self, progress: TrainerState) -> int | None:
         """Return the number of the last step, or None while it is unknown."""
-        return self._training.recipe.pace.last(progress.step, progress.tokens, progress.budget)
+        return self._training.recipe.duration.last(progress.step, progress.tokens, progress.budget)
 
     def should_stop(self, progress: TrainerState) -> bool:
         """Return True after the last step, or when patience is exhausted."""
@@ -51,23 +50,23 @@ class StepTriggers:
         self._counted = counted_best, progress.step, evaluations
         return evaluations >= patience
 
-    def should_log(self, step: int, moment: ScheduleProgress) -> bool:
+    def should_log(self, step: int, position: ScheduleProgress) -> bool:
         """Return True for steps with a log line: by interval, first, last, or evaluated."""
         interval = self._training.logging.interval
-        due = moment.crosses(LINES) if interval is None else step % interval == 0
+        due = position.crosses(LINES) if interval is None else step % interval == 0
         return (
             due
-            or moment.last
-            or step == self._training.data.begun.step + 1
-            or self.should_evaluate(step, moment)
+            or position.last
+            or step == self._training.data.start_position.step + 1
+            or self.should_evaluate(step, position)
         )
 
-    def should_evaluate(self, step: int, moment: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
         """Return True if the step is evaluated."""
         evaluator = self._training.evaluator
         # Milestone checkpoints have metrics, too.
-        required = moment.last or step in self._training.checkpoints.milestones
-        return evaluator is not None and (required or evaluator.due(step, moment))
+        required = position.last or step in self._training.checkpoints.milestones
+        return evaluator is not None and (required or evaluator.due(step, position))
 
     def should_save(self, progress: TrainerState) -> bool:
         """Return True if the current step gets a checkpoint by number, or as the best so far."""
@@ -77,20 +76,23 @@ class StepTriggers:
         keep = step in self._training.checkpoints.milestones or step in progress.kept
         return (step != self.last(progress) and (keep or due)) or self.best_step(progress) == step
 
-    def ends_tenth(self, step: int, moment: ScheduleProgress) -> bool:
+    def ends_tenth(self, step: int, position: ScheduleProgress) -> bool:
         """Return True at the end of a last tenth of this training, whose checkpoint is kept."""
-        pace, begun = self._training.recipe.pace, self._training.data.begun.step
-        if pace.steps is not None:  # the schedule may be longer than this training
-            moment = ScheduleProgress(
-                done=step - 1 - begun,
+        duration, start_position = (
+            self._training.recipe.duration,
+            self._training.data.start_position.step,
+        )
+        if duration.steps is not None:  # the schedule may be longer than this training
+            position = ScheduleProgress(
+                done=step - 1 - start_position,
                 step_size=1,
-                total=pace.steps - begun,
-                last=step == pace.steps,
+                total=duration.steps - start_position,
+                last=step == duration.steps,
             )
         in_last_tenths = (
-            moment.fraction >= (TENTHS + 1 - self._training.checkpoints.keep_for_merge) / TENTHS
+            position.fraction >= (TENTHS + 1 - self._training.checkpoints.keep_for_merge) / TENTHS
         )
-        return in_last_tenths and moment.crosses(TENTHS) and not moment.last
+        return in_last_tenths and position.crosses(TENTHS) and not position.last
 
     def best_step(self, progress: TrainerState) -> int | None:
         """Return the best step so far, if its checkpoint is kept; else None."""
@@ -100,13 +102,10 @@ class StepTriggers:
             else None
         )
 
-    def retained_steps(self, progress: TrainerState) -> Milestones:
+    def retained_steps(self, progress: TrainerState) -> frozenset[int]:
         """Return the steps whose checkpoints are never pruned."""
         milestones, best = self._training.checkpoints.milestones, self.best_step(progress)
-        return replace(
-            milestones,
-            steps=milestones.steps | {*progress.kept} | (set() if best is None else {best}),
-        )
+        return milestones | {*progress.kept} | (set() if best is None else {best})
 
     def save_timer_expired(self) -> bool:
         """Return True if a checkpoint is due by time, and restart the timer.
@@ -115,5 +114,5 @@ class StepTriggers:
         """
         if self._execution.checkpoint_every is not None or time.monotonic() < self._save_from:
             return False
-        self._save_from = time.monotonic() + self._minutes
+        self._save_from = time.monotonic() + SAVE_SECONDS
         return True

@@ -9,7 +9,6 @@ fingerprint.
 
 from __future__ import annotations
 
-import gzip
 import tempfile
 from pathlib import Path
 
@@ -30,9 +29,9 @@ class Profiler:
 
     def __init__(self, steps: int | None, path: str, world: World) -> None:
         """Prepare a profiler. Args: steps: steps to trace, or None. path: the artifact's path."""
-        self._left = steps if steps is not None and world.is_rank_zero else 0
+        self._steps = steps if steps is not None and world.is_rank_zero else 0
+        self._left = self._steps + WARMUP_STEPS if self._steps else 0
         self._directory, self._device = storage.join(path, DIRECTORY), world.device
-        self._warmup, self._first = WARMUP_STEPS, 0
         self._running: profile | None = None
 
     @property
@@ -42,46 +41,40 @@ class Profiler:
 
     def stepped(self, step: int) -> str | None:
         """Count step `step` (from 1); return a message when the profile is written."""
-        if self._running is not None:
-            self._left -= 1
-            return None if self._left else self._write(step)
-        self._warmup -= 1
-        if self._warmup <= 0:
+        self._left -= 1
+        if self._left == self._steps:
             cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
             activities = [ProfilerActivity.CPU, *cuda]
-            self._first = step + 1
             self._running = profile(activities=activities, record_shapes=True, profile_memory=True)
             self._running.start()
-        return None
+        return None if self._left else self._write(step, self._steps)
 
     def close(self, step: int) -> str | None:
         """Write the steps traced so far if training ends early; return a message."""
         if not self._left:
             return None
-        self._left = 0
-        if self._running is not None and step >= self._first:
-            return self._write(step)
+        traced, self._left = self._steps - self._left, 0
+        if traced > 0:
+            return self._write(step, traced)
         if self._running is not None:
             self._running.stop()
         return f"nothing was profiled: training ended after step {step}, and {WARMUP_STEPS} warm up"
 
-    def _write(self, step: int) -> str:
-        profiler, self._running = self._running, None
+    def _write(self, step: int, steps: int) -> str:
+        """Stop tracing after step `step`, the last of `steps`, and write trace and table."""
+        profiler = self._running
         assert profiler is not None
         on_gpu = self._device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize(self._device)
         profiler.stop()
-        averages = profiler.key_averages(group_by_input_shape=True)
         sort_key = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-        report = averages.table(sort_by=sort_key, row_limit=ROWS)
+        report = profiler.key_averages(group_by_input_shape=True).table(sort_key, row_limit=ROWS)
         storage.make_dirs(self._directory)
         with tempfile.TemporaryDirectory() as directory:
-            file = Path(directory) / "trace.json"
+            file = Path(directory) / TRACE
             profiler.export_chrome_trace(str(file))
-            trace = gzip.compress(file.read_bytes(), 6)
-        storage.write_bytes(storage.join(self._directory, TRACE), trace)
+            storage.write_bytes(storage.join(self._directory, TRACE), file.read_bytes())
         table = storage.join(self._directory, TABLE)
         storage.write_bytes(table, report.encode())
-        steps = step + 1 - self._first
-        return f"profiled {steps} step{'s' * (steps > 1)} from step {self._first} on: {table}"
+        return f"profiled {steps} step{'s' * (steps > 1)} from step {step + 1 - steps} on: {table}"

@@ -16,6 +16,7 @@ from typing import Any
 STUCK_STEPS = 1500
 STUCK_NATS = 0.3  # below the unigram loss by less than this: the model has not learned from context
 ABOVE_NATS = 1.0  # above ln V; untrained weights are a few tenths above
+FIRST_LOSS_TOLERANCE = 0.1  # of the expected first loss
 SPIKE_NATS = 0.5
 SPIKE_DEVIATIONS = 6.0
 USUAL = 12  # log lines in the regression line to which a spike is compared
@@ -34,6 +35,7 @@ class StabilityMonitor:
         batch: sequences per step.
         pairs: True if the training has a pair objective.
         chance: loss of uniform guessing, ln V; None: undefined.
+        expected: first loss of untrained weights, over all objectives; None: unknown.
     """
 
     def __init__(
@@ -43,13 +45,10 @@ class StabilityMonitor:
         batch: int,
         pairs: bool,
         chance: float | None = None,
+        expected: float | None = None,
     ) -> None:
-        self._loss, self._batch, self._pairs, self._chance = (
-            f"{objective}_loss",
-            batch,
-            pairs,
-            chance,
-        )
+        self._loss, self._batch, self._pairs = f"{objective}_loss", batch, pairs
+        self._chance, self._expected = chance, expected
         self._guessing = functools.cache(guessing)
         self._losses: list[tuple[int, float, float]] = []  # step, loss, learning rate
         self._warned: set[str] = set()
@@ -63,7 +62,7 @@ class StabilityMonitor:
             return [*self._not_finite(line, loss)]
         rate = float(line["learning_rate"])
         rate_rises = bool(self._losses) and rate > self._losses[-1][2]
-        warnings = [*self._above(line, loss)]
+        warnings = [*self._first(line), *self._above(line, loss)]
         if not rate_rises:  # progress is not expected during warm-up
             warnings += self._stuck(line, loss)
         warnings += self._spike(line, loss)
@@ -80,6 +79,16 @@ class StabilityMonitor:
             yield (
                 f"the loss is {loss} up to step {line['step']}; lower learning_rate"
                 f" ({line['learning_rate']:.2g} now) or grad_clip, or use precision fp32"
+            )
+
+    def _first(self, line: Mapping[str, Any]) -> Iterator[str]:
+        if self._losses or self._expected is None:
+            return
+        if abs(line["loss"] - self._expected) > FIRST_LOSS_TOLERANCE * self._expected:
+            yield (
+                f"THE FIRST LOSS IS {line['loss']:.3f}, untrained weights should give "
+                f"{self._expected:.3f} (ln V, and ln 2 for pairs): check vocabulary, masks and "
+                f"initializer_range"
             )
 
     def _above(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:

@@ -16,13 +16,12 @@ sections; they are read after they have passed, without waiting. The host's sect
 communication) count only while the GPU is idle.
 
 Model FLOPs utilisation (MFU) counts operations for real tokens only: neither padding nor recomputed
-layers (`cloze.model.train.plan.flops`). A GPU's peak is from `cloze.model.hardware`. A CPU's peak
-is measured at the start by a matrix product.
+layers (`cloze.model.train.plan.estimates`). GPUs' peaks are from `cloze.model.hardware`; a CPU has
+no MFU.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -35,8 +34,8 @@ import torch
 from cloze.model import hardware
 from cloze.model.data.batch import TokenCounts
 from cloze.model.families.config import ModelConfig
-from cloze.model.train.plan.flops import flops_per_token
-from cloze.model.train.precision import DTYPES, Precision
+from cloze.model.train.plan.estimates import flops_per_token
+from cloze.model.train.precision import Precision
 
 Part = Literal["data", "forward", "backward", "communication", "optimizer", "save", "evaluation"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -143,77 +142,48 @@ class TimeBreakdown:
         return {**shares, f"time_{OTHER}": round(max(0.0, 1.0 - sum(shares.values())), 4)}
 
 
-SIDE = 1024  # of the matrices, larger than the second-level cache
-TRIES = 5  # the fastest counts
-
-
 @dataclass(frozen=True, slots=True)
 class MfuMeter:
-    """MFU of a training.
+    """MFU of a training on GPUs.
 
     Attributes:
         model: config of the trained model.
-        peak: peak operations per second of all ranks' devices; None: unknown.
-        source: origin of the peak, or the reason why it is unknown.
+        peak: peak operations per second of all ranks' GPUs.
     """
 
     model: ModelConfig
-    peak: float | None
-    source: str
+    peak: float
 
-    def mfu(self, tokens_per_second: float, seen: float) -> float | None:
-        """Return the share of the peak; None if the peak is unknown.
+    def mfu(self, tokens_per_second: float, seen: float) -> float:
+        """Return the share of the peak.
 
         Args:
             tokens_per_second: real tokens of all ranks.
             seen: mean number of tokens that a token attends to, itself included.
         """
-        if self.peak is None:
-            return None
         return tokens_per_second * flops_per_token(self.model, seen) / self.peak
 
 
-def utilisation(
-    model: ModelConfig, precision: Precision, device: torch.device, ranks: int
-) -> MfuMeter:
-    """Return the MFU meter of a training of `model` on `ranks` ranks with devices like this one."""
-    if device.type == "cuda":
-        peak, source = _gpu_peak(device, precision)
-    elif precision == "fp16":  # matrix products in fp16 take minutes on most CPUs
-        peak, source = None, "MFU is not reported: fp16 is for GPUs"
-    else:
-        peak, source = _cpu_peak(precision, torch.get_num_threads()), _cpu_source(precision)
-    return MfuMeter(model, None if peak is None else peak * ranks, source)
+def mfu_meter(
+    model: ModelConfig, precision: Precision, device: torch.device, ranks: int, notes: list[str]
+) -> MfuMeter | None:
+    """Return the MFU meter of a training on `ranks` GPUs like this one; None: on a CPU.
 
-
-def _gpu_peak(device: torch.device, precision: Precision) -> tuple[float | None, str]:
+    Args:
+        notes: receives a message if the GPU's peak is unknown, which gives None, too.
+    """
+    if device.type != "cuda":
+        return None
     name = torch.cuda.get_device_name(device)
     gpu = hardware.recognised(name)
-    if gpu is None:
-        return None, f"MFU is not reported: {name} is not in the table of GPUs (model/hardware.py)"
-    return (gpu.fp32 if precision == "fp32" else gpu.bf16), gpu.source
-
-
-@functools.cache  # a process may train more than once
-def _cpu_peak(precision: Precision, threads: int) -> float:
-    """Measure the operations per second of this process's threads in a matrix product.
-
-    CPU time is counted, so that other processes on the machine do not matter.
-    """
-    matrix = torch.linspace(-1.0, 1.0, SIDE * SIDE).view(SIDE, SIDE).to(DTYPES[precision])
-    fastest = float("inf")
-    for _ in range(TRIES):
-        start = time.process_time()
-        matrix @ matrix
-        fastest = min(fastest, (time.process_time() - start) / threads)
-    return 2.0 * SIDE**3 / fastest
-
-
-def _cpu_source(precision: Precision) -> str:
-    return (
-        f"a product of two {SIDE} x {SIDE} matrices in {precision} on {torch.get_num_threads()} "
-        f"threads, measured at the start"
-    )
+    peak = None if gpu is None else gpu.fp32 if precision == "fp32" else gpu.bf16
+    if peak is None:
+        notes.append(
+            f"MFU is not reported: the peak of {name} in {precision} is not in the table of GPUs "
+            f"(model/hardware.py)"
+        )
+        return None
+    return MfuMeter(model, peak * ranks)
 
 
 class Throughput:
@@ -222,9 +192,9 @@ class Throughput:
     The session's figures exclude the first step, which allocates and compiles.
     """
 
-    def __init__(self, timeline: TimeBreakdown, utilisation: MfuMeter | None) -> None:
-        """Start a session. Args: utilisation: the MFU meter; None: no MFU."""
-        self._timeline, self._utilisation = timeline, utilisation
+    def __init__(self, timeline: TimeBreakdown, meter: MfuMeter | None) -> None:
+        """Start a session. Args: meter: None: no MFU."""
+        self._timeline, self._meter = timeline, meter
         self._line = self._session = _Interval(timeline.seconds())
         self._steps = 0
         self._last = timeline.seconds()  # end of the newest step
@@ -271,10 +241,9 @@ class Throughput:
         }
 
     def _mfu(self, speed: float, own: TokenCounts) -> float | None:
-        if self._utilisation is None or not own.tokens:
+        if self._meter is None or not own.tokens:
             return None
-        share = self._utilisation.mfu(speed, own.attended / own.tokens)
-        return None if share is None else float(f"{share:.3g}")
+        return float(f"{self._meter.mfu(speed, own.attended / own.tokens):.3g}")
 
 
 class _Interval:

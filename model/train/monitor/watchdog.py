@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from torch import nn
 
-from cloze.core.processes import HeartbeatWriter, RankPhase
+from cloze.core.processes import RankPhase
 from cloze.core.stages.stage import Reporter
 from cloze.model.train.distributed import World
-from cloze.model.train.monitor.throughput import MfuMeter, Part, Throughput
+from cloze.model.train.monitor.throughput import Part
 
 T = TypeVar("T")
 
@@ -31,17 +31,17 @@ FIRST = 3  # steps without limit: they allocate, compile and open files
 COMPILED = 10.0
 
 
-class Watchdog:
-    """Sets the time limit of each step.
+class StepTimer:
+    """The time limit of each of a rank's steps, and what the clock counts around them.
 
     Args:
-        pulse: this rank's heartbeat.
         floor: seconds that any step may take; 0: no limits.
         compiled: True if steps are compiled.
     """
 
-    def __init__(self, pulse: HeartbeatWriter, floor: float, compiled: bool) -> None:
-        self._pulse, self._floor = pulse, floor * (COMPILED if compiled else 1.0)
+    def __init__(self, world: World, floor: float, compiled: bool) -> None:
+        self._pulse, self._timeline = world.pulse, world.timeline
+        self._floor = floor * (COMPILED if compiled else 1.0)
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._seen = self._step = 0
         self._began: float | None = None
@@ -65,11 +65,6 @@ class Watchdog:
         self._began = None
         self._pulse.begin_step(self._step, 0.0)
 
-    def exclude(self, seconds: float) -> None:
-        """Exclude this many seconds since `begin` from the step."""
-        if self._began is not None:
-            self._began += seconds
-
     @property
     def median_step_seconds(self) -> float:
         """Median duration of recent steps in seconds; 0: unknown."""
@@ -82,48 +77,22 @@ class Watchdog:
             return 0.0
         return max(self._floor, TIMES * self.median_step_seconds)
 
-
-class StepTimer:
-    """The clock and the time limits of a rank's steps.
-
-    Args:
-        floor: seconds that any step may take; 0: no limits.
-        compiled: True if steps are compiled.
-        mfu_meter: None: MFU is not reported.
-    """
-
-    def __init__(
-        self, world: World, floor: float, compiled: bool, mfu_meter: MfuMeter | None
-    ) -> None:
-        self._world = world
-        self.watchdog = Watchdog(world.pulse, floor, compiled)
-        world.timeline.begin()
-        self.throughput = Throughput(world.timeline, mfu_meter)
-
-    def begin(self, step: int) -> None:
-        """Mark the start of the first step, `step` (from 1)."""
-        self.throughput.begin()
-        self.watchdog.begin(step)
-
-    def end(self) -> None:
-        """Mark the end of the last step."""
-        self.watchdog.end()
-
     @contextlib.contextmanager
     def exclude(self, section: Part) -> Iterator[None]:
         """Exclude the block from the step's time limit, as it may take any time."""
-        start = time.perf_counter()
+        start = time.monotonic()
         try:
-            with self._world.pulse.phase(RankPhase.ASIDE), self._world.timeline.section(section):
+            with self._pulse.phase(RankPhase.ASIDE), self._timeline.section(section):
                 yield
         finally:
-            self.watchdog.exclude(time.perf_counter() - start)
+            if self._began is not None:
+                self._began += time.monotonic() - start
 
     def wait_for(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items; the time spent waiting for them counts as waiting for data."""
         iterator = iter(items)
         while True:
-            with self._world.pulse.phase(RankPhase.DATA), self._world.timeline.section("data"):
+            with self._pulse.phase(RankPhase.DATA), self._timeline.section("data"):
                 item = next(iterator, None)
             if item is None:
                 return

@@ -18,7 +18,7 @@ from torch import Tensor, distributed
 from cloze.model.train.engines.device_scalars import to_device_async
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OptimizerSpec
-from cloze.model.train.optimizers.sharded_parameters import (
+from cloze.model.train.optimizers.parameters import (
     FlatShard,
     TensorExtent,
     collective_device,

@@ -1,7 +1,7 @@
 """Cost estimates of stages that run a model: operations, checkpoints, and memory. No torch.
 
-Pretraining is estimated by `cloze.model.train.plan.flops`, all other stages by passes over tokens
-(`pass_cost`, `pass_pace`): 6 operations per weight and token in training, 2 in a forward pass.
+Pretraining is estimated by `cloze.model.train.plan.estimates`, all other stages by passes over
+tokens (`pass_cost`, `pass_pace`): 6 operations per weight and token, 2 in a forward pass.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.engines import STAGES
-from cloze.model.train.plan import flops, memory
-from cloze.model.train.plan.flops import BESIDE, WEIGHT_BYTES
-from cloze.model.train.plan.memory import ComputeOptions
+from cloze.model.train.plan import estimates
+from cloze.model.train.plan.estimates import BESIDE, WEIGHT_BYTES, ComputeOptions
 
 # Seconds for torch, the process group, the model, and the last checkpoint's hash.
 START = {"cpu": 12.0, "cuda": 25.0}
@@ -53,7 +52,7 @@ def source_model(source: Metadata, default: Any = None) -> tuple[Any, ModelConfi
     """Return a checkpoint's model: name or values, config, and number of weights (0: unknown)."""
     spec = model_of(source) or default
     model = None if spec is None else model_config(spec)
-    estimate = 0 if model is None else flops.approximate_parameters(model)
+    estimate = 0 if model is None else estimates.approximate_parameters(model)
     return spec, model, int(source.get("parameters") or estimate)
 
 
@@ -87,7 +86,7 @@ def pass_cost(
         kind=device,
         size=float(weights or 1),
         disk_bytes=disk_bytes,
-        memory_bytes=int(memory.PROCESS["cpu"]) + weight_bytes
+        memory_bytes=int(estimates.PROCESS["cpu"]) + weight_bytes
         if memory_bytes is None
         else memory_bytes,
         gpu_memory_bytes=default_gpu_bytes if gpu_memory_bytes is None else gpu_memory_bytes,
@@ -138,13 +137,13 @@ def execution_memory(
     if isinstance(execution.micro_batch, int):
         micro_batch = execution.micro_batch
     elif device.kind == "cpu":
-        micro_batch = memory.CPU_TOKENS // length
+        micro_batch = estimates.CPU_TOKENS // length
     else:
-        micro_batch = memory.fitting_rows(
+        micro_batch = estimates.fitting_rows(
             device.memory, model, length, ranks=ranks, zero=zero, how=options
         )
     micro_batch = min(-(-rows // ranks), max(1, micro_batch))
-    estimate = memory.training_memory(
+    estimate = estimates.training_memory(
         model, length, micro_batch, ranks=ranks, zero=zero, how=options
     )
     if device.kind == "cpu":
@@ -195,8 +194,8 @@ def ahead(
         weights, memory_bytes = int((source or {}).get("parameters") or 0), (0, 0)
         work = 6.0 * weights + BESIDE[kind]
     else:
-        weights = flops.approximate_parameters(model)
-        work = flops.step_flops(model, mean_length, kind)
+        weights = estimates.approximate_parameters(model)
+        work = estimates.step_flops(model, mean_length, kind)
         memory_bytes = execution_memory(
             model,
             length,
@@ -220,7 +219,6 @@ def ahead(
     checkpoint_count = (
         execution.keep_checkpoints + config.keep_for_merge - 1 + len(config.milestones)
     )
-    checkpoint_count += steps // config.milestone_every if config.milestone_every else 0
     return CostEstimate(
         work=work * tokens,
         speed=device.speed(),
@@ -229,7 +227,8 @@ def ahead(
         parallelism=width,
         kind=kind,
         size=float(weights or 1),
-        disk_bytes=flops.checkpoint_bytes(weights, config.ema is not None) * (checkpoint_count + 1),
+        disk_bytes=estimates.checkpoint_bytes(weights, config.ema is not None)
+        * (checkpoint_count + 1),
         memory_bytes=memory_bytes[0],
         gpu_memory_bytes=memory_bytes[1],
         expected_metadata={
@@ -251,14 +250,9 @@ def afterwards(facts: Metadata) -> MeasuredThroughput | None:
         return None
     work = 6.0 * weights + BESIDE[kind]
     if config.get("model"):
-        model = model_config(config["model"])
-        if not model.vocab_size:  # infer it from the weights outside the layers
-            fixed_weights = flops.approximate_parameters(model)
-            single_token_model = model.model_copy(update={"vocab_size": 1})
-            token_weights = flops.approximate_parameters(single_token_model) - fixed_weights
-            vocab_size = max(1, round((weights - fixed_weights) / token_weights))
-            model = model.model_copy(update={"vocab_size": vocab_size})
-        work = flops.step_flops(model, tokens / max(1, int(facts["rows"])), kind)
+        model = _trained(model_config(config["model"]), None, int(facts.get("vocab_size") or 0))
+        assert model is not None
+        work = estimates.step_flops(model, tokens / max(1, int(facts["rows"])), kind)
     seconds = (
         tokens / float(measured_speed)
         if measured_speed

@@ -40,8 +40,8 @@ def check_inputs(inputs: Mapping[str, str]) -> None:
     if "continue" in inputs and "checkpoint" in inputs:
         raise UsageError(
             f"continue ({inputs['continue']}) and checkpoint ({inputs['checkpoint']}) exclude each "
-            f"other: continue goes on with"
-            " optimizer and step numbers, checkpoint starts again from the weights; leave one out"
+            f"other: continue goes on with optimizer and step numbers, checkpoint starts again "
+            f"from the weights; leave one out"
         )
 
 
@@ -75,14 +75,14 @@ def _verified(directory: str) -> int:
     return 0
 
 
-def start_position(found: state.ResumeState, data: str) -> StartPosition:
+def start_position(trunk: state.ResumeState, data: str) -> StartPosition:
     """Return the start position of a phase that reads the data with this fingerprint."""
-    progress, run = found.progress, found.run
+    progress, run = trunk.progress, trunk.run
     same_data = run.data == data
     next_samples = (
-        run.begun.places
+        run.start_position.places
         if same_data
-        else {**run.begun.places, **(progress.places or {run.data: progress.samples})}
+        else {**run.start_position.places, **(progress.places or {run.data: progress.samples})}
     )
     return StartPosition(
         step=progress.step,
@@ -95,56 +95,56 @@ def start_position(found: state.ResumeState, data: str) -> StartPosition:
 
 
 def initial_model(
-    found: state.ResumeState, config: PretrainConfig, info: DatasetInfo, pieces: str
+    trunk: state.ResumeState, config: PretrainConfig, info: DatasetInfo, pieces: str
 ) -> InitialModel:
     """Return the model that the phase continues: the checkpoint's.
 
     Args:
-        found: the trunk, or this phase's own checkpoint.
+        trunk: the trunk, or this phase's own checkpoint.
         pieces: tokenizer directory of the dataset.
 
     Raises:
         UsageError: the model or dataset does not fit the optimizer state.
     """
-    with checkpoint.resolve_pinned(found.path) as directory:
+    with checkpoint.resolve_pinned(trunk.path) as directory:
         metadata = checkpoint.load_metadata(directory)
         if config.model is not None:
-            check_same_shape(config.model, metadata, found.path)
+            check_same_shape(config.model, metadata, trunk.path)
         model = _model(metadata, info, pieces)
-    return InitialModel(model=model, state=found.weights)
+    return InitialModel(model=model, state=trunk.weights)
 
 
-def optimizer(found: state.ResumeState, wanted: str | None) -> str:
+def optimizer(trunk: state.ResumeState, requested: str | None) -> str:
     """Return the optimizer that the phase continues: the trunk's.
 
     Raises:
-        UsageError: `wanted` is a different optimizer.
+        UsageError: `requested` is a different optimizer.
     """
-    previous = str(found.run.config.get("optimizer"))
-    if wanted not in (None, previous):
+    previous = str(trunk.run.config.get("optimizer"))
+    if requested not in (None, previous):
         raise UsageError(
-            f"optimizer ({wanted}) is not that of {found.path} ({previous}), whose state it cannot "
-            f"go on with; leave it out, or"
-            " begin a new training from the weights with checkpoint"
+            f"optimizer ({requested}) is not that of {trunk.path} ({previous}), whose state it "
+            f"cannot go on with; leave it out, or begin a new training from the weights with "
+            f"checkpoint"
         )
     return previous
 
 
-def _model(said: LoadedCheckpoint, info: DatasetInfo, pieces: str) -> ModelConfig:
-    remedy = f"make the dataset with --tokenizer {said.tokenizer}"
+def _model(loaded: LoadedCheckpoint, info: DatasetInfo, pieces: str) -> ModelConfig:
+    remedy = f"make the dataset with --tokenizer {loaded.tokenizer}"
     tokens = check_vocabulary(
-        tokenizer.load(said.tokenizer), tokenizer.load(pieces), said.path, remedy
+        tokenizer.load(loaded.tokenizer), tokenizer.load(pieces), loaded.path, remedy
     )
-    if len(tokens) > said.model.vocab_size:
+    if len(tokens) > loaded.model.vocab_size:
         raise UsageError(
-            f"the dataset's tokenizer has {len(tokens):,} pieces, {said.path} knows "
-            f"{said.model.vocab_size:,}, and the optimizer's"
-            " state cannot grow; begin a new training from the weights with checkpoint"
+            f"the dataset's tokenizer has {len(tokens):,} pieces, {loaded.path} knows "
+            f"{loaded.model.vocab_size:,}, and the optimizer's state cannot grow; begin a new "
+            f"training from the weights with checkpoint"
         )
-    return for_dataset(said.model, info)
+    return for_dataset(loaded.model, info)
 
 
-def check_schedule(config: PretrainConfig, begun: StartPosition) -> None:
+def check_schedule(config: PretrainConfig, start_position: StartPosition) -> None:
     """Check that the phase ends within a schedule that phases share.
 
     Raises:
@@ -152,28 +152,27 @@ def check_schedule(config: PretrainConfig, begun: StartPosition) -> None:
     """
     if config.last_step is None or config.schedule_steps is None:
         return
-    last_step = begun.step + config.last_step
+    last_step = start_position.step + config.last_step
     if last_step > config.schedule_steps:
         raise UsageError(
             f"schedule_steps ({config.schedule_steps}) ends before step {last_step}, the last of "
-            f"this phase ({config.last_step} after"
-            f" step {begun.step}); use {last_step} or more in all phases, or leave it out for a "
-            f"schedule of this phase's own"
+            f"this phase ({config.last_step} after step {start_position.step}); use {last_step} or "
+            f"more in all phases, or leave it out for a schedule of this phase's own"
         )
 
 
-def check_optimizer(found: state.ResumeState, model: nn.Module, optimizer: str) -> None:
+def check_optimizer(trunk: state.ResumeState, model: nn.Module, optimizer: str) -> None:
     """Check that the optimizer state covers every trained parameter.
 
     Raises:
         UsageError: a parameter has no optimizer state.
     """
-    if found.progress.updates == 0:
+    if trunk.progress.updates == 0:
         return
     for name, _, key in optimizer_states(model, optimizer_kind(optimizer)):
-        if f"{name}/{key}" not in found.optimizer:
+        if f"{name}/{key}" not in trunk.optimizer:
             raise UsageError(
-                f"{found.path} has no optimizer state of {name}, which was not trained there; use "
-                f"the objectives of the phase before,"
-                " or begin a new training from the weights with checkpoint"
+                f"{trunk.path} has no optimizer state of {name}, which was not trained there; use "
+                f"the objectives of the phase before, or begin a new training from the weights "
+                f"with checkpoint"
             )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -28,38 +26,32 @@ from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 WORD = "encoder.embeddings.word.weight"
 
 
-def check_vocabulary(known: Tokenizer, wanted: Tokenizer, path: str, remedy: str) -> list[str]:
-    """Check that the dataset's tokenizer `wanted` extends the model's tokenizer `known`.
+def check_vocabulary(known: Tokenizer, extended: Tokenizer, path: str, remedy: str) -> list[str]:
+    """Check that the dataset's tokenizer `extended` extends the model's tokenizer `known`.
 
     Returns:
-        The tokens of `wanted`, by id.
+        The tokens of `extended`, by id.
 
     Raises:
         UsageError: an id refers to another token.
     """
-    model_tokens, dataset_tokens = _pieces(known), _pieces(wanted)
-    mismatch = next(
-        (
-            token_id
-            for token_id, token in enumerate(model_tokens)
-            if token_id >= len(dataset_tokens) or dataset_tokens[token_id] != token
-        ),
-        None,
-    )
-    if mismatch is not None:
-        dataset_token = (
-            repr(dataset_tokens[mismatch]) if mismatch < len(dataset_tokens) else "nothing"
-        )
-        raise UsageError(
-            f"the dataset's tokenizer does not fit the embedding of {path}: id {mismatch} is "
-            f"{model_tokens[mismatch]!r} there and"
-            f" {dataset_token} in the dataset; {remedy}"
-        )
+    model_tokens, dataset_tokens = _pieces(known), _pieces(extended)
+    for token_id, token in enumerate(model_tokens):
+        dataset_token = dataset_tokens[token_id] if token_id < len(dataset_tokens) else None
+        if dataset_token != token:
+            raise UsageError(
+                f"the dataset's tokenizer does not fit the embedding of {path}: id {token_id} is "
+                f"{token!r} there and "
+                f"{'nothing' if dataset_token is None else repr(dataset_token)} in the dataset; "
+                f"{remedy}"
+            )
     return dataset_tokens
 
 
-def extend_embeddings(loaded: LoadedCheckpoint, wanted: Tokenizer, path: str) -> dict[str, Tensor]:
-    """Return the checkpoint's weights, with an embedding row for each token of `wanted` it lacks.
+def extend_embeddings(
+    loaded: LoadedCheckpoint, extended: Tokenizer, path: str
+) -> dict[str, Tensor]:
+    """Return the checkpoint's weights, with an embedding row for each token of `extended` it lacks.
 
     A new token starts as the mean of the tokens into which the checkpoint's tokenizer splits it.
 
@@ -71,7 +63,7 @@ def extend_embeddings(loaded: LoadedCheckpoint, wanted: Tokenizer, path: str) ->
     """
     model_tokenizer = tokenizer.load(loaded.tokenizer)
     remedy = f"make the dataset with --tokenizer {loaded.tokenizer}, or with an extension of it"
-    tokens = check_vocabulary(model_tokenizer, wanted, path, remedy)
+    tokens = check_vocabulary(model_tokenizer, extended, path, remedy)
     state = dict(loaded.state)
     rows = len(state[WORD])  # may exceed the number of tokens: some vocabularies are padded
     new_tokens = tokens[rows:]
@@ -90,9 +82,9 @@ def extend_embeddings(loaded: LoadedCheckpoint, wanted: Tokenizer, path: str) ->
     return state
 
 
-def _pieces(found: Tokenizer) -> list[str]:
-    tokens: list[str] = [""] * found.vocab_size
-    for token, token_id in found.backend.get_vocab(with_added_tokens=True).items():
+def _pieces(loaded: Tokenizer) -> list[str]:
+    tokens: list[str] = [""] * loaded.vocab_size
+    for token, token_id in loaded.backend.get_vocab(with_added_tokens=True).items():
         tokens[token_id] = token
     return tokens
 
@@ -117,10 +109,6 @@ class Teacher:
         self.state = state
         self.network: nn.Module = load_model(model, state).requires_grad_(False)
         self.temperature = torch.tensor(student.teacher_temperature())
-
-    @property
-    def parameters(self) -> int:
-        return sum(tensor.numel() for tensor in self.state.values())
 
     def first_weights(self, student: ModelConfig) -> dict[str, Tensor]:
         """Return the initial weights of a student of this config."""
@@ -173,12 +161,8 @@ def load_teacher(
         model, state, heads, tokenizer_path = imported.model, imported.state, imported.heads, path
     else:
         loaded = checkpoint.load_input(build, path)
-        model, state, heads, tokenizer_path = (
-            loaded.model,
-            loaded.state,
-            loaded.heads,
-            loaded.tokenizer,
-        )
+        model, state, heads = loaded.model, loaded.state, loaded.heads
+        tokenizer_path = loaded.tokenizer
     if "masked_lm" not in heads or "discriminator" in heads:
         raise UsageError(
             f"teacher ({path}) has no masked_lm head to learn from (it has {', '.join(heads)}); "
@@ -187,20 +171,14 @@ def load_teacher(
     if model.max_position_embeddings < info.length:
         raise UsageError(
             f"teacher ({path}) reads {model.max_position_embeddings} positions, the dataset has "
-            f"rows of {info.length}; make the"
-            " dataset shorter"
+            f"rows of {info.length}; make the dataset shorter"
         )
-    check_vocabulary(
-        tokenizer.load(tokenizer_path),
-        tokenizer.load(pieces),
-        path,
-        f"make the dataset with --tokenizer {tokenizer_path}",
-    )
+    remedy = f"make the dataset with --tokenizer {tokenizer_path}"
+    check_vocabulary(tokenizer.load(tokenizer_path), tokenizer.load(pieces), path, remedy)
     if model.vocab_size < info.vocab_size:
         raise UsageError(
             f"teacher ({path}) knows {model.vocab_size:,} pieces, the dataset's vocabulary has "
-            f"{info.vocab_size:,}; make the"
-            f" dataset with --tokenizer {tokenizer_path}"
+            f"{info.vocab_size:,}; {remedy}"
         )
     return Teacher(model, state, student)
 
@@ -225,7 +203,7 @@ class InitialModel:
 
 
 def initial_model(
-    wanted: ModelConfig | None,
+    requested: ModelConfig | None,
     path: str | None,
     info: DatasetInfo,
     pieces: str,
@@ -234,7 +212,7 @@ def initial_model(
     """Choose the initial model.
 
     Args:
-        wanted: model of the config; None: the checkpoint's, or BERT-base without a checkpoint.
+        requested: model of the config; None: the checkpoint's, or BERT-base without a checkpoint.
         path: a checkpoint, or None.
         info: metadata of the dataset.
         pieces: tokenizer directory of the dataset.
@@ -245,14 +223,14 @@ def initial_model(
         DataError: the checkpoint is missing or damaged.
     """
     if path is None:
-        model = for_dataset(wanted or model_config(DEFAULT_MODEL), info)
+        model = for_dataset(requested or model_config(DEFAULT_MODEL), info)
         return InitialModel(
             model=model, teacher_weights=teacher.first_weights(model) if teacher else {}
         )
     with checkpoint.resolve_pinned(path) as directory:
         loaded = checkpoint.load(directory)
-        if wanted is not None:
-            check_same_shape(wanted, loaded, path)
+        if requested is not None:
+            check_same_shape(requested, loaded, path)
         state = extend_embeddings(loaded, tokenizer.load(pieces), path)
     model = loaded.model.model_copy(update={"vocab_size": len(state[WORD])})
     return InitialModel(model=for_dataset(model, info), state=state)
@@ -281,56 +259,23 @@ def build_network(beginning: InitialModel) -> tuple[PretrainingModel, list[str]]
         if saved.shape != tensor.shape:
             raise UsageError(
                 f"{name} of the checkpoint has the shape {tuple(saved.shape)}, the model's is "
-                f"{tuple(tensor.shape)};"
-                " leave model out to take the checkpoint's"
+                f"{tuple(tensor.shape)}; leave model out to take the checkpoint's"
             )
         tensor.copy_(saved)
     return network, sorted(model_state.keys() - beginning.state.keys())
 
 
-def begin_with_unigrams(
-    network: PretrainingModel, model: ModelConfig, counts: npt.NDArray[np.int64]
-) -> None:
-    """Initialize the output biases with the log frequencies of the targets.
-
-    Frequencies are add-one smoothed, and the biases are centred. The context-free guess is thus
-    correct before the first step, and the hidden states learn the rest.
-
-    Args:
-        counts: how many times each token is a target, int64 [V].
-
-    Raises:
-        UsageError: the output layer has no bias, or nothing is predicted.
-    """
-    biases = [
-        parameter
-        for name in vocab_parameters(model)
-        if (parameter := network.get_parameter(name)).dim() == 1
-    ]
-    if not biases or not counts.sum():
-        reason = (
-            f"the output layer of {model.family} has no bias"
-            if counts.sum()
-            else "the dataset has no masked tokens to count"
-        )
-        raise UsageError(f"output_bias unigram: {reason}; leave it out")
-    logarithms = torch.from_numpy(np.log(counts + 1.0))
-    for bias in biases:
-        bias.data.copy_(logarithms - logarithms.mean())
-
-
-def check_same_shape(wanted: ModelConfig, loaded: LoadedCheckpoint, path: str) -> None:
+def check_same_shape(requested: ModelConfig, loaded: LoadedCheckpoint, path: str) -> None:
     """Check that a model given with a checkpoint is the checkpoint's; dropout may differ."""
     ignored = {"vocab_size", "pad_token_id", "initializer_range"}
-    requested, saved = wanted.model_dump(), loaded.model.model_dump()
-    for name in [*requested, *saved]:
+    given, saved = requested.model_dump(), loaded.model.model_dump()
+    for name in [*given, *saved]:
         if (
             name not in ignored
             and not name.endswith("_dropout")
-            and requested.get(name) != saved.get(name)
+            and given.get(name) != saved.get(name)
         ):
             raise UsageError(
-                f"{name} ({requested.get(name)}) is not that of the checkpoint {path} "
-                f"({saved.get(name)}); leave model out to take the"
-                " checkpoint's"
+                f"{name} ({given.get(name)}) is not that of the checkpoint {path} "
+                f"({saved.get(name)}); leave model out to take the checkpoint's"
             )

@@ -34,7 +34,7 @@ from cloze.model import checkpoint
 from cloze.model.tensors import part_name, write_tensors
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.protocol import Engine
-from cloze.model.train.loop.train_spec import CheckpointMetadata, Milestones
+from cloze.model.train.loop.train_spec import CheckpointMetadata
 from cloze.model.train.resume import state
 
 LINGER_SECONDS = 60.0  # time that a failing training gives a running save
@@ -58,7 +58,7 @@ class Snapshot:
 
     step: int
     state: bytes
-    kept: Milestones
+    kept: frozenset[int]
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     trained: Mapping[str, Tensor] | None = None
@@ -83,15 +83,8 @@ class CheckpointSaver:
         averages: bool = False,
         sync: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._path, self._world, self._saved, self._run, self._keep, self._sync = (
-            path,
-            world,
-            saved,
-            run,
-            keep,
-            sync,
-        )
-        self._averages = averages
+        self._path, self._world, self._saved, self._run = path, world, saved, run
+        self._keep, self._averages, self._sync = keep, averages, sync
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._landed: deque[tuple[int, float]] = deque()  # the thread appends
@@ -110,7 +103,7 @@ class CheckpointSaver:
     def save_async(
         self,
         progress: state.TrainerState,
-        kept: Milestones,
+        kept: frozenset[int],
         engine: Engine,
         datasets: Sequence[Mapping[str, Any]] = (),
     ) -> None:
@@ -188,7 +181,7 @@ class CheckpointSaver:
         }
 
     def _directory(self, step: int) -> str:
-        return storage.join(self._path, checkpoints.STEPS, checkpoints.step_name(step))
+        return storage.join(self._path, state.step_path(step))
 
     def _write(self, snapshot: Snapshot) -> None:
         """Run one save in the thread and keep its error."""
@@ -204,7 +197,7 @@ class CheckpointSaver:
 
     def _save(self, snapshot: Snapshot) -> None:
         files = self._agreed(snapshot.step, lambda: self._write_part(snapshot))
-        self._agreed(snapshot.step, lambda: self._publish(snapshot, files))
+        self._agreed(snapshot.step, lambda: self._commit(snapshot, files))
 
     def _agreed(self, step: int, do: Callable[[], list[FileEntry]]) -> list[FileEntry]:
         """Run `do` and return the results of all ranks; if one rank fails, all fail.
@@ -267,41 +260,34 @@ class CheckpointSaver:
         storage.fsync_tree(directory)
         return entries
 
-    def _publish(self, snapshot: Snapshot, files: list[FileEntry]) -> list[FileEntry]:
+    def _commit(self, snapshot: Snapshot, files: list[FileEntry]) -> list[FileEntry]:
         """Complete the checkpoint on rank 0, unless another launch has taken over."""
-        if self._world.is_rank_zero:
-            with self._world.fence.held():
-                self._commit(snapshot, files)
-        return []
-
-    def _commit(self, snapshot: Snapshot, files: list[FileEntry]) -> None:
+        if not self._world.is_rank_zero:
+            return []
         directory, saved = self._directory(snapshot.step), self._saved
-        checkpoint.write_metadata(
-            directory,
-            model=saved.model,
-            tokenizer=saved.tokenizer,
-            heads=saved.heads,
-            task=saved.task,
-            dataset=saved.dataset,
-            datasets=snapshot.datasets,
-            step=snapshot.step,
-        )
-        storage.write_bytes(
-            storage.join(directory, checkpoint.TRAINING, state.STATE), snapshot.state
-        )
-        self._sync()
-        storage.fsync_tree(directory)
-        checkpoint.finalize(directory, files)
-        storage.fsync_directory(directory)
-        storage.fsync_directory(storage.join(self._path, checkpoints.STEPS))
-        try:
-            state.prune(self._path, self._keep, snapshot.kept)
-        except (OSError, ClozeError) as error:
-            log.warning(
-                "older checkpoints could not be removed (%s); they are tried again after the next "
-                "save",
-                error,
+        with self._world.fence.held():
+            checkpoint.write_metadata(
+                directory,
+                model=saved.model,
+                tokenizer=saved.tokenizer,
+                heads=saved.heads,
+                task=saved.task,
+                dataset=saved.dataset,
+                datasets=snapshot.datasets,
+                step=snapshot.step,
             )
+            training_state = storage.join(directory, checkpoint.TRAINING, state.STATE)
+            storage.write_bytes(training_state, snapshot.state)
+            self._sync()
+            storage.fsync_tree(directory)
+            checkpoint.finalize(directory, files)
+            storage.fsync_directory(directory)
+            storage.fsync_directory(storage.join(self._path, checkpoints.STEPS))
+            try:
+                state.prune(self._path, self._keep, snapshot.kept)
+            except (OSError, ClozeError) as error:
+                log.warning("older checkpoints remain (%s); the next save tries again", error)
+        return []
 
 
 def _weights(engine: Engine) -> dict[str, Tensor]:
@@ -322,11 +308,7 @@ def copy_to_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 def _sentence(error: BaseException | None) -> str:
     if error is None:
         return ""
-    return (
-        (error.strerror if isinstance(error, OSError) else None)
-        or str(error)
-        or type(error).__name__
-    )
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _cleared(directory: str) -> None:

@@ -32,24 +32,11 @@ from cloze.model import checkpoint
 from cloze.model.tensors import LazyTensors
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.interfaces import StartPosition
-from cloze.model.train.loop.train_spec import Milestones
 
-# Readable formats; format 3 has all tensors in one file, as one rank still writes them.
-FORMATS = (3, 4)
-FORMAT = FORMATS[-1]
+FORMAT = 5
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 WEIGHTS = "weights.safetensors"
-# Defaults for fields that older checkpoints lack.
-OLDER: dict[str, Any] = {
-    "kept": [],
-    "passed": [],
-    "places": {},
-    "by_source": [],
-    "overflows": 0,
-    "loss_scale": [],
-    "budget": [],
-}
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +54,7 @@ class TrainerState:
         skipped_in_a_row: skipped steps since the last update, without overflows.
         overflows: skipped steps whose gradient overflowed fp16 because of the loss scale.
         loss_scale: state of fp16's loss scale; see `cloze.model.train.engines.device_scalars`.
-        window: sums since the last log line; see `cloze.model.train.monitor.metrics.MetricWindow`.
+        window: sums since the last log line; see `cloze.model.train.monitor.log.MetricWindow`.
         pending: log line of this step, if a stop interrupted its evaluation.
         first_loss: loss before the first update of this phase.
         best: best evaluation of this phase so far, and its step.
@@ -112,7 +99,7 @@ class RunInfo:
         engine: name of the engine.
         zero: ZeRO stage.
         packages: versions by name.
-        begun: start position, after the steps of earlier phases.
+        start_position: start position, after the steps of earlier phases.
         data: fingerprint of the data.
     """
 
@@ -124,7 +111,7 @@ class RunInfo:
     engine: str
     zero: int
     packages: Mapping[str, str]
-    begun: StartPosition
+    start_position: StartPosition
     data: str
 
 
@@ -162,13 +149,18 @@ class ResumeState:
         return replace(self, progress=progress, same_run=False)
 
 
+def step_path(step: int) -> str:
+    """Return the path of a step's checkpoint, relative to that of the training."""
+    return f"{checkpoints.STEPS}/{checkpoints.step_name(step)}"
+
+
 def content(progress: TrainerState, run: RunInfo) -> bytes:
     """Return the contents of `state.json`."""
     document = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
-def prune(path: str, keep: int, milestones: Milestones) -> None:
+def prune(path: str, keep: int, milestones: frozenset[int]) -> None:
     """Remove all checkpoints except the newest `keep`, milestones and pinned ones.
 
     Leftovers of kills are removed, too.
@@ -179,20 +171,16 @@ def prune(path: str, keep: int, milestones: Milestones) -> None:
     checkpoints.remove_leftovers(path)
 
 
-def prune_finished(path: str, milestones: Milestones) -> None:
+def prune_finished(path: str, milestones: frozenset[int]) -> None:
     """Remove a finished artifact's checkpoints except the newest, milestones and pinned ones."""
     prune(path, 1, milestones)
     checkpoints.delete_quarantined(path)
 
 
-def milestone_checkpoints(path: str, milestones: Milestones) -> dict[str, str]:
+def milestone_checkpoints(path: str, milestones: frozenset[int]) -> dict[str, str]:
     """Return the existing milestones: step -> checkpoint, relative to `path`."""
     steps = [checkpoints.parse_step(directory) for directory in checkpoints.complete_steps(path)]
-    return {
-        str(step): f"{checkpoints.STEPS}/{checkpoints.step_name(step)}"
-        for step in steps
-        if step in milestones
-    }
+    return {str(step): step_path(step) for step in steps if step in milestones}
 
 
 def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) -> str | None:
@@ -219,8 +207,7 @@ def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) ->
         if saved_fingerprint != fingerprint:
             raise DataError(
                 f"{directory} belongs to a run with other settings or data (fingerprint "
-                f"{saved_fingerprint[:12]}, wanted"
-                f" {fingerprint[:12]}); use another directory"
+                f"{saved_fingerprint[:12]}, expected {fingerprint[:12]}); use another directory"
             )
         with fence.held():
             for damaged in candidates[: candidates.index(directory)]:
@@ -251,11 +238,7 @@ def resume(path: str, fingerprint: str, world: World, notes: list[str]) -> Resum
         return -1 if directory is None else int(directory.rsplit("-", 1)[1])
 
     step = world.decide_on_rank_zero(choose)
-    return (
-        None
-        if step < 0
-        else read(storage.join(path, checkpoints.STEPS, checkpoints.step_name(step)))
-    )
+    return None if step < 0 else read(storage.join(path, step_path(step)))
 
 
 def read(directory: str) -> ResumeState:
@@ -265,43 +248,36 @@ def read(directory: str) -> ResumeState:
         DataError: the training state is missing, damaged, or of another format.
     """
     document = _read_state(directory)
-    progress_fields = {name: document[name] for name in TrainerState.__dataclass_fields__}
-    begun = StartPosition(**document["run"]["begun"])
+    progress = {name: document[name] for name in TrainerState.__dataclass_fields__}
+    run = {name: document["run"][name] for name in RunInfo.__dataclass_fields__}
     training = storage.join(directory, checkpoint.TRAINING)
-    has_average = any(
+    saved = checkpoint.weights(directory)
+    averaged = any(
         name.startswith(WEIGHTS.removesuffix(".safetensors"))
         for name in storage.list_files(training)
     )
     return ResumeState(
         path=directory,
-        progress=TrainerState(**progress_fields),
-        run=RunInfo(
-            **{
-                **{name: document["run"][name] for name in RunInfo.__dataclass_fields__},
-                "begun": begun,
-            }
-        ),
-        weights=LazyTensors.open(training, WEIGHTS)
-        if has_average
-        else checkpoint.weights(directory),
+        progress=TrainerState(**progress),
+        run=RunInfo(**{**run, "start_position": StartPosition(**run["start_position"])}),
+        weights=LazyTensors.open(training, WEIGHTS) if averaged else saved,
         optimizer=LazyTensors.open(training, OPTIMIZER),
-        average=checkpoint.weights(directory) if has_average else None,
+        average=saved if averaged else None,
     )
 
 
 def _read_state(directory: str) -> dict[str, Any]:
     name = storage.join(directory, checkpoint.TRAINING, STATE)
     try:
-        document: dict[str, Any] = {**OLDER, **json.loads(storage.read_text(name))}
-        missing = TrainerState.__dataclass_fields__.keys() - document.keys()
-        if (
-            document["format"] not in FORMATS
-            or missing
-            or RunInfo.__dataclass_fields__.keys() - document["run"].keys()
-        ):
+        document: dict[str, Any] = json.loads(storage.read_text(name))
+        complete = (
+            TrainerState.__dataclass_fields__.keys() <= document.keys()
+            and RunInfo.__dataclass_fields__.keys() <= document["run"].keys()
+        )
+        if document["format"] != FORMAT or not complete:
             raise DataError(
-                f"{name} has another format ({document['format']}, this program reads {FORMATS[0]} "
-                f"to {FORMAT}); use another checkpoint"
+                f"{name} has another format ({document['format']}, this program reads {FORMAT}); "
+                f"use another checkpoint"
             )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(

@@ -26,7 +26,7 @@ from cloze.flows.run import status_file
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import run_tables
 from cloze.model.families.registry import presets
-from cloze.model.train.plan import flops
+from cloze.model.train.plan import estimates
 
 BOOKS = str(configs.samples_directory() / "books")
 CONFIG = f"""
@@ -251,7 +251,7 @@ def test_what_a_made_artifact_does_not_tell_follows_from_its_inputs(place: Path)
     made(planned(place)[0])
     _, found = planned(place, "pretrain.steps=150", "finetune.epochs=9")
     assert found["pretrain"].basis == "scaled"
-    weights = flops.approximate_parameters(
+    weights = estimates.approximate_parameters(
         presets()["bert-tiny"].model_copy(update={"vocab_size": 2000})
     )
     assert (
@@ -263,7 +263,7 @@ def test_what_a_made_artifact_does_not_tell_follows_from_its_inputs(place: Path)
 def test_disk_grows_with_what_is_kept_and_memory_with_the_model(place: Path) -> None:
     _, few = planned(place)
     _, many = planned(place, "run.keep_checkpoints=5", "pretrain.milestones=[10, 20]")
-    weights = flops.approximate_parameters(
+    weights = estimates.approximate_parameters(
         presets()["bert-tiny"].model_copy(update={"vocab_size": 2000})
     )
     assert few["pretrain"].disk_bytes == 12 * weights * 5
@@ -308,7 +308,7 @@ def test_the_model_s_arithmetic_is_that_of_the_papers(
     name: str, vocabulary: int, counted: float
 ) -> None:
     model = presets()[name].model_copy(update={"vocab_size": vocabulary})
-    assert flops.approximate_parameters(model) == pytest.approx(counted, rel=0.08), (
+    assert estimates.approximate_parameters(model) == pytest.approx(counted, rel=0.08), (
         "without pooler and biases"
     )
 
@@ -319,14 +319,14 @@ def test_operations_are_counted_for_every_layer_and_network() -> None:
         presets()[name].model_copy(update={"vocab_size": 30000})
         for name in ("bert-base", "albert-base", "electra-small")
     )
-    assert flops.flops_per_token(base, 128) == pytest.approx(
+    assert estimates.flops_per_token(base, 128) == pytest.approx(
         6 * 84.9e6 + 12 * 12 * 128 * 768 + 6 * 0.16 * 30000 * 768, rel=0.01
     )
-    assert flops.flops_per_token(albert, 128) == pytest.approx(
-        flops.flops_per_token(base, 128), rel=0.05
+    assert estimates.flops_per_token(albert, 128) == pytest.approx(
+        estimates.flops_per_token(base, 128), rel=0.05
     )
     alone = electra.num_hidden_layers * 6 * electra.layer_weights
-    assert flops.flops_per_token(electra, 128) > 1.05 * alone, "the generator works, too"
+    assert estimates.flops_per_token(electra, 128) > 1.05 * alone, "the generator works, too"
 
 
 def test_estimates_need_no_torch() -> None:

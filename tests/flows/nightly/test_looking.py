@@ -66,17 +66,6 @@ def test_all_trainings_are_found_and_nothing_else(tmp_path: Path) -> None:
     assert Path(found[1].path) == (made / "checkpoints" / "step-00000010").resolve()
 
 
-def test_milestones_by_number_count_too(tmp_path: Path) -> None:
-    made = training(
-        tmp_path / "demo" / "pretrain-aaa", "a" * 64, [10, 15, 20, 25], milestones=(15,)
-    )
-    storage.write_bytes(
-        str(made / "_logs" / "job.json"),
-        json.dumps({"config": {"milestones": [15], "milestone_every": 10}}).encode(),
-    )
-    assert [item.step for item in find_checkpoints(tmp_path) if item.milestone] == [10, 15, 20]
-
-
 def test_of_a_mixture_the_first_dataset_that_is_still_there_is_brought_along(
     tmp_path: Path,
 ) -> None:

@@ -36,7 +36,7 @@ from cloze.model.train.evaluate.heldout import evaluate
 from cloze.model.train.loop.interfaces import BatchSource, TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OPTIMIZERS
-from cloze.model.train.plan.memory import ComputeOptions, training_memory
+from cloze.model.train.plan.estimates import ComputeOptions, training_memory
 from cloze.model.train.setup import prepare
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.scorer import SentenceScorer
@@ -89,7 +89,7 @@ def meta(monkeypatch: pytest.MonkeyPatch) -> World:
 def take_a_step(
     module: TrainModule, source: BatchSource, recipe: TrainingHyperparameters, world: World
 ) -> None:
-    """As `cloze.model.train.loop.step_runner` does it: all of the step, the update too."""
+    """As `cloze.model.train.loop.steps` does it: all of the step, the update too."""
     engine = create_engine(
         EngineConfig("torch", 0), module, recipe, world, micro_batch=4, accumulation=1
     )
@@ -169,7 +169,7 @@ def finetune(config: FinetuneConfig, path: str, out: Path, world: World) -> None
     training, _ = fit.prepare(setup, setup.start.state, build.path)
     take_a_step(training.trained, training.data.source, training.recipe, world)
     assert training.evaluator is not None
-    moment = training.recipe.pace.progress_at(1, 0, ())
+    moment = training.recipe.duration.progress_at(1, 0, ())
     assert training.evaluator(1, moment, lambda: False)
 
 

@@ -18,7 +18,7 @@ from cloze.model.families.models import first_weights, load_backbone, load_model
 from cloze.model.families.registry import model_config, presets
 from cloze.model.layers import unpadded
 from cloze.model.objectives import objectives
-from cloze.model.train.plan import flops
+from cloze.model.train.plan import estimates
 from cloze.model.use.scorer import SentenceScorer
 from tests.model.layouts import Choice, laid, pack, varlen_on_cpu
 from tests.tiny_models import tiny_batch, tiny_config, tiny_model, write_checkpoint
@@ -252,7 +252,7 @@ def test_parameters_are_counted_to_a_per_cent(name: str, vocabulary: int) -> Non
     model = presets().get(name, other).model_copy(update={"vocab_size": vocabulary})
     with torch.device("meta"):
         counted = sum(parameter.numel() for parameter in new_model(model).parameters())
-    assert flops.approximate_parameters(model) == pytest.approx(counted, rel=0.01)
+    assert estimates.approximate_parameters(model) == pytest.approx(counted, rel=0.01)
 
 
 def test_operations_count_the_relative_positions_and_the_generator() -> None:
@@ -261,7 +261,7 @@ def test_operations_count_the_relative_positions_and_the_generator() -> None:
     """
     model = model_config("deberta-v3-base", vocab_size=30_000)
     layers = 6 * 84.9e6 + 12 * 3 * 12 * 128 * 768
-    assert flops.flops_per_token(model, 128) == pytest.approx(
+    assert estimates.flops_per_token(model, 128) == pytest.approx(
         1.5 * layers + 6 * 0.16 * 30_000 * 768, rel=0.01
     )
 

@@ -192,9 +192,8 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     from cloze.model.objectives import choose
     from cloze.model.train.engines import EngineConfig, create_engine
     from cloze.model.train.evaluate.scoring import PretrainModule
-    from cloze.model.train.loop.batch_source import DatasetSource
-    from cloze.model.train.loop.duration import StepDuration
-    from cloze.model.train.loop.schedules import BatchSizeSchedule, Schedule
+    from cloze.model.train.loop.data import DatasetSource
+    from cloze.model.train.loop.schedules import BatchSizeSchedule, Schedule, StepDuration
     from cloze.model.train.loop.train_spec import TrainingHyperparameters
     from cloze.model.train.optimizers.parameters import freeze_unused
 
@@ -220,7 +219,7 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
         if case.compiled and isinstance(layer, EncoderLayer):
             layer.compile(backend="aot_eager")  # without the minutes of a C++ compiler
     recipe = TrainingHyperparameters(
-        pace=StepDuration(steps=steps, span=steps),
+        duration=StepDuration(steps=steps, span=steps),
         learning_rate=RATE,
         schedule=Schedule(),
         seed=1,

@@ -21,17 +21,17 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.heldout import (
     EVALUATIONS,
+    FEWEST_ROWS,
     FORWARD_COST,
     SHARE,
     EvaluationSchedule,
     HeldoutEvaluator,
+    HeldoutSet,
 )
-from cloze.model.train.evaluate.heldout_set import FEWEST_ROWS, HeldoutSet
-from cloze.model.train.loop.duration import ScheduleProgress
-from cloze.model.train.loop.schedules import BatchSizeSchedule
+from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.model.train.optimizers.parameters import parameter_groups
-from cloze.model.train.plan import batch_plan
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.plan import micro_batch
+from cloze.model.train.setup import recipe, step_duration
 from cloze.model.train.stage import STAGE
 
 CPU = torch.device("cpu")
@@ -144,7 +144,7 @@ def test_evaluations_of_a_budget_take_a_twentieth_of_it_too(
         heldout=rows,
         world=cast(Any, None),
         batches=BatchSizeSchedule(batch),
-        begun=0,
+        start_position=0,
         steps=None,
     )
     size = (1 - start) / steps
@@ -201,11 +201,11 @@ def test_every_sample_of_a_step_is_in_one_micro_batch(
     world = World(0, size, CPU)
     if size > batch:
         with pytest.raises(UsageError, match=r"processes \(\d+\) is more than the batch"):
-            batch_plan.plan(batch, micro, BertConfig(), 128, world)
+            micro_batch.plan(batch, micro, BertConfig(), 128, world)
         return
-    plan = batch_plan.plan(batch, micro, BertConfig(), 128, world)
+    plan = micro_batch.plan(batch, micro, BertConfig(), 128, world)
     pieces = [
-        batch_plan.micro_batch_ranges(
+        micro_batch.micro_batch_ranges(
             step * batch, (step + 1) * batch, rank, size, plan.accumulation
         )
         for rank in range(size)
@@ -229,18 +229,6 @@ def test_precision_follows_the_hardware(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert precision.resolve("auto", CPU) == "fp32"
 
 
-def test_tf32_is_a_gpu_s_alone() -> None:
-    before, gpu = torch.get_float32_matmul_precision(), torch.device("cuda")
-    try:
-        precision.set_tf32(False, gpu)
-        precision.set_tf32(True, CPU)
-        assert torch.get_float32_matmul_precision() == "highest"
-        precision.set_tf32(True, gpu)
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_an_absent_gpu_is_a_fault_of_usage() -> None:
     with pytest.raises(UsageError, match=r"device \(cuda\) is not available"):
@@ -251,6 +239,6 @@ def test_an_absent_gpu_is_a_fault_of_usage() -> None:
 
 
 def test_a_full_disk_is_found_before_training(tmp_path: Path) -> None:
-    batch_plan.check_disk(str(tmp_path), 1000, 2)
+    micro_batch.check_disk(str(tmp_path), 1000, 2)
     with pytest.raises(ClozeError, match=r"B free, 3 checkpoints take \S+TB; free some space"):
-        batch_plan.check_disk(str(tmp_path), 1 << 50, 2)
+        micro_batch.check_disk(str(tmp_path), 1 << 50, 2)

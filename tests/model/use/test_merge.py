@@ -30,7 +30,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 def trained(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight steps, of which every second one is kept."""
     out = tmp_path_factory.mktemp("trained") / "pretrain"
-    settings = config(steps=8, milestone_every=2)
+    settings = config(steps=8, milestones=(2, 4, 6, 8))
     execute(
         PRETRAIN,
         settings,
@@ -106,7 +106,7 @@ def test_what_reads_a_checkpoint_reads_it(trained: Path, dataset: str, tmp_path:
         (
             {"last": 5},
             r"keeps checkpoints of 4 steps \(2, 4, 6, 8\), last asks for 5; lower it, or train "
-            r"with keep_for_merge or milestone_every",
+            r"with keep_for_merge or milestones",
         ),
         ({"steps": [3, 4]}, r"keeps checkpoints of 4 steps \(2, 4, 6, 8\), none of 3"),
         ({"steps": [4, 4]}, "is one checkpoint, whose mean is itself"),

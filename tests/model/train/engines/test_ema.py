@@ -13,9 +13,13 @@ import torch
 from cloze.model import checkpoint
 from cloze.model.families.registry import model_config
 from cloze.model.tensors import LazyTensors
-from cloze.model.train.engines.weight_ema import WeightEMA, ema_decay_at
-from cloze.model.train.plan.flops import approximate_parameters
-from cloze.model.train.plan.memory import HEAP, ComputeOptions, training_memory
+from cloze.model.train.optimizers.parameters import WeightEMA, ema_decay_at
+from cloze.model.train.plan.estimates import (
+    HEAP,
+    ComputeOptions,
+    approximate_parameters,
+    training_memory,
+)
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STAGES, STILL, config, digests, here, job, run_all
 

@@ -14,8 +14,7 @@ from cloze.core.errors import UsageError
 from cloze.model.families.registry import FAMILIES
 from cloze.model.train.engines import EngineConfig, choose_engine
 from cloze.model.train.engines.deepspeed_setup import ds_config
-from cloze.model.train.loop.duration import StepDuration
-from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.schedules import Schedule, StepDuration
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OPTIMIZERS
 from tests.model.train.engine_cases import ENGINES, Case, Row, cases, table
@@ -151,7 +150,7 @@ def test_the_optimizer_s_state_may_lie_in_the_machine_s_memory() -> None:
 @pytest.mark.parametrize("reduce", ["fp32", "bf16"])
 def test_deepspeed_s_config_says_what_ours_says(device: str, reduce: Any) -> None:
     recipe = TrainingHyperparameters(
-        pace=StepDuration(steps=1, span=1),
+        duration=StepDuration(steps=1, span=1),
         learning_rate=1.0,
         schedule=Schedule(),
         seed=1,

@@ -22,7 +22,7 @@ from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 from tests.model.layouts import laid
 from tests.model.stand_in import META, stand_in
 from tests.model.train.ranks import config

@@ -23,9 +23,8 @@ from cloze.model.families.models import encoder as build_encoder
 from cloze.model.families.models import load_model
 from cloze.model.families.registry import model_config
 from cloze.model.layers import unpadded
-from cloze.model.train.loop.batch_source import attention_modes, objective_weights
-from cloze.model.train.plan.flops import MASK_SHARE
-from cloze.model.train.plan.memory import activation_bytes, fitting_rows
+from cloze.model.train.loop.data import attention_modes, objective_weights
+from cloze.model.train.plan.estimates import MASK_SHARE, activation_bytes, fitting_rows
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.generate import TextGenerationPipeline
 from cloze.model.use.scorer import SentenceScorer
@@ -401,7 +400,7 @@ def test_reading_from_left_to_right_keeps_the_logits_of_every_position(
         activation_bytes(model, 512, causal_share=share, rows=64) for share in (0.0, 1.0)
     )
     assert everywhere - chunked == pytest.approx(of_a_position, rel=0.01)
-    monkeypatch.setattr("cloze.model.train.plan.memory.in_chunks", lambda *_: False)
+    monkeypatch.setattr("cloze.model.train.plan.estimates.in_chunks", lambda *_: False)
     masked, mixed, causal = (
         activation_bytes(model, 512, causal_share=share, rows=64) for share in (0.0, 0.5, 1.0)
     )

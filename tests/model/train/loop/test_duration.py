@@ -14,8 +14,13 @@ import pytest
 
 from cloze.core.artifacts.checkpoints import COMPLETE
 from cloze.core.errors import UsageError
-from cloze.model.train.loop.duration import WHOLE, StepDuration, TimeBudget, TokenDuration
-from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.schedules import (
+    WHOLE,
+    Schedule,
+    StepDuration,
+    TimeBudget,
+    TokenDuration,
+)
 from tests import warm
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, here, job, worker

@@ -23,10 +23,9 @@ from cloze.model.families.models import load_model
 from cloze.model.tensors import read_tensors, write_tensors
 from cloze.model.train.evaluate import scoring as scoring_module
 from cloze.model.train.evaluate.heldout import evaluate
-from cloze.model.train.monitor.metrics import strip_timing
 from cloze.model.train.resume import saving
 from cloze.model.train.stage import STAGE
-from tests.model.datasets import lines, write_dataset
+from tests.model.datasets import lines, strip_timing, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
@@ -76,39 +75,12 @@ def test_a_run_learns_and_leaves_a_finished_artifact(dataset: str, tmp_path: Pat
     assert execute(STAGE, settings, {"dataset": dataset}, str(tmp_path / "run")).cached
 
 
-def test_an_output_bias_of_unigrams_begins_at_the_guessers_loss(
-    dataset: str, tmp_path: Path
-) -> None:
-    """The targets' frequencies are known before the first step; weights from a checkpoint keep
-    their own bias.
-    """
-    settings = config(
-        steps=1,
-        global_batch=8,
-        learning_rate=1e-9,
-        model=STILL,
-        heldout_rows=100,
-        objectives=("mlm",),
-    )
-    plain = execute(STAGE, settings, {"dataset": dataset}, str(tmp_path / "plain")).as_json()
-    knowing = settings.model_copy(update={"output_bias": "unigram"})
-    known = execute(STAGE, knowing, {"dataset": dataset}, str(tmp_path / "known"))
-    assert (
-        abs(known.as_json()["heldout_loss"] - known.as_json()["unigram_loss"])
-        < 0.01
-        < plain["heldout_loss"] - plain["unigram_loss"]
-    )
-    inputs = {"dataset": dataset, "checkpoint": str(tmp_path / "plain")}
-    execute(STAGE, knowing.model_copy(update={"model": None}), inputs, str(tmp_path / "onward"))
-    assert checkpoint.load(str(tmp_path / "onward")).state["masked_lm.bias"].abs().max() < 1e-6
-
-
 def test_the_last_log_line_scores_the_checkpoint(dataset: str, tmp_path: Path) -> None:
     """The held-out loss that a run reports is that of the weights it leaves."""
     run = here(config(steps=4, heldout_rows=100), dataset, tmp_path / "run", micro_batch=5)
     from cloze.model.data.shards import ShardedRows
     from cloze.model.train.distributed import World
-    from cloze.model.train.evaluate.heldout_set import HeldoutSet
+    from cloze.model.train.evaluate.heldout import HeldoutSet
 
     loaded = checkpoint.load(str(run.checkpoint))
     module = scoring_module.PretrainModule(
@@ -186,7 +158,7 @@ def test_a_stop_within_an_evaluation_is_made_up_for(
         return evaluate(scoring, heldout, world, stop_asked)
 
     monkeypatch.setattr(module, "evaluate", asked_later)
-    assert StopRequest().asked is False
+    assert StopRequest().requested is False
     with pytest.raises(ClozeError, match="stopped after step 3 of 6"):
         here(settings, dataset, tmp_path / "stopped")
     stopped = here(settings, dataset, tmp_path / "stopped")

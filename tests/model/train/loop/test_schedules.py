@@ -59,8 +59,6 @@ def test_schedules_are_what_their_papers_say() -> None:
     assert course("linear", 100)[99] == pytest.approx(0.01)
     assert course("cosine", 100)[50] == pytest.approx(0.5)
     assert course("constant", 100, 10)[99] == 1.0
-    assert course("polynomial", 100, power=2)[50] == pytest.approx(0.25)
-    assert course("polynomial", 100, power=1) == pytest.approx(course("linear", 100))
     inverse = course("inverse-sqrt", 1000, 100)
     assert (inverse[99], inverse[200], inverse[400]) == pytest.approx((1.0, 1 / math.sqrt(2), 0.5))
     stable = course("wsd", 1000, 100, decay=0.2)
@@ -127,10 +125,6 @@ def test_other_texts_are_no_lengths_of_time(text: str) -> None:
         (
             {"schedule": "linear", "decay_share": 0.1},
             "decay_share is not for schedule linear; leave it out, or use wsd",
-        ),
-        (
-            {"schedule": "wsd", "power": 2},
-            "power is not for schedule wsd; leave it out, or use polynomial",
         ),
         ({"schedule": "inverse-sqrt", "warmup_steps": 0}, "warm up for some steps"),
         ({"schedule": "wsd", "warmup_share": 0.9}, "are more than the whole"),

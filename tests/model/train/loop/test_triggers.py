@@ -8,9 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from cloze.core.stages.execution import Execution
-from cloze.model.train.loop.duration import ScheduleProgress, StepDuration
 from cloze.model.train.loop.interfaces import START
-from cloze.model.train.loop.train_spec import Milestones
+from cloze.model.train.loop.schedules import ScheduleProgress, StepDuration
 from cloze.model.train.loop.triggers import StepTriggers
 from cloze.model.train.resume.state import TrainerState
 
@@ -27,11 +26,11 @@ class EveryTenth:
 
 def due_of(measure: EveryTenth, patience: int, steps: int) -> StepTriggers:
     training: Any = SimpleNamespace(
-        recipe=SimpleNamespace(pace=StepDuration(steps=steps, span=steps)),
-        checkpoints=SimpleNamespace(milestones=Milestones()),
+        recipe=SimpleNamespace(duration=StepDuration(steps=steps, span=steps)),
+        checkpoints=SimpleNamespace(milestones=frozenset()),
         evaluator=measure,
         patience=patience,
-        data=SimpleNamespace(begun=START),
+        data=SimpleNamespace(start_position=START),
     )
     return StepTriggers(training, Execution())
 

@@ -15,20 +15,21 @@ from cloze.model.families.models import new_model
 from cloze.model.families.registry import FAMILIES, model_config, parse_model
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import single_process_group
-from cloze.model.train.loop.duration import StepDuration
-from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.loop.schedules import Schedule, StepDuration
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OPTIMIZERS, optimizer_kind
 from cloze.model.train.optimizers.adam import TensorwiseAdam
 from cloze.model.train.optimizers.muon import Muon, assign_matrices, newton_schulz
 from cloze.model.train.optimizers.parameters import (
+    FlatShard,
+    TensorExtent,
     optimizer_states,
     parameter_groups,
     parameter_role,
     set_learning_rate,
+    squares,
 )
-from cloze.model.train.optimizers.sharded_parameters import FlatShard, TensorExtent, squares
-from cloze.model.train.recipe import recipe, step_duration
+from cloze.model.train.setup import recipe, step_duration
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
 
@@ -37,7 +38,7 @@ STEPS, RATE, DECAY, BETAS, EPS = 6, 0.02, 0.1, (0.9, 0.98), 1e-6
 
 def _recipe(optimizer: str, **values: Any) -> TrainingHyperparameters:
     return TrainingHyperparameters(
-        pace=StepDuration(steps=STEPS, span=STEPS),
+        duration=StepDuration(steps=STEPS, span=STEPS),
         learning_rate=RATE,
         schedule=Schedule(),
         seed=1,
@@ -368,17 +369,12 @@ def test_lambs_rate_is_its_paper_s_and_higher_in_fewer_steps() -> None:
 
 
 def test_what_is_said_is_the_fingerprint_not_how() -> None:
-    """AdamW said or not is one training; LAMB's own rate was another one before it went by the
-    steps.
-    """
+    """AdamW said or not is one training."""
     assert (
         PretrainConfig(optimizer="adamw").fingerprint_fields()
         == PretrainConfig().fingerprint_fields()
     )
-    assert PretrainConfig(optimizer="lamb").fingerprint_fields() == {
-        "optimizer": "lamb",
-        "lamb_rate": "steps",
-    }
+    assert PretrainConfig(optimizer="lamb").fingerprint_fields() == {"optimizer": "lamb"}
     assert PretrainConfig(optimizer="lamb", learning_rate=1e-3).fingerprint_fields() == {
         "optimizer": "lamb",
         "learning_rate": 1e-3,

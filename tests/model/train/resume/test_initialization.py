@@ -6,17 +6,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
-from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
 from cloze.model.train.resume.initialization import (
     WORD,
-    begin_with_unigrams,
     build_network,
     initial_model,
 )
@@ -102,14 +99,3 @@ def test_a_model_beside_a_checkpoint_must_be_the_same(tmp_path: Path) -> None:
         initial_model(model_config("bert-tiny"), directory, info, pieces)
     with pytest.raises(UsageError, match=r"family \(roberta\) is not that of the checkpoint"):
         initial_model(model_config("roberta-tiny"), directory, info, pieces)
-
-
-def test_an_output_layer_without_a_bias_has_none_to_begin_with() -> None:
-    shape = model_config("gpt2-tiny", vocab_size=30)
-    with pytest.raises(
-        UsageError, match="output_bias unigram: the output layer of gpt2 has no bias"
-    ):
-        begin_with_unigrams(new_model(shape), shape, np.ones(30, np.int64))
-    shape = model_config("bert-tiny", vocab_size=30)
-    with pytest.raises(UsageError, match="no masked tokens to count"):
-        begin_with_unigrams(new_model(shape), shape, np.zeros(30, np.int64))

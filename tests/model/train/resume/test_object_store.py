@@ -19,7 +19,7 @@ from cloze.core.errors import DataError, StoppedError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
-from cloze.model.train.plan import micro_batch_finder
+from cloze.model.train.plan import micro_batch
 from cloze.model.train.stage import run
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here
@@ -143,16 +143,10 @@ def test_the_micro_batch_that_was_found_lies_in_the_store(
     dataset, path = write_dataset(tmp_path / "dataset"), store.path("run")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 2)
+    monkeypatch.setattr(micro_batch, "_on_cpu", lambda *_: 2)
     train(dataset, path, stop_at=2, micro_batch="auto")
-    assert (
-        json.loads(storage.read_text(storage.join(path, micro_batch_finder.FILE)))["micro_batch"]
-        == 2
-    )
-    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 4)
+    assert json.loads(storage.read_text(storage.join(path, micro_batch.FILE)))["micro_batch"] == 2
+    monkeypatch.setattr(micro_batch, "_on_cpu", lambda *_: 4)
     train(dataset, path, micro_batch="auto")
     assert list((tmp_path / "here").iterdir()) == []
-    assert (
-        json.loads(storage.read_text(storage.join(path, micro_batch_finder.FILE)))["micro_batch"]
-        == 2
-    )
+    assert json.loads(storage.read_text(storage.join(path, micro_batch.FILE)))["micro_batch"] == 2

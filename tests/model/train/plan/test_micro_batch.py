@@ -11,8 +11,8 @@ import pytest
 
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execution import Execution
-from cloze.model.train.plan import micro_batch_finder
-from cloze.model.train.plan.micro_batch_finder import FILE, extrapolate_rows
+from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.micro_batch import FILE, extrapolate_rows
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here, job, run_all
 
@@ -81,9 +81,9 @@ def test_one_that_is_resumed_cuts_its_batch_as_before(
 ) -> None:
     """Or its dropout would be drawn otherwise."""
     dataset = write_dataset(tmp_path / "data")
-    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 4)
+    monkeypatch.setattr(micro_batch, "_on_cpu", lambda *_: 4)
     here(config(steps=4), dataset, tmp_path / "run", micro_batch="auto", stop_at=2)
-    monkeypatch.setattr(micro_batch_finder, "_on_cpu", lambda *_: 8)
+    monkeypatch.setattr(micro_batch, "_on_cpu", lambda *_: 8)
     resumed = here(config(steps=4), dataset, tmp_path / "run", micro_batch="auto")
     assert resumed.outcome is not None
     assert resumed.outcome.summary["micro_batch"] == 4
@@ -97,7 +97,7 @@ def test_where_not_one_row_fits_it_says_what_would_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = write_dataset(tmp_path / "data")
-    monkeypatch.setattr(micro_batch_finder, "_free_memory", lambda: 0.0)
+    monkeypatch.setattr(micro_batch, "_free_memory", lambda: 0.0)
     with pytest.raises(
         ClozeError, match="not one row of 32 tokens fits .* --activation-checkpointing"
     ):

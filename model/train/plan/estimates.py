@@ -1,21 +1,29 @@
-"""The memory of a training: state by ZeRO stage, and activations. No torch.
+"""Estimates of a training: weights, operations of a step, and memory. No torch.
 
-Estimates are upper bounds of one rank's peak, to be planned with under `MARGIN`. They are checked
-by `tests/model/train/plan/test_memory.py` (tensors that autograd keeps) and by `python -m
-benchmarks.memory_plan` (measured peaks on a CPU). `--micro-batch auto` measures on the device.
+Memory is an upper bound of one rank's peak, to be planned with under `MARGIN`: state by ZeRO stage,
+activations, and the process. It is checked by `tests/model/train/plan/test_estimates.py` (tensors
+that autograd keeps) and by `python -m benchmarks.memory_plan` (measured peaks on a CPU).
+`--micro-batch auto` measures on the GPU. `cloze.model.hardware` lists devices.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from cloze.model.families.config import ModelConfig
 from cloze.model.layers.logit_sizes import chunk_rows, in_chunks
-from cloze.model.train.plan.flops import MASK_SHARE, WEIGHT_BYTES, approximate_parameters
 
+WEIGHT_BYTES = 4
+BYTES_A_WEIGHT = 12  # fp32 weight and two moments, in a checkpoint
+MASK_SHARE = 0.16  # approximate share of positions that are predicted
+# Operations per token besides the matrices (embeddings, norms, optimizer, loading, kernel
+# launches), which slow small models down. On the CPU from BERT-tiny's 44,000 and BERT-mini's 18,000
+# tokens/s on two cores of a Xeon with AMX (benchmarks/README.md); on a GPU a guess.
+BESIDE = {"cpu": 1.2e7, "cuda": 5.0e7}
 CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones cost memory and gain nothing on a CPU
 MARGIN = 0.9  # share of the memory to plan with: allocators round up, batches differ
 PREDICTIONS = 64  # masked positions of a batch are padded to a multiple (`cloze.model.data.batch`)
@@ -29,7 +37,54 @@ CONTEXT = 1.2e9  # bytes of a GPU: CUDA's context, cuBLAS's and NCCL's buffers
 HEAP = 1.1  # factor of a CPU's heap for fragmentation (measured; a GPU's is in `MARGIN`)
 PINNED = 1.44  # torch rounds pinned blocks up to powers of two: 1 / ln 2 on average
 BAND_PAYS = 4  # as in `cloze.model.layers.layout`
+MOST_ROWS = 1 << 20  # per micro-batch
 TRANSIENT = 0.5  # of a layer: share needed only while the layer is computed
+
+
+def checkpoint_bytes(weights: int, averaging: bool = False) -> int:
+    """Return the bytes of a checkpoint. Args: averaging: True if it also contains the EMA."""
+    return weights * (BYTES_A_WEIGHT + (WEIGHT_BYTES if averaging else 0))
+
+
+def approximate_parameters(model: ModelConfig) -> int:
+    """Estimate the weights of encoder and heads to a few per cent, ignoring tied embeddings."""
+    main_weights = model.distinct_layers * model.layer_weights + model.weights_beside_layers
+    return main_weights + sum(
+        auxiliary.distinct_layers * auxiliary.layer_weights for auxiliary in model.auxiliary_models
+    )
+
+
+def active_parameters(model: ModelConfig) -> int:
+    """Estimate the weights that a token passes through: shared layers count once per use."""
+    repeated_weights = (model.num_hidden_layers - model.distinct_layers) * model.layer_weights
+    return approximate_parameters(model) + repeated_weights
+
+
+def flops_per_token(model: ModelConfig, length: float) -> float:
+    """Return the operations per token of a training step, for rows of `length` tokens.
+
+    Six per weight of the matrices (Kaplan et al., "Scaling Laws for Neural Language Models", 2020,
+    section 2.1); 12 L D per layer for attention scores and sums over L attended tokens, and as many
+    for each of the two products with relative positions; and the logits of predicted positions.
+    """
+    predicted = 1.0 if "lm" in model.heads else MASK_SHARE
+    layer_flops = sum(
+        encoder.num_hidden_layers * 6.0 * encoder.layer_weights
+        + 12.0 * (1 + encoder.position_terms) * encoder.hidden_size * _attended(encoder, length)
+        for encoder in (model, *model.auxiliary_models)
+    )
+    return layer_flops + 6.0 * predicted * model.vocab_size * model.word_width
+
+
+def _attended(model: ModelConfig, length: float) -> float:
+    """Return the tokens that a token attends to in a row of `length`, summed over the layers."""
+    windows = map(model.window_of, range(model.num_hidden_layers))
+    return sum(length if window is None else min(length, 2.0 * window + 1.0) for window in windows)
+
+
+def step_flops(model: ModelConfig, length: float, kind: str) -> float:
+    """Return `flops_per_token` plus the overhead per token on `cpu` or `cuda`."""
+    return flops_per_token(model, length) + BESIDE[kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +107,7 @@ class ComputeOptions:
     fsdp: bool = False
 
     @property
-    def number(self) -> int:
+    def value_bytes(self) -> int:
         """Bytes per operand of a matrix product."""
         return 2 if self.bf16 else 4
 
@@ -88,11 +143,6 @@ class MemoryEstimate:
         """Peak of a step during a save."""
         return self.training + self.saving
 
-    def as_json(self) -> dict[str, int]:
-        return {
-            name: round(value) for name, value in (*asdict(self).items(), ("total", self.total))
-        }
-
 
 def _layer(model: ModelConfig, length: int, layer: int, how: ComputeOptions) -> float:
     """Return the bytes per token that a layer keeps.
@@ -101,7 +151,7 @@ def _layer(model: ModelConfig, length: int, layer: int, how: ComputeOptions) -> 
     recompute them). Then the inputs of two norms in fp32, dropout masks (in the values' dtype on a
     CPU, bytes on a GPU), and the feed-forward block.
     """
-    value_bytes, width, heads = how.number, model.hidden_size, model.num_attention_heads
+    value_bytes, width, heads = how.value_bytes, model.hidden_size, model.num_attention_heads
     on_cpu, has_dropout = how.device == "cpu", model.attention_dropout > 0
     window = model.window_of(layer)
     banded = window is not None and length >= BAND_PAYS * window
@@ -125,7 +175,7 @@ def _encoder(model: ModelConfig, length: int, how: ComputeOptions) -> float:
     if how.checkpointing and len(layers) > 1:  # the first and the last layer are not recomputed
         inputs = [4.0 * model.hidden_size] * (len(layers) - 2)
         layers = [*layers[:1], *inputs, *layers[-1:]]
-    embeddings = model.word_width * (4.0 + (how.number if model.hidden_dropout else 0))
+    embeddings = model.word_width * (4.0 + (how.value_bytes if model.hidden_dropout else 0))
     return length * (sum(layers) + embeddings + TRANSIENT * largest_layer)
 
 
@@ -135,18 +185,18 @@ def _head(model: ModelConfig, predicted: int, how: ComputeOptions) -> float:
     A GPU also keeps the logits in fp32. Chunked logits (`cloze.model.layers.cross_entropy`) take
     one chunk, and the gradient of the word embeddings in fp32.
     """
-    transform_bytes = predicted * model.word_width * (4.0 + 3.0 * how.number)
-    logit_bytes = 2.0 * how.number if how.device == "cpu" else 10.0 if how.bf16 else 12.0
-    if reads_logits(model) or not in_chunks(predicted, model.vocab_size, how.device):
+    transform_bytes = predicted * model.word_width * (4.0 + 3.0 * how.value_bytes)
+    logit_bytes = 2.0 * how.value_bytes if how.device == "cpu" else 10.0 if how.bf16 else 12.0
+    samples_logits = "discriminator" in model.heads or model.learns_from_teacher
+    if samples_logits or not in_chunks(predicted, model.vocab_size, how.device):
         return transform_bytes + predicted * logit_bytes * model.vocab_size
-    chunk_bytes = how.number + (0.0 if how.device == "cpu" else 4.0)
+    chunk_bytes = how.value_bytes + (0.0 if how.device == "cpu" else 4.0)
     chunk_bytes *= min(predicted, chunk_rows(model.vocab_size, how.device)) * model.vocab_size
-    return transform_bytes + chunk_bytes + (4.0 + how.number) * model.vocab_size * model.word_width
-
-
-def reads_logits(model: ModelConfig) -> bool:
-    """Return True if whole logits are needed: for sampling, or for distillation."""
-    return "discriminator" in model.heads or model.learns_from_teacher
+    return (
+        transform_bytes
+        + chunk_bytes
+        + (4.0 + how.value_bytes) * model.vocab_size * model.word_width
+    )
 
 
 def activation_bytes(
@@ -242,13 +292,9 @@ def training_memory(
             saving=HEAP * copied,
         )
     host = PROCESS["cuda"] + PINNED * copied
-    host += offloaded_bytes(model, ranks) if zero and how.offload else 0.0
+    if zero and how.offload:  # weights, gradient and two moments
+        host += 4.0 * WEIGHT_BYTES * approximate_parameters(model) / ranks
     return MemoryEstimate(state=state, activations=activations, process=CONTEXT, host=host)
-
-
-def offloaded_bytes(model: ModelConfig, ranks: int) -> float:
-    """Estimate a rank's part of an offloaded optimizer: weights, gradient and two moments."""
-    return 4.0 * WEIGHT_BYTES * approximate_parameters(model) / ranks
 
 
 def fitting_rows(
@@ -285,8 +331,10 @@ def fitting_rows(
         teacher_bytes = 0.0 if teacher is None else rows * activation_bytes(teacher, length, how)
         return activation_bytes(model, length, how, causal_share, rows) + teacher_bytes <= available
 
-    upper = 1
-    while fits(upper):
-        upper *= 2
-    row_count = bisect.bisect_left(range(upper), True, key=lambda rows: not fits(rows + 1))
+    row_count = largest(fits, MOST_ROWS)
     return row_count if row_count < 8 else row_count - row_count % 8
+
+
+def largest(fits: Callable[[int], bool], limit: int) -> int:
+    """Return the largest number up to `limit` that fits, or 0, if all smaller ones fit too."""
+    return bisect.bisect_left(range(1, limit + 1), True, key=lambda number: not fits(number))

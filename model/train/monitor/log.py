@@ -1,4 +1,4 @@
-"""Metrics of a run: sums since the last log line, and two files.
+"""The log of a training: metrics since the last line, two files, and reports.
 
   metrics.jsonl   one JSON object per logged step
   skipped.jsonl   one per step skipped for a non-finite gradient, with the step's rows
@@ -9,8 +9,10 @@ A resume truncates both to its step, so no step is missing or repeated.
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,27 +21,19 @@ import torch
 from torch import Tensor
 
 from cloze.core import storage
+from cloze.core.artifacts import checkpoints
 from cloze.core.errors import naming
 from cloze.core.processes import peak_memory
+from cloze.core.stages.stage import Reporter
 from cloze.model.train.distributed import World
+from cloze.model.train.loop.train_spec import TrainSpec
+from cloze.model.train.resume import state
 
 METRICS, SKIPPED = "metrics.jsonl", "skipped.jsonl"
 GB = 1e9
-# Fields that depend on the machine instead of the training, as do all `time_…` fields. Only they
-# differ between equal runs.
-TIMING_FIELDS = frozenset({
-    "time", "tokens_per_second", "padded_tokens_per_second", "data_wait", "mfu", "memory_gb",
-    "gpu_memory_gb",
-})  # fmt: skip
+REPORT_SECONDS = 1.0
 
-
-def strip_timing(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a log line without the fields that depend on machine and time."""
-    return {
-        name: value
-        for name, value in line.items()
-        if name not in TIMING_FIELDS and not name.startswith("time_")
-    }
+log = logging.getLogger(__name__)
 
 
 def memory(device: torch.device) -> dict[str, float]:
@@ -58,12 +52,8 @@ class JsonlLog:
     """
 
     def __init__(self, path: str, world: World) -> None:
-        self.path, self._writes, self._local, self._fence = (
-            path,
-            world.is_rank_zero,
-            storage.is_local(path),
-            world.fence,
-        )
+        self.path, self._writes, self._fence = path, world.is_rank_zero, world.fence
+        self._local = storage.is_local(path)
         self._file = Path(storage.filesystem(path)[1])
         self._kept: list[str] | None = None  # lines for the object store, once read
         self._put = 0  # number of lines in the object store
@@ -197,3 +187,86 @@ class MetricWindow:
         self.steps, self.norm = state["steps"], state["norm"]
         if world.is_rank_zero:  # the sums cover all ranks, so one rank continues them
             self.sums += torch.tensor(state["sums"], dtype=torch.float64, device=self.device)
+
+
+class TrainingReporter:
+    """Log lines and reports of one rank; only rank 0 writes and reports.
+
+    Args:
+        where: returns the newest step, and the last step or None.
+    """
+
+    def __init__(
+        self,
+        training: TrainSpec,
+        world: World,
+        report: Reporter,
+        where: Callable[[], tuple[int, int | None]],
+    ) -> None:
+        self._training, self._report, self._where = training, report, where
+        self._first = world.is_rank_zero
+        self.metrics = JsonlLog(storage.join(training.path, METRICS), world)
+        self.skipped_steps = JsonlLog(storage.join(training.path, SKIPPED), world)
+        self._reported_at = 0.0  # time of the last progress report
+
+    def resume(self, step: int, pending: bool) -> int:
+        """Drop the lines after `step` and an unfinished one; return their number.
+
+        The other lines are reported again.
+        """
+        dropped = self.metrics.truncate(step - pending)
+        self.skipped_steps.truncate(step)
+        if self._first:
+            for record in self.metrics.read():  # a kill may have come between a line and its report
+                self._report.metrics(record)
+                self._alarms(record)
+            # A kill may also have come between a checkpoint and its report.
+            for path in state.milestone_checkpoints(
+                self._training.path, self._training.checkpoints.milestones
+            ).values():
+                self._report.checkpoint(
+                    checkpoints.parse_step(path), storage.join(self._training.path, path)
+                )
+        return dropped
+
+    def report_progress(self, figures: Mapping[str, Any]) -> None:
+        """Report the progress, with additional metrics or messages."""
+        if self._first:
+            self._reported_at = time.monotonic()
+            self._report.progress(*self._where(), "steps", figures)
+
+    def report_progress_throttled(self) -> None:
+        """Report the progress unless it was reported within the last second."""
+        if time.monotonic() - self._reported_at > REPORT_SECONDS:
+            self.report_progress({})
+
+    def message(self, note: str, kind: str = "note") -> None:
+        log.warning("%s", note)
+        self.report_progress({kind: note})
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Write and report a log line, with its warnings."""
+        self.metrics.add(line)
+        if self._first:
+            self._report.metrics(line)
+            for sentence in self._alarms(line):
+                self.message(sentence, "warning")
+        self.report_progress(
+            {name: value for name, value in line.items() if name not in ("step", "time")}
+        )
+
+    def checkpoint(self, step: int) -> None:
+        """Report that the checkpoint of `step` is complete, if it is a milestone."""
+        if self._first and step in self._training.checkpoints.milestones:
+            path = storage.join(self._training.path, state.step_path(step))
+            self._report.checkpoint(step, path)
+
+    def sync(self) -> None:
+        """Flush the log files to disk."""
+        for file in (self.metrics, self.skipped_steps):
+            file.sync()
+
+    def _alarms(self, line: Mapping[str, Any]) -> Sequence[str]:
+        """Return the warnings for a log line, including lines of earlier sessions."""
+        check = self._training.logging.check_line
+        return () if check is None else check(line)

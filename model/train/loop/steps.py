@@ -1,0 +1,296 @@
+"""Steps: prepared in a thread, synchronized over the ranks, run, and read.
+
+Before each step the ranks sum in one small message its tokens and targets, their stop requests, and
+rank 0's save timer. Gradients are thus weighted by global counts however the batch is split, and
+all ranks stop and save after the same step. With several ranks the message for a step is sent while
+the previous step runs.
+
+A step is applied, or skipped for a non-finite gradient. That is known when the gradient norm
+arrives from the device, possibly one step later. `TrainerState` counts it, and the metrics of
+applied steps go into the window of the next log line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cloze.core import random_keys
+from cloze.core.processes import RankPhase
+from cloze.model.data.batch import TokenCounts, move, pin, sizes
+from cloze.model.train.distributed import World
+from cloze.model.train.engines import create_engine
+from cloze.model.train.engines.device_scalars import LEAST, AsyncScalar, to_device_async
+from cloze.model.train.loop.interfaces import BatchSource, MicroBatch, StepBatches
+from cloze.model.train.loop.rollback import RollbackRequired
+from cloze.model.train.loop.train_spec import TrainSpec
+from cloze.model.train.monitor.gradient_norms import GradientNorms
+from cloze.model.train.monitor.log import SKIPPED, MetricWindow, TrainingReporter
+from cloze.model.train.optimizers.parameters import ema_decay_at
+from cloze.model.train.resume.state import ResumeState, TrainerState
+
+_DROPOUT = 3  # random stream, distinct from the sampler's and the weights'
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """A step's micro-batches on this rank, in pinned memory for a GPU.
+
+    Attributes:
+        step: number of the step, from 0.
+        batches: micro-batches and numbers of real tokens.
+        sizes: token counts for the throughput.
+        counts: number of targets by objective.
+    """
+
+    step: int
+    batches: StepBatches
+    sizes: TokenCounts
+    counts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedStep:
+    """The values of a step that all ranks agree on: requests, and sums of `PreparedStep`.
+
+    Attributes:
+        stop, save: True to stop or save before the step.
+        last: number of the last step that rank 0 has fixed; 0: none.
+    """
+
+    stop: bool
+    save: bool
+    last: int
+    tokens: int
+    counts: list[int]
+    by_source: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRequests:
+    """Requests of this rank, polled once per step.
+
+    Attributes:
+        stop: True to stop.
+        save: True to save a checkpoint; polled on rank 0.
+        fix: fixes the last step; called on rank 0, see `cloze.model.train.loop.schedules.Duration`.
+        over: True if the newest step is the last one, which all ranks know without a message.
+    """
+
+    stop: Callable[[], bool]
+    save: Callable[[], bool]
+    fix: Callable[[int], int] = lambda step: 0
+    over: Callable[[], bool] = lambda: False
+
+
+def prepare(
+    training: TrainSpec, source: BatchSource, world: World, first: int
+) -> Iterator[PreparedStep]:
+    """Yield every step from `first` on; runs in the prefetch thread."""
+    total_steps = training.recipe.duration.steps
+    for step in count(first) if total_steps is None else range(first, total_steps):
+        work = source.step_batches(step, world.rank, world.size)
+        batches = [item.batch for item in work.micro_batches]
+        counts = [training.trained.count_targets(batch) for batch in batches]
+        pinned = [
+            MicroBatch(item.first, pin(item.batch, world.device)) for item in work.micro_batches
+        ]
+        yield PreparedStep(
+            step=step,
+            batches=replace(work, micro_batches=pinned),
+            sizes=sum(map(sizes, batches), TokenCounts()),
+            counts=np.sum(counts, axis=0).tolist(),
+        )
+
+
+def sync_steps(
+    steps: Iterable[PreparedStep], world: World, requests: LocalRequests
+) -> Iterator[tuple[PreparedStep, SyncedStep]]:
+    """Yield each step with the values that the ranks agree on.
+
+    A single process polls its requests just before the step. Several ranks send the next step's
+    message before they run the current step, so requests take effect one step later.
+    """
+    if world.size == 1:
+        for step in steps:
+            yield step, _begin(step, world, requests)()
+            if requests.over():
+                return
+        return
+    pending: tuple[PreparedStep, Callable[[], SyncedStep]] | None = None
+    for step in steps:
+        started = step, _begin(step, world, requests)
+        if pending is not None:
+            yield pending[0], pending[1]()
+            if requests.over():
+                started[1]()  # completes the collective that is already started
+                return
+        pending = started
+    if pending is not None:
+        yield pending[0], pending[1]()
+
+
+def _begin(step: PreparedStep, world: World, requests: LocalRequests) -> Callable[[], SyncedStep]:
+    last = requests.fix(step.step) if world.is_rank_zero else 0
+    flags = [int(requests.stop()), int(world.is_rank_zero and requests.save()), last]
+    tokens, by_source = step.batches.tokens, step.batches.by_source
+    sums = world.all_reduce_sum_async([*flags, tokens, *by_source, *step.counts])
+
+    def agreed() -> SyncedStep:
+        stop, save, last, all_tokens, *others = sums()
+        sources, counts = others[: len(by_source)], others[len(by_source) :]
+        return SyncedStep(bool(stop), bool(save), last, all_tokens, counts, sources)
+
+    return agreed
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStep:
+    """A step whose gradient norm may not have arrived from the device yet.
+
+    Attributes:
+        step: number of the step, from 1.
+        figures: this rank's sums, see `cloze.model.train.evaluate.scoring.PretrainModule`.
+        counts: counts of the step over all ranks.
+        scale: loss scale, with precision fp16.
+    """
+
+    step: int
+    norm: AsyncScalar
+    figures: Tensor
+    counts: Tensor
+    scale: AsyncScalar | None
+
+
+class StepRunner:
+    """Runs steps on the engine.
+
+    Attributes:
+        gradients: gradient norms of the newest step.
+    """
+
+    def __init__(self, training: TrainSpec, world: World) -> None:
+        self._recipe, self._device = training.recipe, world.device
+        self.engine = create_engine(
+            training.execution.engine,
+            training.trained,
+            training.recipe,
+            world,
+            micro_batch=training.execution.micro_batch,
+            accumulation=training.execution.accumulation,
+        )
+        self.gradients = GradientNorms(self.engine, training.trained.model, world)
+
+    def load(self, resumed: ResumeState) -> None:
+        """Load weights, EMA, optimizer state and loss scale of a checkpoint."""
+        self.engine.load_weights(resumed.weights)
+        if self._recipe.ema is not None and resumed.average is not None:
+            self.engine.load_ema(resumed.average)
+        self.engine.load_optimizer_state(resumed.optimizer, resumed.progress.updates)
+        for tensors in (resumed.weights, resumed.optimizer, resumed.average):
+            if tensors is not None:
+                tensors.clear()
+        if self.engine.loss_scaler is not None:
+            self.engine.loss_scaler.restore(resumed.progress.loss_scale)
+
+    def loss_scale_state(self) -> list[float]:
+        """Return the state of the loss scale for a checkpoint; empty: no scaling."""
+        return [] if self.engine.loss_scaler is None else self.engine.loss_scaler.state()
+
+    def run(
+        self, step: int, work: PreparedStep, synced: SyncedStep, rate: float, *, collect: bool
+    ) -> PendingStep:
+        """Run step `step` (from 0).
+
+        Args:
+            rate: learning rate.
+            collect: True to collect gradient norms.
+        """
+        recipe, device = self._recipe, self._device
+        counts = to_device_async([max(1, total) for total in synced.counts], torch.float32, device)
+        figures = torch.zeros(2, len(synced.counts), dtype=torch.float64, device=device)
+        micro_batches = work.batches.micro_batches
+        for number, item in enumerate(micro_batches):
+            torch.manual_seed(int(random_keys.fold_in(recipe.seed, _DROPOUT, step, item.first)))
+            figures += self.engine.backward(
+                move(item.batch, device), counts, last=number + 1 == len(micro_batches)
+            )
+        scaler = self.engine.loss_scaler
+        scale = None if scaler is None else AsyncScalar(scaler.value)
+        with self.gradients.collect(collect):
+            norm = AsyncScalar(self.engine.step(rate))
+        if recipe.ema is not None:
+            self.engine.update_ema(ema_decay_at(recipe.ema, step))
+        return PendingStep(step + 1, norm, figures, counts, scale)
+
+
+class StepResults:
+    """The unread steps, and the sums of the steps that were read.
+
+    Attributes:
+        window: metrics since the last log line.
+    """
+
+    def __init__(self, training: TrainSpec, world: World, reporter: TrainingReporter) -> None:
+        self._training, self._world, self._reporter = training, world, reporter
+        self._unread: list[PendingStep] = []
+        self.reset_window()
+
+    def reset_window(self) -> None:
+        """Start a new window."""
+        self.window = MetricWindow(self._training.trained.names, self._world.device)
+
+    def restore(self, progress: TrainerState) -> None:
+        """Restore the window of a checkpoint and drop unread steps."""
+        self._unread.clear()
+        self.reset_window()
+        self.window.restore(progress.window, self._world)
+
+    def add(self, step: PendingStep) -> None:
+        self._unread.append(step)
+
+    def process(self, progress: TrainerState, source: BatchSource, *, keep: int) -> None:
+        """Read the norms of all steps except the last `keep`, which a GPU still computes.
+
+        Raises:
+            RollbackRequired: too many consecutive steps were skipped.
+        """
+        while len(self._unread) > keep:
+            item = self._unread.pop(0)
+            # Reading the norm may wait for a collective on the device.
+            with self._world.pulse.phase(RankPhase.EXCHANGE):
+                norm = item.norm.value
+            if math.isfinite(norm):
+                progress.updates += 1
+                progress.skipped_in_a_row = 0
+                self.window.add(item.figures, item.counts, norm)
+            elif item.scale is not None and item.scale.value > LEAST:
+                self._overflowed(progress, item.step, item.scale.value)
+            else:
+                self._skipped(progress, source, item.step)
+
+    def _overflowed(self, progress: TrainerState, step: int, scale: float) -> None:
+        """Count a skipped step whose scaled gradient overflowed fp16, which is normal."""
+        progress.skipped += 1
+        progress.overflows += 1
+        self._reporter.message(
+            f"step {step} was skipped: its gradient overflows fp16 at a loss scale of {scale:,.0f},"
+            f" which is halved"
+        )
+
+    def _skipped(self, progress: TrainerState, source: BatchSource, step: int) -> None:
+        """Count a skipped step, log its rows, and request a rollback after too many in a row."""
+        progress.skipped += 1
+        progress.skipped_in_a_row += 1
+        self._reporter.skipped_steps.add({"step": step, **source.row_ids(step - 1)})
+        self._reporter.message(
+            f"step {step} was skipped: its gradient is not finite (rows in {SKIPPED})", "warning"
+        )
+        if progress.skipped_in_a_row >= self._training.recipe.max_skipped:
+            raise RollbackRequired(step, progress.skipped_in_a_row)
