@@ -19,8 +19,7 @@ from cloze.model.families.registry import model_config
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
-from cloze.model.tasks.frozen import FrozenNetwork, check_frozen
-from cloze.model.tasks.heads import new_network, trained_network
+from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
 from cloze.model.tasks.predict import DevEvaluator, predict
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
