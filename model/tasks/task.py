@@ -291,6 +291,10 @@ class Split:
         build.counters[f"read/{name}"] += len(self.examples) + sum(self.examples.dropped.values())
         build.counters[f"kept/{name}"] += len(self.examples)
         build.counters[f"truncated/{name}"] += self.samples.truncated
+        self.count_dropped(build, name)
+
+    def count_dropped(self, build: BuildContext, name: str) -> None:
+        """Add the dropped examples and lost answers to the build's counters, by reason."""
         for reason, number in self.examples.dropped.items():
             build.counters[f"dropped/{reason}"] += number
         for reason, number in self.samples.dropped_counts.items():

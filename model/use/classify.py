@@ -18,8 +18,8 @@ from cloze.model.tasks.formats.texts import LabelledTexts, ScoredTexts
 from cloze.model.tasks.kinds.choice import Choice
 from cloze.model.tasks.kinds.texts import Classification, Regression
 from cloze.model.tasks.options import TableOptions, TaskOptions
+from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.use.configs import ClassifyConfig
-from cloze.model.use.finetuned import FinetunedModel
 from cloze.model.use.verb import Request, Verb
 
 Ranked = list[dict[str, Any]]  # {"label": str, "score": probability}, best first

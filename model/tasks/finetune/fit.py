@@ -20,7 +20,7 @@ from cloze.model.layers.encoder import compile_layers, enable_activation_checkpo
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
-from cloze.model.tasks.predict import DevEvaluator, predict
+from cloze.model.tasks.predict import DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
@@ -58,16 +58,16 @@ class StartingCheckpoint:
     """Starting point of fine-tuning.
 
     Attributes:
-        state: weights by Cloze's names; None: random weights.
         tokenizer: directory with the tokenizer.
         pieces: loaded tokenizer.
+        state: weights by Cloze's names; None: random weights.
     """
 
     model: ModelConfig
-    state: Mapping[str, Tensor] | None = field(repr=False)
     tokenizer: str
     pieces: Tokenizer
-    dataset: DatasetInfo | None
+    state: Mapping[str, Tensor] | None = field(default=None, repr=False)
+    dataset: DatasetInfo | None = None
 
 
 def starting_point(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
@@ -77,7 +77,38 @@ def starting_point(config: FinetuneConfig, build: BuildContext, world: World) ->
         UsageError: an input is missing, or max_length exceeds the model's positions.
         DataError: the checkpoint is missing or damaged.
     """
-    start = _load_start(config, build, world)
+    path, vocabulary = build.inputs.get("checkpoint"), build.inputs.get("vocab")
+    if path is None and not config.from_scratch:
+        raise UsageError(
+            "finetune needs a checkpoint (found none); name one that `cloze pretrain` made, or set "
+            "from_scratch"
+        )
+    if path is not None:
+        loaded = checkpoint.load_input(build, path)
+        start = StartingCheckpoint(
+            model=_with_architecture(loaded.model, config),
+            state=None if config.from_scratch else loaded.state,
+            tokenizer=loaded.tokenizer,
+            pieces=tokenizer.load(loaded.tokenizer),
+            dataset=loaded.dataset,
+        )
+    elif config.model is None or vocabulary is None:
+        missing = "model" if config.model is None else "vocab"
+        raise UsageError(
+            f"finetune from scratch without a checkpoint needs {missing} (found none); name a "
+            f"preset and a vocabulary"
+        )
+    else:
+        pieces = tokenizer.load(vocabulary)
+        tokenizer_path = storage.join(build.scratch, TOKENIZER)
+        if world.is_rank_zero:
+            pieces.save(tokenizer_path)
+        model = model_config(
+            config.model, vocab_size=pieces.vocab_size, pad_token_id=pieces.special.pad
+        )
+        start = StartingCheckpoint(
+            model=_with_architecture(model, config), tokenizer=tokenizer_path, pieces=pieces
+        )
     limit = start.model.max_position_embeddings
     if config.max_length is not None and config.max_length > limit:
         raise UsageError(
@@ -85,47 +116,6 @@ def starting_point(config: FinetuneConfig, build: BuildContext, world: World) ->
             f"({limit}); use {limit} or less"
         )
     return start
-
-
-def _load_start(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
-    path = build.inputs.get("checkpoint")
-    if path is not None:
-        loaded = checkpoint.load_input(build, path)
-        return StartingCheckpoint(
-            model=_with_architecture(loaded.model, config),
-            state=None if config.from_scratch else loaded.state,
-            tokenizer=loaded.tokenizer,
-            pieces=tokenizer.load(loaded.tokenizer),
-            dataset=loaded.dataset,
-        )
-    if not config.from_scratch:
-        raise UsageError(
-            "finetune needs a checkpoint (found none); name one that `cloze pretrain` made, or set "
-            "from_scratch"
-        )
-    vocabulary = build.inputs.get("vocab")
-    if config.model is None or vocabulary is None:
-        missing = "model" if config.model is None else "vocab"
-        raise UsageError(
-            f"finetune from scratch without a checkpoint needs {missing} (found none); name a "
-            f"preset and a vocabulary"
-        )
-    loaded_tokenizer = tokenizer.load(vocabulary)
-    tokenizer_path = storage.join(build.scratch, TOKENIZER)
-    if world.is_rank_zero:
-        loaded_tokenizer.save(tokenizer_path)
-    model = model_config(
-        config.model,
-        vocab_size=loaded_tokenizer.vocab_size,
-        pad_token_id=loaded_tokenizer.special.pad,
-    )
-    return StartingCheckpoint(
-        model=_with_architecture(model, config),
-        state=None,
-        tokenizer=tokenizer_path,
-        pieces=loaded_tokenizer,
-        dataset=None,
-    )
 
 
 def _with_architecture(model: ModelConfig, config: FinetuneConfig) -> ModelConfig:
@@ -262,7 +252,10 @@ def fit(
     else:
         step, directory = int(best["step"]), storage.join(path, finished.best)
         weights = checkpoint.weights(directory)
-        predictions = _predicted(setup, weights, path, precision)
+        device = setup.world.device
+        network = trained_network(setup.task, setup.start.model, weights, setup.meaning, path)
+        objective = TaskObjective(setup.task, network.to(device), precision, device)
+        predictions = predict_split(objective, setup.dev, setup.world)
     return FinetuneResult(
         finished=finished, step=step, weights=weights, predictions=predictions, precision=precision
     )
@@ -400,15 +393,3 @@ def _plan(
         checkpointing=execution.activation_checkpointing,
     )
     return micro_batch_finder.plan_by_trial(trial, global_batch, world, path, notes)
-
-
-def _predicted(
-    setup: FinetuneSetup, weights: Mapping[str, Tensor], path: str, precision: Precision
-) -> Any:
-    """Return the predictions of these weights for the dev split, equal on all ranks."""
-    network = trained_network(setup.task, setup.start.model, weights, setup.meaning, path).to(
-        setup.world.device
-    )
-    objective = TaskObjective(setup.task, network, precision, setup.world.device)
-    answers = predict(objective, setup.dev.samples, setup.world)
-    return setup.task.decode(answers, setup.dev.examples, setup.dev.samples)
