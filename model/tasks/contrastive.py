@@ -134,19 +134,12 @@ class PairSamples:
         member[group, columns] = True
         rows = np.arange(queries.start - groups_begin, queries.stop - groups_begin)
         query_numbers, target, row_groups = pairs[rows, 0], columns[rows], group[rows]
-        is_relevant = np.array(
-            [
-                [passage in self.relevant[query] for passage in passages.tolist()]
-                for query in query_numbers.tolist()
-            ]
-        )
+        relevant = (self.relevant[query] for query in query_numbers.tolist())
+        is_relevant = np.array([[passage in own for passage in passages] for own in relevant])
         allowed = member[row_groups] & ~is_relevant
         allowed[np.arange(len(rows)), target] = True
-        arrays = {
-            "own": np.arange(begin - queries.start, end - queries.start),
-            "target": target,
-            "allowed": allowed,
-        }
+        own = np.arange(begin - queries.start, end - queries.start)
+        arrays = {"own": own, "target": target, "allowed": allowed}
         if self.symmetric:
             same_group = row_groups[:, None] == row_groups
             backward = same_group & ~is_relevant[:, target]  # query j and the passage of query i

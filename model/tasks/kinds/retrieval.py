@@ -22,7 +22,7 @@ from cloze.model.tasks.metrics import (
     Floats,
     Ints,
     Vectors,
-    interval,
+    mean_interval,
     ndcg,
     query_blocks,
     recall,
@@ -89,11 +89,12 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         answers: dict[int, set[int]] = defaultdict(set)
         for query, passage in examples.pairs.tolist():
             answers[query].add(passage)
+        queries = len(examples.queries)
         return PairSamples(
             texts=encode([*examples.queries, *examples.passages], None, tokenizer, max_length),
-            queries=len(examples.queries),
+            queries=queries,
             pairs=examples.pairs,
-            relevant=[frozenset(answers[query]) for query in range(len(examples.queries))],
+            relevant=[frozenset(answers[query]) for query in range(queries)],
             group=self.retrieval.group,
             symmetric=self.retrieval.symmetric,
         )
@@ -124,12 +125,12 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
     ) -> SplitEmbeddings:
         del samples
         width = len(answers[0][0]) if answers else 0
-        queries = np.zeros((len(examples.queries), width), np.float32)
-        passages = np.zeros((len(examples.passages), width), np.float32)
-        for (query, passage), (query_vector, passage_vector) in zip(
-            examples.pairs.tolist(), answers, strict=True
-        ):
-            queries[query], passages[passage] = query_vector, passage_vector
+        queries, passages = (
+            np.zeros((len(texts), width), np.float32)
+            for texts in (examples.queries, examples.passages)
+        )
+        for (query, passage), vectors in zip(examples.pairs.tolist(), answers, strict=True):
+            queries[query], passages[passage] = vectors
         return SplitEmbeddings(queries, passages)
 
     def score(self, examples: QueryPassages, predictions: SplitEmbeddings) -> Figures:
@@ -154,27 +155,26 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
     def detailed_metrics(
         self, examples: QueryPassages, predictions: SplitEmbeddings, *, seed: int, resamples: int
     ) -> dict[str, Any]:
-        by_query = self._by_query(examples, predictions.scores)
-        queries = len(examples.queries)
-
-        def bounds(values: Floats) -> list[float]:
-            return interval(lambda chosen: float(values[chosen].mean()), queries, seed, resamples)
-
-        return {"interval": {name: bounds(by_query[name]) for name in self.metrics}}
+        return {
+            "interval": {
+                name: mean_interval(values, seed, resamples)
+                for name, values in self._by_query(examples, predictions.scores).items()
+            }
+        }
 
     def write_predictions(
         self, directory: str, examples: QueryPassages, predictions: SplitEmbeddings
     ) -> None:
         """Write a TREC run (query, Q0, passage, rank, score, tag) and `qrels.txt`."""
-        storage.write_bytes(
-            storage.join(directory, self.predictions),
-            "".join(self._run(examples, predictions)).encode(),
-        )
         judgments = (
             f"{examples.query_ids[query]} 0 {examples.passage_ids[passage]} 1\n"
             for query, passage in examples.pairs.tolist()
         )
-        storage.write_bytes(storage.join(directory, QRELS), "".join(judgments).encode())
+        for name, lines in (
+            (self.predictions, self._run(examples, predictions)),
+            (QRELS, judgments),
+        ):
+            storage.write_bytes(storage.join(directory, name), "".join(lines).encode())
 
     def _by_query(self, examples: QueryPassages, scores: Scores) -> dict[str, Floats]:
         """Return the metrics of each query."""

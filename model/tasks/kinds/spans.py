@@ -11,7 +11,6 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.squad import SquadExamples, counts, read_squad
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.kinds.span_windows import BOUNDS, ENDS, STARTS, Windows, encode_questions
-from cloze.model.tasks.metrics import Flags, Floats, Ints, best_threshold, interval, question_scores
+from cloze.model.tasks.metrics import Flags, Floats, best_threshold, mean_interval, question_scores
 from cloze.model.tasks.options import SpanOptions, TaskOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -135,9 +134,8 @@ def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> t
 def finite_spans(rows: Sequence[npt.NDArray[Any]]) -> WindowSpans:
     """Return the spans of a window from its rows of `window_spans`."""
     real = np.isfinite(rows[2])
-    starts, ends, start_logits, end_logits = (row[real] for row in rows[:4])
     start_null, end_null = rows[4].tolist()
-    return WindowSpans(starts, ends, start_logits, end_logits, (start_null, end_null))
+    return WindowSpans(*(row[real] for row in rows[:4]), null=(start_null, end_null))
 
 
 def merge_windows(
@@ -152,16 +150,15 @@ def merge_windows(
         text, offsets = examples.passages[passage], samples.offsets[passage]
         spans: list[Span] = []
         for window in range(begin, end):
-            spans += _spans(
-                answers[window], int(samples.begin[window] - passage_starts[window]), text, offsets
-            )
+            shift = int(samples.begin[window] - passage_starts[window])
+            spans += _spans(answers[window], shift, text, offsets)
         spans.sort(key=lambda span: (-span.score, span.begin, span.end))
-        distinct = {span.text: span for span in reversed(spans)}  # best span of each text
-        best = sorted(distinct.values(), key=lambda span: (-span.score, span.begin, span.end))[
-            :n_best
-        ]
+        distinct: dict[str, Span] = {}
+        for span in spans:
+            distinct.setdefault(span.text, span)  # the best one
         null = min((answers[window].null for window in range(begin, end)), key=sum)
-        predictions.append(QuestionPredictions(spans=tuple(best), null=null))
+        best = tuple(itertools.islice(distinct.values(), n_best))
+        predictions.append(QuestionPredictions(spans=best, null=null))
     return predictions
 
 
@@ -182,42 +179,33 @@ def write_official(
     directory: str,
     examples: SquadExamples,
     texts: Sequence[str],
-    found: Sequence[QuestionPredictions],
+    predictions: Sequence[QuestionPredictions],
     *,
     null: bool,
 ) -> None:
     """Write the files of run_squad.py: predictions, n-best lists, and with `null` the null odds."""
+    by_id = dict(zip(examples.ids, predictions, strict=True))
     n_best = {
         identity: [
-            _entry(span, answer, probability)
-            for span, probability in answer.ranked(0.0 if null else None)
+            {
+                "text": "" if span is None else span.text,
+                "probability": probability,
+                "start_logit": own.null[0] if span is None else span.start_logit,
+                "end_logit": own.null[1] if span is None else span.end_logit,
+            }
+            for span, probability in own.ranked(0.0 if null else None)
         ]
-        for identity, answer in zip(examples.ids, found, strict=True)
+        for identity, own in by_id.items()
     }
-    _write(storage.join(directory, PREDICTIONS), dict(zip(examples.ids, texts, strict=True)))
-    _write(storage.join(directory, N_BEST), n_best)
+    files: dict[str, Any] = {
+        PREDICTIONS: dict(zip(examples.ids, texts, strict=True)),
+        N_BEST: n_best,
+    }
     if null:
-        odds = {
-            identity: answer.null_odds for identity, answer in zip(examples.ids, found, strict=True)
-        }
-        _write(storage.join(directory, NULL_ODDS), odds)
-
-
-def _entry(span: Span | None, answer: QuestionPredictions, probability: float) -> dict[str, Any]:
-    start, end = answer.null if span is None else (span.start_logit, span.end_logit)
-    return {
-        "text": "" if span is None else span.text,
-        "probability": probability,
-        "start_logit": start,
-        "end_logit": end,
-    }
-
-
-def _write(path: str, content: Any) -> None:
-    storage.write_bytes(
-        path,
-        (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"),
-    )
+        files[NULL_ODDS] = {identity: own.null_odds for identity, own in by_id.items()}
+    for name, content in files.items():
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        storage.write_bytes(storage.join(directory, name), text.encode("utf-8", "surrogatepass"))
 
 
 # The task.
@@ -350,8 +338,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         exact, f1 = self._scores(examples, self.texts(predictions))
         scores = {"f1": f1, "exact_match": exact}
         intervals = {
-            name: interval(partial(_mean_of, values), len(examples), seed, resamples)
-            for name, values in scores.items()
+            name: mean_interval(values, seed, resamples) for name, values in scores.items()
         }
         return {"interval": intervals}
 
@@ -375,10 +362,8 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
     def _best(self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]) -> Figures:
         """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""
         exact, f1 = self._scores(examples, [prediction.text for prediction in predictions])
-        answerable, odds = (
-            _has_answer(examples),
-            np.array([prediction.null_odds for prediction in predictions]),
-        )
+        answerable = _has_answer(examples)
+        odds = np.array([prediction.null_odds for prediction in predictions])
         figures: Figures = {}
         for name, scores in (("exact", exact), ("f1", f1)):
             figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best_threshold(
@@ -390,10 +375,6 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
 def _has_answer(examples: SquadExamples) -> Flags:
     assert examples.answers is not None
     return np.array([bool(answers) for answers in examples.answers], dtype=np.bool_)
-
-
-def _mean_of(values: Floats, chosen: Ints) -> float:
-    return _mean(values[chosen])
 
 
 def _mean(values: Floats) -> float:

@@ -165,15 +165,13 @@ class Classification(_TextTask[LabelledTexts, Probabilities]):
         return np.array(answers, dtype=np.float32).reshape(len(answers), len(examples.label_names))
 
     def score(self, examples: LabelledTexts, predictions: Probabilities) -> Figures:
-        return metrics.classification_scores(
-            self.metrics, _labels(examples), predictions.argmax(axis=1)
-        )
+        return metrics.scores(self.metrics, _labels(examples), predictions.argmax(axis=1))
 
     def baselines(self, examples: LabelledTexts) -> Figures:
         """Return the score of always predicting the most frequent class."""
         labels = _labels(examples)
         majority = np.full_like(labels, np.bincount(labels).argmax() if len(labels) else 0)
-        scores = metrics.classification_scores(self.metrics[:1], labels, majority)
+        scores = metrics.scores(self.metrics[:1], labels, majority)
         return {"majority": scores[self.metrics[0]]}
 
     def dataset_statistics(self, examples: LabelledTexts) -> dict[str, Any]:
@@ -262,13 +260,13 @@ class Regression(_TextTask[ScoredTexts, Numbers]):
         return np.array(answers, dtype=np.float64)
 
     def score(self, examples: ScoredTexts, predictions: Numbers) -> Figures:
-        return metrics.regression_scores(self.metrics, _scores(examples), predictions)
+        return metrics.scores(self.metrics, _scores(examples), predictions)
 
     def baselines(self, examples: ScoredTexts) -> Figures:
         """Return the score of always predicting the mean: a constant has correlation 0."""
         scores = _scores(examples)
         constant = np.full_like(scores, scores.mean())
-        figures = metrics.regression_scores(self.metrics[:1], scores, constant)
+        figures = metrics.scores(self.metrics[:1], scores, constant)
         return {"constant": figures[self.metrics[0]]}
 
     def dataset_statistics(self, examples: ScoredTexts) -> dict[str, Any]:
