@@ -295,7 +295,7 @@ def task_network(
     task: Task[Any, Any],
     backbone: Backbone,
     config: ModelConfig,
-    meaning: TaskMetadata,
+    metadata: TaskMetadata,
     dropout: float,
 ) -> nn.Module:
     """Build the task's network on a backbone, or on frozen features if the metadata has `frozen`.
@@ -303,13 +303,13 @@ def task_network(
     Raises:
         UsageError: the encoder has too few layers for the choice.
     """
-    options = meaning.get("frozen")
+    options = metadata.get("frozen")
     if not options:
-        return task.network(backbone, config, meaning, dropout)
+        return task.network(backbone, config, metadata, dropout)
     frozen = Frozen.model_validate(options)
     wide_config = config.model_copy(update={"hidden_size": 2 * frozen.lstm_size})
     head = task.network(
-        Backbone(encoder=_Identity(), pooler=_Mean()), wide_config, meaning, dropout
+        Backbone(encoder=_Identity(), pooler=_Mean()), wide_config, metadata, dropout
     )
     return FrozenNetwork(backbone.encoder, head, frozen, config, dropout)
 
@@ -334,7 +334,7 @@ def new_network(
     task: Task[Any, Any],
     config: ModelConfig,
     state: Mapping[str, Tensor] | None,
-    meaning: TaskMetadata,
+    metadata: TaskMetadata,
     dropout: float | None,
     seed: int,
 ) -> nn.Module:
@@ -350,7 +350,7 @@ def new_network(
         own = {name: tensor.clone() for name, tensor in state.items() if is_backbone(name)}
         backbone = load_backbone(config, own)
     network = task_network(
-        task, backbone, config, meaning, config.hidden_dropout if dropout is None else dropout
+        task, backbone, config, metadata, config.hidden_dropout if dropout is None else dropout
     )
     torch.manual_seed(int(random_keys.fold_in(seed, _HEAD)))
     if isinstance(network, FrozenNetwork):
@@ -366,7 +366,7 @@ def trained_network(
     task: Task[Any, Any],
     config: ModelConfig,
     state: Mapping[str, Tensor],
-    meaning: TaskMetadata,
+    metadata: TaskMetadata,
     where: str,
 ) -> nn.Module:
     """Build the network of a fine-tuned checkpoint, in evaluation mode.
@@ -374,7 +374,7 @@ def trained_network(
     Raises:
         DataError: the checkpoint at `where` lacks a weight, or has an extra one or another shape.
     """
-    network = task_network(task, new_backbone(config), config, meaning, 0.0)
+    network = task_network(task, new_backbone(config), config, metadata, 0.0)
     expected = network.state_dict()
     # A pooler may be another task's of the same training.
     unused = {name for name in state if name.startswith("pooler.") and name not in expected}

@@ -131,7 +131,7 @@ class FinetunedModel:
 
     Attributes:
         task: task with the options of its training.
-        meaning: task metadata from the checkpoint.
+        metadata: task metadata from the checkpoint.
         truncated: number of examples truncated so far.
 
     Raises:
@@ -157,10 +157,10 @@ class FinetunedModel:
                 f"on it first"
             )
         self._world = world or World(rank=0, size=1, device=torch.device("cpu"))
-        self.meaning, state = select_task(loaded.task, loaded.state, task, path)
-        own_options = merge_options(self.meaning.get("options"), options or {})
-        self.task = load_task(str(self.meaning["name"]), own_options)
-        network = trained_network(self.task, loaded.model, state, self.meaning, loaded.path)
+        self.metadata, state = select_task(loaded.task, loaded.state, task, path)
+        own_options = merge_options(self.metadata.get("options"), options or {})
+        self.task = load_task(str(self.metadata["name"]), own_options)
+        network = trained_network(self.task, loaded.model, state, self.metadata, loaded.path)
         self._objective = TaskObjective(
             self.task, network.to(self._world.device), precision, self._world.device
         )
@@ -169,7 +169,7 @@ class FinetunedModel:
     def encode(self, examples: Examples) -> Split:
         """Encode examples for the network; count the truncated ones."""
         split = encoded(
-            self.task, examples, self.meaning, self._tokenizer, int(self.meaning["max_length"])
+            self.task, examples, self.metadata, self._tokenizer, int(self.metadata["max_length"])
         )
         self.truncated += split.samples.truncated
         return split

@@ -35,7 +35,7 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     )
     task = model.task
     source = task_source(task, config.data, build.inputs.get("corpus"))
-    split = model.encode(task.read(source, config.split, model.meaning.get("limit_per_class")))
+    split = model.encode(task.read(source, config.split, model.metadata.get("limit_per_class")))
     examples, samples = split.examples, split.samples
     build.report.progress(0, len(examples), "examples", {})
     predictions = model.predict(split)

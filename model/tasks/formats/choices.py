@@ -158,7 +158,7 @@ def _passage(path: str) -> dict[str, Any]:
     if not isinstance(passage, dict) or not isinstance(passage.get("article"), str):
         raise DataError(f"{path} has no text 'article'; name RACE's directory")
     keys = ("questions", "options", *(("answers",) if "answers" in passage else ()))
-    lists = [passage.get(key) for key in keys]
+    lists: list[Any] = [passage.get(key) for key in keys]
     if not all(isinstance(values, list) for values in lists) or len(set(map(len, lists))) != 1:
         raise DataError(
             f"{path}: questions, options and answers must be lists of equal length; correct "

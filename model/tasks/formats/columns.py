@@ -37,11 +37,11 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return [(str(kind), int(first), int(last)) for kind, first, last in get_entities(list(tags))]
 
 
-def tags_from_entities(found: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
+def tags_from_entities(spans: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
     """Return the tags [words] of non-overlapping entities in a scheme."""
     tags = [OUTSIDE] * words
     previous: Entity | None = None
-    for kind, first, last in found:
+    for kind, first, last in spans:
         neighbours = previous is not None and previous[0] == kind and previous[2] + 1 == first
         tags[first : last + 1] = [f"I-{kind}"] * (last + 1 - first)
         if scheme != "IOB1" or neighbours:
@@ -53,30 +53,30 @@ def tags_from_entities(found: Iterable[Entity], words: int, scheme: Scheme) -> l
 
 
 def count_invalid_tags(
-    sentences: Sequence[Sequence[str]], found: Sequence[Sequence[Entity]], scheme: Scheme
+    sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[Entity]], scheme: Scheme
 ) -> int:
     """Count the tags that are invalid in the scheme: those that change when entities are rewritten.
 
     Args:
-        found: entities of each sentence.
+        spans: entities of each sentence.
     """
     return sum(
         tag != valid_tag
-        for tags, own in zip(sentences, found, strict=True)
+        for tags, own in zip(sentences, spans, strict=True)
         for tag, valid_tag in zip(tags, tags_from_entities(own, len(tags), scheme), strict=True)
     )
 
 
-def detect_scheme(sentences: Sequence[Sequence[str]], found: Sequence[Sequence[Entity]]) -> Scheme:
+def detect_scheme(sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[Entity]]) -> Scheme:
     """Return the scheme with the fewest invalid tags; BIO on a tie.
 
     Args:
-        found: entities of each sentence.
+        spans: entities of each sentence.
     """
     if any(tag[0] in "ES" for tags in sentences for tag in tags):
         return "BIOES"
     schemes: tuple[Scheme, ...] = ("BIO", "IOB1")
-    return min(schemes, key=lambda scheme: count_invalid_tags(sentences, found, scheme))
+    return min(schemes, key=lambda scheme: count_invalid_tags(sentences, spans, scheme))
 
 
 # Files of CoNLL's shared tasks: one word per line, blank lines between sentences, columns separated
@@ -95,6 +95,7 @@ class TaggedWords:
         words: words of each sentence, at least one.
         tags: tags of each sentence in BIO; None for a file without tags.
         scheme: scheme of the file; None without tags.
+        label_names: all tags of the model, in BIO, numbered in this order; empty if unknown.
         misplaced: number of tags that are invalid in the scheme; they were read as conlleval does.
         lines: columns of each line of the file; () for a blank line. Empty without a file.
         places: line number of each word, from 0.
@@ -105,6 +106,7 @@ class TaggedWords:
     words: Sequence[Sequence[str]]
     tags: Sequence[Sequence[str]] | None = None
     scheme: Scheme | None = None
+    label_names: tuple[str, ...] = ()
     misplaced: int = 0
     lines: Sequence[Sequence[str]] = ()
     places: Sequence[Sequence[int]] = ()
@@ -261,14 +263,14 @@ def _with_tags(examples: TaggedWords, column: int) -> TaggedWords:
                     f"and a type); correct the line, or set the tag column with --set "
                     f"options.columns.tag=NUMBER (null: no tags)"
                 )
-    found = [entities(sentence_tags) for sentence_tags in tags]
-    scheme = detect_scheme(tags, found)
+    spans = [entities(sentence_tags) for sentence_tags in tags]
+    scheme = detect_scheme(tags, spans)
     return dataclasses.replace(
         examples,
         tags=[
             tags_from_entities(own, len(sentence_tags), "BIO")
-            for sentence_tags, own in zip(tags, found, strict=True)
+            for sentence_tags, own in zip(tags, spans, strict=True)
         ],
         scheme=scheme,
-        misplaced=count_invalid_tags(tags, found, scheme),
+        misplaced=count_invalid_tags(tags, spans, scheme),
     )

@@ -88,8 +88,8 @@ def open_table(
             the message names file and line.
     """
     suffixes = (name for suffix, name in SUFFIXES.items() if path.lower().endswith(suffix))
-    kind = options.format or next(suffixes, None)
-    if kind is None:
+    kind: str = options.format or next(suffixes, "")
+    if not kind:
         raise DataError(
             f"{path} has no suffix of a table ({', '.join(SUFFIXES)}); rename it, or set the "
             f"format with --set options.format=tsv"

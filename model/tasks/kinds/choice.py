@@ -52,6 +52,7 @@ class ChoiceSamples:
     counts: Ints
     truncated: int
     targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    dropped_counts: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -61,10 +62,6 @@ class ChoiceSamples:
         """Tokens of each example, over all sequences."""
         totals = offsets_of(self.sequences.lengths)[offsets_of(self.counts)]
         return np.diff(totals)
-
-    @property
-    def dropped_counts(self) -> Mapping[str, int]:
-        return {}
 
     def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
         """Return a `TextSamples` batch of all sequences, [sum of K, L], `PLACES` and targets."""
@@ -88,27 +85,25 @@ class Choice(Task[Choices, Probabilities]):
     second.
     """
 
+    options: ChoiceOptions
     metrics: tuple[str, ...] = ("accuracy",)
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        assert isinstance(options, ChoiceOptions)
-        self._choice = options
-        if options.layout == "race":
+        if self.options.layout == "race":
             self.files = "a directory with train, dev and test, of passages in JSON (*.txt)"
             self.max_length = 512
         else:
-            self.files = describe_columns(options, ("context", "start", "label"))
+            self.files = describe_columns(self.options, ("context", "start", "label"))
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> Choices:
         self.refuse_limit(limit_per_class, ", which has no classes")
-        return read_choices(path, split, self._choice, self.files)
+        return read_choices(path, split, self.options, self.files)
 
     def metadata(self, train: Choices) -> TaskMetadata:
         return {"labels": list(train.label_names)}
 
-    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
-        del meaning
+    def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
         return {HEAD: {}}
 
     def encode(self, examples: Choices, tokenizer: Tokenizer, max_length: int) -> ChoiceSamples:
@@ -122,7 +117,7 @@ class Choice(Task[Choices, Probabilities]):
         room = max_length - tokenizer.pair_frame.size
         for index, (context, ending) in enumerate(zip(first_texts, endings, strict=True)):
             truncated[index] = len(context) + len(ending) > room
-            if self._choice.truncate == "context":
+            if self.options.truncate == "context":
                 shortened = ending[-min(LONGEST_ENDING, room // 2) :]
                 truncated[index] |= len(shortened) < len(ending)
                 first_texts[index], endings[index] = context[: room - len(shortened)], shortened
@@ -135,9 +130,8 @@ class Choice(Task[Choices, Probabilities]):
         )
 
     def network(
-        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+        self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
-        del meaning
         return SequenceClassifier(
             backbone.encoder, backbone.pooler, config.hidden_size, 1, dropout, HEAD
         )
@@ -155,7 +149,6 @@ class Choice(Task[Choices, Probabilities]):
         return torch.softmax(_by_example(outputs, batch), dim=-1)
 
     def decode(self, answers: Sequence[Any], examples: Choices, samples: Samples) -> Probabilities:
-        del samples
         return [row[: len(own)] for row, own in zip(answers, examples.endings, strict=True)]
 
     def score(self, examples: Choices, predictions: Probabilities) -> Figures:

@@ -97,6 +97,9 @@ class QuestionPredictions:
         return sorted(pairs, key=lambda pair: -pair[1])  # on ties an answer precedes "no answer"
 
 
+Predictions = Sequence[QuestionPredictions]
+
+
 def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> tuple[Tensor, ...]:
     """Return the best spans of every window of a batch, as the fields of `WindowSpans`.
 
@@ -135,7 +138,7 @@ def finite_spans(rows: Sequence[npt.NDArray[Any]]) -> WindowSpans:
     """Return the spans of a window from its rows of `window_spans`."""
     real = np.isfinite(rows[2])
     start_null, end_null = rows[4].tolist()
-    return WindowSpans(*(row[real] for row in rows[:4]), null=(start_null, end_null))
+    return WindowSpans._make([*(row[real] for row in rows[:4]), (start_null, end_null)])
 
 
 def merge_windows(
@@ -179,7 +182,7 @@ def write_official(
     directory: str,
     examples: SquadExamples,
     texts: Sequence[str],
-    predictions: Sequence[QuestionPredictions],
+    predictions: Predictions,
     *,
     null: bool,
 ) -> None:
@@ -214,35 +217,32 @@ HEAD = "span"
 SMALLEST = 16  # tokens: minimum window for a question and an answer
 
 
-class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
+class Spans(Task[SquadExamples, Predictions]):
     """Start and end logits per position (Devlin et al. 2019, figure 4c, sections 4.2 and 4.3).
 
     Trained by the mean of both cross-entropies over the positions of the sequence. Unanswerable
     questions, and windows without the answer, point at [CLS].
     """
 
+    options: SpanOptions
     metrics: tuple[str, ...] = ("f1", "exact_match")
     max_length = 384
     predictions = PREDICTIONS
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        assert isinstance(options, SpanOptions)
-        self.span_options = options
         file_names = [names[0] for names in options.files.values()] or ["train.json", "dev.json"]
         self.files = f"a directory with {' and '.join(file_names[:2])}, in SQuAD's JSON"
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> SquadExamples:
         self.refuse_limit(limit_per_class, ", which has no classes")
         name = split_file(path, split, self.options, (".json",), self.files)
-        return read_squad(name, unanswerable=self.span_options.unanswerable)
+        return read_squad(name, unanswerable=self.options.unanswerable)
 
     def metadata(self, train: SquadExamples) -> TaskMetadata:
-        del train
         return {}
 
-    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
-        del meaning
+    def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
         return {HEAD: {}}
 
     def encode(self, examples: SquadExamples, tokenizer: Tokenizer, max_length: int) -> Windows:
@@ -256,12 +256,11 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
                 f"max_length ({max_length}) leaves no room for question and passage; use "
                 f"{SMALLEST} or more"
             )
-        return encode_questions(examples, tokenizer, max_length, self.span_options)
+        return encode_questions(examples, tokenizer, max_length, self.options)
 
     def network(
-        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+        self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
-        del meaning
         return TokenClassifier(backbone, config.hidden_size, 2, dropout, HEAD)
 
     def count(self, batch: Mapping[str, Any]) -> int:
@@ -276,36 +275,32 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         return Loss(total=total, correct=(logits.argmax(dim=1) == targets).all(dim=1).sum())
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        return window_spans(
-            outputs, batch[BOUNDS], self.span_options.n_best, self.span_options.answer_length
-        )
+        return window_spans(outputs, batch[BOUNDS], self.options.n_best, self.options.answer_length)
 
     def decode(
         self, answers: Sequence[Any], examples: SquadExamples, samples: Samples
-    ) -> Sequence[QuestionPredictions]:
+    ) -> Predictions:
         assert isinstance(samples, Windows)
         windows = [finite_spans(rows) for rows in answers]
-        return merge_windows(windows, examples, samples, self.span_options.n_best)
+        return merge_windows(windows, examples, samples, self.options.n_best)
 
-    def texts(self, predictions: Sequence[QuestionPredictions]) -> list[str]:
+    def texts(self, predictions: Predictions) -> list[str]:
         """Return the answer texts; empty for "no answer"."""
-        if not self.span_options.unanswerable:
+        if not self.options.unanswerable:
             return [prediction.text for prediction in predictions]
-        threshold = self.span_options.null_threshold or 0.0
+        threshold = self.options.null_threshold or 0.0
         return [
             "" if prediction.null_odds > threshold else prediction.text
             for prediction in predictions
         ]
 
-    def tuned_options(
-        self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]
-    ) -> dict[str, Any]:
+    def tuned_options(self, examples: SquadExamples, predictions: Predictions) -> dict[str, Any]:
         """Return the "no answer" threshold with the best F1 on dev, unless configured."""
-        if not self.span_options.unanswerable or self.span_options.null_threshold is not None:
+        if not self.options.unanswerable or self.options.null_threshold is not None:
             return {}
         return {"null_threshold": self._best(examples, predictions)["best_f1_thresh"]}
 
-    def score(self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]) -> Figures:
+    def score(self, examples: SquadExamples, predictions: Predictions) -> Figures:
         """Return F1 and exact match.
 
         With unanswerable questions, also the metrics of evaluate-v2.0.py for both kinds of
@@ -313,7 +308,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         """
         exact, f1 = self._scores(examples, self.texts(predictions))
         figures = {"f1": _mean(f1), "exact_match": _mean(exact)}
-        if self.span_options.unanswerable:
+        if self.options.unanswerable:
             answerable = _has_answer(examples)
             for name, selected in (("HasAns", answerable), ("NoAns", ~answerable)):
                 if selected.any():
@@ -330,7 +325,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
     def detailed_metrics(
         self,
         examples: SquadExamples,
-        predictions: Sequence[QuestionPredictions],
+        predictions: Predictions,
         *,
         seed: int,
         resamples: int,
@@ -343,7 +338,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         return {"interval": intervals}
 
     def write_predictions(
-        self, directory: str, examples: SquadExamples, predictions: Sequence[QuestionPredictions]
+        self, directory: str, examples: SquadExamples, predictions: Predictions
     ) -> None:
         """Write `predictions.json` (id to text), `nbest_predictions.json` and `null_odds.json`."""
         write_official(
@@ -351,15 +346,15 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
             examples,
             self.texts(predictions),
             predictions,
-            null=self.span_options.unanswerable,
+            null=self.options.unanswerable,
         )
 
     def _scores(self, examples: SquadExamples, texts: Sequence[str]) -> tuple[Floats, Floats]:
         assert examples.answers is not None
         answers = [[answer.text for answer in references] for references in examples.answers]
-        return question_scores(texts, answers, unanswerable=self.span_options.unanswerable)
+        return question_scores(texts, answers, unanswerable=self.options.unanswerable)
 
-    def _best(self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]) -> Figures:
+    def _best(self, examples: SquadExamples, predictions: Predictions) -> Figures:
         """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""
         exact, f1 = self._scores(examples, [prediction.text for prediction in predictions])
         answerable = _has_answer(examples)
