@@ -1,11 +1,8 @@
-"""Cost models of the stages that run a checkpoint: passes over tokens. No torch."""
+"""Cost models of finetune and evaluate, and what they share with score and vectors. No torch."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.stages.execution import (
@@ -32,7 +29,6 @@ from cloze.model.train.plan.cost import (
 if TYPE_CHECKING:
     from cloze.model.tasks.evaluate.stage import EvaluateConfig
     from cloze.model.tasks.finetune.stage import FinetuneConfig
-    from cloze.model.use.configs import ScoreConfig, VectorsConfig
 
 BYTES_A_PIECE = 4.0
 EXAMPLE_TOKENS = 40  # tokens per example, if only the number of examples is known
@@ -40,14 +36,14 @@ CORPUS_TOKENS = 60_000  # tokens of a task that reads a corpus, if unknown
 BASELINE = 2  # number of trainings with the from-scratch baseline
 
 
-def _previous_tokens(before: Metadata | None, **fields: Any) -> float:
+def previous_tokens(before: Metadata | None, **fields: Any) -> float:
     """Return the tokens of the previous artifact; 0 if one of these config fields differs."""
     if before is None or any(before["config"].get(name) != fields[name] for name in fields):
         return 0.0
     return float(before.get("tokens") or 0)
 
 
-def _measure_forward(
+def measure_forward(
     facts: Metadata, *, copies: float = 1.0, parallel: bool = False
 ) -> MeasuredThroughput | None:
     """Measure the throughput of a forward pass; None if the summary lacks model size or tokens."""
@@ -79,7 +75,7 @@ def _tokens(
         read: name, options and data path of each task.
         limit: maximum examples per class.
     """
-    if tokens := _previous_tokens(before, data=data, limit_per_class=limit):
+    if tokens := previous_tokens(before, data=data, limit_per_class=limit):
         return tokens
     tasks = list(read)
     sizes = [split_bytes(path, options, split) for _, options, path in tasks]
@@ -150,88 +146,4 @@ def _estimate_evaluation(
 
 FINETUNE_COSTS = CostModel(estimate=_estimate_finetuning, measure=_measure_finetuning)
 # The summary lacks the model size, so only the last duration of the same evaluation is used.
-EVALUATE_COSTS = CostModel(estimate=_estimate_evaluation, measure=_measure_forward)
-
-# score and vectors: forward passes over sentences and documents.
-
-LINE_BYTES_A_PIECE = 14.0  # bytes per token in a line of BLiMP, field names included
-COPY = 12.0  # tokens of a sentence: each token is predicted in a masked copy of its sentence
-TEXT_BYTES_A_PIECE = 4.2
-USUAL_LENGTH, USUAL_SIZE = 512, 768  # for a checkpoint with an unknown model
-KEY_BYTES, NUMBER_BYTES = 8, 2
-SHARD = 64 << 20  # bytes of a shard in a rank's memory: table, texts, windows and vectors
-
-
-def _bytes(data: str | None) -> int:
-    """Return the size of a file or of the files in a directory; 0 if it does not exist here."""
-    if data is not None and "://" not in data:
-        with suppress(OSError):
-            is_dir = os.path.isdir(data)
-            files = [file.path for file in os.scandir(data) if file.is_file()] if is_dir else [data]
-            return sum(map(os.path.getsize, files))
-    return 0
-
-
-def _estimate_scores(
-    config: ScoreConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
-    """Estimate one forward pass over a sentence copy per token."""
-    device = device_of(execution, computer)
-    tokens = _previous_tokens(before, data=config.data, limit=config.limit)
-    tokens = tokens or _bytes(config.data) / LINE_BYTES_A_PIECE
-    weights = int(inputs["checkpoint"].get("parameters") or 0)
-    loaded = 2 * flops.WEIGHT_BYTES * weights
-    return pass_cost(
-        tokens=tokens * COPY,
-        weights=weights,
-        device=device,
-        computer=computer,
-        forward=True,
-        memory_bytes=2 * int(memory.PROCESS["cpu"]) + loaded,
-        gpu_memory_bytes=(1 << 30) + loaded if device == "cuda" else 0,
-        makes={"tokens": tokens},
-    )
-
-
-def _estimate_vectors(
-    config: VectorsConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
-    """Estimate one forward pass over at most `windows` windows per document.
-
-    A previous artifact with equal documents and windows gives the exact number of tokens.
-    """
-    _, model, weights = source_model(inputs["checkpoint"])
-    documents = float(inputs["corpus"].get("documents") or 0)
-    length = config.max_length or (model.max_position_embeddings if model else USUAL_LENGTH)
-    size = model.hidden_size if model else USUAL_SIZE
-    pieces = float(inputs["corpus"]["bytes"]) / TEXT_BYTES_A_PIECE
-    tokens = min(pieces, documents * config.windows * length)
-    if before and before.get("documents") == documents:
-        fields = {"windows": config.windows, "max_length": config.max_length}
-        tokens = _previous_tokens(before, **fields) or tokens
-    bytes_per_process = int(memory.PROCESS["cpu"]) + flops.WEIGHT_BYTES * weights + SHARD
-    return pass_cost(
-        tokens=tokens,
-        weights=weights,
-        device=device_of(execution, computer),
-        computer=computer,
-        forward=True,
-        width=execution.processes * execution.nodes,
-        disk_bytes=int(documents * (KEY_BYTES + NUMBER_BYTES * size)),
-        memory_bytes=bytes_per_process * execution.processes,
-        makes={"documents": documents, "size": size, "tokens": tokens},
-    )
-
-
-SCORE_COSTS = CostModel(estimate=_estimate_scores, measure=partial(_measure_forward, copies=COPY))
-VECTORS_COSTS = CostModel(
-    estimate=_estimate_vectors, measure=partial(_measure_forward, parallel=True)
-)
+EVALUATE_COSTS = CostModel(estimate=_estimate_evaluation, measure=measure_forward)

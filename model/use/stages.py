@@ -5,15 +5,114 @@ The command line imports this module; torch is imported when a stage runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 
 from cloze.core.config import StageConfig
 from cloze.core.humanize import format_metrics, format_number
 from cloze.core.options import import_object
-from cloze.core.stages.execution import TRAINING_FIELDS
+from cloze.core.stages.execution import (
+    TRAINING_FIELDS,
+    CostEstimate,
+    CostModel,
+    Execution,
+    MachineSpec,
+    Metadata,
+)
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.tasks.cost import SCORE_COSTS, VECTORS_COSTS
+from cloze.model.tasks.cost import measure_forward, previous_tokens
+from cloze.model.train.plan import flops, memory
+from cloze.model.train.plan.cost import device_of, pass_cost, source_model
 from cloze.model.use.configs import MergeConfig, PerplexityConfig, ScoreConfig, VectorsConfig
+
+# Cost models of score and vectors: forward passes over sentences and documents.
+
+LINE_BYTES_A_PIECE = 14.0  # bytes per token in a line of BLiMP, field names included
+COPY = 12.0  # tokens of a sentence: each token is predicted in a masked copy of its sentence
+TEXT_BYTES_A_PIECE = 4.2
+USUAL_LENGTH, USUAL_SIZE = 512, 768  # for a checkpoint with an unknown model
+KEY_BYTES, NUMBER_BYTES = 8, 2
+SHARD = 64 << 20  # bytes of a shard in a rank's memory: table, texts, windows and vectors
+
+
+def _bytes(data: str | None) -> int:
+    """Return the size of a file or of the files in a directory; 0 if it does not exist here."""
+    if data is not None and "://" not in data:
+        with suppress(OSError):
+            is_dir = os.path.isdir(data)
+            files = [file.path for file in os.scandir(data) if file.is_file()] if is_dir else [data]
+            return sum(map(os.path.getsize, files))
+    return 0
+
+
+def _estimate_scores(
+    config: ScoreConfig,
+    inputs: Mapping[str, Metadata],
+    execution: Execution,
+    computer: MachineSpec,
+    before: Metadata | None,
+) -> CostEstimate:
+    """Estimate one forward pass over a sentence copy per token."""
+    device = device_of(execution, computer)
+    tokens = previous_tokens(before, data=config.data, limit=config.limit)
+    tokens = tokens or _bytes(config.data) / LINE_BYTES_A_PIECE
+    weights = int(inputs["checkpoint"].get("parameters") or 0)
+    loaded = 2 * flops.WEIGHT_BYTES * weights
+    return pass_cost(
+        tokens=tokens * COPY,
+        weights=weights,
+        device=device,
+        computer=computer,
+        forward=True,
+        memory_bytes=2 * int(memory.PROCESS["cpu"]) + loaded,
+        gpu_memory_bytes=(1 << 30) + loaded if device == "cuda" else 0,
+        makes={"tokens": tokens},
+    )
+
+
+def _estimate_vectors(
+    config: VectorsConfig,
+    inputs: Mapping[str, Metadata],
+    execution: Execution,
+    computer: MachineSpec,
+    before: Metadata | None,
+) -> CostEstimate:
+    """Estimate one forward pass over at most `windows` windows per document.
+
+    A previous artifact with equal documents and windows gives the exact number of tokens.
+    """
+    _, model, weights = source_model(inputs["checkpoint"])
+    documents = float(inputs["corpus"].get("documents") or 0)
+    length = config.max_length or (model.max_position_embeddings if model else USUAL_LENGTH)
+    size = model.hidden_size if model else USUAL_SIZE
+    pieces = float(inputs["corpus"]["bytes"]) / TEXT_BYTES_A_PIECE
+    tokens = min(pieces, documents * config.windows * length)
+    if before and before.get("documents") == documents:
+        fields = {"windows": config.windows, "max_length": config.max_length}
+        tokens = previous_tokens(before, **fields) or tokens
+    bytes_per_process = int(memory.PROCESS["cpu"]) + flops.WEIGHT_BYTES * weights + SHARD
+    return pass_cost(
+        tokens=tokens,
+        weights=weights,
+        device=device_of(execution, computer),
+        computer=computer,
+        forward=True,
+        width=execution.processes * execution.nodes,
+        disk_bytes=int(documents * (KEY_BYTES + NUMBER_BYTES * size)),
+        memory_bytes=bytes_per_process * execution.processes,
+        makes={"documents": documents, "size": size, "tokens": tokens},
+    )
+
+
+SCORE_COSTS = CostModel(estimate=_estimate_scores, measure=partial(measure_forward, copies=COPY))
+VECTORS_COSTS = CostModel(
+    estimate=_estimate_vectors, measure=partial(measure_forward, parallel=True)
+)
+
+
+# Stages.
 
 
 def _run(reference: str) -> Callable[[StageConfig, BuildContext], StageResult]:
