@@ -80,44 +80,31 @@ _USES = {  # pipeline tag of the Hub and usage example, by head
 def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
     """Return Markdown with the Hub's YAML header; it depends on the checkpoint's content alone."""
     model, dataset, task = loaded.model, loaded.dataset, loaded.task
-    parameters = sum(
-        tensor.numel()
-        for tensor in hub_of(model.family).exported(loaded.state, loaded.heads).values()
-    )
-    facts = [
-        ("Class", f"`{architecture}`"),
-        ("Parameters", f"{parameters:,}"),
-        (
-            "Layers, width, heads",
-            f"{model.num_hidden_layers}, {model.hidden_size}, {model.num_attention_heads}",
-        ),
-        ("Vocabulary", f"{model.vocab_size:,} pieces"),
-        ("Longest input", f"{model.max_position_embeddings} pieces"),
-    ]
+    exported = hub_of(model.family).exported(loaded.state, loaded.heads)
+    sizes = model.num_hidden_layers, model.hidden_size, model.num_attention_heads
+    facts = {
+        "Class": f"`{architecture}`",
+        "Parameters": f"{sum(tensor.numel() for tensor in exported.values()):,}",
+        "Layers, width, heads": ", ".join(map(str, sizes)),
+        "Vocabulary": f"{model.vocab_size:,} pieces",
+        "Longest input": f"{model.max_position_embeddings} pieces",
+    }
     if dataset is not None:
         pair = f", sentence pairs ({dataset.pair_task})" if dataset.pair_task else ""
-        facts.append(
-            (
-                "Pretraining data",
-                f"recipe `{dataset.recipe}`, rows of {dataset.length} pieces{pair}",
-            )
-        )
+        rows = f"rows of {dataset.length} pieces{pair}"
+        facts["Pretraining data"] = f"recipe `{dataset.recipe}`, {rows}"
     if loaded.datasets:
-        datasets = (
+        facts["Mixed from"] = "; ".join(
             f"`{entry['name']}` {entry['share']:.1%}, {entry['rows']:,} rows, "
             f"{entry['epochs']:.2f} epochs"
             for entry in loaded.datasets
         )
-        facts.append(("Mixed from", "; ".join(datasets)))
     if task is not None:
         labels = ", ".join(f"`{label}`" for label in task.get("labels") or ())
-        facts.append(("Fine-tuned for", f"`{task['name']}`" + (f": {labels}" if labels else "")))
-    facts.append(
-        ("Fine-tuning steps" if task is not None else "Pretraining steps", f"{loaded.step:,}")
-    )
-    head = next(
-        (head for head in (EMBEDDING, "lm") if head in loaded.heads), task_head(loaded.heads)
-    )
+        facts["Fine-tuned for"] = f"`{task['name']}`" + (f": {labels}" if labels else "")
+    facts["Pretraining steps" if task is None else "Fine-tuning steps"] = f"{loaded.step:,}"
+    own_heads = [head for head in (EMBEDDING, "lm") if head in loaded.heads]
+    head = own_heads[0] if own_heads else task_head(loaded.heads)
     masked = ("fill-mask", _PRETRAINED_USE)
     encoder = ("feature-extraction", _ENCODER_USE)  # such as ELECTRA, which has no masked LM head
     tag, use = _USES.get(head or "", masked if architecture.endswith("ForMaskedLM") else encoder)
@@ -134,7 +121,7 @@ def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
         "",
         "| | |",
         "|---|---|",
-        *(f"| {name} | {value} |" for name, value in facts),
+        *(f"| {name} | {value} |" for name, value in facts.items()),
         "",
         use,
     ]

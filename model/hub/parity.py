@@ -62,15 +62,11 @@ def probe(model: ModelConfig) -> dict[str, Tensor]:
     pad = torch.tensor(model.pad_token_id)
     # Some families detect padding by its id.
     ids = ids.where(ids != pad, (pad + 1) % model.vocab_size).where(real, pad)
-    in_second_segment = (
-        (torch.arange(longest) >= lengths[:, None] // 2)
-        & real
-        & torch.tensor(model.type_vocab_size > 1)
-    )
+    in_second_half = real & (torch.arange(longest) >= lengths[:, None] // 2)
     return {
         "input_ids": ids,
         "attention_mask": real,
-        "token_type_ids": in_second_segment.long(),
+        "token_type_ids": in_second_half.long() * (model.type_vocab_size > 1),
         "masked_positions": real.flatten().nonzero().squeeze(1),
     }
 
@@ -114,22 +110,18 @@ def transformers_logits(
     import transformers
 
     head = _head(heads)
-    model = (
-        getattr(transformers, hub.architecture(heads))
-        .from_pretrained(directory, local_files_only=True, dtype=torch.float32)
-        .eval()
-    )
+    model_class = getattr(transformers, hub.architecture(heads))
+    model = model_class.from_pretrained(
+        directory, local_files_only=True, dtype=torch.float32
+    ).eval()
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
     # GPT-2 would look token_type_ids up among the words.
     segments = hasattr(model.config, "type_vocab_size")
     if segments and "token_type_ids" in inspect.signature(model.forward).parameters:
         inputs["token_type_ids"] = batch["token_type_ids"]
     if head == "choice":  # one example; every row is a choice
-        return {
-            head: model(**{name: tensor[None] for name, tensor in inputs.items()}).logits.transpose(
-                0, 1
-            )
-        }
+        example = {name: tensor[None] for name, tensor in inputs.items()}
+        return {head: model(**example).logits.transpose(0, 1)}
     outputs = model(**inputs)
     if head == EMBEDDING:
         return {head: _real(outputs.last_hidden_state, batch)}
@@ -150,8 +142,6 @@ def _head(heads: Mapping[str, object]) -> str | None:
 
 def _real(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """Select the real tokens if `logits` has every position; return others unchanged."""
-    return (
-        logits.flatten(0, 1)[batch["masked_positions"]]
-        if logits.shape[:2] == batch["input_ids"].shape
-        else logits
-    )
+    if logits.shape[:2] != batch["input_ids"].shape:
+        return logits
+    return logits.flatten(0, 1)[batch["masked_positions"]]

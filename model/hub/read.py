@@ -77,8 +77,7 @@ def import_directory(
     if pieces.vocab_size > imported.model.vocab_size:
         raise DataError(
             f"{directory} has a tokenizer of {pieces.vocab_size:,} pieces and an embedding of "
-            f"{imported.model.vocab_size:,}; use"
-            " the tokenizer that the model was trained with"
+            f"{imported.model.vocab_size:,}; use the tokenizer that the model was trained with"
         )
     checkpoint.save_weights(
         out,
@@ -110,15 +109,10 @@ def read_directory(
     if family is not None and family != hub.family:
         convert = hub_of(family).converts.get(hub.family)
         if convert is None and hub_of(family).model_type != hub.model_type:
-            supported = sorted(
-                {
-                    hub.family,
-                    *(name for name in exportable() if hub.family in hub_of(name).converts),
-                }
-            )
+            others = [name for name in exportable() if hub.family in hub_of(name).converts]
             raise UsageError(
-                f"as ({family}) is nothing that a {hub.family} model can become; choose from "
-                f"{', '.join(supported)}"
+                f"family ({family}) is nothing that a {hub.family} model can become; choose from "
+                f"{', '.join(sorted({hub.family, *others}))}"
             )
         hub = hub if convert else hub_of(family)
     model = hub.from_config(config, name)
@@ -191,12 +185,11 @@ def _hub_of_config(config: Mapping[str, Any], where: str) -> HubFormat:
             f"{where} has the model_type {model_type!r}, which Cloze does not know; use one of "
             f"{supported}"
         )
-    fitting = [
-        hub
-        for hub in matches
-        if all(config.get(name, value) == value for name, value in hub.fixed.items())
-    ]
-    return [*fitting, *matches][0]
+
+    def fits(hub: HubFormat) -> bool:
+        return all(config.get(name, value) == value for name, value in hub.fixed.items())
+
+    return next(filter(fits, matches), matches[0])
 
 
 def complete(model: ModelConfig, state: dict[str, Tensor]) -> ImportedModel:
@@ -215,17 +208,13 @@ def complete(model: ModelConfig, state: dict[str, Tensor]) -> ImportedModel:
         if not name.startswith("encoder.") or name.endswith(DELTA)
     }
     present = {name.split(".", 1)[0] for name in state}
-    partial = sorted(
-        name for name in fresh if name.split(".", 1)[0] in present and not name.endswith(DELTA)
-    )
-    if partial:
-        raise DataError(
-            f"the weights lack {partial[0]}, a part of what is there; use a complete Hugging Face "
-            f"directory"
-        )
-    unused = tuple(
-        sorted(name for name in state if name not in initial and not name.startswith("encoder."))
-    )
+    for name in sorted(fresh):
+        if name.split(".", 1)[0] in present and not name.endswith(DELTA):
+            raise DataError(
+                f"the weights lack {name}, a part of what is there; use a complete Hugging Face "
+                f"directory"
+            )
+    unused = {name for name in state if name not in initial and not name.startswith("encoder.")}
     used = {name: tensor for name, tensor in state.items() if name not in unused}
     return ImportedModel(
         model=model,
@@ -233,7 +222,7 @@ def complete(model: ModelConfig, state: dict[str, Tensor]) -> ImportedModel:
         task=None,
         state={**used, **fresh},
         fresh=tuple(sorted(fresh)),
-        left_out=unused,
+        left_out=tuple(sorted(unused)),
     )
 
 
@@ -246,14 +235,10 @@ def _task(
     task: dict[str, Any] = {"name": _TASKS[head], "max_length": longest}
     if head == "classifier" and count == 1:
         return {**task, "name": "regression"}
-    if head == "classifier" and config.get("problem_type") not in (
-        None,
-        "single_label_classification",
-    ):
-        task["name"] = (
-            # Several labels or numbers per text: no such task exists, but the encoder can be used.
-            "imported"
-        )
+    single_label = config.get("problem_type") in (None, "single_label_classification")
+    if head == "classifier" and not single_label:
+        # Several labels or numbers per text: no such task exists, but the encoder can be used.
+        task["name"] = "imported"
     if head not in LABELLED:
         return task
     names = config.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
@@ -266,17 +251,17 @@ def _task(
 
 
 def _read_weights(directory: str, trust_pickle: bool) -> dict[str, Tensor]:
-    if files := _weight_files(directory, WEIGHTS):
-        return {key: value for file in files for key, value in read_tensors(file).items()}
-    files = _weight_files(directory, PICKLE)
-    if files and trust_pickle:
-        return {key: value for file in files for key, value in _read_pickle(file).items()}
-    if files:
-        raise DataError(
-            f"{files[0]} is a pickle, which can run code when it is read; convert it to safetensors"
-            " where it comes from, or say --trust-pickle, which reads tensors alone"
-        )
-    raise DataError(f"{directory} has no {WEIGHTS}; use a complete Hugging Face directory")
+    files, read = _weight_files(directory, WEIGHTS), read_tensors
+    if not files:
+        files, read = _weight_files(directory, PICKLE), _read_pickle
+        if not files:
+            raise DataError(f"{directory} has no {WEIGHTS}; use a complete Hugging Face directory")
+        if not trust_pickle:
+            raise DataError(
+                f"{files[0]} is a pickle, which can run code when it is read; convert it to "
+                f"safetensors where it comes from, or use --trust-pickle, which reads only tensors"
+            )
+    return {name: tensor for file in files for name, tensor in read(file).items()}
 
 
 def _weight_files(directory: str, name: str) -> list[str]:
@@ -291,9 +276,7 @@ def _weight_files(directory: str, name: str) -> list[str]:
     if not storage.exists(index):
         return []
     weight_map = _read_json(index).get("weight_map")
-    files = (
-        sorted({str(file) for file in weight_map.values()}) if isinstance(weight_map, dict) else []
-    )
+    files = sorted(set(map(str, weight_map.values()))) if isinstance(weight_map, dict) else []
     invalid = [file for file in files if "/" in file or "\\" in file]
     if invalid or not files:
         raise DataError(

@@ -73,17 +73,10 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
         positions=config.positions,
         trust_pickle=config.trust_pickle,
     )
-    comparable = (
-        config.positions is None
-        and not imported.fresh
-        and storage.is_local(source)
-        and not config.trust_pickle
-    )
-    difference = (
-        compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source)
-        if comparable
-        else None
-    )
+    changed = config.positions is not None or imported.fresh or config.trust_pickle
+    difference = None
+    if not changed and storage.is_local(source):
+        difference = compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source)
     summary = {
         "checkpoint": CHECKPOINT,
         "family": imported.model.family,

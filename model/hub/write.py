@@ -17,11 +17,6 @@ from cloze.model.tensors import write_tensors
 from cloze.pipeline import tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-TRANSFORMER, POOLING, NORMALIZE = (
-    f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")
-)
-MODES = {"mean": "pooling_mode_mean_tokens", "first": "pooling_mode_cls_token"}
-OTHERS = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
 
 
 def export(build: BuildContext) -> StageResult:
@@ -72,10 +67,8 @@ def write_directory(loaded: LoadedCheckpoint, directory: str) -> dict[str, list[
     type_inputs = ["token_type_ids"] if loaded.model.type_vocab_size > 1 else []
     settings["model_input_names"] = ["input_ids", *type_inputs, "attention_mask"]
     _write_json(name, settings)
-    storage.write_bytes(
-        storage.join(directory, "README.md"),
-        model_card(loaded, config["architectures"][0]).encode(),
-    )
+    card = model_card(loaded, config["architectures"][0])
+    storage.write_bytes(storage.join(directory, "README.md"), card.encode())
     _write_json(storage.join(directory, CONFIG), config)
     if "embedding" in loaded.heads:
         _write_sentence_transformers(loaded, directory)
@@ -94,34 +87,32 @@ def _write_sentence_transformers(loaded: LoadedCheckpoint, directory: str) -> No
     """
     head = loaded.heads["embedding"]
     longest = int((loaded.task or {}).get("max_length", loaded.model.max_position_embeddings))
-    pooling: dict[str, Any] = {
-        "word_embedding_dimension": loaded.model.hidden_size,
-        "include_prompt": True,
+    modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    if not head["normalize"]:
+        del modules["2_Normalize"]
+    files: dict[str, Any] = {
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for i, (path, name) in enumerate(modules.items())
+        ],
+        "sentence_bert_config.json": {"max_seq_length": longest, "do_lower_case": False},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": loaded.model.hidden_size,
+            "include_prompt": True,
+            "pooling_mode_mean_tokens": head["pooling"] == "mean",
+            "pooling_mode_cls_token": head["pooling"] == "first",
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+        "config_sentence_transformers.json": {
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine" if head["normalize"] else "dot",
+        },
     }
-    pooling |= {mode: name == head["pooling"] for name, mode in MODES.items()} | dict.fromkeys(
-        OTHERS, False
-    )
-    modules = [("", TRANSFORMER), ("1_Pooling", POOLING)] + (
-        [("2_Normalize", NORMALIZE)] if head["normalize"] else []
-    )
-    module_list = [
-        {"idx": i, "name": str(i), "path": path, "type": module_type}
-        for i, (path, module_type) in enumerate(modules)
-    ]
-    similarity: dict[str, Any] = {
-        "prompts": {},
-        "default_prompt_name": None,
-        "similarity_fn_name": "cosine" if head["normalize"] else "dot",
-    }
-    for name, content in (
-        ("modules.json", module_list),
-        ("sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}),
-        ("1_Pooling/config.json", pooling),
-        ("config_sentence_transformers.json", similarity),
-    ):
-        storage.write_bytes(
-            storage.join(directory, name), (json.dumps(content, indent=2) + "\n").encode()
-        )
+    for name, content in files.items():
+        text = json.dumps(content, indent=2) + "\n"
+        storage.write_bytes(storage.join(directory, name), text.encode())
 
 
 def _write_generation_config(loaded: LoadedCheckpoint, directory: str) -> None:
@@ -146,11 +137,10 @@ def check_reload(loaded: LoadedCheckpoint, directory: str) -> None:
     reloaded_state = {
         name: tensor for name, tensor in reloaded.state.items() if name not in reloaded.fresh
     }
+    common = reloaded_state.keys() & exported.keys()
     differences = sorted(reloaded_state.keys() ^ exported.keys())
     differences += [
-        name
-        for name in sorted(reloaded_state.keys() & exported.keys())
-        if not reloaded_state[name].equal(exported[name])
+        name for name in sorted(common) if not reloaded_state[name].equal(exported[name])
     ]
     if reloaded.model != loaded.model:
         differences.append(CONFIG)
@@ -162,6 +152,5 @@ def check_reload(loaded: LoadedCheckpoint, directory: str) -> None:
 
 
 def _write_json(path: str, content: object) -> None:
-    storage.write_bytes(
-        path, (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-    )
+    text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    storage.write_bytes(path, text.encode())

@@ -1,9 +1,9 @@
-"""Cost models of finetune and evaluate: passes over a task's examples. No torch."""
+"""Cost models of finetune and evaluate, and what they share with score and vectors. No torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloze.core.stages.execution import (
     CostEstimate,
@@ -36,8 +36,30 @@ CORPUS_TOKENS = 60_000  # tokens of a task that reads a corpus, if unknown
 BASELINE = 2  # number of trainings with the from-scratch baseline
 
 
-def _passes(config: FinetuneConfig) -> int:
-    return config.epochs * (BASELINE if config.baselines else 1)
+def previous_tokens(before: Metadata | None, **fields: Any) -> float:
+    """Return the tokens of the previous artifact; 0 if one of these config fields differs."""
+    if before is None or any(before["config"].get(name) != fields[name] for name in fields):
+        return 0.0
+    return float(before.get("tokens") or 0)
+
+
+def measure_forward(
+    facts: Metadata, *, copies: float = 1.0, parallel: bool = False
+) -> MeasuredThroughput | None:
+    """Measure the throughput of a forward pass; None if the summary lacks model size or tokens."""
+    weights, tokens = facts.get("parameters"), facts.get("tokens")
+    if not weights or not tokens:
+        return None
+    return pass_pace(
+        facts,
+        weights=float(weights),
+        tokens=float(tokens) * copies,
+        forward=True,
+        width=int(facts["execution"].get("processes", 1)) if parallel else 1,
+    )
+
+
+# finetune and evaluate: passes over a task's examples.
 
 
 def _tokens(
@@ -53,10 +75,8 @@ def _tokens(
         read: name, options and data path of each task.
         limit: maximum examples per class.
     """
-    if before is not None and before.get("tokens"):
-        previous_config = before["config"]
-        if (previous_config.get("data"), previous_config.get("limit_per_class")) == (data, limit):
-            return float(before["tokens"])
+    if tokens := previous_tokens(before, data=data, limit_per_class=limit):
+        return tokens
     tasks = list(read)
     sizes = [split_bytes(path, options, split) for _, options, path in tasks]
     total = sum(CORPUS_TOKENS if size is None else size / BYTES_A_PIECE for size in sizes)
@@ -64,13 +84,7 @@ def _tokens(
     return total if limit is None else min(total, float(limit * classes * EXAMPLE_TOKENS))
 
 
-def _longest(config: FinetuneConfig) -> int:
-    """Return the maximum sequence length, before the model's own limit."""
-    kinds = [KINDS[TASKS[name].kind] for name, _, _ in config.reads()]
-    return config.max_length or max(kind.max_length for kind in kinds)
-
-
-def ahead(
+def _estimate_finetuning(
     config: FinetuneConfig,
     inputs: Mapping[str, Metadata],
     execution: Execution,
@@ -79,17 +93,20 @@ def ahead(
 ) -> CostEstimate:
     """Estimate a fine-tuning from the task's files and the checkpoint's size."""
     device = device_of(execution, computer)
-    model_name, model, weights = source_model(inputs.get("checkpoint") or {}, config.model)
+    spec, model, weights = source_model(inputs.get("checkpoint") or {}, config.model)
     tokens = _tokens(config.reads(), "train", config.data, before, config.limit_per_class)
     required_memory = (int(estimates.PROCESS["cpu"]) * execution.processes, 0)
     if model is not None:
-        length = min(_longest(config), model.max_position_embeddings)
-        device_spec = hardware.of(device, computer)
+        longest = max(KINDS[TASKS[name].kind].max_length for name, _, _ in config.reads())
         required_memory = execution_memory(
-            model, length, config.global_batch, execution, device_spec
+            model,
+            min(config.max_length or longest, model.max_position_embeddings),
+            config.global_batch,
+            execution,
+            hardware.of(device, computer),
         )
     return pass_cost(
-        tokens=tokens * _passes(config),
+        tokens=tokens * config.epochs * (BASELINE if config.baselines else 1),
         weights=weights,
         device=device,
         computer=computer,
@@ -97,11 +114,11 @@ def ahead(
         disk_bytes=estimates.checkpoint_bytes(weights) * (execution.keep_checkpoints + 1),
         memory_bytes=required_memory[0],
         gpu_memory_bytes=required_memory[1],
-        makes={"parameters": weights, "model": model_name, "tokens": tokens},
+        makes={"parameters": weights, "model": spec, "tokens": tokens},
     )
 
 
-def afterwards(facts: Metadata) -> MeasuredThroughput | None:
+def _measure_finetuning(facts: Metadata) -> MeasuredThroughput | None:
     """Measure the throughput of a fine-tuning; the size of the checkpoint gives the weights."""
     config = facts["config"]
     passes = float(facts.get("epochs") or config.get("epochs", 1))
@@ -110,7 +127,7 @@ def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     return pass_pace(facts, weights=weights, tokens=float(facts["tokens"]) * passes)
 
 
-def ahead_of_evaluation(
+def _estimate_evaluation(
     config: EvaluateConfig,
     inputs: Mapping[str, Metadata],
     execution: Execution,
@@ -127,11 +144,6 @@ def ahead_of_evaluation(
     )
 
 
-def after_evaluation(facts: Metadata) -> MeasuredThroughput | None:
-    """Return None: the summary lacks the model size, so only its own last duration is used."""
-    del facts
-    return None
-
-
-FINETUNE_COSTS = CostModel(estimate=ahead, measure=afterwards)
-EVALUATE_COSTS = CostModel(estimate=ahead_of_evaluation, measure=after_evaluation)
+FINETUNE_COSTS = CostModel(estimate=_estimate_finetuning, measure=_measure_finetuning)
+# The summary lacks the model size, so only the last duration of the same evaluation is used.
+EVALUATE_COSTS = CostModel(estimate=_estimate_evaluation, measure=measure_forward)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -104,16 +105,13 @@ def framed(
     room = max_length - (2 if other is None else frame.size)
     sequences, second, truncated = [], [], 0
     for i, tokens in enumerate(first):
-        first_count, second_count = truncate(
-            len(tokens), len(other[i]) if other is not None else 0, room
-        )
-        sequence = [cls, *tokens[:first_count], *(frame.separator if other is not None else (sep,))]
+        pair = () if other is None else other[i]
+        first_count, second_count = truncate(len(tokens), len(pair), room)
+        sequence = [cls, *tokens[:first_count], *((sep,) if other is None else frame.separator)]
         second.append(len(sequence))
         if other is not None:
-            sequence += [*other[i][:second_count], sep]
-        truncated += first_count < len(tokens) or (
-            other is not None and second_count < len(other[i])
-        )
+            sequence += [*pair[:second_count], sep]
+        truncated += first_count < len(tokens) or second_count < len(pair)
         sequences.append(np.array(sequence, dtype=np.int32))
     return TextSamples(
         sequences=tuple(sequences),
@@ -145,23 +143,21 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
     Samples are shuffled, sorted by length within pools of `POOL` batches, and cut; then the batches
     are shuffled.
     """
-    shuffled = np.argsort(
-        random_keys.fold_in(seed, epoch, 0, np.arange(len(lengths))), kind="stable"
-    )
+    order = shuffled(len(lengths), seed, epoch, 0)
     size = batch_size * POOL
     batches: list[Ints] = []
-    for start in range(0, len(shuffled), size):
-        pool = shuffled[start : start + size]
+    for start in range(0, len(order), size):
+        pool = order[start : start + size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         batches += [
             pool[offset : offset + batch_size] for offset in range(0, len(pool), batch_size)
         ]
-    return [
-        batches[i]
-        for i in np.argsort(
-            random_keys.fold_in(seed, epoch, 1, np.arange(len(batches))), kind="stable"
-        )
-    ]
+    return [batches[i] for i in shuffled(len(batches), seed, epoch, 1)]
+
+
+def shuffled(count: int, *key: int) -> Ints:
+    """Return a permutation of 0 to `count` - 1 that depends on the key alone."""
+    return np.argsort(random_keys.fold_in(*key, np.arange(count)), kind="stable")
 
 
 def evaluation_batches(lengths: Ints, positions: int) -> list[Ints]:
@@ -206,42 +202,25 @@ class WordWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WordSamples:
+class WordSamples(TextSamples):
     """Samples that are windows of words.
 
     Attributes:
-        texts: tokens of the windows.
         windows: windows in the order of sentences and words.
         first: int64 [n] each, position of the first token of each predicted word.
         labels: int64 [n] each, labels of these words; None if unknown.
     """
 
-    texts: TextSamples
     windows: tuple[WordWindow, ...]
     first: tuple[Ints, ...]
     labels: tuple[Ints, ...] | None
-
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    @property
-    def lengths(self) -> Ints:
-        return self.texts.lengths
-
-    @property
-    def truncated(self) -> int:
-        return self.texts.truncated
-
-    @property
-    def dropped_counts(self) -> Mapping[str, int]:
-        return {}
 
     def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
         """Return `TextSamples.batch` with `first_pieces`, bool [B, L].
 
         With known labels, also `labels`, int64 [B, L], IGNORE_INDEX elsewhere.
         """
-        batch = self.texts.batch(chosen, layout)
+        batch = TextSamples.batch(self, chosen, layout)
         shape = tuple(batch["input_ids"].shape)
         first, labels = np.zeros(shape, bool), np.full(shape, IGNORE_INDEX, np.int64)
         for row, i in enumerate(chosen):
@@ -281,14 +260,11 @@ def encode_words(
             first.append(starts[own_begin - begin : own_end - begin])
             if labels is not None:
                 own_labels.append(np.asarray(labels[number][own_begin:own_end], dtype=np.int64))
-    texts = TextSamples(
+    return WordSamples(
         sequences=tuple(sequences),
         second=np.array([len(sequence) for sequence in sequences], dtype=np.int64),
         truncated=int(truncated),
         pad=tokenizer.special.pad,
-    )
-    return WordSamples(
-        texts=texts,
         windows=tuple(windows),
         first=tuple(first),
         labels=None if labels is None else tuple(own_labels),
@@ -312,17 +288,11 @@ def cut(sentence: int, sizes: Ints, room: int) -> list[WordWindow]:
             break
         # The overlap of two windows is at most half of `room`.
         begin = int(np.searchsorted(ends, ends[end - 1] - room // 2)) + 1
-    borders = [
-        0,
-        *(
-            (next_span[0] + span[1] + 1) // 2
-            for span, next_span in zip(spans, spans[1:], strict=False)
-        ),
-        len(sizes),
-    ]
+    middles = [(after[0] + before[1] + 1) // 2 for before, after in pairwise(spans)]
+    own = pairwise([0, *middles, len(sizes)])
     return [
-        WordWindow(sentence=sentence, words=span, own=(borders[i], borders[i + 1]))
-        for i, span in enumerate(spans)
+        WordWindow(sentence=sentence, words=words, own=own_words)
+        for words, own_words in zip(spans, own, strict=True)
     ]
 
 
@@ -331,17 +301,12 @@ def _pieces(
 ) -> list[list[npt.NDArray[np.uint32]]]:
     """Return the tokens of every word, at least one; words after the first follow a space."""
     words = [word for sentence in sentences for word in sentence]
+    bounds = np.cumsum([0, *(len(sentence) for sentence in sentences)])
     follows_space = np.ones(len(words), dtype=np.bool_)
-    follows_space[np.cumsum([0, *(len(sentence) for sentence in sentences)])[:-1]] = False
+    follows_space[bounds[:-1]] = False
     ids, offsets = tokenizer.encode_flat(words, follows_space)
     unknown = np.array([tokenizer.special.unk], dtype=np.uint32)
-    word_bounds = offsets.tolist()
     word_ids = [
-        ids[word_bounds[i] : word_bounds[i + 1]] if word_bounds[i] < word_bounds[i + 1] else unknown
-        for i in range(len(words))
+        ids[begin:end] if begin < end else unknown for begin, end in pairwise(offsets.tolist())
     ]
-    sentence_bounds = np.cumsum([0, *(len(sentence) for sentence in sentences)]).tolist()
-    return [
-        word_ids[begin:end]
-        for begin, end in zip(sentence_bounds, sentence_bounds[1:], strict=False)
-    ]
+    return [word_ids[begin:end] for begin, end in pairwise(bounds.tolist())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,22 +33,18 @@ def data_fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> 
     Raises:
         DataError: `path` does not exist or is empty.
     """
-    requested = tuple(splits)
-    key = f"{path}\0{options.folder}\0{requested}\0{sorted(options.files.items())}"
-    return fingerprints.memoize(key, lambda: _fingerprint(path, options, requested))
+    names = tuple(splits)
+    key = f"{path}\0{options.folder}\0{names}\0{sorted(options.files.items())}"
 
-
-def _fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> str:
-    if not _is_archive(path):
-        return fingerprints.input_fingerprint(path)
-    paths: dict[str, str] = {}
-    for split in splits:
-        files = dict(_files(path, options, split))
-        if not files:
+    def compute() -> str:
+        files = [dict(_files(path, options, split)) for split in names] if _is_archive(path) else []
+        if not files or not all(files):
             return fingerprints.input_fingerprint(path)
-        paths |= files
-    hashes = fingerprints.file_fingerprints(paths.values())
-    return fingerprints.combine_hashes((name, hashes[file]) for name, file in paths.items())
+        paths = {name: file for own in files for name, file in own.items()}
+        hashes = fingerprints.file_fingerprints(paths.values())
+        return fingerprints.combine_hashes((name, hashes[file]) for name, file in paths.items())
+
+    return fingerprints.memoize(key, compute)
 
 
 def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str:
@@ -60,14 +57,8 @@ def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str
     if not storage.exists(path):
         return f"{path} does not exist"
     directory = storage.join(path, options.folder) if options.folder else path
-    return next(
-        (
-            f"{directory} holds no {split} split"
-            for split in splits
-            if not dict(_files(path, options, split))
-        ),
-        "",
-    )
+    missing = (split for split in splits if not dict(_files(path, options, split)))
+    return next((f"{directory} holds no {split} split" for split in missing), "")
 
 
 def split_bytes(path: str | None, options: TaskOptions, split: str) -> int | None:
@@ -93,24 +84,18 @@ def _files(path: str, options: TaskOptions, split: str) -> Iterator[tuple[str, s
     for directory in directories(path, options):
         if not storage.exists(directory):
             continue
-        candidates = options.files.get(split)
-        if candidates:
-            match = next(
-                (name for name in candidates if storage.exists(storage.join(directory, name))), None
-            )
-            entries = [] if match is None else [match]
+        if names := options.files.get(split):
+            entries = [name for name in names if storage.exists(storage.join(directory, name))][:1]
         else:
             available = {name.split("/")[0] for name in storage.list_files(directory)}
             entries = sorted(name for name in available if name.split(".")[0] == split)
         for entry in entries:
             entry_path = storage.join(directory, entry)
-            children = storage.list_files(entry_path) if storage.is_dir(entry_path) else None
-            if children is None:
+            if not storage.is_dir(entry_path):
                 yield entry, entry_path
-            else:
-                yield from (
-                    (f"{entry}/{name}", storage.join(entry_path, name)) for name in children
-                )
+                continue
+            for name in storage.list_files(entry_path):
+                yield f"{entry}/{name}", storage.join(entry_path, name)
         if entries:
             return
 
@@ -140,9 +125,9 @@ def split_file(
         return path
     names = options.files.get(split) or tuple(f"{split}{suffix}" for suffix in suffixes)
     for directory in directories(path, options):
-        for name in names:
-            if storage.exists(storage.join(directory, name)):
-                return storage.join(directory, name)
+        for file in (storage.join(directory, name) for name in names):
+            if storage.exists(file):
+                return file
     raise DataError(
         f"{storage.join(path, names[0])} does not exist; the task reads {expected_files}"
     )
@@ -173,6 +158,21 @@ def fold_indices(texts: Sequence[str], split: str, folds: int, fold: int) -> lis
 # Documents of a corpus artifact.
 
 
+def corpus_shards(path: str) -> list[str]:
+    """Return the names of a corpus artifact's shards, sorted.
+
+    Raises:
+        DataError: `path` has no corpus.
+    """
+    names = fnmatch.filter(storage.list_files(path), "corpus-*.arrow")
+    if not names:
+        raise DataError(
+            f"{path} holds no corpus (no file corpus-*.arrow); name the artifact that `cloze "
+            f"corpus` made"
+        )
+    return sorted(names)
+
+
 def documents(
     path: str, columns: Sequence[str], source: str | None = None
 ) -> Iterator[tuple[Any, ...]]:
@@ -187,17 +187,7 @@ def documents(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    names = [
-        name
-        for name in storage.list_files(path)
-        if name.startswith("corpus-") and name.endswith(".arrow")
-    ]
-    if not names:
-        raise DataError(
-            f"{path} holds no corpus (no file corpus-*.arrow); name the artifact that `cloze "
-            f"corpus` made"
-        )
-    for name in sorted(names):
+    for name in corpus_shards(path):
         with storage.open_input(storage.join(path, name)) as handle:
             try:
                 reader = pa.ipc.open_file(handle)
@@ -208,11 +198,7 @@ def documents(
                 ) from error
             for i in range(reader.num_record_batches):
                 batch = reader.get_batch(i)
-                selected = (
-                    batch
-                    if source is None
-                    else batch.filter(pc.equal(batch.column("source"), source))
-                )
-                yield from zip(
-                    *(selected.column(column).to_pylist() for column in columns), strict=True
-                )
+                if source is not None:
+                    batch = batch.filter(pc.equal(batch.column("source"), source))
+                values = (batch.column(column).to_pylist() for column in columns)
+                yield from zip(*values, strict=True)

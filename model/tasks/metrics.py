@@ -17,7 +17,8 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,11 @@ def interval(
     values = [metric(indices.astype(np.int64)) for indices in resampled]
     tail = (1.0 - level) / 2.0
     return [float(bound) for bound in np.quantile(values, [tail, 1.0 - tail])]
+
+
+def mean_interval(values: Floats, seed: int, resamples: int) -> list[float]:
+    """Return the bootstrap interval of the mean of one value per example."""
+    return interval(lambda chosen: float(values[chosen].mean()), len(values), seed, resamples)
 
 
 # Classification.
@@ -108,15 +114,6 @@ CLASSIFICATION: Mapping[str, ClassMetric] = {
 }
 
 
-def classification_scores(
-    names: Sequence[str], labels: Ints, predictions: Ints
-) -> dict[str, float]:
-    """Return the named metrics; 0 without examples."""
-    return {
-        name: CLASSIFICATION[name](labels, predictions) if len(labels) else 0.0 for name in names
-    }
-
-
 def confusion_matrix(labels: Ints, predictions: Ints, classes: int) -> Ints:
     """Return counts [classes, classes]: rows are true labels, columns predicted ones."""
     cells = np.bincount(labels * classes + predictions, minlength=classes * classes)
@@ -134,16 +131,13 @@ def classification_intervals(
     classes = int(max(labels.max(initial=0), predictions.max(initial=0))) + 1
     cells = labels * classes + predictions
 
-    def resampled(metric: ClassMetric) -> Callable[[Ints], float]:
-        def compute(chosen: Ints) -> float:
-            counts = np.bincount(cells[chosen])
-            occurring = np.flatnonzero(counts)
-            return metric(occurring // classes, occurring % classes, counts[occurring])
-
-        return compute
+    def compute(metric: ClassMetric, chosen: Ints) -> float:
+        counts = np.bincount(cells[chosen])
+        occurring = np.flatnonzero(counts)
+        return metric(occurring // classes, occurring % classes, counts[occurring])
 
     return {
-        name: interval(resampled(CLASSIFICATION[name]), len(labels), seed, resamples)
+        name: interval(partial(compute, CLASSIFICATION[name]), len(labels), seed, resamples)
         for name in names
     }
 
@@ -155,37 +149,35 @@ ROUNDING = 1e-12  # relative spread below which values count as constant
 
 def pearson(scores: Floats, predictions: Floats) -> float:
     """Return Pearson's correlation; 0 if scores or predictions are constant."""
-    from scipy import stats
+    from scipy.stats import pearsonr
 
-    if _is_constant(scores) or _is_constant(predictions):
-        return 0.0
-    return float(stats.pearsonr(scores, predictions).statistic)
+    constant = _is_constant(scores) or _is_constant(predictions)
+    return 0.0 if constant else float(pearsonr(scores, predictions).statistic)
 
 
 def spearman(scores: Floats, predictions: Floats) -> float:
     """Return Spearman's rank correlation, ties at mean rank; 0 for constant values."""
-    from scipy import stats
+    from scipy.stats import spearmanr
 
-    if _is_constant(scores) or _is_constant(predictions):
-        return 0.0
-    return float(stats.spearmanr(scores, predictions).statistic)
+    constant = _is_constant(scores) or _is_constant(predictions)
+    return 0.0 if constant else float(spearmanr(scores, predictions).statistic)
 
 
 def _is_constant(values: Floats) -> bool:
     return len(values) < 2 or float(np.ptp(values)) <= ROUNDING * float(np.abs(values).max())
 
 
-REGRESSION: Mapping[str, Callable[[Floats, Floats], float]] = {
-    "pearson": pearson,
-    "spearman": spearman,
-}
+RegressionMetric = Callable[[Floats, Floats], float]
+REGRESSION: Mapping[str, RegressionMetric] = {"pearson": pearson, "spearman": spearman}
 
 
-def regression_scores(
-    names: Sequence[str], scores: Floats, predictions: Floats
-) -> dict[str, float]:
-    """Return the named metrics; 0 for fewer than two examples."""
-    return {name: REGRESSION[name](scores, predictions) for name in names}
+def scores(names: Sequence[str], labels: Any, predictions: Any) -> dict[str, float]:
+    """Return the named metrics of classification (int64 [n]) or regression (float64 [n]).
+
+    Without examples all are 0.
+    """
+    functions: Mapping[str, Callable[[Any, Any], float]] = {**CLASSIFICATION, **REGRESSION}
+    return {name: functions[name](labels, predictions) if len(labels) else 0.0 for name in names}
 
 
 def regression_intervals(
@@ -193,11 +185,12 @@ def regression_intervals(
 ) -> dict[str, list[float]]:
     """Return the bootstrap interval of each metric."""
 
-    def resampled(metric: Callable[[Floats, Floats], float]) -> Callable[[Ints], float]:
-        return lambda chosen: metric(scores[chosen], predictions[chosen])
+    def compute(metric: RegressionMetric, chosen: Ints) -> float:
+        return metric(scores[chosen], predictions[chosen])
 
     return {
-        name: interval(resampled(REGRESSION[name]), len(scores), seed, resamples) for name in names
+        name: interval(partial(compute, REGRESSION[name]), len(scores), seed, resamples)
+        for name in names
     }
 
 
@@ -218,7 +211,7 @@ def tagging_scores(gold: Tags, predicted: Tags) -> dict[str, float]:
         gold, predicted, average="micro", zero_division=0
     )
     values = (f1, precision, recall, accuracy_score(gold, predicted))
-    return {name: float(value) for name, value in zip(TAGGING, values, strict=True)}
+    return dict(zip(TAGGING, map(float, values), strict=True))
 
 
 def tagging_scores_by_type(gold: Tags, predicted: Tags) -> dict[str, dict[str, float]]:
@@ -248,17 +241,10 @@ def tagging_f1_interval(gold: Tags, predicted: Tags, seed: int, resamples: int) 
     """Return the bootstrap interval of F1, resampling sentences."""
     from cloze.model.tasks.formats.columns import entities
 
-    pairs = [
-        (set(entities(reference)), set(entities(prediction)))
-        for reference, prediction in zip(gold, predicted, strict=True)
-    ]
-    counts: Ints = np.array(
-        [
-            (len(reference & prediction), len(reference) + len(prediction))
-            for reference, prediction in pairs
-        ],
-        dtype=np.int64,
-    )
+    counts = np.zeros((len(gold), 2), np.int64)  # correct entities, and those of both sides
+    for i, (reference, prediction) in enumerate(zip(gold, predicted, strict=True)):
+        true, guessed = set(entities(reference)), set(entities(prediction))
+        counts[i] = len(true & guessed), len(true) + len(guessed)
 
     def f1(chosen: Ints) -> float:
         matched, total = counts[chosen].sum(axis=0)

@@ -188,10 +188,6 @@ class TaggingOptions(TaskOptions):
     """Column number of each role (word, tag) from 0; negative: from the end. Default: word 0, tag
     -1. A tag of null: the file has no tags."""
 
-    scheme: Literal["auto", "BIO", "IOB1", "BIOES"] = "auto"
-    """Tagging scheme: BIO (B- at each start), IOB1 (B- only between entities of one type), BIOES
-    (E- at the end, S- alone). auto: as in the file."""
-
 
 class SpanOptions(TaskOptions):
     """Options of question answering; defaults are those of google-research/bert, `run_squad.py`."""

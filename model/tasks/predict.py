@@ -1,4 +1,4 @@
-"""Predictions: TSV files, prediction on all ranks, and evaluation on the dev split."""
+"""Predictions: TSV files, prediction on all ranks, fine-tuned checkpoints, and the dev split."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ import torch
 from torch import Tensor, distributed
 
 from cloze.core import storage
+from cloze.core.errors import UsageError
+from cloze.model import checkpoint
 from cloze.model.data.batch import Batch, move, prefetch_batches
 from cloze.model.tasks.encode import CPU_POSITIONS, GPU_POSITIONS, evaluation_batches, groups_of
+from cloze.model.tasks.heads import trained_network
+from cloze.model.tasks.kinds.multitask import select_task
 from cloze.model.tasks.source import TaskObjective
-from cloze.model.tasks.task import Figures, Ints, Samples, Split
+from cloze.model.tasks.table import load_task, merge_options
+from cloze.model.tasks.task import Examples, Figures, Ints, Samples, Split, encoded
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.loop.schedules import ScheduleProgress
+from cloze.model.train.precision import Precision
+from cloze.pipeline import tokenizer
 
 
 def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -94,17 +101,86 @@ def predict(
                 rank_answers += zip(indices.tolist(), rows, strict=True)
     finally:
         objective.train(training)
-    answers = dict(_gathered(rank_answers, world))
+    answers_by_rank = [rank_answers]
+    if world.size > 1:
+        answers_by_rank *= world.size
+        distributed.all_gather_object(answers_by_rank, rank_answers, group=world.control)
+    answers = {number: answer for own in answers_by_rank for number, answer in own}
     return [answers[number] for number in range(len(samples))]
 
 
-def _gathered(own: list[tuple[int, Any]], world: World) -> list[tuple[int, Any]]:
-    """Gather the answers of all ranks."""
-    if world.size == 1:
-        return own
-    answers_by_rank: list[list[tuple[int, Any]]] = [[]] * world.size
-    distributed.all_gather_object(answers_by_rank, own, group=world.control)
-    return [answer for rank_answers in answers_by_rank for answer in rank_answers]
+def predict_split(
+    objective: TaskObjective,
+    split: Split,
+    world: World,
+    stop_asked: Callable[[], bool] = lambda: False,
+) -> Any:
+    """Return the task's predictions for a split, as its `decode` gives them; see `predict`."""
+    answers = predict(objective, split.samples, world, stop_asked)
+    return objective.task.decode(answers, split.examples, split.samples)
+
+
+class FinetunedModel:
+    """Fine-tuned checkpoint of any task, in memory.
+
+    Args:
+        path: checkpoint, or an artifact that contains one.
+        task: name of one of several tasks; None: the only one.
+        options: task options that differ from those of the training.
+        world: ranks and device. Default: this process and the CPU.
+
+    Attributes:
+        task: task with the options of its training.
+        metadata: task metadata from the checkpoint.
+        truncated: number of examples truncated so far.
+
+    Raises:
+        UsageError: the checkpoint was not fine-tuned, or on several tasks and none is named.
+        DataError: the checkpoint is missing or damaged.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        task: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        world: World | None = None,
+        precision: Precision = "fp32",
+    ) -> None:
+        with checkpoint.resolve_pinned(path) as directory:
+            loaded = checkpoint.load(directory)
+            self._tokenizer = tokenizer.load(loaded.tokenizer)
+        if loaded.task is None:
+            raise UsageError(
+                f"{path} was pretrained, not fine-tuned (it names no task); run `cloze finetune` "
+                f"on it first"
+            )
+        self._world = world or World(rank=0, size=1, device=torch.device("cpu"))
+        self.metadata, state = select_task(loaded.task, loaded.state, task, path)
+        own_options = merge_options(self.metadata.get("options"), options or {})
+        self.task = load_task(str(self.metadata["name"]), own_options)
+        network = trained_network(self.task, loaded.model, state, self.metadata, loaded.path)
+        self._objective = TaskObjective(
+            self.task, network.to(self._world.device), precision, self._world.device
+        )
+        self.truncated = 0
+
+    def encode(self, examples: Examples) -> Split:
+        """Encode examples for the network; count the truncated ones."""
+        split = encoded(
+            self.task, examples, self.metadata, self._tokenizer, int(self.metadata["max_length"])
+        )
+        self.truncated += split.samples.truncated
+        return split
+
+    def predict(self, split: Split) -> Any:
+        """Return the task's predictions for encoded examples."""
+        return predict_split(self._objective, split, self._world)
+
+    def predictions(self, examples: Examples) -> Any:
+        """Return the task's predictions for examples."""
+        return self.predict(self.encode(examples))
 
 
 # Evaluation on the dev split, during and after training.
@@ -139,20 +215,13 @@ class DevEvaluator:
     def __call__(
         self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
     ) -> Figures:
-        return self._score(step, stop_asked)
-
-    def _score(self, step: int, stop_asked: Callable[[], bool]) -> Figures:
-        task, dev = self._objective.task, self._dev
-        answers = predict(self._objective, dev.samples, self._world, stop_asked)
-        predictions = task.decode(answers, dev.examples, dev.samples)
+        predictions = predict_split(self._objective, self._dev, self._world, stop_asked)
         self._newest = step, predictions
-        return {
-            f"dev_{name}": value for name, value in task.score(dev.examples, predictions).items()
-        }
+        scores = self._objective.task.score(self._dev.examples, predictions)
+        return {f"dev_{name}": value for name, value in scores.items()}
 
     def predictions(self, step: int) -> Any:
         """Return the predictions after step `step`, the last one done; every rank calls it."""
         if self._newest is None or self._newest[0] != step:  # a resumed training had no more steps
-            self._score(step, lambda: False)
-        assert self._newest is not None
+            return predict_split(self._objective, self._dev, self._world)
         return self._newest[1]

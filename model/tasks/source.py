@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from cloze.core import random_keys
 from cloze.model.data.batch import Batch
 from cloze.model.data.layouts import LayoutKind, layout_for
-from cloze.model.tasks.encode import groups_of, training_batches
+from cloze.model.tasks.encode import groups_of, shuffled, training_batches
 from cloze.model.tasks.task import Ints, Samples, Task, part_of
 from cloze.model.train.loop.interfaces import MicroBatch, StepBatches, TrainModule
 from cloze.model.train.plan.micro_batch import micro_batch_ranges
@@ -50,7 +51,7 @@ class EpochSource:
         self._numbers = np.arange(len(samples)) if chosen is None else chosen
         self._batch_size, self._seed, self._micro_batch = batch_size, seed, micro_batch
         self._layout: LayoutKind = layout
-        self._orders: dict[int, tuple[list[Ints], list[int]]] = {}
+        self._order = functools.lru_cache(maxsize=2)(self._make_order)  # by epoch
         self.steps_per_epoch = -(-len(self._numbers) // batch_size)
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
@@ -89,19 +90,14 @@ class EpochSource:
         batches, begins = self._order(epoch)
         return batches[step_in_epoch], epoch * len(self._numbers) + begins[step_in_epoch]
 
-    def _order(self, epoch: int) -> tuple[list[Ints], list[int]]:
-        """Return an epoch's batches and the number of samples before each; caches two epochs."""
-        epoch_order = self._orders.get(epoch)
-        if epoch_order is None:
-            position_batches = training_batches(
-                self._lengths[self._numbers], self._batch_size, self._seed, epoch
-            )
-            batches = [self._numbers[batch] for batch in position_batches]
-            epoch_order = batches, list(_before(batches))
-            self._orders = {
-                number: order for number, order in self._orders.items() if number >= epoch - 1
-            } | {epoch: epoch_order}
-        return epoch_order
+    def _make_order(self, epoch: int) -> tuple[list[Ints], list[int]]:
+        """Return an epoch's batches and the number of samples before each."""
+        lengths = self._lengths[self._numbers]
+        batches = [
+            self._numbers[batch]
+            for batch in training_batches(lengths, self._batch_size, self._seed, epoch)
+        ]
+        return batches, list(accumulate((len(batch) for batch in batches[:-1]), initial=0))
 
 
 class MultiTaskSource:
@@ -125,7 +121,7 @@ class MultiTaskSource:
         self._shares = shares(sizes, power, self.steps_per_epoch)
         if power == 1:
             self._shares = [source.steps_per_epoch for source in parts]
-        self._orders: dict[int, Ints] = {}
+        self._order = functools.lru_cache(maxsize=2)(self._make_order)  # by epoch
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
         task, task_step = self._whose(step)
@@ -154,21 +150,10 @@ class MultiTaskSource:
         task = int(order[step_in_epoch])
         return task, epoch * self._shares[task] + int((order[:step_in_epoch] == task).sum())
 
-    def _order(self, epoch: int) -> Ints:
+    def _make_order(self, epoch: int) -> Ints:
         """Return the task of each step of the epoch."""
-        epoch_order = self._orders.get(epoch)
-        if epoch_order is None:
-            tasks = np.repeat(np.arange(len(self._parts)), self._shares)
-            epoch_order = tasks[
-                np.argsort(
-                    random_keys.fold_in(self._seed, epoch, _MIXED, np.arange(len(tasks))),
-                    kind="stable",
-                )
-            ]
-            self._orders = {
-                number: order for number, order in self._orders.items() if number >= epoch - 1
-            } | {epoch: epoch_order}
-        return epoch_order
+        tasks = np.repeat(np.arange(len(self._parts)), self._shares)
+        return tasks[shuffled(len(tasks), self._seed, epoch, _MIXED)]
 
 
 def shares(sizes: Sequence[int], power: float, steps: int) -> list[int]:
@@ -176,10 +161,8 @@ def shares(sizes: Sequence[int], power: float, steps: int) -> list[int]:
     weights = np.array(sizes, dtype=np.float64) ** power
     exact = weights / weights.sum() * (steps - len(sizes))
     counts = np.floor(exact).astype(np.int64)
-    for index in np.argsort(counts - exact, kind="stable")[
-        : steps - len(sizes) - int(counts.sum())
-    ]:
-        counts[index] += 1
+    remaining = steps - len(sizes) - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:remaining]] += 1
     return [int(number) + 1 for number in counts]
 
 
@@ -194,29 +177,17 @@ def source_of(
 ) -> EpochSource | MultiTaskSource:
     """Return the source of a task's samples; `power` as for `MultiTaskSource`."""
     groups = groups_of(samples)
-
-    def epochs(group: Ints | None, own: int) -> EpochSource:
-        return EpochSource(
-            samples,
-            batch_size=batch_size,
-            seed=own,
-            micro_batch=micro_batch,
-            layout=layout,
-            chosen=group,
-        )
-
+    epochs = functools.partial(
+        EpochSource, samples, batch_size=batch_size, micro_batch=micro_batch, layout=layout
+    )
     if len(groups) == 1:
-        return epochs(None, seed)
-    own = random_keys.fold_in(seed, _MIXED, np.arange(len(groups)))
+        return epochs(seed=seed)
+    seeds = random_keys.fold_in(seed, _MIXED, np.arange(len(groups))) >> np.uint64(1)
     sources = [
-        epochs(group, int(group_seed >> np.uint64(1)))
-        for group, group_seed in zip(groups, own, strict=True)
+        epochs(seed=int(own_seed), chosen=group)
+        for own_seed, group in zip(seeds, groups, strict=True)
     ]
     return MultiTaskSource(sources, [len(group) for group in groups], power, seed)
-
-
-def _before(batches: list[Ints]) -> Iterator[int]:
-    return accumulate((len(batch) for batch in batches[:-1]), initial=0)
 
 
 # The trained module.

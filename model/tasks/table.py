@@ -7,7 +7,7 @@ of `KINDS`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,130 +73,101 @@ KINDS: dict[str, TaskKind] = {
     "spans": TaskKind("cloze.model.tasks.kinds.spans:Spans", SpanOptions, max_length=384),
 }
 
-_PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
 # Id column of GLUE's test files, needed for submissions.
-_INDEXED = {"test": {"columns": {"id": "index"}}}
+_INDEXED: Mapping[str, Any] = {"columns": {"id": "index"}}
+
+
+def _glue(
+    folder: str,
+    metrics: tuple[str, ...],
+    columns: Sequence[str | int],
+    labels: tuple[str, ...] = (),
+    kind: str = "classification",
+    **options: Any,
+) -> TaskSpec:
+    """Return a task in GLUE's files; columns: text, then pair unless it is on texts, and label."""
+    roles = ("text", "label") if len(columns) == 2 else ("text", "pair", "label")
+    options = {"folder": folder, "columns": dict(zip(roles, columns, strict=True)), **options}
+    if labels:
+        options["labels"] = labels
+    return TaskSpec(kind=kind, metrics=metrics, options={"splits": {"test": _INDEXED}, **options})
+
+
+def _squad_files(version: str) -> dict[str, tuple[str, str]]:
+    return {name: (f"{name}-{version}.json", f"{name}.json") for name in ("train", "dev", "test")}
+
+
+_PAIR = ("sentence1", "sentence2", "label")
+_BINARY = ("0", "1")
+_ENTAILED = ("entailment", "not_entailment")
 
 TASKS: dict[str, TaskSpec] = {
     # GLUE (Wang et al. 2019, table 1), in the files of its archive
-    "sst2": TaskSpec(
-        kind="classification",
-        metrics=("accuracy",),
-        options={
-            "folder": "SST-2",
-            "columns": {"text": "sentence", "label": "label"},
-            "labels": ("0", "1"),
-            "splits": _INDEXED,
+    "sst2": _glue("SST-2", ("accuracy",), ("sentence", "label"), _BINARY),
+    "cola": _glue(
+        "CoLA",
+        ("matthews", "accuracy"),
+        (3, 1),
+        _BINARY,
+        header=False,
+        splits={
+            "test": {
+                "header": True,
+                "columns": {"text": "sentence", "label": "label", "id": "index"},
+            }
         },
     ),
-    "cola": TaskSpec(
-        kind="classification",
-        metrics=("matthews", "accuracy"),
-        options={
-            "folder": "CoLA",
-            "header": False,
-            "columns": {"text": 3, "label": 1},
-            "labels": ("0", "1"),
-            "splits": {
-                "test": {
-                    "header": True,
-                    "columns": {"text": "sentence", "label": "label", "id": "index"},
-                }
-            },
+    "mrpc": _glue(
+        "MRPC",
+        ("f1", "accuracy"),
+        ("#1 String", "#2 String", "Quality"),
+        _BINARY,
+        files={"test": ("test.tsv", "msr_paraphrase_test.txt")},
+        format="tsv",
+    ),
+    "qqp": _glue(
+        "QQP",
+        ("f1", "accuracy"),
+        ("question1", "question2", "is_duplicate"),
+        _BINARY,
+        irregular="drop",  # train.tsv has some questions that are broken over two lines
+        empty="keep",  # some questions are empty
+        splits={"test": {"columns": {"id": "id"}}},
+    ),
+    "mnli": _glue(
+        "MNLI",
+        ("accuracy", "matthews"),  # the second one is that of the diagnostic set
+        ("sentence1", "sentence2", "gold_label"),
+        ("entailment", "neutral", "contradiction"),
+        unlabelled=("-",),  # in the corpus' own files: the annotators disagree
+        empty="keep",
+        files={
+            "dev": ("dev_matched.tsv",),
+            "test": ("test_matched.tsv",),
+            "ax": (
+                *("diagnostic.tsv", "AX.tsv", "diagnostic/diagnostic.tsv"),
+                *("AX/AX.tsv", "AX/diagnostic.tsv"),
+            ),
+            "ax_full": (
+                *("diagnostic-full.tsv", "diagnostic/diagnostic-full.tsv"),
+                "AX/diagnostic-full.tsv",
+            ),
+        },
+        splits={
+            **dict.fromkeys(("test", "test_matched", "test_mismatched", "ax"), _INDEXED),
+            "ax_full": {"columns": {"text": "Premise", "pair": "Hypothesis", "label": "Label"}},
         },
     ),
-    "mrpc": TaskSpec(
-        kind="classification",
-        metrics=("f1", "accuracy"),
-        options={
-            "folder": "MRPC",
-            "columns": {"text": "#1 String", "pair": "#2 String", "label": "Quality"},
-            "files": {"test": ("test.tsv", "msr_paraphrase_test.txt")},
-            "format": "tsv",
-            "labels": ("0", "1"),
-            "splits": _INDEXED,
-        },
-    ),
-    "qqp": TaskSpec(
-        kind="classification",
-        metrics=("f1", "accuracy"),
-        options={
-            "folder": "QQP",
-            "columns": {"text": "question1", "pair": "question2", "label": "is_duplicate"},
-            "labels": ("0", "1"),
-            "irregular": "drop",  # train.tsv has some questions that are broken over two lines
-            "empty": "keep",  # some questions are empty
-            "splits": {"test": {"columns": {"id": "id"}}},
-        },
-    ),
-    "mnli": TaskSpec(
-        kind="classification",
-        metrics=("accuracy", "matthews"),  # the second one is that of the diagnostic set
-        options={
-            "folder": "MNLI",
-            "columns": {**_PAIR, "label": "gold_label"},
-            "labels": ("entailment", "neutral", "contradiction"),
-            "unlabelled": ("-",),  # in the corpus' own files: the annotators disagree
-            "empty": "keep",
-            "files": {
-                "dev": ("dev_matched.tsv",),
-                "test": ("test_matched.tsv",),
-                "ax": (
-                    "diagnostic.tsv",
-                    "AX.tsv",
-                    "diagnostic/diagnostic.tsv",
-                    "AX/AX.tsv",
-                    "AX/diagnostic.tsv",
-                ),
-                "ax_full": (
-                    "diagnostic-full.tsv",
-                    "diagnostic/diagnostic-full.tsv",
-                    "AX/diagnostic-full.tsv",
-                ),
-            },
-            "splits": {
-                **dict.fromkeys(
-                    ("test", "test_matched", "test_mismatched", "ax"), _INDEXED["test"]
-                ),
-                "ax_full": {"columns": {"text": "Premise", "pair": "Hypothesis", "label": "Label"}},
-            },
-        },
-    ),
-    "qnli": TaskSpec(
-        kind="classification",
-        metrics=("accuracy",),
-        options={
-            "folder": "QNLI",
-            "columns": {"text": "question", "pair": "sentence", "label": "label"},
-            "labels": ("entailment", "not_entailment"),
-            "splits": _INDEXED,
-        },
-    ),
-    "rte": TaskSpec(
-        kind="classification",
-        metrics=("accuracy",),
-        options={
-            "folder": "RTE",
-            "columns": _PAIR,
-            "labels": ("entailment", "not_entailment"),
-            "splits": _INDEXED,
-        },
-    ),
-    "wnli": TaskSpec(
-        kind="classification",
-        metrics=("accuracy",),
-        options={"folder": "WNLI", "columns": _PAIR, "labels": ("0", "1"), "splits": _INDEXED},
-    ),
-    "stsb": TaskSpec(
+    "qnli": _glue("QNLI", ("accuracy",), ("question", "sentence", "label"), _ENTAILED),
+    "rte": _glue("RTE", ("accuracy",), _PAIR, _ENTAILED),
+    "wnli": _glue("WNLI", ("accuracy",), _PAIR, _BINARY),
+    "stsb": _glue(
+        "STS-B",
+        ("pearson", "spearman"),
+        ("sentence1", "sentence2", "score"),
         kind="regression",
-        metrics=("pearson", "spearman"),
-        options={
-            "folder": "STS-B",
-            "columns": {**_PAIR, "label": "score"},
-            "lowest": 0.0,
-            "highest": 5.0,
-            "splits": _INDEXED,
-        },
+        lowest=0.0,
+        highest=5.0,
     ),
     # citation intent (Cohan et al. 2019), in JSON lines as in SciBERT's repository
     "scicite": TaskSpec(
@@ -275,28 +246,10 @@ TASKS: dict[str, TaskSpec] = {
         },
     ),
     # SQuAD (Rajpurkar et al. 2016, 2018)
-    "squad": TaskSpec(
-        kind="spans",
-        options={
-            "folder": "squad",
-            "files": {
-                "train": ("train-v1.1.json", "train.json"),
-                "dev": ("dev-v1.1.json", "dev.json"),
-                "test": ("test-v1.1.json", "test.json"),
-            },
-        },
-    ),
+    "squad": TaskSpec(kind="spans", options={"folder": "squad", "files": _squad_files("v1.1")}),
     "squad2": TaskSpec(
         kind="spans",
-        options={
-            "folder": "squad",
-            "files": {
-                "train": ("train-v2.0.json", "train.json"),
-                "dev": ("dev-v2.0.json", "dev.json"),
-                "test": ("test-v2.0.json", "test.json"),
-            },
-            "unanswerable": True,
-        },
+        options={"folder": "squad", "files": _squad_files("v2.0"), "unanswerable": True},
     ),
     # tasks built from a corpus
     "package": TaskSpec(kind="package"),
@@ -331,14 +284,10 @@ def task_options(name: str, given: Mapping[str, Any], where: str = "options") ->
 
 def merge_options(below: Mapping[str, Any] | None, above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge options; mappings such as `columns` are merged by entry."""
-    merged = dict(below or {})
-    for key, value in above.items():
-        existing = merged.get(key)
-        merged[key] = (
-            {**existing, **value}
-            if isinstance(existing, Mapping) and isinstance(value, Mapping)
-            else value
-        )
+    merged = {**(below or {}), **above}
+    for key, value in (below or {}).items():
+        if isinstance(value, Mapping) and isinstance(merged[key], Mapping):
+            merged[key] = {**value, **merged[key]}
     return merged
 
 
@@ -351,8 +300,6 @@ def load_task(name: str, given: Mapping[str, Any] | None = None) -> Task[Any, An
     Raises:
         UsageError: the task or an option is unknown; the message suggests the nearest name.
     """
-    options = task_options(name, given or {})
-    task: Task[Any, Any] = import_object(KINDS[TASKS[name].kind].build)(
-        name, options, TASKS[name].metrics
-    )
+    options, row = task_options(name, given or {}), TASKS[name]
+    task: Task[Any, Any] = import_object(KINDS[row.kind].build)(name, options, row.metrics)
     return task

@@ -117,7 +117,7 @@ class Task(abc.ABC, Generic[E, P]):
 
     Args:
         name: name in `TASKS`.
-        options: options for files and answers.
+        options: options for files and answers; a subclass declares their type.
         metrics: metrics of its row; empty: the kind's.
 
     Attributes:
@@ -162,7 +162,7 @@ class Task(abc.ABC, Generic[E, P]):
         """Return the metadata of a network that is trained on these examples."""
 
     @abc.abstractmethod
-    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
+    def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
         """Return the head in the form of a checkpoint's `heads`."""
 
     def balance_classes(self, train: E) -> E:
@@ -179,13 +179,12 @@ class Task(abc.ABC, Generic[E, P]):
             f"leave it out"
         )
 
-    def align_labels(self, examples: E, meaning: TaskMetadata) -> E:
+    def align_labels(self, examples: E, metadata: TaskMetadata) -> E:
         """Return the examples for a network with this metadata, such as with its label numbers.
 
         Raises:
             DataError: the network cannot give an answer.
         """
-        del meaning
         return examples
 
     @abc.abstractmethod
@@ -194,7 +193,7 @@ class Task(abc.ABC, Generic[E, P]):
 
     @abc.abstractmethod
     def network(
-        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+        self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
         """Build the network: `encoder`, other parts of the backbone if needed, and the head.
 
@@ -229,7 +228,6 @@ class Task(abc.ABC, Generic[E, P]):
 
     def tuned_options(self, examples: E, predictions: P) -> dict[str, Any]:
         """Return decoding options tuned on the dev split, such as a threshold."""
-        del examples, predictions
         return {}
 
     def baselines(self, examples: E) -> Figures:
@@ -237,12 +235,10 @@ class Task(abc.ABC, Generic[E, P]):
 
         `cloze.flows.report.report_nodes.BASELINES` lists the names.
         """
-        del examples
         return {}
 
     def dataset_statistics(self, examples: E) -> dict[str, Any]:
         """Return further statistics of a split, as JSON."""
-        del examples
         return {}
 
     def detailed_metrics(
@@ -253,7 +249,6 @@ class Task(abc.ABC, Generic[E, P]):
         Args:
             seed, resamples: seed and number of resamples of bootstrap intervals.
         """
-        del examples, predictions, seed, resamples
         return {}
 
     @abc.abstractmethod
@@ -291,6 +286,10 @@ class Split:
         build.counters[f"read/{name}"] += len(self.examples) + sum(self.examples.dropped.values())
         build.counters[f"kept/{name}"] += len(self.examples)
         build.counters[f"truncated/{name}"] += self.samples.truncated
+        self.count_dropped(build, name)
+
+    def count_dropped(self, build: BuildContext, name: str) -> None:
+        """Add the dropped examples and lost answers to the build's counters, by reason."""
         for reason, number in self.examples.dropped.items():
             build.counters[f"dropped/{reason}"] += number
         for reason, number in self.samples.dropped_counts.items():
@@ -300,7 +299,7 @@ class Split:
 def encoded(
     task: Task[Any, Any],
     examples: Examples,
-    meaning: TaskMetadata,
+    metadata: TaskMetadata,
     pieces: Tokenizer,
     max_length: int,
 ) -> Split:
@@ -309,7 +308,7 @@ def encoded(
     Raises:
         DataError: the network cannot give an answer.
     """
-    aligned = task.align_labels(examples, meaning)
+    aligned = task.align_labels(examples, metadata)
     return Split(examples=aligned, samples=task.encode(aligned, pieces, max_length))
 
 

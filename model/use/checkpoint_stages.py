@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor
 
@@ -17,26 +16,21 @@ from cloze.model import checkpoint
 from cloze.model.data.layouts import layout_for
 from cloze.model.families.config import prediction_objectives
 from cloze.model.objectives import choose
+from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import attention_modes, open_dataset
-from cloze.model.train.precision import DTYPES, Precision, resolve
+from cloze.model.train.precision import DTYPES, resolve
 from cloze.model.train.resume.initialization import build_network, initial_model
+from cloze.model.use.configs import MergeConfig, PerplexityConfig
 
 CHECKPOINT = "checkpoint"
 LAST = 3  # default number of checkpoints
 
 
-def merge_checkpoints(
-    build: BuildContext, last: int | None, steps: Sequence[int], decay: float
-) -> StageResult:
+def merge_checkpoints(config: MergeConfig, build: BuildContext) -> StageResult:
     """Write the weighted mean of checkpoints as a new checkpoint.
-
-    Args:
-        last: number of newest checkpoints; None: `LAST`.
-        steps: steps of the checkpoints, instead of `last`.
-        decay: weight of each checkpoint relative to the next newer one.
 
     Returns:
         summary: `checkpoint`; `merged`, the steps; `weights`; `parameters`.
@@ -46,11 +40,11 @@ def merge_checkpoints(
         DataError: a checkpoint is damaged.
     """
     with contextlib.ExitStack() as stack:
-        chosen = select_checkpoints(build.inputs["checkpoint"], last or LAST, steps)
+        chosen = select_checkpoints(build.inputs["checkpoint"], config.last or LAST, config.steps)
         for path in chosen:
             stack.enter_context(checkpoints.pinned(path))
             checkpoint.verify(path, training=False)
-        weights = shares(len(chosen), decay)
+        weights = shares(len(chosen), config.decay)
         newest = checkpoint.load_metadata(chosen[-1])
         state = mean(chosen, weights)
         checkpoint.save_weights(
@@ -111,10 +105,8 @@ def shares(count: int, decay: float) -> list[float]:
 
 def mean(directories: Sequence[str], weights: Sequence[float]) -> dict[str, Tensor]:
     """Return the weighted mean of complete checkpoints, fp32, summed in fp64 tensor by tensor."""
-    merged, files = (
-        dict[str, Tensor](),
-        [checkpoint.weights(directory) for directory in directories],
-    )
+    merged: dict[str, Tensor] = {}
+    files = [checkpoint.weights(directory) for directory in directories]
     for name in files[0]:
         total = weights[0] * files[0][name].double()
         for weight, tensors in zip(weights[1:], files[1:], strict=True):
@@ -127,30 +119,23 @@ def mean(directories: Sequence[str], weights: Sequence[float]) -> dict[str, Tens
 
 # Perplexity.
 
-METRICS = "metrics.json"
 # Predictions and summed loss per group of rows, for paired comparison of checkpoints.
 LOSSES = "losses.json"
 GROUPS = 64  # minimum number of groups, if there are enough rows
 REPORTED_METRICS = ("heldout_loss", "heldout_perplexity", "heldout_accuracy")
 
 
-def compute_perplexity(
-    build: BuildContext, *, rows: int, batch_size: int, precision: Precision | Literal["auto"]
-) -> StageResult:
+def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageResult:
     """Evaluate the checkpoint's first objective, usually mlm.
-
-    Args:
-        rows: maximum number of held-out rows.
-        batch_size: maximum rows per forward pass.
 
     Raises:
         UsageError: the model cannot read the dataset.
         DataError: checkpoint or dataset is missing or damaged, or has no held-out rows.
     """
     world = init_distributed(build.execution)
-    compute_precision = resolve(precision, world.device)
+    precision = resolve(config.precision, world.device)
     data = open_dataset(build.inputs["dataset"], False, world)
-    rows = min(rows, len(data.heldout))
+    rows = min(config.rows, len(data.heldout))
     if not rows:
         raise DataError(
             f"{build.inputs['dataset']} has no held-out rows; set corpus.heldout_fraction above 0 "
@@ -159,24 +144,20 @@ def compute_perplexity(
     initial = initial_model(None, build.inputs["checkpoint"], data.info, data.tokenizer)
     network, _ = build_network(initial)
     with checkpoint.resolve_pinned(build.inputs["checkpoint"]) as directory:
-        trained_objectives = prediction_objectives(checkpoint.load_metadata(directory).heads)
-    names = choose(
-        initial.model,
-        data.info,
-        None if trained_objectives in (("mlm",), ("lm",)) else trained_objectives,
-        None,
-    )
-    scoring = PretrainModule(network, names, compute_precision).to(world.device)
+        heads = checkpoint.load_metadata(directory).heads
+    trained_objectives: tuple[str, ...] | None = prediction_objectives(heads)
+    if trained_objectives in (("mlm",), ("lm",)):
+        trained_objectives = None  # the default of model and dataset
+    names = choose(initial.model, data.info, trained_objectives, None)
+    scoring = PretrainModule(network, names, precision).to(world.device)
     heldout = HeldoutSet(
         shards=data.heldout,
         rows=rows,
-        batch=min(batch_size, max(1, rows // GROUPS)),
+        batch=min(config.batch_size, max(1, rows // GROUPS)),
         pad=data.info.special.pad,
         mask=data.info.special.mask,
         longest=data.info.length,
-        layout=layout_for(
-            [network], world.device, DTYPES[compute_precision], packed_rows=data.info.packed
-        ),
+        layout=layout_for([network], world.device, DTYPES[precision], packed_rows=data.info.packed),
         directions=attention_modes(names, None, max(rows, 2)),
     )
     build.report.progress(0, rows, "rows", {})
@@ -189,9 +170,7 @@ def compute_perplexity(
             f"more text"
         )
     build.report.progress(rows, rows, "rows", {})
-    storage.write_bytes(
-        build.file(METRICS), (json.dumps({"rows": rows, **metrics}, indent=1) + "\n").encode()
-    )
+    write_json(build.file(METRICS), {"rows": rows, **metrics})
     predictions, losses = zip(*groups, strict=True)
     content = {
         "objective": names[0],
@@ -200,5 +179,5 @@ def compute_perplexity(
     }
     storage.write_bytes(build.file(LOSSES), (json.dumps(content) + "\n").encode())
     return StageResult(
-        rows=rows, summary={"metrics": metrics, "precision": compute_precision, "losses": LOSSES}
+        rows=rows, summary={"metrics": metrics, "precision": precision, "losses": LOSSES}
     )

@@ -6,8 +6,7 @@ A request has `text`; `pair` for tasks on pairs; `choices`, a list of endings, f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,14 +17,15 @@ from cloze.model.tasks.formats.texts import LabelledTexts, ScoredTexts
 from cloze.model.tasks.kinds.choice import Choice
 from cloze.model.tasks.kinds.texts import Classification, Regression
 from cloze.model.tasks.options import TableOptions, TaskOptions
+from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.use.configs import ClassifyConfig
-from cloze.model.use.finetuned import FinetunedModel
 from cloze.model.use.verb import Request, Verb
 
+METHODS = {"labels": "classify", "scores": "score", "choices": "choose"}  # by kind of answer
 Ranked = list[dict[str, Any]]  # {"label": str, "score": probability}, best first
 
 
-class TextClassificationPipeline:
+class TextClassificationPipeline(FinetunedModel):
     """Checkpoint of a classification, regression or multiple-choice task, in memory.
 
     Attributes:
@@ -39,21 +39,16 @@ class TextClassificationPipeline:
     """
 
     def __init__(self, path: str) -> None:
-        self._tuned, self.path = FinetunedModel(path), path
-        task = self._tuned.task
-        task_types = {"labels": Classification, "scores": Regression, "choices": Choice}
-        matches = [name for name, task_type in task_types.items() if isinstance(task, task_type)]
+        super().__init__(path)
+        self.path, task = path, self.task
+        types = {"labels": Classification, "scores": Regression, "choices": Choice}
+        matches = [name for name, task_type in types.items() if isinstance(task, task_type)]
         if not matches:
             raise UsageError(
                 f"task {task.name} of {path} gives no labels to texts; use `cloze evaluate`"
             )
         self.answers = matches[0]
-        self.pairs: bool | None = self._tuned.meaning.get("pairs", _pairs_of(task.options))
-
-    @property
-    def truncated(self) -> int:
-        """Number of inputs truncated to the maximum length since loading."""
-        return self._tuned.truncated
+        self.pairs: bool | None = self.metadata.get("pairs", _pairs_of(task.options))
 
     def classify(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, top_k: int | None = None
@@ -69,24 +64,23 @@ class TextClassificationPipeline:
         Raises:
             UsageError: the task gives no labels, or pairs are missing or unexpected.
         """
-        self._check("labels", "classify", texts, pairs)
+        self._check("labels", texts, pairs)
         if not texts:
             return []
-        names = tuple(str(name) for name in self._tuned.meaning["labels"])
+        names = tuple(str(name) for name in self.metadata["labels"])
         examples = LabelledTexts(texts=texts, text_pairs=pairs, labels=None, label_names=names)
-        return [_ranked(names, row, top_k) for row in self._tuned.predictions(examples)]
+        return [
+            [{"label": names[index], "score": float(row[index])} for index in _best(row, top_k)]
+            for row in self.predictions(examples)
+        ]
 
     def score(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[float]:
         """Return each text's score in the unit of the training data; raises as `classify`."""
-        self._check("scores", "score", texts, pairs)
+        self._check("scores", texts, pairs)
         if not texts:
             return []
-        return [
-            float(number)
-            for number in self._tuned.predictions(
-                ScoredTexts(texts=texts, text_pairs=pairs, scores=None)
-            )
-        ]
+        examples = ScoredTexts(texts=texts, text_pairs=pairs, scores=None)
+        return [float(number) for number in self.predictions(examples)]
 
     def choose(
         self, contexts: Sequence[str], choices: Sequence[Sequence[str]], top_k: int | None = None
@@ -103,7 +97,7 @@ class TextClassificationPipeline:
         Raises:
             UsageError: the task is no multiple choice, or a context has fewer than two endings.
         """
-        self._check("choices", "choose", contexts, None)
+        self._check("choices", contexts, None)
         if len(choices) != len(contexts) or any(len(endings) < FEWEST for endings in choices):
             raise UsageError("each text needs two or more choices")
         if not contexts:
@@ -114,18 +108,15 @@ class TextClassificationPipeline:
                 {"choice": int(index), "text": endings[index], "score": float(row[index])}
                 for index in _best(row, top_k)
             ]
-            for row, endings in zip(self._tuned.predictions(examples), choices, strict=True)
+            for row, endings in zip(self.predictions(examples), choices, strict=True)
         ]
 
-    def _check(
-        self, answers: str, verb: str, texts: Sequence[str], pairs: Sequence[str] | None
-    ) -> None:
-        name = self._tuned.task.name
+    def _check(self, answers: str, texts: Sequence[str], pairs: Sequence[str] | None) -> None:
+        name = self.task.name
         if self.answers != answers:
-            method = {"labels": "classify", "scores": "score", "choices": "choose"}[self.answers]
             raise UsageError(
-                f"task {name} of {self.path} gives {self.answers}, not {answers}; use {method} "
-                f"instead of {verb}"
+                f"task {name} of {self.path} gives {self.answers}, not {answers}; use "
+                f"{METHODS[self.answers]} instead of {METHODS[answers]}"
             )
         if self.pairs is not None and (pairs is not None) != self.pairs and texts:
             message = (
@@ -141,8 +132,7 @@ class TextClassificationPipeline:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Input(NamedTuple):
     """Request as the classifier reads it."""
 
     text: str
@@ -150,24 +140,18 @@ class _Asked:
     choices: Sequence[str]
 
 
-class Classify(Verb[_Asked]):
+class Classify(Verb[_Input]):
     """Predictor of classify: best label or choice and all `predictions`, or a score."""
 
     def __init__(self, checkpoint: str, config: ClassifyConfig) -> None:
         self._classifier, self._top_k = TextClassificationPipeline(checkpoint), config.top_k
 
-    def read(self, request: Request) -> _Asked:
-        text, pair, choices = (
-            request.text("text"),
-            request.optional("pair"),
-            request.fields.get("choices"),
-        )
-        classifier, empty = (
-            self._classifier,
-            [name for name, value in (("text", text), ("pair", pair)) if value == ""],
-        )
-        if empty:
-            raise request.error(f"has an empty {empty[0]!r}; write something")
+    def read(self, request: Request) -> _Input:
+        text, pair = request.text("text"), request.optional("pair")
+        choices, classifier = request.fields.get("choices"), self._classifier
+        for name, value in (("text", text), ("pair", pair)):
+            if value == "":
+                raise request.error(f"has an empty {name!r}; write something")
         if classifier.pairs is not None and (pair is not None) != classifier.pairs:
             raise request.error(
                 "has no 'pair', and the model reads pairs; add it (--pair)"
@@ -188,9 +172,9 @@ class Classify(Verb[_Asked]):
             raise request.error(
                 "has 'choices' that are no list of two or more texts; write them as one"
             )
-        return _Asked(text, pair, choices or ())
+        return _Input(text, pair, choices or ())
 
-    def answer(self, group: Sequence[_Asked]) -> list[dict[str, Any]]:
+    def answer(self, group: Sequence[_Input]) -> list[dict[str, Any]]:
         """Answer requests; those with and without pairs are separated."""
         with_pairs = [request.pair is not None for request in group]
         if any(with_pairs) and not all(with_pairs):
@@ -219,10 +203,6 @@ def _pairs_of(options: TaskOptions) -> bool | None:
     """Return True if a task's columns include a pair; None if columns are unknown."""
     columns = options.columns if isinstance(options, TableOptions) else {"text": "text"}
     return PAIR in columns if columns else None
-
-
-def _ranked(names: Sequence[str], row: np.ndarray[Any, Any], top_k: int | None) -> Ranked:
-    return [{"label": names[index], "score": float(row[index])} for index in _best(row, top_k)]
 
 
 def _best(row: np.ndarray[Any, Any], top_k: int | None) -> list[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,8 +22,9 @@ from cloze.model import checkpoint
 from cloze.model.data.batch import Batch, Prefetch, move, pin
 from cloze.model.data.layouts import layout_for
 from cloze.model.families.models import load_backbone
-from cloze.model.tasks.contrastive import BiEncoder, Pooling
 from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches
+from cloze.model.tasks.files import corpus_shards
+from cloze.model.tasks.kinds.retrieval import BiEncoder, Pooling
 from cloze.model.tasks.task import Ints
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.engines.device_scalars import read_async
@@ -73,9 +76,8 @@ class EmbeddingPipeline:
         head_options = loaded.heads.get(HEAD, {})
         longest = loaded.model.max_position_embeddings
         self.pooling: Pooling = pooling or head_options.get("pooling", "mean")
-        self.normalize = (
-            bool(head_options.get("normalize", False)) if normalize is None else normalize
-        )
+        own_normalize = bool(head_options.get("normalize", False))
+        self.normalize = own_normalize if normalize is None else normalize
         self.max_length = max_length or int((loaded.task or {}).get("max_length", longest))
         self.size, self.truncated, self.pieces = loaded.model.hidden_size, 0, 0
         if self.max_length > longest:
@@ -83,9 +85,8 @@ class EmbeddingPipeline:
                 f"max_length ({self.max_length}) is more than {path} reads ({longest}); use "
                 f"{longest} or less"
             )
-        if self.pooling == "pooler" and not any(
-            name.startswith("pooler.") for name in loaded.state
-        ):
+        has_pooler = any(name.startswith("pooler.") for name in loaded.state)
+        if self.pooling == "pooler" and not has_pooler:
             raise UsageError(
                 f"pooling (pooler): {path} has no pooler, its training had no use for one; use "
                 f"mean or first"
@@ -177,10 +178,8 @@ class Embed(Verb[str]):
     def finish(self) -> dict[str, Any]:
         embedder = self._embedder
         if self._npy is not None:
-            content = io.BytesIO()
-            np.save(
-                content, np.concatenate([np.zeros((0, embedder.size), np.float32), *self._kept])
-            )
+            content, nothing = io.BytesIO(), np.zeros((0, embedder.size), np.float32)
+            np.save(content, np.concatenate([nothing, *self._kept]))
             storage.write_bytes(self._npy, content.getvalue())
         return {
             "size": embedder.size,
@@ -203,16 +202,7 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
         DataError: corpus or checkpoint is missing.
     """
     path = build.inputs["corpus"]
-    names = sorted(
-        name
-        for name in storage.list_files(path)
-        if name.startswith("corpus-") and name.endswith(".arrow")
-    )
-    if not names:
-        raise DataError(
-            f"{path} holds no corpus (no file corpus-*.arrow); name the artifact that `cloze "
-            f"corpus` made"
-        )
+    names = corpus_shards(path)
     world = init_distributed(build.execution)
     precision = resolve(config.precision, world.device)
     embedder = EmbeddingPipeline(
@@ -227,27 +217,17 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
         raise UsageError(
             f"the model's vectors have {embedder.size} numbers; take one of at most {arrow.WIDEST}"
         )
-    documents = 0
-    rank_names = names[world.rank :: world.size]
-    for number, name in enumerate(rank_names):
+    counts = np.zeros(3, np.int64)
+    for number, name in enumerate(names[world.rank :: world.size]):
         build.report.progress(min(number * world.size, len(names)), len(names), "shards", {})
-        target = build.file(arrow.vectors_file_name(name))
-        table = read_arrow(storage.join(path, name))
-        documents += table.num_rows
-        if storage.exists(target):  # written by an interrupted attempt
-            continue
-        keys = table["key"].to_numpy()
-        order = np.argsort(keys, kind="stable")
-        texts = [
-            " ".join(sentences)
-            for sentences in table["sentences"].take(pa.array(order)).to_pylist()
-        ]
-        quantized = arrow.quantize(_vectors(embedder, texts, config.windows))
-        batch = arrow.vectors_batch(keys[order], quantized)
-        write_arrow(target, batch.schema, [batch])
-    documents, truncated, pieces = world.all_reduce_sum(
-        [documents, embedder.truncated, embedder.pieces]
-    )
+        # Written last, so an interrupted attempt has completed the shard.
+        counts_file = storage.join(build.scratch, f"{name}.json")
+        if not storage.exists(counts_file):
+            target = build.file(arrow.vectors_file_name(name))
+            shard_counts = _embed_shard(embedder, storage.join(path, name), target, config.windows)
+            storage.write_bytes(counts_file, json.dumps(shard_counts).encode())
+        counts += json.loads(storage.read_text(counts_file))
+    documents, truncated, pieces = world.all_reduce_sum(counts.tolist())
     build.report.progress(len(names), len(names), "shards", {})
     summary = {
         "documents": documents,
@@ -263,31 +243,39 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
     return StageResult(rows=documents, tokens=pieces, summary=summary)
 
 
-def _vectors(embedder: EmbeddingPipeline, texts: Sequence[str], most: int) -> Vectors:
-    """Return the mean window embedding of each text, float32 [n, D]; 0 without words."""
+def _embed_shard(
+    embedder: EmbeddingPipeline, source: str, target: str, max_windows: int
+) -> tuple[int, int, int]:
+    """Write the vectors of a shard: the mean embedding of a document's windows, 0 without words.
+
+    Returns:
+        Numbers of documents, truncated windows and tokens.
+    """
+    truncated, pieces = embedder.truncated, embedder.pieces
+    table = read_arrow(source)
+    keys = table["key"].to_numpy()
+    order = np.argsort(keys, kind="stable")
     windows, owners = list[str](), list[int]()
-    for number, text in enumerate(texts):
-        text_windows = windows_of(text, CHARACTERS * embedder.max_length, most)
-        windows += text_windows
-        owners += [number] * len(text_windows)
-    vectors = np.zeros((len(texts), embedder.size), np.float32)
+    for number, sentences in enumerate(table["sentences"].take(pa.array(order)).to_pylist()):
+        own = windows_of(" ".join(sentences), CHARACTERS * embedder.max_length, max_windows)
+        windows += own
+        owners += [number] * len(own)
+    vectors = np.zeros((len(order), embedder.size), np.float32)
     if windows:
         np.add.at(vectors, np.array(owners), embedder.embed(windows))
-    return vectors
+    batch = arrow.vectors_batch(keys[order], arrow.quantize(vectors))
+    write_arrow(target, batch.schema, [batch])
+    return table.num_rows, embedder.truncated - truncated, embedder.pieces - pieces
 
 
-def windows_of(text: str, length: int, most: int) -> list[str]:
-    """Split a text into at most `most` windows of about equal length; later text is ignored.
+def windows_of(text: str, length: int, count: int) -> list[str]:
+    """Split a text into at most `count` windows of about equal length; later text is ignored.
 
     Windows end between words and exceed `length` characters by at most one word.
     """
-    text = text[: most * length].strip()
-    count = max(1, -(-len(text) // length))
-    edges = [0]
-    for number in range(1, count):
-        space = text.find(" ", number * len(text) // count)
-        edges.append(len(text) if space < 0 else space)
-    pieces = (
-        text[begin:end].strip() for begin, end in zip(edges, [*edges[1:], len(text)], strict=True)
-    )
+    text = text[: count * length].strip()
+    windows = max(1, -(-len(text) // length))
+    spaces = [text.find(" ", number * len(text) // windows) for number in range(1, windows)]
+    edges = [0, *(len(text) if space < 0 else space for space in spaces), len(text)]
+    pieces = (text[begin:end].strip() for begin, end in itertools.pairwise(edges))
     return [piece for piece in pieces if piece]

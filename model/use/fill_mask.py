@@ -16,7 +16,6 @@ from cloze.model.families.models import load_model
 from cloze.model.use.configs import FillMaskConfig
 from cloze.model.use.verb import Request, Verb, shortened
 from cloze.pipeline import tokenizer
-from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 Candidate = dict[str, str | float]
 
@@ -46,9 +45,8 @@ class FillMaskPipeline:
             loaded = load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
         if "masked_lm" not in loaded.heads:
-            remedy = (
-                "use `cloze generate`" if "lm" in loaded.heads else "name a pretrained checkpoint"
-            )
+            generates = "lm" in loaded.heads
+            remedy = "use `cloze generate`" if generates else "name a pretrained checkpoint"
             raise UsageError(
                 f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); {remedy}"
             )
@@ -103,14 +101,14 @@ class FillMaskPipeline:
         """Answer each question as `fill` does; `BATCH` texts of similar length run together."""
         answers: list[list[list[Candidate]]] = [[] for _ in questions]
         order = sorted(range(len(questions)), key=lambda number: -len(questions[number].ids))
-        for at in range(0, len(order), BATCH):
-            chosen = order[at : at + BATCH]
-            candidates = iter(self._asked([questions[number] for number in chosen], top_k))
+        for begin in range(0, len(order), BATCH):
+            chosen = order[begin : begin + BATCH]
+            candidates = iter(self._candidates([questions[number] for number in chosen], top_k))
             for number in chosen:
                 answers[number] = [next(candidates) for _ in questions[number].masks]
         return answers
 
-    def _asked(self, questions: Sequence[Question], top_k: int) -> list[list[Candidate]]:
+    def _candidates(self, questions: Sequence[Question], top_k: int) -> list[list[Candidate]]:
         """Return the candidates of all masks of the questions, in order."""
         longest = max(len(question.ids) for question in questions)
         ids = np.full((len(questions), longest), self.pieces.special.pad, dtype=np.int64)
@@ -139,11 +137,20 @@ class FillMaskPipeline:
         )
         return [
             [
-                _candidate(text, self.mask_token, number, token, score, self.pieces)
+                self._candidate(text, number, token, score)
                 for token, score in zip(tokens, scores, strict=True)
             ]
             for (text, number), (scores, tokens) in zip(origins, top_tokens, strict=True)
         ]
+
+    def _candidate(self, text: str, number: int, token: int, score: float) -> Candidate:
+        """Return token `token` as a candidate for mask `number` of the text."""
+        if token in self.pieces.special.ids:
+            word = str(self.pieces.backend.id_to_token(token))
+        else:
+            word = str(self.pieces.backend.decode([token], skip_special_tokens=False)).strip()
+        sequence = fill_in(text, self.mask_token, number, word)
+        return {"token": word, "score": score, "sequence": sequence}
 
 
 class FillMask(Verb[Question]):
@@ -162,19 +169,7 @@ class FillMask(Verb[Question]):
         ]
 
 
-def _candidate(
-    text: str, mask_token: str, number: int, token: int, score: float, pieces: Tokenizer
-) -> Candidate:
-    name = str(pieces.backend.id_to_token(token) or "")
-    word = (
-        name
-        if token in pieces.special.ids
-        else str(pieces.backend.decode([token], skip_special_tokens=False)).strip()
-    )
-    return {"token": word, "score": score, "sequence": _filled(text, mask_token, number, word)}
-
-
-def _filled(text: str, mask_token: str, number: int, word: str) -> str:
+def fill_in(text: str, mask_token: str, number: int, word: str) -> str:
     """Replace mask `number` of the text; a continuation token (`##ing`) joins its word."""
     pieces = text.split(mask_token)
     before, after = mask_token.join(pieces[: number + 1]), mask_token.join(pieces[number + 1 :])

@@ -17,75 +17,23 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
 from cloze.core.errors import UsageError
 from cloze.core.words import IDEOGRAPHS
-from cloze.model import checkpoint
 from cloze.model.tasks.formats.columns import TaggedWords, entities
 from cloze.model.tasks.formats.squad import SquadExamples
-from cloze.model.tasks.heads import trained_network
-from cloze.model.tasks.kinds.multitask import select_task
-from cloze.model.tasks.kinds.spans import QuestionPredictions, Spans
+from cloze.model.tasks.kinds.spans import Spans
 from cloze.model.tasks.kinds.tagging import Tagging, Tags
-from cloze.model.tasks.predict import predict
-from cloze.model.tasks.source import TaskObjective
-from cloze.model.tasks.table import load_task
-from cloze.model.tasks.task import Examples, encoded
-from cloze.model.train.distributed import World
+from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.use.configs import AnswerConfig, TagConfig
 from cloze.model.use.verb import Request, Verb
-from cloze.pipeline import tokenizer
-
-
-class FinetunedModel:
-    """Fine-tuned checkpoint of any task, on the CPU in fp32.
-
-    Attributes:
-        task: task with the options of its training.
-        meaning: task metadata from the checkpoint.
-        truncated: number of examples truncated so far.
-
-    Raises:
-        UsageError: the checkpoint was not fine-tuned, or on several tasks and none is named.
-        DataError: the checkpoint is missing or damaged.
-    """
-
-    def __init__(self, path: str, task: str | None = None) -> None:
-        with checkpoint.resolve_pinned(path) as directory:
-            loaded = checkpoint.load(directory)
-            self.pieces = tokenizer.load(loaded.tokenizer)
-        if loaded.task is None:
-            raise UsageError(
-                f"{path} was pretrained, not fine-tuned (it names no task); name one that `cloze "
-                f"finetune` made"
-            )
-        self.path = path
-        self.meaning, state = select_task(loaded.task, loaded.state, task, path)
-        self.task = load_task(str(self.meaning["name"]), self.meaning.get("options"))
-        self._world = World(rank=0, size=1, device=torch.device("cpu"))
-        network = trained_network(self.task, loaded.model, state, self.meaning, loaded.path)
-        self.truncated = 0
-        self._objective = TaskObjective(self.task, network, "fp32", self._world.device)
-
-    def predictions(self, examples: Examples) -> Any:
-        """Return the task's predictions for examples, as its `decode` gives them."""
-        split = encoded(
-            self.task, examples, self.meaning, self.pieces, int(self.meaning["max_length"])
-        )
-        self.truncated += split.samples.truncated
-        answers = predict(self._objective, split.samples, self._world)
-        return self.task.decode(answers, split.examples, split.samples)
-
 
 # The command answer.
 
-Answer = dict[
-    str, Any
-]  # {"answer": str, "score": probability, "start": int, "end": int}, see `answer_batch`
+# {"answer": str, "score": probability, "start": int, "end": int}, see `answer_batch`.
+Answer = dict[str, Any]
 
 
-class QuestionAnsweringPipeline:
+class QuestionAnsweringPipeline(FinetunedModel):
     """Question-answering checkpoint in memory.
 
     Raises:
@@ -94,32 +42,27 @@ class QuestionAnsweringPipeline:
     """
 
     def __init__(self, path: str) -> None:
-        self._tuned = FinetunedModel(path)
-        task = self._tuned.task
-        if not isinstance(task, Spans):
+        super().__init__(path)
+        if not isinstance(self.task, Spans):
             raise UsageError(
-                f"task {task.name} of {path} answers no questions; name a checkpoint of a task "
-                f"such as squad"
+                f"task {self.task.name} of {path} answers no questions; name a checkpoint of a "
+                f"task such as squad"
             )
-        self._threshold = (
-            (task.span_options.null_threshold or 0.0) if task.span_options.unanswerable else None
-        )
-
-    @property
-    def truncated(self) -> int:
-        """Number of questions truncated to the maximum question length since loading."""
-        return self._tuned.truncated
+        options = self.task.options
+        self._threshold = (options.null_threshold or 0.0) if options.unanswerable else None
 
     def answer(self, question: str, passage: str, top_k: int = 5) -> list[Answer]:
         """Return the best answers to one question, see `answer_batch`."""
         return self.answer_batch([(question, passage)], top_k)[0]
 
-    def answer_batch(self, asked: Sequence[tuple[str, str]], top_k: int = 5) -> list[list[Answer]]:
+    def answer_batch(
+        self, questions: Sequence[tuple[str, str]], top_k: int = 5
+    ) -> list[list[Answer]]:
         """Return the best answers to each question, most probable first.
 
         Args:
-            asked: pairs (question, passage); passages may have any length, equal ones are read
-                once.
+            questions: pairs (question, passage); passages may have any length, equal ones are
+                read once.
             top_k: number of answers, at least 1; "no answer" is appended if it is not among them.
 
         Returns:
@@ -132,29 +75,29 @@ class QuestionAnsweringPipeline:
         Raises:
             UsageError: a question is empty.
         """
-        if not asked:
+        if not questions:
             return []
-        for number, (question, _) in enumerate(asked, start=1):
+        for number, (question, _) in enumerate(questions, start=1):
             if not question.strip():
                 raise UsageError(f"question {number} is empty; write one")
-        passages = list(dict.fromkeys(passage for _, passage in asked))
+        passages = list(dict.fromkeys(passage for _, passage in questions))
         passage_index = {passage: number for number, passage in enumerate(passages)}
         examples = SquadExamples(
-            ids=[str(number) for number in range(len(asked))],
-            questions=[question for question, _ in asked],
+            ids=[str(number) for number in range(len(questions))],
+            questions=[question for question, _ in questions],
             passages=passages,
-            passage_of=[passage_index[passage] for _, passage in asked],
+            passage_of=[passage_index[passage] for _, passage in questions],
             answers=None,
         )
-        return [self._told(prediction, top_k) for prediction in self._tuned.predictions(examples)]
-
-    def _told(self, found: QuestionPredictions, top_k: int) -> list[Answer]:
         return [
-            {"answer": "", "score": score, "start": None, "end": None}
-            if span is None
-            else {"answer": span.text, "score": score, "start": span.begin, "end": span.end}
-            for rank, (span, score) in enumerate(found.ranked(self._threshold))
-            if rank < top_k or span is None
+            [
+                {"answer": "", "score": score, "start": None, "end": None}
+                if span is None
+                else {"answer": span.text, "score": score, "start": span.begin, "end": span.end}
+                for rank, (span, score) in enumerate(prediction.ranked(self._threshold))
+                if rank < top_k or span is None
+            ]
+            for prediction in self.predictions(examples)
         ]
 
 
@@ -248,10 +191,10 @@ def _is_mark(letter: str) -> bool:
 
 # The pipeline and the command.
 
-Found = dict[str, Any]  # {"text", "type", "start", "end", "score"}
+Entity = dict[str, Any]  # {"text", "type", "start", "end", "score"}
 
 
-class TokenClassificationPipeline:
+class TokenClassificationPipeline(FinetunedModel):
     """Checkpoint of a tagging task, in memory.
 
     Raises:
@@ -260,23 +203,18 @@ class TokenClassificationPipeline:
     """
 
     def __init__(self, path: str) -> None:
-        self._tuned = FinetunedModel(path)
-        if not isinstance(self._tuned.task, Tagging):
+        super().__init__(path)
+        if not isinstance(self.task, Tagging):
             raise UsageError(
-                f"task {self._tuned.task.name} of {path} tags no words; name a checkpoint of "
-                f"conll2003, wnut17 or tagging"
+                f"task {self.task.name} of {path} tags no words; name a checkpoint of conll2003, "
+                f"wnut17 or tagging"
             )
 
-    @property
-    def truncated(self) -> int:
-        """Number of texts with a truncated word since loading."""
-        return self._tuned.truncated
-
-    def tag(self, text: str, *, words: bool = False) -> list[Found]:
+    def tag(self, text: str, *, words: bool = False) -> list[Entity]:
         """Return the entities of a text, see `tag_batch`."""
         return self.tag_batch([text], words=words)[0]
 
-    def tag_batch(self, texts: Sequence[str], *, words: bool = False) -> list[list[Found]]:
+    def tag_batch(self, texts: Sequence[str], *, words: bool = False) -> list[list[Entity]]:
         """Return the entities of each text, by position; long texts have overlapping windows.
 
         Args:
@@ -288,12 +226,12 @@ class TokenClassificationPipeline:
         """
         spans = [(between_spaces if words else words_of)(text) for text in texts]
         filled = [number for number, text_spans in enumerate(spans) if text_spans]
-        results: list[list[Found]] = [[] for _ in texts]
+        results: list[list[Entity]] = [[] for _ in texts]
         if filled:
             sentences = [
                 [texts[number][start:end] for start, end in spans[number]] for number in filled
             ]
-            predictions = self._tuned.predictions(TaggedWords(words=sentences, where="texts"))
+            predictions = self.predictions(TaggedWords(words=sentences, where="texts"))
             for row, number in enumerate(filled):
                 results[number] = _entities(texts[number], spans[number], predictions, row)
         return results
@@ -315,13 +253,14 @@ class Tag(Verb[str]):
         return {"truncated": self._tagger.truncated}
 
 
-def _entities(text: str, spans: Sequence[Span], predictions: Tags, row: int) -> list[Found]:
-    scores = predictions.scores[row]
-    results = []
-    for kind, first, last in entities(predictions.tags[row]):
-        start, end = spans[first][0], spans[last][1]
-        score = float(scores[first : last + 1].mean())
-        results.append(
-            {"text": text[start:end], "type": kind, "start": start, "end": end, "score": score}
-        )
-    return results
+def _entities(text: str, spans: Sequence[Span], predictions: Tags, row: int) -> list[Entity]:
+    return [
+        {
+            "text": text[spans[first][0] : spans[last][1]],
+            "type": kind,
+            "start": spans[first][0],
+            "end": spans[last][1],
+            "score": float(predictions.scores[row][first : last + 1].mean()),
+        }
+        for kind, first, last in entities(predictions.tags[row])
+    ]

@@ -53,14 +53,9 @@ class SamplingParams:
         cumulative = weights.cumsum() / weights.sum()
         if self.top_p is not None:
             cumulative = cumulative[: int(np.searchsorted(cumulative, self.top_p)) + 1]
-        threshold = (
-            float(random_keys.uniform(random_keys.fold_in(self.seed, _DRAWN, key))) * cumulative[-1]
-        )
-        return int(
-            order[
-                min(int(np.searchsorted(cumulative, threshold, side="right")), len(cumulative) - 1)
-            ]
-        )
+        drawn = float(random_keys.uniform(random_keys.fold_in(self.seed, _DRAWN, key)))
+        index = int(np.searchsorted(cumulative, drawn * cumulative[-1], side="right"))
+        return int(order[min(index, len(cumulative) - 1)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +120,7 @@ class TextGenerationPipeline:
         if len(ids) + 2 > self.longest:
             raise UsageError(
                 f"the text {shortened(text)!r} has {len(ids)} pieces, the model reads "
-                f"{self.longest} with those it writes and [CLS];"
-                " shorten it"
+                f"{self.longest} with those it writes and [CLS]; shorten it"
             )
         return [self.pieces.special.cls, *map(int, ids)]
 
@@ -161,7 +155,7 @@ class TextGenerationPipeline:
             size = max(1, TOKENS // longest)
             self._write([rows[number] for number in order[:size]], tokens, choice)
             order = order[size:]
-        continuations = [self._told(row) for row in rows]
+        continuations = [self._continuation(row) for row in rows]
         return [
             continuations[start : start + samples]
             for start in range(0, len(continuations), samples)
@@ -177,17 +171,13 @@ class TextGenerationPipeline:
         ids = torch.full((len(rows), longest_prompt), self.pieces.special.pad)
         for number, row in enumerate(rows):
             ids[number, : row.given] = torch.tensor(row.ids)
-        logits = self._logits(
-            ids,
-            layout.advance(torch.arange(longest_prompt).expand_as(ids), longest_prompt),
-            prompt_lengths - 1,
-        )
+        positions = torch.arange(longest_prompt).expand_as(ids)
+        logits = self._logits(ids, layout.advance(positions, longest_prompt), prompt_lengths - 1)
         for written in range(1, tokens + 1):
             for row, scores in zip(rows, logits.double().numpy(), strict=True):
                 if row.stopped is None:
-                    self._add(
-                        row, choice.token(scores, random_keys.fold_in(row.key, written)), tokens
-                    )
+                    token = choice.token(scores, random_keys.fold_in(row.key, written))
+                    self._add(row, token, tokens)
             if all(row.stopped for row in rows):
                 return
             # Stopped rows repeat their last token; the result is unused.
@@ -216,16 +206,13 @@ class TextGenerationPipeline:
         logits: Tensor = self._head(states, self._encoder.get_parameter("embeddings.word.weight"))
         return logits
 
-    def _told(self, row: _Row) -> Continuation:
-        def spelled(ids: Sequence[int]) -> str:
+    def _continuation(self, row: _Row) -> Continuation:
+        def decode(ids: Sequence[int]) -> str:
             return str(self.pieces.backend.decode(list(ids), skip_special_tokens=True))
 
-        prompt, text, new_ids = (
-            spelled(row.ids[: row.given]),
-            spelled(row.ids),
-            tuple(row.ids[row.given :]),
-        )
-        continuation = text[len(prompt) :] if text.startswith(prompt) else spelled(new_ids)
+        new_ids = tuple(row.ids[row.given :])
+        prompt, text = decode(row.ids[: row.given]), decode(row.ids)
+        continuation = text[len(prompt) :] if text.startswith(prompt) else decode(new_ids)
         assert row.stopped is not None
         return Continuation(text=text, continuation=continuation, ids=new_ids, stopped=row.stopped)
 
@@ -254,12 +241,12 @@ def sampling_params(config: GenerateConfig) -> SamplingParams:
     )
 
 
-def continuation_json(found: Continuation) -> dict[str, Any]:
+def continuation_json(result: Continuation) -> dict[str, Any]:
     return {
-        "text": found.text,
-        "continuation": found.continuation,
-        "tokens": len(found.ids),
-        "stopped": found.stopped,
+        "text": result.text,
+        "continuation": result.continuation,
+        "tokens": len(result.ids),
+        "stopped": result.stopped,
     }
 
 
@@ -281,12 +268,7 @@ class Generate(Verb[str]):
             group, tokens=self._config.tokens, samples=self._config.samples, choice=self._choice
         )
         return [
-            {
-                "text": text,
-                "continuations": [
-                    continuation_json(continuation) for continuation in continuations
-                ],
-            }
+            {"text": text, "continuations": [continuation_json(own) for own in continuations]}
             for text, continuations in zip(group, generated, strict=True)
         ]
 
@@ -295,8 +277,7 @@ def _refusal(path: str, heads: Any) -> str:
     if "masked_lm" in heads:
         return (
             f"{path} fills masks and does not read from left to right; use `cloze fill-mask`, or "
-            f"name a checkpoint of gpt2, ltr or the"
-            " objective clm"
+            f"name a checkpoint of gpt2, ltr or the objective clm"
         )
     return (
         f"{path} has no lm head (it has {', '.join(heads)}); name a pretrained gpt2 or ltr "

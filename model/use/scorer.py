@@ -19,8 +19,8 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +48,7 @@ Floats = npt.NDArray[np.float64]
 FILLER = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedCopies:
+class MaskedCopies(NamedTuple):
     """Masked copies of sentences, with T predictions.
 
     Attributes:
@@ -72,16 +71,13 @@ def masks(starts: Bools, mask: Mask) -> Bools:
         starts: bool [n], tokens that begin a word.
     """
     positions = np.arange(len(starts))
-    if mask == "token":
-        own_token: Bools = positions[:, None] == positions
-        return own_token
-    word_number = np.cumsum(starts)
-    same_word: Bools = word_number[:, None] == word_number
+    word = positions if mask == "token" else np.cumsum(starts)
+    same_word: Bools = word[:, None] == word
     rest_of_word: Bools = same_word & (positions >= positions[:, None])
-    return same_word if mask == "whole-word" else rest_of_word
+    return rest_of_word if mask == "word-l2r" else same_word
 
 
-def questions(
+def mask_sentences(
     sentences: Sequence[npt.NDArray[np.int32]], word_start: Bools, mask_id: int, mask: Mask | None
 ) -> MaskedCopies:
     """Return the masked copies of sentences.
@@ -91,95 +87,75 @@ def questions(
         word_start: bool [V], tokens that begin a word; the first of a sentence always does.
         mask: None for left-to-right models: one unmasked copy, position t predicts token t + 1.
     """
-    copy_number: dict[bytes, int] = {}
-    copies: list[npt.NDArray[np.int32]] = []
-    copy: list[int] = []
+    numbers: dict[bytes, int] = {}  # by content, in order
+    copies: list[int] = []
     positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-
-    def asked(row: npt.NDArray[np.int32]) -> int:
-        key = row.tobytes()
-        if key not in copy_number:
-            copy_number[key] = len(copies)
-            copies.append(row)
-        return copy_number[key]
-
     for ids in sentences:
         inner_positions = np.arange(1, len(ids) - 1)
         labels.append(ids[inner_positions].astype(np.int64))
         if mask is None:
-            copy += [asked(ids)] * len(inner_positions)
+            rows = ids[None].repeat(len(inner_positions), axis=0)
             positions.append(inner_positions - 1)
-            continue
-        starts = word_start[ids[inner_positions]]
-        starts[:1] = True
-        rows = np.repeat(ids[None], len(inner_positions), axis=0)
-        rows[:, 1:-1][masks(starts, mask)] = mask_id
-        copy += map(asked, rows)
-        positions.append(inner_positions)
+        else:
+            starts = word_start[ids[inner_positions]]
+            starts[:1] = True
+            rows = ids[None].repeat(len(inner_positions), axis=0)
+            rows[:, 1:-1][masks(starts, mask)] = mask_id
+            positions.append(inner_positions)
+        copies += (numbers.setdefault(row.tobytes(), len(numbers)) for row in rows)
     return MaskedCopies(
-        copies=copies,
-        copy=np.array(copy, np.int64),
+        copies=[np.frombuffer(content, np.int32) for content in numbers],
+        copy=np.array(copies, np.int64),
         position=np.concatenate(positions),
         label=np.concatenate(labels),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoringBatch:
+class ScoringBatch(NamedTuple):
     """Batch of masked copies.
 
     Attributes:
         ids: int64 [B, L], padded.
-        lengths: int64 [B].
-        wanted: int64 [M], distinct positions in the flattened B * L; filler is 0.
-        place: int64 [P], index in `wanted` of each prediction, in order.
-        asked: int64 [P], index in the T predictions of `MaskedCopies`.
+        lengths: int64 [B], longest first.
+        positions: int64 [M], distinct positions in the flattened B * L; filler is 0.
+        rows: int64 [P], index in `positions` of each prediction, in order.
+        predictions: int64 [P], index in the T predictions of `MaskedCopies`.
         label: int64 [P], the tokens.
     """
 
     ids: Ints
     lengths: Ints
-    wanted: Ints
-    place: Ints
-    asked: Ints
+    positions: Ints
+    rows: Ints
+    predictions: Ints
     label: Ints
 
 
-def parts(asked: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:
+def scoring_batches(copies: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:
     """Iterate over batches of copies of similar length, longest first, with little padding.
 
     Args:
         tokens: maximum tokens per batch, padding included; a longer copy is a batch alone.
     """
-    lengths = np.array([len(copy) for copy in asked.copies], np.int64)
-    batches = evaluation_batches(lengths, tokens)
-    order = np.concatenate([np.zeros(0, np.int64), *batches])
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    by_rank = np.argsort(rank[asked.copy], kind="stable")
-    ranks = rank[asked.copy][by_rank]
-    begin = 0
-    for batch in batches:
-        batch_lengths, end = lengths[batch], begin + len(batch)
-        longest = int(batch_lengths[0])
-        ids = np.full((len(batch), longest), pad, np.int64)
-        for row, index in enumerate(batch.tolist()):
-            ids[row, : batch_lengths[row]] = asked.copies[index]
-        first_answer, last_answer = np.searchsorted(ranks, (begin, end))
-        answers = by_rank[first_answer:last_answer]
-        flat = (ranks[first_answer:last_answer] - begin) * longest + asked.position[answers]
-        positions, inverse = np.unique(flat, return_inverse=True)
-        filled: npt.NDArray[Any] = np.pad(positions, (0, -len(positions) % FILLER))
-        in_order = np.argsort(inverse, kind="stable")
+    lengths = np.array([len(copy) for copy in copies.copies], np.int64)
+    row = np.zeros(len(lengths), np.int64)  # of each copy in its batch
+    for batch in evaluation_batches(lengths, tokens):
+        row[batch] = np.arange(len(batch))
+        ids = np.full((len(batch), lengths[batch[0]]), pad, np.int64)
+        for number, index in enumerate(batch.tolist()):
+            ids[number, : lengths[index]] = copies.copies[index]
+        predictions = np.flatnonzero(np.isin(copies.copy, batch))
+        flat = row[copies.copy[predictions]] * ids.shape[1] + copies.position[predictions]
+        positions, rows = np.unique(flat, return_inverse=True)
+        order = np.argsort(rows, kind="stable")
         yield ScoringBatch(
             ids=ids,
-            lengths=batch_lengths,
-            wanted=filled,
-            place=inverse[in_order].astype(np.int64),
-            asked=answers[in_order],
-            label=asked.label[answers[in_order]],
+            lengths=lengths[batch],
+            positions=np.pad(positions, (0, -len(positions) % FILLER)),
+            rows=rows[order].astype(np.int64),
+            predictions=predictions[order],
+            label=copies.label[predictions[order]],
         )
-        begin = end
 
 
 # The scorer: log-probabilities of tokens, and their sum.
@@ -285,22 +261,22 @@ class SentenceScorer:
         Raises:
             DataError: a text is longer than the model reads, or has no token.
         """
-        distinct = list(dict.fromkeys(texts))
-        first_index = {text: number for number, text in reversed(list(enumerate(texts)))}
-        cut = self.pieces.encode_batch(distinct)
-        for text, inner in zip(distinct, cut, strict=True):
+        first_index: dict[str, int] = {}
+        for number, text in enumerate(texts):
+            first_index.setdefault(text, number)
+        distinct = list(first_index)
+        encoded = self.pieces.encode_batch(distinct)
+        for text, inner in zip(distinct, encoded, strict=True):
             self._check(text, len(inner), f"{where(first_index[text])}: " if where else "")
-        framed = [
-            np.array([self.pieces.special.cls, *inner, self.pieces.special.sep], np.int32)
-            for inner in cut
-        ]
+        cls, sep = self.pieces.special.cls, self.pieces.special.sep
+        framed = [np.array([cls, *inner, sep], np.int32) for inner in encoded]
         scored: dict[str, ScoredSentence] = {}
         progress(0, len(distinct))
         for begin in range(0, len(distinct), SENTENCES):
             batch = slice(begin, begin + SENTENCES)
             answers = self._answers(framed[batch])
             for text, inner, log_probabilities in zip(
-                distinct[batch], cut[batch], answers, strict=True
+                distinct[batch], encoded[batch], answers, strict=True
             ):
                 pieces = tuple(str(self.pieces.backend.id_to_token(token)) for token in inner)
                 scored[text] = ScoredSentence(pieces=pieces, log_probabilities=log_probabilities)
@@ -322,22 +298,23 @@ class SentenceScorer:
 
     def _answers(self, sentences: Sequence[npt.NDArray[np.int32]]) -> list[Floats]:
         """Return the log-probabilities of each sentence's inner tokens."""
-        copies = questions(sentences, self.pieces.word_start, self.pieces.special.mask, self._mask)
+        special = self.pieces.special
+        copies = mask_sentences(sentences, self.pieces.word_start, special.mask, self._mask)
         if self._before and not self.left_to_right:
-            copies = replace(copies, position=copies.position - 1)
+            copies = copies._replace(position=copies.position - 1)
         log_probabilities = np.zeros(len(copies.label))
         tokens = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
-        scoring_batches = list(parts(copies, tokens, self.pieces.special.pad))
+        parts = list(scoring_batches(copies, tokens, special.pad))
         with (
             torch.inference_mode(),
-            prefetch_batches(map(self._batch, scoring_batches), self.device) as batches,
+            prefetch_batches(map(self._batch, parts), self.device) as batches,
         ):
             results = (
-                (part.asked, [self._read(move(batch, self.device), part)])
-                for part, batch in zip(scoring_batches, batches, strict=True)
+                (part.predictions, [self._read(move(batch, self.device), part)])
+                for part, batch in zip(parts, batches, strict=True)
             )
-            for asked, (answers,) in read_async(results):
-                log_probabilities[asked] = answers
+            for predictions, (answers,) in read_async(results):
+                log_probabilities[predictions] = answers
         bounds = np.cumsum([0, *(len(sentence) - 2 for sentence in sentences)])
         return [log_probabilities[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]
 
@@ -346,8 +323,8 @@ class SentenceScorer:
         batch: Batch = {
             "input_ids": ids,
             "token_type_ids": torch.zeros_like(ids),
-            "wanted": torch.from_numpy(part.wanted),
-            "place": torch.from_numpy(part.place),
+            "positions": torch.from_numpy(part.positions),
+            "rows": torch.from_numpy(part.rows),
             "label": torch.from_numpy(part.label),
         }
         length = part.ids.shape[1]
@@ -360,20 +337,20 @@ class SentenceScorer:
     def _read(self, batch: Batch, part: ScoringBatch) -> Tensor:
         """Return the log-probability of each label at its position, fp32 [P]."""
         answers = []
-        starts = range(0, len(part.wanted), LOGITS)
-        edges = np.searchsorted(part.place, [*starts, len(part.wanted)]).tolist()
+        starts = range(0, len(part.positions), LOGITS)
+        edges = np.searchsorted(part.rows, [*starts, len(part.positions)]).tolist()
         at_once = ROWS if self.device.type == "cpu" else LOGITS
         for start, states, (begin, end) in zip(
             starts, torch.split(self._states(batch), LOGITS), itertools.pairwise(edges), strict=True
         ):
             logits = self._head(states.float(), self._words)
             normalizer = torch.cat([chunk.logsumexp(dim=-1) for chunk in logits.split(at_once)])
-            row = batch["place"][begin:end] - start
+            row = batch["rows"][begin:end] - start
             answers.append(logits[row, batch["label"][begin:end]] - normalizer[row])
         return torch.cat(answers)
 
     def _states(self, batch: Batch) -> Tensor:
-        """Return the last layer's states at the wanted positions, float [M, D]."""
+        """Return the last layer's states at the batch's positions, float [M, D]."""
         if isinstance(self._reader, PretrainingModel):
-            return self._reader.encode(batch, batch["wanted"])
-        return encode(self._encoder, batch["input_ids"], batch, batch["wanted"])
+            return self._reader.encode(batch, batch["positions"])
+        return encode(self._encoder, batch["input_ids"], batch, batch["positions"])

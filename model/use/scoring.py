@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.tasks.files import METRICS, write_json
-from cloze.model.tasks.formats.pairs import MinimalPair, read_minimal_pairs
+from cloze.model.tasks.formats.pairs import read_minimal_pairs
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.model.use.configs import ScoreConfig, ScoreTextsConfig
@@ -45,7 +45,13 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
         build.inputs["checkpoint"], mask=config.mask, precision=precision, device=world.device
     )
     pairs = read_minimal_pairs(config.data, config.columns, config.limit)
-    scores, pieces = _scores(config, build, scorer, pairs)
+    texts = [text for pair in pairs for text in (pair.good, pair.bad)]
+
+    def progress(done: int, total: int) -> None:
+        build.report.progress(done, total, "sentences", {})
+
+    scored = scorer.scored(texts, lambda i: pairs[i // 2].where, progress)
+    scores = np.array([sentence.score(config.normalize) for sentence in scored]).reshape(-1, 2)
     points = correct(scores)
     groups: dict[str, list[str | None]] = {
         "by_phenomenon": [pair.phenomenon for pair in pairs],
@@ -75,24 +81,28 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
         {"UID": pair.phenomenon, "pairID": pair.id, "good": good, "bad": bad, "correct": point}
         for pair, (good, bad), point in zip(pairs, scores.tolist(), points.tolist(), strict=True)
     )
-    _write_lines(build.file(PAIRS), rows)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    storage.write_bytes(build.file(PAIRS), lines.encode())
     build.counters["read/pairs"] += len(pairs)
     metrics = {"accuracy": accuracy, "by_phenomenon": group_means["by_phenomenon"]}
-    fields = {
-        key: content[key] for key in ("task", "metric", "pairs", "ties", "interval", "method")
+    summary = {
+        **{key: content[key] for key in ("task", "metric", "pairs", "ties", "interval", "method")},
+        "metrics": metrics,
+        # Read by the next cost estimate.
+        "precision": scorer.precision,
+        "device": scorer.device.type,
+        "parameters": scorer.parameters,
     }
-    summary = {**fields, "metrics": metrics, **_machine(scorer)}
-    return StageResult(rows=len(pairs), tokens=pieces, summary=summary)
+    tokens = sum(len(sentence.pieces) for sentence in scored)
+    return StageResult(rows=len(pairs), tokens=tokens, summary=summary)
 
 
 class ScoreTexts(Verb[str]):
     """Predictor of score: each sentence's score and its tokens' log-probabilities, in nats."""
 
     def __init__(self, checkpoint: str, config: ScoreTextsConfig) -> None:
-        self._scorer, self._normalize = (
-            SentenceScorer(checkpoint, mask=config.mask),
-            config.normalize,
-        )
+        self._scorer = SentenceScorer(checkpoint, mask=config.mask)
+        self._normalize = config.normalize
 
     def read(self, request: Request) -> str:
         text = request.text("text")
@@ -112,25 +122,14 @@ class ScoreTexts(Verb[str]):
         ]
 
 
-def _scores(
-    config: ScoreConfig, build: BuildContext, scorer: SentenceScorer, pairs: Sequence[MinimalPair]
-) -> tuple[Floats, int]:
-    """Return the scores of good and bad sentences, float64 [n, 2], and the number of tokens."""
-    texts = [text for pair in pairs for text in (pair.good, pair.bad)]
-    scored = scorer.scored(texts, lambda i: pairs[i // 2].where, _progress(build))
-    scores = np.array([sentence.score(config.normalize) for sentence in scored]).reshape(-1, 2)
-    return scores, sum(len(sentence.pieces) for sentence in scored)
-
-
 def correct(scores: Floats) -> Floats:
     """Return 1 if the good sentence scores higher, 0.5 for ties, else 0: float64 [n].
 
     Args:
         scores: float64 [n, 2], good and bad.
     """
-    return np.where(
-        scores[:, 0] == scores[:, 1], 0.5, (scores[:, 0] > scores[:, 1]).astype(np.float64)
-    )
+    good, bad = scores.T
+    return np.where(good == bad, 0.5, (good > bad).astype(np.float64))
 
 
 def bootstrap(
@@ -143,9 +142,8 @@ def bootstrap(
     """
     values = np.array([0.0, 0.5, 1.0])
     shares = np.array([(points == value).mean() for value in values])
-    counts = np.random.Generator(np.random.PCG64(seed)).multinomial(
-        len(points), shares, size=resamples
-    )
+    generator = np.random.Generator(np.random.PCG64(seed))
+    counts = generator.multinomial(len(points), shares, size=resamples)
     low, high = np.quantile(counts @ values / len(points), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -156,22 +154,3 @@ def _means(points: Floats, labels: Sequence[str | None]) -> dict[str, float]:
         if label is not None:
             points_by_label[label].append(point)
     return {label: float(np.mean(points_by_label[label])) for label in sorted(points_by_label)}
-
-
-def _machine(scorer: SentenceScorer) -> dict[str, Any]:
-    """Return the values that the next cost estimate reads."""
-    return {
-        "precision": scorer.precision,
-        "device": scorer.device.type,
-        "parameters": scorer.parameters,
-    }
-
-
-def _progress(build: BuildContext) -> Any:
-    return lambda done, total: build.report.progress(done, total, "sentences", {})
-
-
-def _write_lines(path: str, rows: Iterable[dict[str, Any]]) -> None:
-    storage.write_bytes(
-        path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-    )

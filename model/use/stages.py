@@ -6,26 +6,28 @@ The command line imports this module; torch is imported when a stage runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import partial
 
+from cloze.core.config import StageConfig
 from cloze.core.humanize import format_metrics, format_number
+from cloze.core.options import import_object
 from cloze.core.stages.execution import (
     TRAINING_FIELDS,
     CostEstimate,
     CostModel,
     Execution,
     MachineSpec,
-    MeasuredThroughput,
     Metadata,
 )
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
-from cloze.model.train.plan.cost import device_of, pass_cost, pass_pace, source_model
+from cloze.model.train.plan.cost import device_of, pass_cost, source_model
 from cloze.model.use.configs import MergeConfig, PerplexityConfig, ScoreConfig, VectorsConfig
 
-# Cost models of score and vectors: forward passes.
+# Cost models of score and vectors: forward passes over sentences and documents.
 
 LINE_BYTES_A_PIECE = 14.0  # bytes per token in a line of BLiMP, field names included
 COPY = 12.0  # tokens of a sentence: each token is predicted in a masked copy of its sentence
@@ -37,17 +39,15 @@ SHARD = 64 << 20  # bytes of a shard in a rank's memory: table, texts, windows a
 
 def _bytes(data: str | None) -> int:
     """Return the size of a file or of the files in a directory; 0 if it does not exist here."""
-    if data is None or "://" in data:
-        return 0
-    with suppress(OSError):
-        files = [data]
-        if os.path.isdir(data):
-            files = [entry.path for entry in os.scandir(data) if entry.is_file()]
-        return sum(os.path.getsize(file) for file in files)
+    if data is not None and "://" not in data:
+        with suppress(OSError):
+            is_dir = os.path.isdir(data)
+            files = [file.path for file in os.scandir(data) if file.is_file()] if is_dir else [data]
+            return sum(map(os.path.getsize, files))
     return 0
 
 
-def ahead_of_scores(
+def _estimate_scores(
     config: ScoreConfig,
     inputs: Mapping[str, Metadata],
     execution: Execution,
@@ -55,14 +55,9 @@ def ahead_of_scores(
     before: Metadata | None,
 ) -> CostEstimate:
     """Estimate one forward pass over a sentence copy per token."""
-    device, tokens = device_of(execution, computer), _bytes(config.data) / LINE_BYTES_A_PIECE
-    if before and before.get("tokens"):
-        previous_config = before["config"]
-        if (previous_config.get("data"), previous_config.get("limit")) == (
-            config.data,
-            config.limit,
-        ):
-            tokens = float(before["tokens"])
+    device = device_of(execution, computer)
+    tokens = previous_tokens(before, data=config.data, limit=config.limit)
+    tokens = tokens or _bytes(config.data) / LINE_BYTES_A_PIECE
     weights = int(inputs["checkpoint"].get("parameters") or 0)
     loaded = 2 * estimates.WEIGHT_BYTES * weights
     return pass_cost(
@@ -77,15 +72,7 @@ def ahead_of_scores(
     )
 
 
-def after_scores(facts: Metadata) -> MeasuredThroughput | None:
-    """Measure the throughput of score; None if the summary lacks the model size."""
-    weights, tokens = facts.get("parameters"), facts.get("tokens")
-    if not weights or not tokens:
-        return None
-    return pass_pace(facts, weights=float(weights), tokens=float(tokens) * COPY, forward=True)
-
-
-def ahead_of_vectors(
+def _estimate_vectors(
     config: VectorsConfig,
     inputs: Mapping[str, Metadata],
     execution: Execution,
@@ -96,21 +83,20 @@ def ahead_of_vectors(
 
     A previous artifact with equal documents and windows gives the exact number of tokens.
     """
-    corpus, device = inputs["corpus"], device_of(execution, computer)
     _, model, weights = source_model(inputs["checkpoint"])
-    documents = float(corpus.get("documents") or 0)
+    documents = float(inputs["corpus"].get("documents") or 0)
     length = config.max_length or (model.max_position_embeddings if model else USUAL_LENGTH)
     size = model.hidden_size if model else USUAL_SIZE
-    pieces = float(corpus["bytes"]) / TEXT_BYTES_A_PIECE
+    pieces = float(inputs["corpus"]["bytes"]) / TEXT_BYTES_A_PIECE
     tokens = min(pieces, documents * config.windows * length)
-    windows = (documents, config.windows, config.max_length)
-    if before and before.get("tokens") and _read(before) == windows:
-        tokens = float(before["tokens"])
+    if before and before.get("documents") == documents:
+        fields = {"windows": config.windows, "max_length": config.max_length}
+        tokens = previous_tokens(before, **fields) or tokens
     bytes_per_process = int(estimates.PROCESS["cpu"]) + estimates.WEIGHT_BYTES * weights + SHARD
     return pass_cost(
         tokens=tokens,
         weights=weights,
-        device=device,
+        device=device_of(execution, computer),
         computer=computer,
         forward=True,
         width=execution.processes * execution.nodes,
@@ -120,52 +106,18 @@ def ahead_of_vectors(
     )
 
 
-def _read(facts: Metadata) -> tuple[Any, ...]:
-    """Return the numbers that determine an artifact's tokens: documents, windows, max_length."""
-    config = facts["config"]
-    return facts.get("documents"), config.get("windows"), config.get("max_length")
-
-
-def after_vectors(facts: Metadata) -> MeasuredThroughput | None:
-    """Measure the throughput of vectors; None if the summary lacks model size or tokens."""
-    weights, tokens = facts.get("parameters"), facts.get("tokens")
-    if not weights or not tokens:
-        return None
-    width = int(facts["execution"].get("processes", 1))
-    return pass_pace(facts, weights=float(weights), tokens=float(tokens), forward=True, width=width)
-
-
-SCORE_COSTS = CostModel(estimate=ahead_of_scores, measure=after_scores)
-VECTORS_COSTS = CostModel(estimate=ahead_of_vectors, measure=after_vectors)
+SCORE_COSTS = CostModel(estimate=_estimate_scores, measure=partial(measure_forward, copies=COPY))
+VECTORS_COSTS = CostModel(
+    estimate=_estimate_vectors, measure=partial(measure_forward, parallel=True)
+)
 
 
 # Stages.
 
 
-def _merge(config: MergeConfig, build: BuildContext) -> StageResult:
-    from cloze.model.use.checkpoint_stages import merge_checkpoints
-
-    return merge_checkpoints(build, config.last, config.steps, config.decay)
-
-
-def _perplexity(config: PerplexityConfig, build: BuildContext) -> StageResult:
-    from cloze.model.use.checkpoint_stages import compute_perplexity
-
-    return compute_perplexity(
-        build, rows=config.rows, batch_size=config.batch_size, precision=config.precision
-    )
-
-
-def _score(config: ScoreConfig, build: BuildContext) -> StageResult:
-    from cloze.model.use import scoring
-
-    return scoring.run(config, build)
-
-
-def _vectors(config: VectorsConfig, build: BuildContext) -> StageResult:
-    from cloze.model.use import embed
-
-    return embed.run(config, build)
+def _run(reference: str) -> Callable[[StageConfig, BuildContext], StageResult]:
+    """Return a stage's function that imports `module:name` when it runs."""
+    return lambda config, build: import_object(reference)(config, build)
 
 
 # Averages the weights of a pretraining's last checkpoints (Izmailov et al. 2018; as mmBERT and
@@ -174,7 +126,7 @@ MERGE = Stage(
     name="merge",
     version=1,
     config=MergeConfig,
-    run=_merge,
+    run=_run("cloze.model.use.checkpoint_stages:merge_checkpoints"),
     inputs={"checkpoint": InputSpec(kinds=("pretrain",), required=True)},
     worker="cloze.model",
     outputs=("checkpoint",),
@@ -189,7 +141,7 @@ PERPLEXITY = Stage(
     name="perplexity",
     version=2,
     config=PerplexityConfig,
-    run=_perplexity,
+    run=_run("cloze.model.use.checkpoint_stages:compute_perplexity"),
     inputs={
         "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("merge",), required=True),
         "dataset": InputSpec(kinds=("dataset",), required=True),
@@ -208,7 +160,7 @@ SCORE = Stage(
     name="score",
     version=2,  # 2: scores in fp32 unless bf16 is requested
     config=ScoreConfig,
-    run=_score,
+    run=_run("cloze.model.use.scoring:run"),
     inputs={"checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("merge",), required=True)},
     worker="cloze.model",
     on_gpu=True,
@@ -224,7 +176,7 @@ VECTORS = Stage(
     name="vectors",
     version=1,
     config=VectorsConfig,
-    run=_vectors,
+    run=_run("cloze.model.use.embed:run"),
     inputs={
         "corpus": InputSpec(kinds=("corpus",), required=True),
         "checkpoint": InputSpec(

@@ -111,41 +111,40 @@ class Request:
         return (UsageError if self.typed else DataError)(f"{self.where} {what}")
 
 
-def requests_from_args(
-    fields: Sequence[Mapping[str, Any]], common: Mapping[str, Any], first: str
-) -> Iterator[Request]:
-    """Iterate over requests of the command line; `common` and `first` as for `read`."""
-    for number, arguments in enumerate(fields):
+def typed_requests(config: VerbConfig, first: str) -> Iterator[Request]:
+    """Iterate over requests of the command line; `first` as for `read_requests`."""
+    for number, arguments in enumerate(config.requests):
         where = f"the {first} {shortened(str(arguments.get(first)))!r}"
-        yield Request(index=number, fields={**common, **arguments}, where=where, typed=True)
+        yield Request(index=number, fields={**config.common, **arguments}, where=where, typed=True)
 
 
-def read_requests(
-    path: str, called: str, *, jsonl: bool, common: Mapping[str, Any], first: str
-) -> Iterator[Request | None]:
+def read_requests(path: str, config: VerbConfig, first: str) -> Iterator[Request | None]:
     """Iterate over requests of a file; yields None while a pipe has no more lines.
 
     Args:
-        called: name of the file in messages.
-        jsonl: each line is a JSON object.
-        common: default fields of every request.
+        config: says how the lines are read.
         first: field in a plain line.
 
     Raises:
         DataError: the file is missing or blank, or a line is no UTF-8, too long, or no JSON object.
     """
-    any_request, number = False, 0
+    any_request, number, called = False, 0, config.called or path
     for line in _lines(path, called):
         if line is None:
             yield None
             continue
         number += 1
         where = f"{called}, line {number}"
-        text = _decoded(line, where)
+        try:
+            text = line.removesuffix(b"\r").decode().removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{where} is no UTF-8 (byte {error.object[error.start]:#04x}); convert the file"
+            ) from None
         if text.strip():
             any_request = True
-            request_fields = _object(text, where) if jsonl else {first: text}
-            yield Request(index=number - 1, fields={**common, **request_fields}, where=where)
+            fields = {**config.common, **(_object(text, where) if config.jsonl else {first: text})}
+            yield Request(index=number - 1, fields=fields, where=where)
     if not any_request:
         raise DataError(
             f"{called} holds no lines (only blank ones at most); give it one {first} a line"
@@ -177,17 +176,12 @@ def _lines(path: str, called: str) -> Iterator[bytes | None]:
 def _opened(path: str, called: str) -> IO[bytes]:
     if not storage.is_local(path):
         return storage.open_input(path)
-    try:
-        return open(
-            storage.filesystem(path)[1], "rb", buffering=0
-        )  # unbuffered: a pipe returns available bytes without waiting
-    except FileNotFoundError:
+    try:  # unbuffered: a pipe returns available bytes without waiting
+        return open(storage.filesystem(path)[1], "rb", buffering=0)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        problem = "does not exist" if isinstance(error, FileNotFoundError) else "is a directory"
         raise DataError(
-            f"{called} does not exist; name a file of lines, or - for standard input"
-        ) from None
-    except IsADirectoryError:
-        raise DataError(
-            f"{called} is a directory; name a file of lines, or - for standard input"
+            f"{called} {problem}; name a file of lines, or - for standard input"
         ) from None
 
 
@@ -197,15 +191,6 @@ def _ready(handle: IO[bytes]) -> bool:
         return bool(select.select([handle], [], [], 0)[0])
     except (OSError, ValueError):  # a file of an object store has no descriptor
         return True
-
-
-def _decoded(line: bytes, where: str) -> str:
-    try:
-        return line.removesuffix(b"\r").decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where} is no UTF-8 (byte {error.object[error.start]:#04x}); convert the file"
-        ) from None
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
@@ -266,26 +251,15 @@ def serve(verb: Verb[Any], config: VerbConfig, first: str, build: BuildContext) 
     Raises:
         UsageError, DataError: as for `Verb.read` and `read_requests`.
     """
-    requests: Iterator[Request | None] = requests_from_args(config.requests, config.common, first)
+    requests: Iterator[Request | None] = typed_requests(config, first)
     if config.file is not None:
-        file_requests = read_requests(
-            config.file,
-            config.called or config.file,
-            jsonl=config.jsonl,
-            common=config.common,
-            first=first,
-        )
-        requests = itertools.chain(requests, file_requests)
+        requests = itertools.chain(requests, read_requests(config.file, config, first))
     answered = 0
     for group, fault in _groups(verb, requests):
         if group:
             answers = verb.answer([item for _, item in group])
-            build.report.predictions(
-                [
-                    _framed(request, answer)
-                    for (request, _), answer in zip(group, answers, strict=True)
-                ]
-            )
+            pairs = zip(group, answers, strict=True)
+            build.report.predictions([_framed(request, answer) for (request, _), answer in pairs])
             answered += len(group)
         if fault is not None:
             raise fault

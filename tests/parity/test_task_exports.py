@@ -21,8 +21,8 @@ from cloze.model.families.models import new_backbone
 from cloze.model.hub.read import import_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.tasks.heads import SequenceClassifier, TokenClassifier
+from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tensors import read_tensors, write_tensors
-from cloze.model.use.finetuned import FinetunedModel
 from tests.parity.families import FORWARD, Case, batch_of, their_inputs, transformers
 from tests.tiny_models import tiny_config, write_tokenizer
 

@@ -10,7 +10,7 @@ from cloze.core.config import InputPath, StageConfig
 from cloze.core.humanize import format_metrics
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.tasks.cost import EVALUATE_COSTS
-from cloze.model.tasks.files import data_fingerprint, missing_split
+from cloze.model.tasks.files import missing_split
 from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.table import TASKS, task_options
 
@@ -18,7 +18,10 @@ VERSION = 3
 
 
 class EvaluateConfig(StageConfig):
-    """Options of evaluate; task options and lengths are those of the fine-tuning."""
+    """Options of evaluate; task options and lengths are those of the fine-tuning.
+
+    All of `data` counts in the fingerprint, as the checkpoint's options may name the files.
+    """
 
     data: InputPath | None = None
     """Directory with the task's files, or the file of the split. Not needed for tasks built from a
@@ -44,27 +47,18 @@ class EvaluateConfig(StageConfig):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
 
-    def _task_options(self) -> TaskOptions | None:
-        """Return the options of the configured task; None if only the checkpoint knows the task."""
-        return task_options(self.task, self.options) if self.task in TASKS else None
-
     def reads(self) -> list[tuple[str, TaskOptions, str | None]]:
         """Return name, options and data of the task; the checkpoint has what is missing."""
-        return [(self.task or "", self._task_options() or TaskOptions(), self.data)]
-
-    def external_fingerprints(self) -> dict[str, str]:
-        """Return the fingerprint of the split's files, or of all data without a configured task."""
-        options = self._task_options()
-        if options is None or self.data is None:
-            return super().external_fingerprints()
-        return {"data": data_fingerprint(self.data, options, (self.split,))}
+        known = self.task in TASKS
+        options = task_options(str(self.task), self.options) if known else TaskOptions()
+        return [(self.task or "", options, self.data)]
 
     def missing(self) -> str:
         """Return a clause about missing files of the split; empty if all exist."""
-        options = self._task_options()
-        if options is None or self.data is None:
+        ((_, options, data),) = self.reads()
+        if self.task not in TASKS or data is None:
             return super().missing()
-        return missing_split(self.data, options, (self.split,))
+        return missing_split(data, options, (self.split,))
 
 
 def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
@@ -81,7 +75,7 @@ STAGE = Stage(
     run=run,
     inputs={
         "checkpoint": InputSpec(
-            kinds=("finetune",), required=True, inherited_fields=("data", "task")
+            kinds=("finetune",), required=True, inherited_fields=("data", "task", "options")
         ),
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
     },

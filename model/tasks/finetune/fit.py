@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,14 @@ from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
+from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
-from cloze.model.tasks.frozen import FrozenNetwork, check_frozen
-from cloze.model.tasks.heads import new_network, trained_network
-from cloze.model.tasks.predict import DevEvaluator, predict
+from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
+from cloze.model.tasks.predict import DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
@@ -45,7 +45,6 @@ from cloze.model.train.plan import micro_batch
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 from cloze.pipeline import tokenizer
-from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 POOLING = "classifier_pooling"  # config field of families with optional pooling
@@ -53,79 +52,56 @@ POOLING = "classifier_pooling"  # config field of families with optional pooling
 TOKENIZER = "tokenizer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartingCheckpoint:
-    """Starting point of fine-tuning.
-
-    Attributes:
-        state: weights by Cloze's names; None: random weights.
-        tokenizer: directory with the tokenizer.
-        pieces: loaded tokenizer.
-    """
-
-    model: ModelConfig
-    state: Mapping[str, Tensor] | None = field(repr=False)
-    tokenizer: str
-    pieces: Tokenizer
-    dataset: DatasetInfo | None
-
-
-def starting_point(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
+def starting_point(
+    config: FinetuneConfig, build: BuildContext, world: World
+) -> tuple[LoadedCheckpoint, Tokenizer]:
     """Return the input checkpoint, its shape alone (from_scratch), or a preset with a vocabulary.
+
+    Returns:
+        The checkpoint, without weights for a training from scratch, and its tokenizer.
 
     Raises:
         UsageError: an input is missing, or max_length exceeds the model's positions.
         DataError: the checkpoint is missing or damaged.
     """
-    start = _load_start(config, build, world)
-    limit = start.model.max_position_embeddings
-    if config.max_length is not None and config.max_length > limit:
-        raise UsageError(
-            f"max_length ({config.max_length}) exceeds the model's max_position_embeddings "
-            f"({limit}); use {limit} or less"
-        )
-    return start
-
-
-def _load_start(config: FinetuneConfig, build: BuildContext, world: World) -> StartingCheckpoint:
-    path = build.inputs.get("checkpoint")
+    path, vocabulary = build.inputs.get("checkpoint"), build.inputs.get("vocab")
     if path is not None:
         loaded = checkpoint.load_input(build, path)
-        return StartingCheckpoint(
-            model=_with_architecture(loaded.model, config),
-            state=None if config.from_scratch else loaded.state,
-            tokenizer=loaded.tokenizer,
-            pieces=tokenizer.load(loaded.tokenizer),
-            dataset=loaded.dataset,
-        )
-    if not config.from_scratch:
+        pieces = tokenizer.load(loaded.tokenizer)
+        loaded = replace(loaded, state={} if config.from_scratch else loaded.state)
+    elif not config.from_scratch:
         raise UsageError(
             "finetune needs a checkpoint (found none); name one that `cloze pretrain` made, or set "
             "from_scratch"
         )
-    vocabulary = build.inputs.get("vocab")
-    if config.model is None or vocabulary is None:
+    elif config.model is None or vocabulary is None:
         missing = "model" if config.model is None else "vocab"
         raise UsageError(
             f"finetune from scratch without a checkpoint needs {missing} (found none); name a "
             f"preset and a vocabulary"
         )
-    loaded_tokenizer = tokenizer.load(vocabulary)
-    tokenizer_path = storage.join(build.scratch, TOKENIZER)
-    if world.is_rank_zero:
-        loaded_tokenizer.save(tokenizer_path)
-    model = model_config(
-        config.model,
-        vocab_size=loaded_tokenizer.vocab_size,
-        pad_token_id=loaded_tokenizer.special.pad,
-    )
-    return StartingCheckpoint(
-        model=_with_architecture(model, config),
-        state=None,
-        tokenizer=tokenizer_path,
-        pieces=loaded_tokenizer,
-        dataset=None,
-    )
+    else:
+        pieces = tokenizer.load(vocabulary)
+        directory = storage.join(build.scratch, TOKENIZER)
+        if world.is_rank_zero:
+            pieces.save(directory)
+        sizes = {"vocab_size": pieces.vocab_size, "pad_token_id": pieces.special.pad}
+        loaded = LoadedCheckpoint(
+            path="",
+            model=model_config(config.model, **sizes),
+            heads={},
+            task=None,
+            dataset=None,
+            step=0,
+            tokenizer=directory,
+        )
+    limit = loaded.model.max_position_embeddings
+    if config.max_length is not None and config.max_length > limit:
+        raise UsageError(
+            f"max_length ({config.max_length}) exceeds the model's max_position_embeddings "
+            f"({limit}); use {limit} or less"
+        )
+    return replace(loaded, model=_with_architecture(loaded.model, config)), pieces
 
 
 def _with_architecture(model: ModelConfig, config: FinetuneConfig) -> ModelConfig:
@@ -160,7 +136,7 @@ class FinetuneSetup:
     """Common inputs of the trainings of one stage.
 
     Attributes:
-        meaning: task metadata, stored in the checkpoint.
+        metadata: task metadata, stored in the checkpoint.
     """
 
     config: FinetuneConfig
@@ -168,17 +144,15 @@ class FinetuneSetup:
     world: World
     stop: StopRequest
     task: Task[Any, Any]
-    start: StartingCheckpoint
-    meaning: TaskMetadata
+    start: LoadedCheckpoint
+    metadata: TaskMetadata
     train: Split
     dev: Split
 
     @property
     def steps_per_epoch(self) -> int:
-        return sum(
-            math.ceil(len(group) / self.config.global_batch)
-            for group in groups_of(self.train.samples)
-        )
+        groups = groups_of(self.train.samples)
+        return sum(math.ceil(len(group) / self.config.global_batch) for group in groups)
 
     @property
     def steps(self) -> int:
@@ -194,20 +168,17 @@ class FinetuneSetup:
         if not tuned:
             return self
         options = merge_options(self.config.options, tuned)
-        return replace(
-            self,
-            task=load_task(self.task.name, options),
-            meaning={**self.meaning, "options": options},
-        )
+        metadata = {**self.metadata, "options": options}
+        return replace(self, task=load_task(self.task.name, options), metadata=metadata)
 
     @property
     def saved(self) -> CheckpointMetadata:
         """Metadata of the checkpoints."""
         return CheckpointMetadata(
             model=self.start.model,
-            heads=self.task.heads(self.meaning),
+            heads=self.task.heads(self.metadata),
             tokenizer=self.start.tokenizer,
-            task=self.meaning,
+            task=self.metadata,
             dataset=self.start.dataset,
         )
 
@@ -236,12 +207,12 @@ class FinetuneResult:
 
 
 def fit(
-    setup: FinetuneSetup, weights: Mapping[str, Tensor] | None, path: str, report: Reporter
+    setup: FinetuneSetup, weights: Mapping[str, Tensor], path: str, report: Reporter
 ) -> FinetuneResult:
     """Train once, resuming from the newest checkpoint below `path`; every rank calls it.
 
     Args:
-        weights: initial encoder and pooler; None: random weights.
+        weights: initial encoder and pooler; empty: random weights.
 
     Raises:
         Stopped: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
@@ -254,22 +225,23 @@ def fit(
     finished = train(training, setup.build, setup.world, setup.stop, resumed, report)
     step, best = finished.progress.step, finished.progress.best
     if finished.best is None or best is None or best["step"] == step:
-        directory, predictions = (
-            storage.join(path, finished.checkpoint),
-            evaluator.predictions(step),
-        )
-        weights = checkpoint.weights(directory) if setup.world.is_rank_zero else {}
+        predictions = evaluator.predictions(step)
+        last = storage.join(path, finished.checkpoint)
+        weights = checkpoint.weights(last) if setup.world.is_rank_zero else {}
     else:
-        step, directory = int(best["step"]), storage.join(path, finished.best)
-        weights = checkpoint.weights(directory)
-        predictions = _predicted(setup, weights, path, precision)
+        step = int(best["step"])
+        weights = checkpoint.weights(storage.join(path, finished.best))
+        device = setup.world.device
+        network = trained_network(setup.task, setup.start.model, weights, setup.metadata, path)
+        objective = TaskObjective(setup.task, network.to(device), precision, device)
+        predictions = predict_split(objective, setup.dev, setup.world)
     return FinetuneResult(
         finished=finished, step=step, weights=weights, predictions=predictions, precision=precision
     )
 
 
 def prepare(
-    setup: FinetuneSetup, weights: Mapping[str, Tensor] | None, path: str
+    setup: FinetuneSetup, weights: Mapping[str, Tensor], path: str
 ) -> tuple[TrainSpec, state.ResumeState | None]:
     """Build the network, split the batch, and find the checkpoint to resume; arguments as `fit`."""
     config, build, world, task = setup.config, setup.build, setup.world, setup.task
@@ -278,7 +250,7 @@ def prepare(
     precision = resolve_for_run(
         config.precision, resumed.run.precision if resumed else None, world.device, notes
     )
-    network = new_network(task, model, weights, setup.meaning, config.dropout, config.seed)
+    network = new_network(task, model, weights or None, setup.metadata, config.dropout, config.seed)
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
     # Parameters are counted before an engine shards them.
@@ -299,13 +271,10 @@ def prepare(
         check_frozen(setup.train.samples)
     compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine)
     objective = TaskObjective(task, network, precision, world.device, compiled=compiled)
-    frozen = "encoder." if isinstance(network, FrozenNetwork) else None
     one_sample = setup.train.samples.batch(np.zeros(1, np.int64), objective.layout)
-    unused = [
-        name
-        for name in freeze_unused(objective, one_sample)
-        if not (frozen and name.startswith(frozen))
-    ]
+    unused = freeze_unused(objective, one_sample)
+    if isinstance(network, FrozenNetwork):
+        unused = [name for name in unused if not name.startswith("encoder.")]
     if unused:
         notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
     plan = _plan(setup, objective, engine, precision, path, notes)
@@ -359,10 +328,10 @@ def _compiled(setup: FinetuneSetup, recorded: bool | None, engine: engines.Engin
     Raises:
         UsageError: the network cannot be compiled, or the request contradicts the checkpoint.
     """
-    wanted, model = setup.build.execution.compile, setup.start.model
-    choice = requested_or_recorded(wanted, recorded)
+    requested, model = setup.build.execution.compile, setup.start.model
+    choice = requested_or_recorded(requested, recorded)
     gathers = engine.name == "deepspeed" and engine.zero == 3
-    if wanted and (setup.config.frozen or gathers or not model.supports_compile):
+    if requested and (setup.config.frozen or gathers or not model.supports_compile):
         raise UsageError(
             f"compile (true) is not for frozen features, ZeRO stage 3, or models of some families "
             f"(this one is {model.family}); leave it out"
@@ -378,14 +347,14 @@ def _plan(
     path: str,
     notes: list[str],
 ) -> micro_batch.BatchPlan:
-    """Split the batch into micro-batches: as asked, by estimate, or by trial."""
+    """Split the batch into micro-batches: as requested, by estimate, or by trial."""
     samples, execution, world = setup.train.samples, setup.build.execution, setup.world
     lengths, global_batch, model = samples.lengths, setup.config.global_batch, setup.start.model
-    wanted, max_tokens = execution.micro_batch, int(lengths.max())
+    requested, max_tokens = execution.micro_batch, int(lengths.max())
     options = micro_batch.compute_options(execution, precision, world.device, engine=engine)
-    if wanted != micro_batch.AUTO:
-        assert not isinstance(wanted, str)
-        return micro_batch.plan(global_batch, wanted, model, max_tokens, world, how=options)
+    if requested != micro_batch.AUTO:
+        assert not isinstance(requested, str)
+        return micro_batch.plan(global_batch, requested, model, max_tokens, world, how=options)
     # The longest samples, of one task.
     group = max(groups_of(samples), key=lambda numbers: int(lengths[numbers].max()))
     longest = group[np.argsort(-lengths[group], kind="stable")]
@@ -399,15 +368,3 @@ def _plan(
         how=options,
     )
     return micro_batch.plan_by_trial(trial, global_batch, world, path, notes)
-
-
-def _predicted(
-    setup: FinetuneSetup, weights: Mapping[str, Tensor], path: str, precision: Precision
-) -> Any:
-    """Return the predictions of these weights for the dev split, equal on all ranks."""
-    network = trained_network(setup.task, setup.start.model, weights, setup.meaning, path).to(
-        setup.world.device
-    )
-    objective = TaskObjective(setup.task, network, precision, setup.world.device)
-    answers = predict(objective, setup.dev.samples, setup.world)
-    return setup.task.decode(answers, setup.dev.examples, setup.dev.samples)

@@ -7,30 +7,22 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import checkpoints
-from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit, starting_point
-from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.finetune.stage import SPLITS, FinetuneConfig
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Figures, check_labelled, encoded, task_source
 from cloze.model.train.distributed import StopRequest, World, init_distributed
-from cloze.model.train.monitor.log import METRICS as LINES
+from cloze.model.train.monitor.log import METRICS as LOG
 
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
 # Config fields in metrics.json.
 RECIPE = (
-    "epochs",
-    "global_batch",
-    "optimizer",
-    "layer_decay",
-    "embedding_lr_multiplier",
-    "warmup_share",
-    "weight_decay",
-    "grad_clip",
-    "seed",
+    *("epochs", "global_batch", "optimizer", "layer_decay", "embedding_lr_multiplier"),
+    *("warmup_share", "weight_decay", "grad_clip", "seed"),
 )
 
 
@@ -39,16 +31,13 @@ class _Part(Reporter):
 
     def __init__(self, reporter: Reporter, name: str, before: int, total: int) -> None:
         self._reporter, self._name, self._before, self._total = reporter, name, before, total
+        self.shutdown_time = reporter.shutdown_time  # type: ignore[method-assign]
 
     def progress(
         self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
     ) -> None:
-        del total
         run_label = {"run": self._name} if self._name else {}
         self._reporter.progress(self._before + done, self._total, unit, {**run_label, **figures})
-
-    def shutdown_time(self, seconds: float) -> None:
-        self._reporter.shutdown_time(seconds)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         prefix = f"{self._name}_" if self._name else ""
@@ -71,40 +60,31 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
         DataError: checkpoint or data is missing or damaged.
         ClozeError: the disk is full, or too many steps in a row had no finite gradient.
     """
-    if config.frozen is not None and not storage.is_local(build.path):
-        raise UsageError(
-            f"{build.path} is not on a local disk, where the features of a frozen encoder (frozen: "
-            f"{config.frozen}) are kept while it trains; use one and copy"
-        )
     with StopRequest.installed() as stop:
         world = init_distributed(build.execution, build.path)
         if world.is_rank_zero:
-            build.report.progress(
-                0, None, "steps", {"step": "reading the task, building the model"}
-            )
+            phase = {"step": "reading the task, building the model"}
+            build.report.progress(0, None, "steps", phase)
         setup = prepare(config, build, world, stop)
-        with_baseline = config.baselines and setup.start.state is not None
+        with_baseline = config.baselines and bool(setup.start.state)
         total = setup.steps * (2 if with_baseline else 1)
         main = fit(setup, setup.start.state, build.path, _Part(build.report, "", 0, total))
         tuned = setup.with_tuned_options(main.predictions)
         if world.is_rank_zero:
             with world.fence.held():
                 _save(tuned, main)
-        metrics = _scores(tuned, main)
+        metrics = score(tuned, main)
         if config.baselines:
             metrics |= setup.task.baselines(setup.dev.examples)
         if with_baseline:
             path = storage.join(build.scratch, SCRATCH)
-            baseline = fit(setup, None, path, _Part(build.report, SCRATCH, setup.steps, total))
-            metrics[SCRATCH] = _scores(setup.with_tuned_options(baseline.predictions), baseline)[
-                setup.task.metrics[0]
-            ]
+            baseline = fit(setup, {}, path, _Part(build.report, SCRATCH, setup.steps, total))
+            scores = score(setup.with_tuned_options(baseline.predictions), baseline)
+            metrics[SCRATCH] = scores[setup.task.metrics[0]]
             if world.is_rank_zero:
-                storage.write_bytes(
-                    build.file(f"{SCRATCH}.jsonl"),
-                    storage.read_text(storage.join(path, LINES)).encode(),
-                )
-        return _outcome(setup, main, metrics) if world.is_rank_zero else StageResult()
+                log = storage.read_text(storage.join(path, LOG))
+                storage.write_bytes(build.file(f"{SCRATCH}.jsonl"), log.encode())
+        return _result(setup, main, metrics) if world.is_rank_zero else StageResult()
 
 
 def prepare(
@@ -113,17 +93,15 @@ def prepare(
     """Read the starting checkpoint and both splits."""
     task = load_task(config.task, config.given_options())
     source = task_source(task, config.some_data, build.inputs.get("corpus"))
-    start = starting_point(config, build, world)
-    examples_by_split = {
-        name: task.read(source, name, config.limit_per_class) for name in ("train", "dev")
-    }
-    for name, examples in examples_by_split.items():
-        check_labelled(examples, name)
+    start, pieces = starting_point(config, build, world)
+    examples = {name: task.read(source, name, config.limit_per_class) for name in SPLITS}
+    for name in SPLITS:
+        check_labelled(examples[name], name)
     if config.class_weights == "balanced":
-        examples_by_split["train"] = task.balance_classes(examples_by_split["train"])
+        examples["train"] = task.balance_classes(examples["train"])
     max_length = config.max_length or min(task.max_length, start.model.max_position_embeddings)
-    meaning = {
-        **task.metadata(examples_by_split["train"]),
+    metadata = {
+        **task.metadata(examples["train"]),
         "name": task.name,
         "options": config.options,
         "max_length": max_length,
@@ -134,10 +112,9 @@ def prepare(
         frozen = Frozen(
             layers=config.frozen, lstm_size=config.lstm_size, lstm_layers=config.lstm_layers
         )
-        meaning["frozen"] = frozen.model_dump()
+        metadata["frozen"] = frozen.model_dump()
     splits = {
-        name: encoded(task, examples, meaning, start.pieces, max_length)
-        for name, examples in examples_by_split.items()
+        name: encoded(task, own, metadata, pieces, max_length) for name, own in examples.items()
     }
     if world.is_rank_zero:
         for name, split in splits.items():
@@ -149,34 +126,34 @@ def prepare(
         stop=stop,
         task=task,
         start=start,
-        meaning=meaning,
-        train=splits["train"],
-        dev=splits["dev"],
+        metadata=metadata,
+        **splits,
     )
 
 
-def _scores(setup: FinetuneSetup, found: FinetuneResult) -> Figures:
-    return setup.task.score(setup.dev.examples, found.predictions)
+def score(setup: FinetuneSetup, result: FinetuneResult) -> Figures:
+    """Return the task's metrics on the dev split."""
+    return setup.task.score(setup.dev.examples, result.predictions)
 
 
-def _save(setup: FinetuneSetup, found: FinetuneResult) -> None:
+def _save(setup: FinetuneSetup, result: FinetuneResult) -> None:
     """Write predictions and the final checkpoint, without state for resuming."""
     path, metadata = setup.build.file(CHECKPOINT), setup.saved
     checkpoint.save_weights(
         path,
         model=metadata.model,
-        state=found.weights,
+        state=result.weights,
         tokenizer=metadata.tokenizer,
         heads=metadata.heads,
         task=metadata.task,
         dataset=metadata.dataset,
-        step=found.step,
+        step=result.step,
     )
     checkpoint.finalize(path)
-    setup.task.write_predictions(setup.build.path, setup.dev.examples, found.predictions)
+    setup.task.write_predictions(setup.build.path, setup.dev.examples, result.predictions)
 
 
-def _outcome(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> StageResult:
+def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> StageResult:
     """Write metrics.json and return the result; step checkpoints are temporary."""
     build, config, finished = setup.build, setup.config, main.finished
     splits = {"train": setup.train, "dev": setup.dev}
@@ -217,10 +194,9 @@ def _outcome(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> St
         "world_size": setup.world.size,
         **finished.session,
     }
-    tokens = int(setup.train.samples.lengths.sum())
     return StageResult(
         rows=len(setup.train.examples),
-        tokens=tokens,
+        tokens=int(setup.train.samples.lengths.sum()),
         summary=summary,
         temporary=(checkpoints.STEPS,),
     )

@@ -188,9 +188,8 @@ class FinetuneConfig(StageConfig):
 
     def peak_learning_rate(self, hidden_size: int) -> float:
         """Return `learning_rate`, or the default for the model's width or a frozen encoder."""
-        if self.frozen is not None:
-            return self.learning_rate or FROZEN_RATE
-        return self.learning_rate or (SMALL_RATE if hidden_size < SMALL else USUAL_RATE)
+        usual = SMALL_RATE if hidden_size < SMALL else USUAL_RATE
+        return self.learning_rate or (usual if self.frozen is None else FROZEN_RATE)
 
     @property
     def keeps_best(self) -> bool:
@@ -206,10 +205,8 @@ class FinetuneConfig(StageConfig):
 
     def given_options(self) -> dict[str, Any]:
         """Return `options`, with `tasks` if there are several."""
-        return {
-            **self.options,
-            **({"tasks": self.model_dump(mode="json")["tasks"]} if self.tasks else {}),
-        }
+        tasks = {"tasks": self.model_dump(mode="json")["tasks"]} if self.tasks else {}
+        return {**self.options, **tasks}
 
     def reads(self) -> Iterator[tuple[str, TaskOptions, str | None]]:
         """Iterate over name, options and data path of each task."""
@@ -225,31 +222,24 @@ class FinetuneConfig(StageConfig):
 
     def external_fingerprints(self) -> dict[str, str]:
         """Return the fingerprint of the files that the task reads; others are ignored."""
-        records = [
-            (
-                field,
-                task,
-                options,
-                None
-                if path is None
-                else data_fingerprint(path, task_options(task, options), SPLITS),
-            )
+        hashes = {
+            field: data_fingerprint(path, task_options(task, options), SPLITS)
             for field, task, path, options in self._read()
-        ]
-        if self.tasks:  # one fingerprint for all tasks
-            return {"tasks": fingerprints.combine_hashes([("", canonical_json(records))])}
-        return {
-            field: fingerprint for field, _, _, fingerprint in records if fingerprint is not None
+            if path is not None
         }
+        if not self.tasks:
+            return hashes
+        records = [
+            (field, task, options, hashes.get(field)) for field, task, _, options in self._read()
+        ]
+        return {"tasks": fingerprints.combine_hashes([("", canonical_json(records))])}
 
     def missing(self) -> str:
         """Return a clause about missing files of the task; empty if all exist."""
-        for _, task, path, options in self._read():
-            if path is not None and (
-                problem := missing_split(path, task_options(task, options), SPLITS)
-            ):
-                return problem
-        return ""
+        problems = (
+            missing_split(path, options, SPLITS) for _, options, path in self.reads() if path
+        )
+        return next(filter(None, problems), "")
 
 
 def run(config: FinetuneConfig, build: BuildContext) -> StageResult:

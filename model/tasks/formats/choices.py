@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,15 +9,14 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.model.tasks.files import fold_indices, split_file
-from cloze.model.tasks.formats.lines import load_json
+from cloze.model.tasks.formats.lines import read_json
 from cloze.model.tasks.formats.tables import (
     ID,
     LABEL,
     NO_LABEL,
-    Table,
+    SplitTable,
     as_text,
     check_ids,
-    columns_by_role,
     open_split,
 )
 from cloze.model.tasks.options import ChoiceOptions
@@ -75,23 +73,13 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
         DataError: the file is missing or malformed, a text is empty, an answer unknown, or an id is
             duplicate; the message names file and line.
     """
-    rows: list[_Row]
+    dropped: Mapping[str, int] = {}
     if options.layout == "race":
-        source, dropped = split_file(path, split, options, ("",), expected_files), dict[str, int]()
+        source = split_file(path, split, options, ("",), expected_files)
         rows = list(_passages(source))
     else:
-        columns, _ = columns_by_role(options, split)
-        needed = [CONTEXT, START] if START in columns else [CONTEXT]
-        split_table = open_split(path, split, options, needed, expected_files, columns)
-        ending_indices = split_table.table.indices(options.endings)
-        rows = list(
-            _rows(
-                split_table.table,
-                split_table.indices,
-                ending_indices,
-                [str(name) for name in options.endings],
-            )
-        )
+        split_table = open_split(path, split, options, CONTEXT, START, expected_files)
+        rows = list(_rows(split_table, options.endings))
         source, dropped = split_table.table.path, dict(split_table.table.dropped)
     for row in rows:
         _check(row)
@@ -116,30 +104,26 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
     )
 
 
-def _rows(
-    table: Table, places: Mapping[str, int], ends: Sequence[int], named: Sequence[str]
-) -> Iterator[_Row]:
+def _rows(split_table: SplitTable, endings: Sequence[str | int]) -> Iterator[_Row]:
     """Iterate over the rows of a table; endings are one column each, or lists in one column."""
-    for number, values in table.rows:
-        location = table.where(number)
-        if len(ends) == 1:
-            ending_values = values[ends[0]]
-            if not isinstance(ending_values, list):
+    indices = split_table.table.indices(endings)
+    for place, texts, values in split_table.rows():
+        cells = [values[index] for index in indices]
+        if len(indices) == 1:
+            if not isinstance(cells[0], list):
                 raise DataError(
-                    f"{location}: {named[0]} is not a list of endings; name the columns with --set "
+                    f"{place}: {endings[0]} is not a list of endings; name the columns with --set "
                     f"options.endings=…"
                 )
-        else:
-            ending_values = [values[index] for index in ends]
-        text = {role: as_text(values[index], location, role) for role, index in places.items()}
-        prefix = f"{text[START]} " if text.get(START) else ""
-        endings = [as_text(ending, location, "ending") for ending in ending_values]
+            cells = cells[0]
+        prefix = f"{texts[START]} " if texts.get(START) else ""
+        own_endings = [as_text(cell, place, "ending") for cell in cells]
         yield _Row(
-            place=location,
-            context=text[CONTEXT],
-            endings=[prefix + ending if ending.strip() else "" for ending in endings],
-            answer=text.get(LABEL),
-            id=text.get(ID),
+            place=place,
+            context=texts[CONTEXT],
+            endings=[prefix + ending if ending.strip() else "" for ending in own_endings],
+            answer=texts.get(LABEL),
+            id=texts.get(ID),
         )
 
 
@@ -158,16 +142,11 @@ def _passages(directory: str) -> Iterator[_Row]:
         for i, (question, options) in enumerate(
             zip(passage["questions"], passage["options"], strict=True)
         ):
-            texts = [
-                question.replace(GAP, o) if GAP in question else f"{question} {o}" for o in options
-            ]
+            filled = question if GAP in question else f"{question} {GAP}"
             yield _Row(
                 place=f"{path}, question {i + 1}",
                 context=passage["article"],
-                endings=[
-                    text if option.strip() else ""
-                    for text, option in zip(texts, options, strict=True)
-                ],
+                endings=[filled.replace(GAP, o) if o.strip() else "" for o in options],
                 answer=None if answers is None else answers[i],
                 id=f"{passage.get('id', name)}-{i}",
             )
@@ -175,29 +154,18 @@ def _passages(directory: str) -> Iterator[_Row]:
 
 def _passage(path: str) -> dict[str, Any]:
     """Read a passage and check that its parts match."""
-    try:
-        passage = load_json(storage.read_text(path))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path} is not JSON in UTF-8 ({error}); correct or remove the file"
-        ) from error
+    passage = read_json(path)
     if not isinstance(passage, dict) or not isinstance(passage.get("article"), str):
         raise DataError(f"{path} has no text 'article'; name RACE's directory")
-    lists = [
-        passage.get(key)
-        for key in ("questions", "options", "answers")
-        if key != "answers" or key in passage
-    ]
-    if (
-        not all(isinstance(values, list) for values in lists)
-        or len({len(values) for values in lists if values is not None}) != 1
-    ):
+    keys = ("questions", "options", *(("answers",) if "answers" in passage else ()))
+    lists: list[Any] = [passage.get(key) for key in keys]
+    if not all(isinstance(values, list) for values in lists) or len(set(map(len, lists))) != 1:
         raise DataError(
             f"{path}: questions, options and answers must be lists of equal length; correct "
             f"the file"
         )
     questions, options, *answers = lists
-    if not all(_texts(values) for values in (questions, *(options or ()), *answers)):
+    if not all(_texts(values) for values in (questions, *options, *answers)):
         raise DataError(
             f"{path}: questions must be texts, and options lists of texts; correct the file"
         )

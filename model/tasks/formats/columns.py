@@ -9,6 +9,7 @@ tags as conlleval counts them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,11 +37,11 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return [(str(kind), int(first), int(last)) for kind, first, last in get_entities(list(tags))]
 
 
-def tags_from_entities(found: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
+def tags_from_entities(spans: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
     """Return the tags [words] of non-overlapping entities in a scheme."""
     tags = [OUTSIDE] * words
     previous: Entity | None = None
-    for kind, first, last in found:
+    for kind, first, last in spans:
         neighbours = previous is not None and previous[0] == kind and previous[2] + 1 == first
         tags[first : last + 1] = [f"I-{kind}"] * (last + 1 - first)
         if scheme != "IOB1" or neighbours:
@@ -52,38 +53,30 @@ def tags_from_entities(found: Iterable[Entity], words: int, scheme: Scheme) -> l
 
 
 def count_invalid_tags(
-    sentences: Sequence[Sequence[str]], found: Sequence[Sequence[Entity]], scheme: Scheme
+    sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[Entity]], scheme: Scheme
 ) -> int:
     """Count the tags that are invalid in the scheme: those that change when entities are rewritten.
 
     Args:
-        found: entities of each sentence.
+        spans: entities of each sentence.
     """
-    rewritten = (
-        tags_from_entities(sentence_entities, len(tags), scheme)
-        for tags, sentence_entities in zip(sentences, found, strict=True)
-    )
     return sum(
-        tag != new_tag
-        for tags, new_tags in zip(sentences, rewritten, strict=True)
-        for tag, new_tag in zip(tags, new_tags, strict=True)
+        tag != valid_tag
+        for tags, own in zip(sentences, spans, strict=True)
+        for tag, valid_tag in zip(tags, tags_from_entities(own, len(tags), scheme), strict=True)
     )
 
 
-def detect_scheme(sentences: Sequence[Sequence[str]], found: Sequence[Sequence[Entity]]) -> Scheme:
+def detect_scheme(sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[Entity]]) -> Scheme:
     """Return the scheme with the fewest invalid tags; BIO on a tie.
 
     Args:
-        found: entities of each sentence.
+        spans: entities of each sentence.
     """
     if any(tag[0] in "ES" for tags in sentences for tag in tags):
         return "BIOES"
-    return (
-        "IOB1"
-        if count_invalid_tags(sentences, found, "IOB1")
-        < count_invalid_tags(sentences, found, "BIO")
-        else "BIO"
-    )
+    schemes: tuple[Scheme, ...] = ("BIO", "IOB1")
+    return min(schemes, key=lambda scheme: count_invalid_tags(sentences, spans, scheme))
 
 
 # Files of CoNLL's shared tasks: one word per line, blank lines between sentences, columns separated
@@ -102,6 +95,7 @@ class TaggedWords:
         words: words of each sentence, at least one.
         tags: tags of each sentence in BIO; None for a file without tags.
         scheme: scheme of the file; None without tags.
+        label_names: all tags of the model, in BIO, numbered in this order; empty if unknown.
         misplaced: number of tags that are invalid in the scheme; they were read as conlleval does.
         lines: columns of each line of the file; () for a blank line. Empty without a file.
         places: line number of each word, from 0.
@@ -112,6 +106,7 @@ class TaggedWords:
     words: Sequence[Sequence[str]]
     tags: Sequence[Sequence[str]] | None = None
     scheme: Scheme | None = None
+    label_names: tuple[str, ...] = ()
     misplaced: int = 0
     lines: Sequence[Sequence[str]] = ()
     places: Sequence[Sequence[int]] = ()
@@ -145,13 +140,14 @@ class TaggedWords:
             for word, tag in enumerate(tags):
                 if tag != OUTSIDE and tag[2:] not in known_types:
                     raise DataError(
-                        f"{self._line(sentence, word)}: the tag's type {tag[2:]!r} is unknown "
+                        f"{self.place(sentence, word)}: the tag's type {tag[2:]!r} is unknown "
                         f"to the model (it has {', '.join(types) or 'none'}); use a file with the "
                         f"types of the training, or ignore its tags with --set "
                         f"options.columns.tag=null"
                     )
 
-    def _line(self, sentence: int, word: int) -> str:
+    def place(self, sentence: int, word: int) -> str:
+        """Return the file and line of a word, for messages."""
         return (
             f"{self.where}, line {self.places[sentence][word] + 1}" if self.places else self.where
         )
@@ -164,15 +160,12 @@ class TaggedWords:
         """
         scheme = self.scheme or "BIO"
         converted = [
-            tags if scheme == "BIO" else tags_from_entities(entities(tags), len(tags), scheme)
-            for tags in tags
+            own if scheme == "BIO" else tags_from_entities(entities(own), len(own), scheme)
+            for own in tags
         ]
         if not self.lines:
             for words, predicted in zip(self.words, converted, strict=True):
-                yield from (
-                    f"{word}{self.separator}{tag}"
-                    for word, tag in zip(words, predicted, strict=True)
-                )
+                yield from map(self.separator.join, zip(words, predicted, strict=True))
                 yield ""
             return
         by_line = {
@@ -199,34 +192,40 @@ def read_columns(
     """
     file = split_file(path, split, options, SUFFIXES, expected_files)
     separator, lines = _lines(file)
-    words: list[list[str]] = []
-    line_numbers: list[list[int]] = []
-    new_sentence, width = True, 0
+    sentences: list[list[int]] = []  # line numbers
+    new_sentence = True
     for number, columns in enumerate(lines):
         if not columns or columns[0] == DOCUMENT:
             new_sentence = True
             continue
-        width = width or len(columns)
-        if len(columns) != width:
-            raise DataError(
-                f"{file}, line {number + 1}: {len(columns)} columns, but the lines above have "
-                f"{width}; correct the line"
-            )
         if new_sentence:
-            words.append([])
-            line_numbers.append([])
+            sentences.append([])
             new_sentence = False
-        words[-1].append(columns[_column(options, "word", 0, width, file)])
-        line_numbers[-1].append(number)
-        if not words[-1][-1]:
-            raise DataError(f"{file}, line {number + 1}: the word is empty; remove the line")
-    if not words:
+        sentences[-1].append(number)
+    if not sentences:
         raise DataError(f"{file} has no sentences; it must have a word and its tag per line")
-    sentences = TaggedWords(
-        words=words, lines=lines, places=line_numbers, separator=separator, where=file
+    width = len(lines[sentences[0][0]])
+    word_column = _column(options, "word", 0, width, file)
+    for number in itertools.chain.from_iterable(sentences):
+        if len(lines[number]) != width:
+            raise DataError(
+                f"{file}, line {number + 1}: {len(lines[number])} columns, but the lines above "
+                f"have {width}; correct the line"
+            )
+        if not lines[number][word_column]:
+            raise DataError(f"{file}, line {number + 1}: the word is empty; remove the line")
+    examples = TaggedWords(
+        words=[[lines[number][word_column] for number in numbers] for numbers in sentences],
+        lines=lines,
+        places=sentences,
+        separator=separator,
+        where=file,
     )
-    column = _tag_column(options, width, file)
-    return sentences if column is None else _with_tags(sentences, column, options)
+    tag = options.columns.get("tag", -1)
+    if tag is None or tag >= width:  # the file has no tags
+        return examples
+    tag_column = _column(options, "tag", -1, width, file)
+    return examples if tag_column == word_column else _with_tags(examples, tag_column)
 
 
 def _lines(name: str) -> tuple[str, list[tuple[str, ...]]]:
@@ -243,57 +242,35 @@ def _lines(name: str) -> tuple[str, list[tuple[str, ...]]]:
     return separator or " ", lines
 
 
-def _column(options: TaggingOptions, role: str, usual: int, width: int, name: str) -> int:
+def _column(options: TaggingOptions, role: str, default: int, width: int, file: str) -> int:
     """Return the number of a role's column, from 0."""
-    column = options.columns.get(role, usual)
+    column = options.columns.get(role, default)
     if column is None or not -width <= column < width:
         raise DataError(
-            f"{name} has {width} columns, options.columns.{role} is {column}; name one of 0 to "
+            f"{file} has {width} columns, options.columns.{role} is {column}; name one of 0 to "
             f"{width - 1}"
         )
     return column % width
 
 
-def _tag_column(options: TaggingOptions, width: int, name: str) -> int | None:
-    """Return the number of the tag column; None if the file has none."""
-    requested = options.columns.get("tag", -1)
-    if requested is None or requested >= width:
-        return None
-    column = _column(options, "tag", -1, width, name)
-    return None if column == _column(options, "word", 0, width, name) else column
-
-
-def _with_tags(found: TaggedWords, column: int, options: TaggingOptions) -> TaggedWords:
-    raw_tags = [
-        [found.lines[line_number][column] for line_number in line_numbers]
-        for line_numbers in found.places
-    ]
-    allowed = "O, B- or I-" if options.scheme in ("BIO", "IOB1") else "O, B-, I-, E- or S-"
-    for tags, line_numbers in zip(raw_tags, found.places, strict=True):
-        for tag, line_number in zip(tags, line_numbers, strict=True):
+def _with_tags(examples: TaggedWords, column: int) -> TaggedWords:
+    tags = [[examples.lines[number][column] for number in own] for own in examples.places]
+    for sentence, sentence_tags in enumerate(tags):
+        for word, tag in enumerate(sentence_tags):
             if not TAG.fullmatch(tag):
                 raise DataError(
-                    f"{found.where}, line {line_number + 1}: {tag!r} is not a tag ({allowed}, and "
-                    f"a type); correct the line, or set the tag column with --set "
+                    f"{examples.place(sentence, word)}: {tag!r} is not a tag (O, B-, I-, E- or S-, "
+                    f"and a type); correct the line, or set the tag column with --set "
                     f"options.columns.tag=NUMBER (null: no tags)"
                 )
-            if options.scheme in ("BIO", "IOB1") and tag[0] in "ES":
-                raise DataError(
-                    f"{found.where}, line {line_number + 1}: the tag {tag!r} is not in the scheme "
-                    f"{options.scheme} ({allowed}); use --set options.scheme=BIOES or auto"
-                )
-    entities_by_sentence = [entities(tags) for tags in raw_tags]
-    scheme = (
-        detect_scheme(raw_tags, entities_by_sentence)
-        if options.scheme == "auto"
-        else options.scheme
-    )
+    spans = [entities(sentence_tags) for sentence_tags in tags]
+    scheme = detect_scheme(tags, spans)
     return dataclasses.replace(
-        found,
+        examples,
         tags=[
-            tags_from_entities(sentence_entities, len(tags), "BIO")
-            for tags, sentence_entities in zip(raw_tags, entities_by_sentence, strict=True)
+            tags_from_entities(own, len(sentence_tags), "BIO")
+            for sentence_tags, own in zip(tags, spans, strict=True)
         ],
         scheme=scheme,
-        misplaced=count_invalid_tags(raw_tags, entities_by_sentence, scheme),
+        misplaced=count_invalid_tags(tags, spans, scheme),
     )

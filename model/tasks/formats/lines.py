@@ -26,20 +26,22 @@ def text_lines(path: str) -> Iterator[tuple[int, str]]:
     """
     with storage.open_input(path) as handle:
         for number, line in enumerate(handle, start=1):
-            yield number, _decode(line.removeprefix(BOM) if number == 1 else line, path, number)
+            content = line.removeprefix(BOM) if number == 1 else line
+            if b"\0" in content:
+                raise DataError(
+                    f"{path}, line {number}: a NUL at byte {content.index(0) + 1}; the file is "
+                    f"damaged or in UTF-16, convert it to UTF-8"
+                )
+            content = content.removesuffix(b"\n").removesuffix(b"\r")
+            yield number, _decode(content, f"{path}, line {number}")
 
 
-def _decode(line: bytes, path: str, number: int) -> str:
-    if b"\0" in line:
-        raise DataError(
-            f"{path}, line {number}: a NUL at byte {line.index(0) + 1}; the file is damaged or in "
-            f"UTF-16, convert it to UTF-8"
-        )
+def _decode(content: bytes, place: str) -> str:
     try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}, line {number}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8"
+            f"{place}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8"
         ) from error
 
 
@@ -90,6 +92,26 @@ def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 f"object per line"
             )
         yield number, values
+
+
+def read_json(path: str) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        DataError: the file is missing, empty, or not JSON in UTF-8; the message names the place.
+    """
+    with storage.open_input(path) as handle:
+        text = _decode(handle.read().removeprefix(BOM), path)
+    if not text.strip():
+        raise DataError(f"{path} is empty; it must contain JSON")
+    try:
+        return load_json(text)
+    except json.JSONDecodeError as error:
+        end = "" if text[error.pos :].strip() else ", the file ends too early"
+        raise DataError(
+            f"{path}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}{end})"
+            f"; use a complete file"
+        ) from error
 
 
 def load_json(text: str) -> Any:

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -85,11 +86,11 @@ def read_pairs(
     """
     if options.pairs == "titles":
         return _gathered(_titles(path, split), f"{path} ({split})")
-    suffixes = (".json",) if options.pairs == "squad" else tuple(SUFFIXES)
-    file = split_file(path, split, options, suffixes, expected_files)
-    return _gathered(
-        _squad(file) if options.pairs == "squad" else _rows(file, options.columns), file
-    )
+    if options.pairs == "squad":
+        file = split_file(path, split, options, (".json",), expected_files)
+        return _gathered(_squad(file), file)
+    file = split_file(path, split, options, tuple(SUFFIXES), expected_files)
+    return _gathered(_rows(file, options.columns), file)
 
 
 def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
@@ -167,8 +168,7 @@ COLUMNS = {  # BLiMP's columns by role
 REQUIRED = ("good", "bad")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MinimalPair:
+class MinimalPair(NamedTuple):
     """Minimal pair.
 
     Attributes:
@@ -211,10 +211,8 @@ def read_minimal_pairs(
         for location, row in read_texts_by_column(
             file, [column_names[role] for role in REQUIRED], optional
         ):
-            phenomenon, identity = (
-                row.get(column_names["phenomenon"], stem),
-                row.get(column_names["id"], location.split()[-1]),
-            )
+            phenomenon = row.get(column_names["phenomenon"], stem)
+            identity = row.get(column_names["id"], location.split()[-1])
             if (phenomenon, identity) in locations:
                 raise DataError(
                     f"{location}: {phenomenon} has a pair {identity!r} already "
@@ -230,15 +228,8 @@ def read_minimal_pairs(
                 for role in ("term", "field")
                 if column_names[role] in row
             }
-            pair = MinimalPair(
-                good=row[column_names["good"]],
-                bad=row[column_names["bad"]],
-                phenomenon=phenomenon,
-                id=identity,
-                groups=groups,
-                where=location,
-            )
-            pairs.append(pair)
+            good, bad = (row[column_names[role]] for role in REQUIRED)
+            pairs.append(MinimalPair(good, bad, phenomenon, identity, groups, location))
     return pairs
 
 

@@ -25,6 +25,7 @@ SUFFIXES = {
     ".feather": "arrow",
 }
 IRREGULAR = "irregular_line"  # reason for dropping a line
+Row = tuple[str, Sequence[Any]]  # file and line, for messages; values, strings in text files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +35,16 @@ class Table:
     Attributes:
         path: file, for messages.
         columns: column names; without a header their numbers.
-        rows: number of each row in `unit`, and its values: strings in text files.
-        unit: `line`, or `row` (from 1) for binary formats.
-        header: number of the header line; 0 without one.
         named: true if columns have names.
+        header: true if the first line has them.
         dropped: number of rows dropped so far, by reason.
     """
 
     path: str
     columns: tuple[str, ...]
-    rows: Iterator[tuple[int, Sequence[Any]]]
-    unit: str
-    header: int = 0
+    rows: Iterator[Row]
     named: bool = True
+    header: bool = False
     dropped: Counter[str] = field(default_factory=Counter)
 
     def index(self, column: str | int) -> int | None:
@@ -65,43 +63,21 @@ class Table:
         for column in columns:
             index = self.index(column)
             if index is None:
-                location = f"{self.path}, line {self.header}" if self.header else self.path
-                scope = "in the header " if self.header else ""
+                place, scope = (", line 1", "in the header ") if self.header else ("", "")
                 existing = ", ".join(self.columns) if self.named else f"{len(self.columns)} columns"
                 raise DataError(
-                    f"{location}: no column {column!r} {scope}({existing}); name its columns "
-                    f"{', '.join(map(str, columns))}, or name the columns with --set "
+                    f"{self.path}{place}: no column {column!r} {scope}({existing}); name its "
+                    f"columns {', '.join(map(str, columns))}, or name the columns with --set "
                     f"'options={{columns: {{…}}}}'{remedy}"
                 )
             indices.append(index)
         return indices
 
-    def where(self, number: int) -> str:
-        """Describe a row for messages."""
-        return f"{self.path}, {self.unit} {number}"
-
-
-def format_of(path: str, options: TableOptions) -> str:
-    """Return the format of a file, from the options or the suffix.
-
-    Raises:
-        DataError: the suffix is unknown.
-    """
-    if options.format:
-        return options.format
-    for suffix, name in SUFFIXES.items():
-        if path.lower().endswith(suffix):
-            return name
-    raise DataError(
-        f"{path} has no suffix of a table ({', '.join(SUFFIXES)}); rename it, or set the format "
-        f"with --set options.format=tsv"
-    )
-
 
 def open_table(
     path: str, options: TableOptions, *, header: bool = True, drop: bool = False
 ) -> Table:
-    """Open the table of a file.
+    """Open the table of a file, in the format of the options or of the suffix.
 
     Args:
         header: true if the first line of TSV and CSV has the column names.
@@ -111,49 +87,52 @@ def open_table(
         DataError: the file is missing, empty or malformed. Malformed rows raise it while iterating;
             the message names file and line.
     """
-    kind = format_of(path, options)
+    suffixes = (name for suffix, name in SUFFIXES.items() if path.lower().endswith(suffix))
+    kind: str = options.format or next(suffixes, "")
+    if not kind:
+        raise DataError(
+            f"{path} has no suffix of a table ({', '.join(SUFFIXES)}); rename it, or set the "
+            f"format with --set options.format=tsv"
+        )
     if kind == "tsv":
         return _from_lines(path, tsv_lines(path, options.delimiter or "\t"), header, drop)
     if kind == "csv":
         return _from_lines(path, csv_lines(path, options.delimiter or ","), header, drop)
-    if kind == "jsonl":
-        return _from_objects(path)
-    return _from_arrow(path, kind)
+    return _from_objects(path) if kind == "jsonl" else _from_arrow(path, kind)
 
 
 def _from_lines(path: str, lines: Iterator[Line], header: bool, drop: bool) -> Table:
-    first_record = next(lines, None)
-    if first_record is None or not any(value.strip() for value in first_record[1]):
-        has_text = first_record and any(value.strip() for _, values in lines for value in values)
-        problem = "begins with an empty line" if has_text else "is empty"
+    number, first = next(lines, (1, []))
+    if not any(value.strip() for value in first):
+        has_text = any(value.strip() for _, values in lines for value in values)
         raise DataError(
-            f"{path} {problem}; it must contain {'a header line and ' if header else ''}examples"
+            f"{path} {'begins with an empty line' if has_text else 'is empty'}; it must contain "
+            f"{'a header line and ' if header else ''}examples"
         )
-    width = len(first_record[1])
-    names = tuple(first_record[1]) if header else tuple(str(number) for number in range(width))
+    width = len(first)
+    names = tuple(first) if header else tuple(map(str, range(width)))
     if len(set(names)) < width:
         duplicate = next(name for name, count in Counter(names).items() if count > 1)
-        raise DataError(
-            f"{path}, line {first_record[0]}: two columns are called {duplicate!r}; rename one"
-        )
+        raise DataError(f"{path}, line {number}: two columns are called {duplicate!r}; rename one")
     dropped: Counter[str] = Counter()
 
-    def rows() -> Iterator[Line]:
+    def rows() -> Iterator[Row]:
         count = 0
         empty_lines: list[Line] = []  # empty lines count only if another line follows
-        for number, values in lines if header else chain([first_record], lines):
-            if values in ([], [""]):
-                empty_lines.append((number, values))
+        for line in lines if header else chain([(number, first)], lines):
+            if line[1] in ([], [""]):
+                empty_lines.append(line)
                 continue
-            for line_number, cells in [*empty_lines, (number, values)]:
+            for line_number, cells in [*empty_lines, line]:
+                place = f"{path}, line {line_number}"
                 if len(cells) == width:
                     count += 1
-                    yield line_number, cells
+                    yield place, cells
                 elif drop:
                     dropped[IRREGULAR] += 1
                 else:
                     raise DataError(
-                        f"{path}, line {line_number}: {len(cells)} columns, but "
+                        f"{place}: {len(cells)} columns, but "
                         f"{'the header' if header else 'the first line'} has {width}; separate "
                         f"columns by one tab, or omit such lines with --set options.irregular=drop"
                     )
@@ -162,13 +141,7 @@ def _from_lines(path: str, lines: Iterator[Line], header: bool, drop: bool) -> T
             raise DataError(f"{path} has a header but no examples; add some or use another file")
 
     return Table(
-        path=path,
-        columns=names,
-        rows=rows(),
-        unit="line",
-        header=int(header),
-        named=header,
-        dropped=dropped,
+        path=path, columns=names, rows=rows(), named=header, header=header, dropped=dropped
     )
 
 
@@ -180,10 +153,10 @@ def _from_objects(path: str) -> Table:
     names = tuple(first_object[1])
     # Missing values are None; the reader of a column checks them.
     rows = (
-        (number, [values.get(name) for name in names])
+        (f"{path}, line {number}", [values.get(name) for name in names])
         for number, values in chain([first_object], objects)
     )
-    return Table(path=path, columns=names, rows=rows, unit="line")
+    return Table(path=path, columns=names, rows=rows)
 
 
 def _from_arrow(path: str, kind: str) -> Table:
@@ -192,37 +165,29 @@ def _from_arrow(path: str, kind: str) -> Table:
 
     try:
         with storage.open_input(path) as handle:
-            table: Any = (
-                parquet.read_table(pa.PythonFile(handle))
-                if kind == "parquet"
-                else _arrow(handle.read())
-            )
+            content = handle.read()
+        source: Any = pa.BufferReader(content)
+        if kind == "parquet":
+            table = parquet.read_table(source)
+        else:
+            open_reader = pa.ipc.open_file if content.startswith(b"ARROW1") else pa.ipc.open_stream
+            table = open_reader(source).read_all()
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path} is not a valid {kind} file ({first_line(error)}); use another one"
         ) from error
     if not table.num_rows:
         raise DataError(f"{path} has no examples; add some or use another file")
-
-    def rows() -> Iterator[list[Any]]:
-        for batch in table.to_batches():
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield list(values)
-
-    return Table(
-        path=path, columns=tuple(table.column_names), rows=enumerate(rows(), start=1), unit="row"
+    values = (
+        row
+        for batch in table.to_batches()
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
+    rows = ((f"{path}, row {number}", row) for number, row in enumerate(values, start=1))
+    return Table(path=path, columns=tuple(table.column_names), rows=rows)
 
 
-def _arrow(content: bytes) -> Any:
-    """Read an Arrow file or stream."""
-    import pyarrow as pa
-
-    open_reader = pa.ipc.open_file if content.startswith(b"ARROW1") else pa.ipc.open_stream
-    return open_reader(pa.BufferReader(content)).read_all()
-
-
-def as_text(value: Any, where: str, column: str) -> str:
+def as_text(value: Any, place: str, column: str | int) -> str:
     """Convert a value to text; None becomes an empty text.
 
     Raises:
@@ -236,7 +201,7 @@ def as_text(value: Any, where: str, column: str) -> str:
         return str(value).lower()
     if isinstance(value, (list, Mapping)):
         kind = "a list" if isinstance(value, list) else "an object"
-        raise DataError(f"{where}: the {column} is {kind} instead of a text; name another column")
+        raise DataError(f"{place}: the {column} is {kind} instead of a text; name another column")
     return str(value)
 
 
@@ -255,6 +220,15 @@ class SplitTable:
     columns: Mapping[str, str | int]
     indices: Mapping[str, int]
 
+    def rows(self) -> Iterator[tuple[str, dict[str, str], Sequence[Any]]]:
+        """Iterate over rows as (file and line, text by role, all values)."""
+        for place, values in self.table.rows:
+            texts = {
+                role: as_text(values[index], place, self.columns[role])
+                for role, index in self.indices.items()
+            }
+            yield place, texts, values
+
 
 def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, LABEL)) -> str:
     """Describe the files of a task for messages."""
@@ -267,28 +241,16 @@ def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, 
     return f"a directory with {files} (columns: {columns})"
 
 
-def columns_by_role(options: TableOptions, split: str) -> tuple[dict[str, str | int], bool]:
-    """Return the columns of a split by role, and whether it has a header."""
-    split_options = options.splits.get(split, SplitOptions())
-    header = options.header if split_options.header is None else split_options.header
-    return {**options.columns, **split_options.columns}, header
-
-
 def open_split(
-    path: str,
-    split: str,
-    options: TableOptions,
-    needed: Sequence[str],
-    expected_files: str,
-    columns: Mapping[str, str | int],
+    path: str, split: str, options: TableOptions, role: str, optional: str, expected_files: str
 ) -> SplitTable:
     """Open the table of a split; splits other than train and dev may have no answers.
 
     Args:
         path: task directory, its parent, or the split's file.
-        needed: required roles, in addition to `label`; `id` is read if the options name it.
+        role: required role, in addition to `label`.
+        optional: role that is read, like `id`, if the options name its column.
         expected_files: description of the expected files, for messages.
-        columns: column names that differ from their role.
 
     Raises:
         DataError: the file or a column is missing.
@@ -298,23 +260,23 @@ def open_split(
             f"{path} has no split {split!r}: its one file is cut into {options.folds} folds; use "
             f"dev or train"
         )
-    _, header = columns_by_role(options, split)
+    own = options.splits.get(split, SplitOptions())
+    columns = {**options.columns, **own.columns}
     file = split_file(path, split, options, tuple(SUFFIXES), expected_files)
     # Each line of a test file needs a prediction.
     drop = options.irregular == "drop" and not split.startswith("test")
+    header = options.header if own.header is None else own.header
     table = open_table(file, options, header=header, drop=drop)
-    role_columns = {role: columns.get(role, role) for role in needed}
-    label = columns.get(LABEL, LABEL)
-    has_label = table.index(label) is not None
+    roles = [role, optional] if optional in columns else [role]
+    has_label = table.index(columns.get(LABEL, LABEL)) is not None
     if has_label or split in MUST_LABEL:
-        role_columns[LABEL] = label
+        roles.append(LABEL)
+    names = {role: columns.get(role, role) for role in roles}
     remedy = "" if has_label or split != "dev" else "; read a set without answers with --split test"
-    indices = dict(
-        zip(role_columns, table.indices(list(role_columns.values()), remedy), strict=True)
-    )
+    indices = dict(zip(names, table.indices(list(names.values()), remedy), strict=True))
     if ID in columns and (index := table.index(columns[ID])) is not None:
-        role_columns[ID], indices[ID] = columns[ID], index
-    return SplitTable(table=table, columns=role_columns, indices=indices)
+        names[ID], indices[ID] = columns[ID], index
+    return SplitTable(table=table, columns=names, indices=indices)
 
 
 def check_ids(ids: Sequence[str] | None, places: Sequence[str]) -> None:
@@ -333,17 +295,14 @@ def check_ids(ids: Sequence[str] | None, places: Sequence[str]) -> None:
         earlier[value] = place
 
 
-# Checked texts of table columns.
-
-
 def read_texts_by_column(
-    path: str, columns: Sequence[str], more: Sequence[str] = ()
+    path: str, columns: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Iterate over rows as (file and line, values by column).
+    """Iterate over rows as (file and line, text by column).
 
     Args:
         columns: required columns with texts that are not blank.
-        more: optional columns.
+        optional: columns that may be missing, and values too.
 
     Raises:
         DataError: the file is missing, empty or no table, or a required value is missing; the
@@ -351,17 +310,16 @@ def read_texts_by_column(
     """
     table = open_table(path, TableOptions())
     indices = dict(zip(columns, table.indices(columns), strict=True))
-    indices |= {name: index for name in more if (index := table.index(name)) is not None}
-    for number, values in table.rows:
-        location = table.where(number)
+    indices |= {name: index for name in optional if (index := table.index(name)) is not None}
+    for place, values in table.rows:
         row = {
-            name: as_text(values[index], location, name)
+            name: as_text(values[index], place, name)
             for name, index in indices.items()
             if values[index] is not None
         }
         for name in columns:
             if not row.get(name, "").strip():
-                raise DataError(f"{location}: the {name} is empty; remove the line")
+                raise DataError(f"{place}: the {name} is empty; remove the line")
             if "\0" in row[name]:
-                raise DataError(f"{location}: the {name} has a NUL in it; remove it")
-        yield location, row
+                raise DataError(f"{place}: the {name} has a NUL in it; remove it")
+        yield place, row

@@ -22,9 +22,7 @@ from cloze.model.tasks.formats.tables import (
     NO_LABEL,
     PAIR,
     TEXT,
-    as_text,
     check_ids,
-    columns_by_role,
     open_split,
 )
 from cloze.model.tasks.options import RegressionOptions, TableOptions, TextOptions
@@ -65,15 +63,10 @@ class TextExamples:
         return dataclasses.replace(self, **changes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextRows(TextExamples):
-    """Rows of a split; `answers` are those of the file, None if the split has none."""
-
-    answers: Sequence[str] | None
-
-
-def read_rows(path: str, split: str, options: TableOptions, expected_files: str) -> TextRows:
-    """Read the rows of one split.
+def read_rows(
+    path: str, split: str, options: TableOptions, expected_files: str
+) -> tuple[TextExamples, Sequence[str] | None]:
+    """Read the texts of one split, and the answers of the file; None if the split has none.
 
     Args:
         path: task directory, its parent, or the split's file.
@@ -83,51 +76,41 @@ def read_rows(path: str, split: str, options: TableOptions, expected_files: str)
         DataError: the file is missing or malformed, a text is empty, an answer missing, or an id is
             duplicate; the message names file and line.
     """
-    columns, _ = columns_by_role(options, split)
-    needed = [TEXT, PAIR] if PAIR in columns else [TEXT]
-    split_table = open_split(path, split, options, needed, expected_files, columns)
-    table = split_table.table
-    values_by_role: dict[str, list[str]] = {role: [] for role in split_table.indices}
+    split_table = open_split(path, split, options, TEXT, PAIR, expected_files)
+    table, columns = split_table.table, split_table.columns
+    values: dict[str, list[str]] = {role: [] for role in columns}
     places: list[str] = []
-    for number, values in table.rows:
-        location = table.where(number)
-        row = {
-            role: as_text(values[index], location, str(split_table.columns[role]))
-            for role, index in split_table.indices.items()
-        }
+    for place, row, _ in split_table.rows():
         if options.unlabelled and row.get(LABEL) in options.unlabelled:
             table.dropped[UNLABELLED] += 1
             continue
-        for role in needed:
-            if not row[role].strip() and options.empty == "refuse":
-                raise DataError(
-                    f"{location}: the {split_table.columns[role]} is empty; remove the {table.unit}"
-                )
+        for role in (TEXT, PAIR):
+            if options.empty == "refuse" and role in row and not row[role].strip():
+                raise DataError(f"{place}: the {columns[role]} is empty; remove the example")
         for role, value in row.items():
-            values_by_role[role].append(value)
-        places.append(location)
-    check_ids(values_by_role.get(ID), places)
-    answers = values_by_role.get(LABEL)
+            values[role].append(value)
+        places.append(place)
+    check_ids(values.get(ID), places)
+    answers = values.get(LABEL)
     if answers is not None and split not in MUST_LABEL and set(answers) <= {"", NO_LABEL}:
         answers = None
     for place, answer in zip(places, answers or (), strict=False):
         if not answer.strip():
             raise DataError(
-                f"{place}: the {split_table.columns[LABEL]} is empty; add it, or remove the "
-                f"{table.unit}"
+                f"{place}: the {columns[LABEL]} is empty; add it, or remove the example"
             )
-    rows = TextRows(
-        texts=values_by_role[TEXT],
-        text_pairs=values_by_role.get(PAIR),
-        answers=answers,
-        ids=values_by_role.get(ID),
+    examples = TextExamples(
+        texts=values[TEXT],
+        text_pairs=values.get(PAIR),
+        ids=values.get(ID),
         places=places,
         dropped=dict(table.dropped),
         where=table.path,
     )
     if not options.folds:
-        return rows
-    return rows.select(fold_indices(rows.texts, split, options.folds, options.fold), "answers")
+        return examples, answers
+    chosen = fold_indices(examples.texts, split, options.folds, options.fold)
+    return examples.select(chosen), answers and [answers[i] for i in chosen]
 
 
 # Labelled texts, for classification.
@@ -220,23 +203,23 @@ def read_texts(path: str, split: str, options: TextOptions, expected_files: str)
     Raises:
         DataError: a label is unknown; and as for `read_rows`.
     """
-    rows = read_rows(path, split, options, expected_files)
-    names = options.labels or tuple(sorted(set(rows.answers or ())))
+    examples, answers = read_rows(path, split, options, expected_files)
+    names = options.labels or tuple(sorted(set(answers or ())))
     label_numbers = {name: i for i, name in enumerate(names)}
-    for place, answer in zip(rows.places, rows.answers or (), strict=False):
+    for place, answer in zip(examples.places, answers or (), strict=False):
         if answer not in label_numbers:
             raise DataError(
                 f"{place}: label {answer!r} is not one of {', '.join(names)}; correct the line"
             )
     return LabelledTexts(
-        **_shared_fields(rows),
-        labels=None if rows.answers is None else [label_numbers[answer] for answer in rows.answers],
+        **_shared_fields(examples),
+        labels=None if answers is None else [label_numbers[answer] for answer in answers],
         label_names=names,
     )
 
 
-def _shared_fields(rows: TextRows) -> dict[str, Any]:
-    return {item.name: getattr(rows, item.name) for item in dataclasses.fields(TextExamples)}
+def _shared_fields(examples: TextExamples) -> dict[str, Any]:
+    return {item.name: getattr(examples, item.name) for item in dataclasses.fields(TextExamples)}
 
 
 # Scored texts, for regression.
@@ -261,15 +244,13 @@ def read_scored(
     Raises:
         DataError: a score is not a number or out of range; and as for `read_rows`.
     """
-    rows = read_rows(path, split, options, expected_files)
-    scores = None
-    if rows.answers is not None:
-        numbers = [
-            _parse_score(answer, place, options)
-            for answer, place in zip(rows.answers, rows.places, strict=True)
-        ]
-        scores = np.array(numbers, dtype=np.float64)
-    return ScoredTexts(**_shared_fields(rows), scores=scores)
+    examples, answers = read_rows(path, split, options, expected_files)
+    numbers = [
+        _parse_score(answer, place, options)
+        for answer, place in zip(answers or (), examples.places, strict=False)
+    ]
+    scores = None if answers is None else np.array(numbers, dtype=np.float64)
+    return ScoredTexts(**_shared_fields(examples), scores=scores)
 
 
 def _parse_score(text: str, place: str, options: RegressionOptions) -> float:

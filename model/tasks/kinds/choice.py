@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,7 @@ class ChoiceSamples:
     counts: Ints
     truncated: int
     targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    dropped_counts: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -58,15 +60,8 @@ class ChoiceSamples:
     @property
     def lengths(self) -> Ints:
         """Tokens of each example, over all sequences."""
-        return (
-            np.add.reduceat(self.sequences.lengths, offsets_of(self.counts)[:-1])
-            if len(self)
-            else np.zeros(0, np.int64)
-        )
-
-    @property
-    def dropped_counts(self) -> Mapping[str, int]:
-        return {}
+        totals = offsets_of(self.sequences.lengths)[offsets_of(self.counts)]
+        return np.diff(totals)
 
     def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
         """Return a `TextSamples` batch of all sequences, [sum of K, L], `PLACES` and targets."""
@@ -74,12 +69,9 @@ class ChoiceSamples:
         counts = self.counts[numbers]
         sequence_numbers = ranges(offsets_of(self.counts)[:-1][numbers], counts)
         columns = np.arange(counts.max())
-        logit_indices = np.where(
-            columns < counts[:, None], offsets_of(counts)[:-1, None] + columns, -1
-        )
-        arrays = {PLACES: logit_indices} | {
-            name: target[numbers] for name, target in self.targets.items()
-        }
+        logit_indices = offsets_of(counts)[:-1, None] + columns
+        arrays = {PLACES: np.where(columns < counts[:, None], logit_indices, -1)}
+        arrays |= {name: target[numbers] for name, target in self.targets.items()}
         return {
             **self.sequences.batch(sequence_numbers, layout),
             **{name: torch.from_numpy(array) for name, array in arrays.items()},
@@ -93,27 +85,25 @@ class Choice(Task[Choices, Probabilities]):
     second.
     """
 
+    options: ChoiceOptions
     metrics: tuple[str, ...] = ("accuracy",)
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        assert isinstance(options, ChoiceOptions)
-        self._choice = options
-        if options.layout == "race":
+        if self.options.layout == "race":
             self.files = "a directory with train, dev and test, of passages in JSON (*.txt)"
             self.max_length = 512
         else:
-            self.files = describe_columns(options, ("context", "start", "label"))
+            self.files = describe_columns(self.options, ("context", "start", "label"))
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> Choices:
         self.refuse_limit(limit_per_class, ", which has no classes")
-        return read_choices(path, split, self._choice, self.files)
+        return read_choices(path, split, self.options, self.files)
 
     def metadata(self, train: Choices) -> TaskMetadata:
         return {"labels": list(train.label_names)}
 
-    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
-        del meaning
+    def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
         return {HEAD: {}}
 
     def encode(self, examples: Choices, tokenizer: Tokenizer, max_length: int) -> ChoiceSamples:
@@ -127,13 +117,11 @@ class Choice(Task[Choices, Probabilities]):
         room = max_length - tokenizer.pair_frame.size
         for index, (context, ending) in enumerate(zip(first_texts, endings, strict=True)):
             truncated[index] = len(context) + len(ending) > room
-            if self._choice.truncate == "context":
+            if self.options.truncate == "context":
                 shortened = ending[-min(LONGEST_ENDING, room // 2) :]
                 truncated[index] |= len(shortened) < len(ending)
                 first_texts[index], endings[index] = context[: room - len(shortened)], shortened
-        targets = (
-            {} if examples.labels is None else {"labels": np.array(examples.labels, dtype=np.int64)}
-        )
+        targets = {} if examples.labels is None else {"labels": _labels(examples)}
         return ChoiceSamples(
             sequences=framed(first_texts, endings, tokenizer, max_length),
             counts=counts,
@@ -142,9 +130,8 @@ class Choice(Task[Choices, Probabilities]):
         )
 
     def network(
-        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+        self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
-        del meaning
         return SequenceClassifier(
             backbone.encoder, backbone.pooler, config.hidden_size, 1, dropout, HEAD
         )
@@ -162,25 +149,18 @@ class Choice(Task[Choices, Probabilities]):
         return torch.softmax(_by_example(outputs, batch), dim=-1)
 
     def decode(self, answers: Sequence[Any], examples: Choices, samples: Samples) -> Probabilities:
-        del samples
         return [row[: len(own)] for row, own in zip(answers, examples.endings, strict=True)]
 
     def score(self, examples: Choices, predictions: Probabilities) -> Figures:
-        return metrics.classification_scores(self.metrics, _labels(examples), _best(predictions))
+        return metrics.scores(self.metrics, _labels(examples), _best(predictions))
 
     def baselines(self, examples: Choices) -> Figures:
         """Return the accuracy of random guessing."""
         return {"chance": float(np.mean([1.0 / len(endings) for endings in examples.endings]))}
 
     def dataset_statistics(self, examples: Choices) -> dict[str, Any]:
-        numbers, counts = np.unique(
-            [len(endings) for endings in examples.endings], return_counts=True
-        )
-        return {
-            "endings": {
-                str(number): int(count) for number, count in zip(numbers, counts, strict=True)
-            }
-        }
+        counts = Counter(map(len, examples.endings))
+        return {"endings": {str(number): counts[number] for number in sorted(counts)}}
 
     def detailed_metrics(
         self, examples: Choices, predictions: Probabilities, *, seed: int, resamples: int
@@ -194,19 +174,18 @@ class Choice(Task[Choices, Probabilities]):
         self, directory: str, examples: Choices, predictions: Probabilities
     ) -> None:
         """Write columns index, context, label, prediction, score (its probability) and ending."""
-        rows, names = [], examples.label_names
-        for i, predicted in enumerate(_best(predictions)):
-            row = {
+        names = examples.label_names
+        rows = [
+            {
                 "index": examples.ids[i] if examples.ids else str(i),
                 "context": examples.contexts[i],
-            }
-            label = "" if examples.labels is None else names[examples.labels[i]]
-            row |= {
-                "label": label,
+                "label": "" if examples.labels is None else names[examples.labels[i]],
                 "prediction": names[predicted],
                 "score": f"{predictions[i][predicted]:.6f}",
+                "ending": examples.endings[i][predicted],
             }
-            rows.append({**row, "ending": examples.endings[i][predicted]})
+            for i, predicted in enumerate(_best(predictions))
+        ]
         write_rows(storage.join(directory, self.predictions), rows)
 
 

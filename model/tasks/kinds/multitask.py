@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -52,11 +52,7 @@ class MultiTaskExamples:
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        return {
-            f"{name}_{reason}": count
-            for name, examples in self.parts.items()
-            for reason, count in examples.dropped.items()
-        }
+        return _prefixed({name: examples.dropped for name, examples in self.parts.items()})
 
     @property
     def labelled(self) -> bool:
@@ -85,20 +81,13 @@ class MultiTaskSamples:
 
     @property
     def dropped_counts(self) -> Mapping[str, int]:
-        return {
-            f"{name}_{reason}": count
-            for name, samples in self.parts.items()
-            for reason, count in samples.dropped_counts.items()
-        }
+        return _prefixed({name: samples.dropped_counts for name, samples in self.parts.items()})
 
     @property
     def groups(self) -> list[Ints]:
         """Numbers of each task's samples; no batch mixes tasks."""
         ends = np.cumsum([len(samples) for samples in self.parts.values()])
-        return [
-            np.arange(end - len(samples), end)
-            for end, samples in zip(ends, self.parts.values(), strict=True)
-        ]
+        return np.split(np.arange(ends[-1]), ends[:-1])
 
     def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
         """Return a batch of one task, with the entry that names the task."""
@@ -125,10 +114,13 @@ class MultiTaskNetwork(nn.Module):
     def __init__(self, parts: Mapping[str, nn.Module], backbone: Backbone) -> None:
         super().__init__()
         self.encoder = backbone.encoder
-        if any(_children(network).get("pooler") is backbone.pooler for network in parts.values()):
+        children = {name: dict(network.named_children()) for name, network in parts.items()}
+        if any(own.get("pooler") is backbone.pooler for own in children.values()):
             self.pooler = backbone.pooler
-        heads = {name: nn.ModuleDict(dict(_own(network))) for name, network in parts.items()}
-        self.heads = nn.ModuleDict(heads)
+        self.heads = nn.ModuleDict()
+        for name, own in children.items():
+            head = {part: own[part] for part in own if part not in ("encoder", "pooler")}
+            self.heads[name] = nn.ModuleDict(head)
         # A tuple registers no submodules; their parameters are registered above.
         self._parts = tuple(parts.items())
 
@@ -147,10 +139,9 @@ class MultiTaskNetwork(nn.Module):
         outputs, zero = network(batch), torch.zeros((), device=batch["input_ids"].device)
         if not torch.is_grad_enabled():
             return outputs, zero
-        named_parameters = self.named_parameters()
         trainable = [
             weight
-            for name, weight in named_parameters
+            for name, weight in self.named_parameters()
             if weight.requires_grad and not name.startswith("encoder.")
         ]
         if not all(parameter.numel() for parameter in trainable):
@@ -164,39 +155,35 @@ class MultiTaskNetwork(nn.Module):
 class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
     """Tasks of any kind that reads data; the score is the mean of their scores."""
 
+    options: MultiTaskOptions
     metrics = ("mean",)
     predictions = "predictions"
     files = "a directory that holds the tasks' directories"
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        assert isinstance(options, MultiTaskOptions)
-        self._said = options.tasks
         self.parts: dict[str, Task[Any, Any]] = {
             task_name: load_task(task.task or task_name, task.options)
-            for task_name, task in options.tasks.items()
+            for task_name, task in self.options.tasks.items()
         }
-        corpus_task = next(
-            (task_name for task_name, task in self.parts.items() if task.source != "data"), None
-        )
-        if corpus_task is not None:
-            raise UsageError(
-                f"tasks.{corpus_task} is read from a corpus, not from data, and cannot be one of "
-                f"several; leave it out"
-            )
-        self.max_length = max(
-            (task.max_length for task in self.parts.values()), default=self.max_length
-        )
+        for task_name, part in self.parts.items():
+            if part.source != "data":
+                raise UsageError(
+                    f"tasks.{task_name} is read from a corpus, not from data, and cannot be one of "
+                    f"several; leave it out"
+                )
+        lengths = [part.max_length for part in self.parts.values()]
+        self.max_length = max(lengths, default=self.max_length)
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> MultiTaskExamples:
         """Read all tasks; `path` is for those without a data path."""
         examples = {
-            name: part.read(self._said[name].data or path, split, limit_per_class)
+            name: part.read(self.options.tasks[name].data or path, split, limit_per_class)
             for name, part in self.parts.items()
         }
-        empty = next((name for name, part in examples.items() if not len(part)), None)
-        if empty is not None:
-            raise DataError(f"{examples[empty].where} has no examples; leave {empty} out of tasks")
+        for name, part_examples in examples.items():
+            if not len(part_examples):
+                raise DataError(f"{part_examples.where} has no examples; leave {name} out of tasks")
         return MultiTaskExamples(parts=examples)
 
     def metadata(self, train: MultiTaskExamples) -> TaskMetadata:
@@ -206,18 +193,20 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
                 name: {
                     **task.metadata(train.parts[name]),
                     "name": task.name,
-                    "options": dict(self._said[name].options),
+                    "options": dict(self.options.tasks[name].options),
                 }
                 for name, task in self.parts.items()
             }
         }
 
-    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
-        return {name: task.heads(meaning[TASKS][name]) for name, task in self.parts.items()}
+    def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
+        return {name: task.heads(metadata[TASKS][name]) for name, task in self.parts.items()}
 
-    def align_labels(self, examples: MultiTaskExamples, meaning: TaskMetadata) -> MultiTaskExamples:
+    def align_labels(
+        self, examples: MultiTaskExamples, metadata: TaskMetadata
+    ) -> MultiTaskExamples:
         aligned = {
-            name: task.align_labels(examples.parts[name], meaning[TASKS][name])
+            name: task.align_labels(examples.parts[name], metadata[TASKS][name])
             for name, task in self.parts.items()
         }
         return dataclasses.replace(examples, parts=aligned)
@@ -239,10 +228,10 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         return MultiTaskSamples(parts=samples)
 
     def network(
-        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+        self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
         networks = {
-            name: task.network(backbone, config, meaning[TASKS][name], dropout)
+            name: task.network(backbone, config, metadata[TASKS][name], dropout)
             for name, task in self.parts.items()
         }
         return MultiTaskNetwork(networks, backbone)
@@ -275,10 +264,10 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
             for name, task in self.parts.items()
         }
         mean = statistics.fmean(figures[name][task.metrics[0]] for name, task in self.parts.items())
-        return {"mean": mean} | _named(figures)
+        return {"mean": mean, **_prefixed(figures)}
 
     def baselines(self, examples: MultiTaskExamples) -> Figures:
-        return _named(
+        return _prefixed(
             {name: task.baselines(examples.parts[name]) for name, task in self.parts.items()}
         )
 
@@ -304,35 +293,35 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
 
 
 def select_task(
-    meaning: TaskMetadata, state: Mapping[str, Tensor], wanted: str | None, where: str
+    metadata: TaskMetadata, state: Mapping[str, Tensor], task: str | None, where: str
 ) -> tuple[TaskMetadata, dict[str, Tensor]]:
     """Return one task of a checkpoint, as if trained alone.
 
     Args:
-        wanted: task name; None: the only task.
+        task: task name; None: the only task.
         where: checkpoint, for messages.
 
     Raises:
         UsageError: the checkpoint has no such task, or several and none is named.
     """
-    tasks = meaning.get(TASKS)
+    tasks = metadata.get(TASKS)
     if tasks is None:
-        if wanted not in (None, meaning["name"]):
+        if task not in (None, metadata["name"]):
             raise UsageError(
-                f"{where} is a model for the task {meaning['name']}, not {wanted}; leave task out"
+                f"{where} is a model for the task {metadata['name']}, not {task}; leave task out"
             )
-        return meaning, dict(state)
-    if wanted not in tasks:
-        if wanted in (None, meaning["name"]):
+        return metadata, dict(state)
+    if task not in tasks:
+        if task in (None, metadata["name"]):
             raise UsageError(
                 f"{where} is a model for several tasks; name one of them with task: "
                 f"{', '.join(sorted(tasks))}"
             )
-        raise UsageError(f"{where} has no task {wanted!r}; {did_you_mean(str(wanted), tasks)}")
-    metadata = {**meaning, **tasks[wanted]}
+        raise UsageError(f"{where} has no task {task!r}; {did_you_mean(str(task), tasks)}")
+    metadata = {**metadata, **tasks[task]}
     del metadata[TASKS]
     metadata["metric"] = load_task(str(metadata["name"]), metadata["options"]).metrics[0]
-    prefix = f"{HEADS}.{wanted}."
+    prefix = f"{HEADS}.{task}."
     weights = {
         name.removeprefix(prefix): tensor
         for name, tensor in state.items()
@@ -345,20 +334,13 @@ def _task_of(batch: Mapping[str, Any]) -> str:
     return next(key.removeprefix(OF) for key in batch if key.startswith(OF))
 
 
-def _named(found: Mapping[str, Figures]) -> Figures:
+N = TypeVar("N", int, float)
+
+
+def _prefixed(by_task: Mapping[str, Mapping[str, N]]) -> dict[str, N]:
+    """Return all numbers in one table, with the task's name before the number's."""
     return {
         f"{task}_{name}": value
-        for task, figures in found.items()
-        for name, value in figures.items()
+        for task, numbers in by_task.items()
+        for name, value in numbers.items()
     }
-
-
-def _children(module: nn.Module) -> dict[str, nn.Module]:
-    return dict(module.named_children())
-
-
-def _own(part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Iterate over a network's modules other than the backbone."""
-    return (
-        (name, child) for name, child in part.named_children() if name not in ("encoder", "pooler")
-    )

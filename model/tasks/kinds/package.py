@@ -14,12 +14,12 @@ Rules that make the task about subjects, not names or memorized text:
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 from cloze.core import random_keys
@@ -28,6 +28,7 @@ from cloze.core.errors import DataError
 from cloze.model.tasks.files import documents as documents_of
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.kinds.texts import Classification
+from cloze.model.tasks.options import TaskOptions
 
 SOURCE = "docstrings"
 FEWEST_WORDS, MOST_WORDS = 6, 60
@@ -65,6 +66,11 @@ class Package(Classification):
     source: Literal["data", "corpus"] = "corpus"
     files = "a corpus artifact with held-out documents of source docstrings"
 
+    def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
+        super().__init__(name, options, metrics)
+        # Train and dev are read one after the other. The next task may find another corpus there.
+        self._splits: dict[str, dict[str, tuple[_Document, ...]]] = {}
+
     def read(self, path: str, split: str, limit_per_class: int | None) -> LabelledTexts:
         """Read the sentences of a split; the class limit is a quarter in dev, so both are balanced.
 
@@ -75,7 +81,9 @@ class Package(Classification):
             raise DataError(
                 f"task package has no split {split!r}; use dev (documents held out) or train"
             )
-        splits = _split(path)
+        if path not in self._splits:
+            self._splits = {path: _split(path)}
+        splits = self._splits[path]
         names = tuple(sorted({document.label for document in splits["train"]}))
         dropped: Counter[str] = Counter()
         texts: list[str] = []
@@ -117,7 +125,6 @@ def named_packages(labels: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(patterns) or r"(?!)", re.IGNORECASE)
 
 
-@functools.lru_cache(maxsize=1)  # train and dev are read one after the other
 def _split(path: str) -> dict[str, tuple[_Document, ...]]:
     """Return the documents of train and dev, with filtered sentences."""
     training_sentences: set[str] = set()
@@ -134,22 +141,19 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
         )
     documents.sort(key=lambda document: document.id)
     _filter(documents, training_sentences)
-    splits: dict[str, list[_Document]] = {"train": [], "dev": []}
     by_label: dict[str, list[_Document]] = defaultdict(list)
     for document in documents:
         by_label[document.label].append(document)
-    for label in sorted(by_label):
-        train, dev = _divide(by_label[label])
-        splits["train"] += train
-        splits["dev"] += dev
-    train_labels = {document.label for document in splits["train"]}
+    divided = [_divide(by_label[label]) for label in sorted(by_label)]
+    train, dev = (tuple(chain.from_iterable(split)) for split in zip(*divided, strict=True))
+    train_labels = {document.label for document in train}
     if len(train_labels) < 2:
         raise DataError(
             f"{path} holds held-out sentences of {len(train_labels)} packages with two documents "
             f"or more, out of {', '.join(sorted(by_label))}; name more packages, or raise "
             f"heldout_fraction"
         )
-    return {name: tuple(split_documents) for name, split_documents in splits.items()}
+    return {"train": train, "dev": dev}
 
 
 def _filter(documents: list[_Document], seen: set[str]) -> None:

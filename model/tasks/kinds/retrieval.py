@@ -1,28 +1,38 @@
-"""The task kind retrieval: a bi-encoder that ranks passages for a query by vector similarity."""
+"""The task kind retrieval: a bi-encoder that ranks passages for a query by vector similarity.
+
+A query is compared with the passages of its group, about `group` pairs of the step (Karpukhin et
+al. 2020, section 3.2). Groups are cut from the step's pairs in order, and a part of a group
+includes all of its passages. So the loss does not depend on micro-batches and ranks. If
+micro-batches have complete groups, which is the default, nothing is computed twice.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.words import word_pattern
+from cloze.model.data.batch import LAYOUT, Batch
+from cloze.model.data.layouts import LayoutKind
+from cloze.model.data.sampler import shard_range
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
-from cloze.model.tasks.contrastive import BiEncoder, PairSamples, contrastive_loss
-from cloze.model.tasks.encode import encode
+from cloze.model.layers.heads import mean_state
+from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.formats.pairs import QueryPassages, read_pairs
 from cloze.model.tasks.metrics import (
     Floats,
     Ints,
     Vectors,
-    interval,
+    mean_interval,
     ndcg,
     query_blocks,
     recall,
@@ -31,6 +41,152 @@ from cloze.model.tasks.metrics import (
 from cloze.model.tasks.options import RetrievalOptions, TaskOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+
+Pooling = Literal["mean", "first", "pooler"]
+
+
+def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling, pooler: nn.Module) -> Tensor:
+    """Pool to one vector per row, fp32 [B, D].
+
+    Args:
+        hidden: float [B, L, D]; values at padding are ignored.
+        attention_mask: bool [B, L].
+        pooling: `mean` of all tokens' states, special tokens included, as in sentence-transformers
+            (Reimers and Gurevych 2019); `first` token; or the checkpoint's `pooler`.
+    """
+    if pooling == "pooler":
+        vectors: Tensor = pooler(hidden, attention_mask)
+        return vectors.float()
+    if pooling == "first":
+        return hidden[:, 0].float()
+    return mean_state(hidden.float(), attention_mask)
+
+
+class BiEncoder(nn.Module):
+    """Encoder and pooling; the pooler stays in the checkpoint even if unused."""
+
+    def __init__(
+        self, encoder: nn.Module, pooler: nn.Module, pooling: Pooling, normalize: bool
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooler = pooler
+        self._pooling: Pooling = pooling
+        self._normalize = normalize
+
+    def forward(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the vectors of queries [Q, D] and passages [P, D], fp32."""
+        vectors = self.embed(batch)
+        queries = batch["allowed"].shape[0]
+        return vectors[:queries], vectors[queries:]
+
+    def embed(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return the vectors of all rows, fp32 [B, D], for a batch of `TextSamples`."""
+        hidden = self.encoder(
+            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT)
+        )
+        vectors = pooled(hidden, batch["attention_mask"], self._pooling, self.pooler)
+        return nn.functional.normalize(vectors, dim=-1) if self._normalize else vectors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSamples:
+    """Samples that are pairs of a query and a passage; equal passages occur once in a batch.
+
+    Attributes:
+        texts: queries, then passages.
+        queries: number of queries.
+        pairs: int64 [n, 2], numbers of query and passage.
+        relevant: passages that answer each query; they are no negatives of each other.
+        group: approximate number of pairs per group.
+        symmetric: true if the loss also compares each passage with the queries.
+    """
+
+    texts: TextSamples
+    queries: int
+    pairs: Ints
+    relevant: Sequence[frozenset[int]]
+    group: int
+    symmetric: bool
+    dropped_counts: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def lengths(self) -> Ints:
+        lengths = self.texts.lengths
+        totals: Ints = lengths[self.pairs[:, 0]] + lengths[self.queries + self.pairs[:, 1]]
+        return totals
+
+    @property
+    def truncated(self) -> int:
+        return self.texts.truncated
+
+    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
+        """Return the batch of these pairs, see `part`."""
+        return self.part(np.asarray(chosen, np.int64), 0, len(chosen), layout)
+
+    def part(self, chosen: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+        """Return the batch of pairs `chosen[begin:end]` of a step with pairs `chosen`.
+
+        Returns:
+            batch: `TextSamples.batch` of Q queries, then P distinct passages, with these entries.
+            own: int64 [B], queries that belong to the part.
+            target: int64 [Q], passage of each query.
+            allowed: bool [Q, P], passages compared with each query, including its own.
+            backward: bool [Q, Q], true if query j (row) is compared with the passage of query i;
+                symmetric loss only.
+        """
+        group_count = -(-len(chosen) // self.group)
+        bounds = [shard_range(0, len(chosen), index, group_count) for index in range(group_count)]
+        spans = [(first, last) for first, last in bounds if first < end and last > begin]
+        groups_begin, groups_end = spans[0][0], spans[-1][1]
+        queries = range(groups_begin, groups_end) if self.symmetric else range(begin, end)
+        group = np.repeat(np.arange(len(spans)), [last - first for first, last in spans])
+        pairs = self.pairs[chosen[groups_begin:groups_end]]
+        passages, columns = np.unique(pairs[:, 1], return_inverse=True)
+        member = np.zeros((len(spans), len(passages)), np.bool_)
+        member[group, columns] = True
+        rows = np.arange(queries.start - groups_begin, queries.stop - groups_begin)
+        query_numbers, target, row_groups = pairs[rows, 0], columns[rows], group[rows]
+        relevant = (self.relevant[query] for query in query_numbers.tolist())
+        is_relevant = np.array([[passage in own for passage in passages] for own in relevant])
+        allowed = member[row_groups] & ~is_relevant
+        allowed[np.arange(len(rows)), target] = True
+        own = np.arange(begin - queries.start, end - queries.start)
+        arrays = {"own": own, "target": target, "allowed": allowed}
+        if self.symmetric:
+            same_group = row_groups[:, None] == row_groups
+            backward = same_group & ~is_relevant[:, target]  # query j and the passage of query i
+            np.fill_diagonal(backward, True)
+            arrays["backward"] = backward
+        texts = self.texts.batch(np.concatenate([query_numbers, self.queries + passages]), layout)
+        return {**texts, **{name: torch.from_numpy(array) for name, array in arrays.items()}}
+
+
+def contrastive_loss(
+    outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any], temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Compute InfoNCE (van den Oord et al. 2018): cross-entropy of each query's own passage.
+
+    Returns:
+        The loss in nats, summed over the part's pairs, fp32 scalar; for symmetric batches the mean
+        of both directions. Second, the number of queries whose own passage scores highest.
+    """
+    queries, passages = outputs
+    own_queries, target = batch["own"], batch["target"]
+    scores = queries @ passages.T / temperature
+    forward = scores.masked_fill(~batch["allowed"], -torch.inf)[own_queries]
+    total = nn.functional.cross_entropy(forward, target[own_queries], reduction="sum")
+    if "backward" in batch:
+        # Row: passage of a pair; column: query.
+        backward = scores[:, target].masked_fill(~batch["backward"], -torch.inf).T[own_queries]
+        total = (total + nn.functional.cross_entropy(backward, own_queries, reduction="sum")) / 2
+    return total, (forward.argmax(dim=-1) == target[own_queries]).sum()
+
+
+# The task.
 
 QRELS = "qrels.txt"
 DEPTH = 100  # passages per query in the run file
@@ -63,53 +219,53 @@ class SplitEmbeddings:
 class Retrieval(Task[QueryPassages, SplitEmbeddings]):
     """Contrastive training with in-batch negatives; evaluation ranks all passages of the split."""
 
+    options: RetrievalOptions
     metrics = tuple(METRICS)
     max_length = 256
     predictions = "run.trec"
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        assert isinstance(options, RetrievalOptions)
-        self.retrieval = options
-        self.source = "corpus" if options.pairs == "titles" else "data"
-        self.files = FILES[options.pairs]
+        self.source = "corpus" if self.options.pairs == "titles" else "data"
+        self.files = FILES[self.options.pairs]
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> QueryPassages:
         self.refuse_limit(limit_per_class, "; use options.limit")
-        examples = read_pairs(path, split, self.retrieval, self.files)
-        return examples.capped(self.retrieval.limit) if split == "train" else examples
+        examples = read_pairs(path, split, self.options, self.files)
+        return examples.capped(self.options.limit) if split == "train" else examples
 
     def metadata(self, train: QueryPassages) -> TaskMetadata:
-        return {"pooling": self.retrieval.pooling, "normalize": self.retrieval.normalize}
+        return {"pooling": self.options.pooling, "normalize": self.options.normalize}
 
-    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
-        return {"embedding": {"pooling": meaning["pooling"], "normalize": meaning["normalize"]}}
+    def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
+        return {"embedding": {"pooling": metadata["pooling"], "normalize": metadata["normalize"]}}
 
     def encode(self, examples: QueryPassages, tokenizer: Tokenizer, max_length: int) -> PairSamples:
         answers: dict[int, set[int]] = defaultdict(set)
         for query, passage in examples.pairs.tolist():
             answers[query].add(passage)
+        queries = len(examples.queries)
         return PairSamples(
             texts=encode([*examples.queries, *examples.passages], None, tokenizer, max_length),
-            queries=len(examples.queries),
+            queries=queries,
             pairs=examples.pairs,
-            relevant=[frozenset(answers[query]) for query in range(len(examples.queries))],
-            group=self.retrieval.group,
-            symmetric=self.retrieval.symmetric,
+            relevant=[frozenset(answers[query]) for query in range(queries)],
+            group=self.options.group,
+            symmetric=self.options.symmetric,
         )
 
     def network(
-        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+        self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
         return BiEncoder(
-            backbone.encoder, backbone.pooler, meaning["pooling"], bool(meaning["normalize"])
+            backbone.encoder, backbone.pooler, metadata["pooling"], bool(metadata["normalize"])
         )
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return len(batch["own"])
 
     def loss(self, outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any]) -> Loss:
-        total, correct = contrastive_loss(outputs, batch, self.retrieval.temperature)
+        total, correct = contrastive_loss(outputs, batch, self.options.temperature)
         return Loss(total=total, correct=correct)
 
     def select_outputs(
@@ -122,14 +278,13 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
     def decode(
         self, answers: Sequence[Any], examples: QueryPassages, samples: Samples
     ) -> SplitEmbeddings:
-        del samples
         width = len(answers[0][0]) if answers else 0
-        queries = np.zeros((len(examples.queries), width), np.float32)
-        passages = np.zeros((len(examples.passages), width), np.float32)
-        for (query, passage), (query_vector, passage_vector) in zip(
-            examples.pairs.tolist(), answers, strict=True
-        ):
-            queries[query], passages[passage] = query_vector, passage_vector
+        queries, passages = (
+            np.zeros((len(texts), width), np.float32)
+            for texts in (examples.queries, examples.passages)
+        )
+        for (query, passage), vectors in zip(examples.pairs.tolist(), answers, strict=True):
+            queries[query], passages[passage] = vectors
         return SplitEmbeddings(queries, passages)
 
     def score(self, examples: QueryPassages, predictions: SplitEmbeddings) -> Figures:
@@ -140,9 +295,8 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         """Return `tfidf`: the score of scikit-learn's TF-IDF over the passages' words."""
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        vectorizer = TfidfVectorizer(
-            sublinear_tf=True, tokenizer=word_pattern().findall, token_pattern=None
-        )
+        words = word_pattern().findall
+        vectorizer = TfidfVectorizer(sublinear_tf=True, tokenizer=words, token_pattern=None)
         passages = vectorizer.fit_transform(examples.passages).astype(np.float32)
         queries = vectorizer.transform(examples.queries).astype(np.float32)
         by_query = self._by_query(examples, lambda chosen: (queries[chosen] @ passages.T).toarray())
@@ -154,27 +308,26 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
     def detailed_metrics(
         self, examples: QueryPassages, predictions: SplitEmbeddings, *, seed: int, resamples: int
     ) -> dict[str, Any]:
-        by_query = self._by_query(examples, predictions.scores)
-        queries = len(examples.queries)
-
-        def bounds(values: Floats) -> list[float]:
-            return interval(lambda chosen: float(values[chosen].mean()), queries, seed, resamples)
-
-        return {"interval": {name: bounds(by_query[name]) for name in self.metrics}}
+        return {
+            "interval": {
+                name: mean_interval(values, seed, resamples)
+                for name, values in self._by_query(examples, predictions.scores).items()
+            }
+        }
 
     def write_predictions(
         self, directory: str, examples: QueryPassages, predictions: SplitEmbeddings
     ) -> None:
         """Write a TREC run (query, Q0, passage, rank, score, tag) and `qrels.txt`."""
-        storage.write_bytes(
-            storage.join(directory, self.predictions),
-            "".join(self._run(examples, predictions)).encode(),
-        )
         judgments = (
             f"{examples.query_ids[query]} 0 {examples.passage_ids[passage]} 1\n"
             for query, passage in examples.pairs.tolist()
         )
-        storage.write_bytes(storage.join(directory, QRELS), "".join(judgments).encode())
+        for name, lines in (
+            (self.predictions, self._run(examples, predictions)),
+            (QRELS, judgments),
+        ):
+            storage.write_bytes(storage.join(directory, name), "".join(lines).encode())
 
     def _by_query(self, examples: QueryPassages, scores: Scores) -> dict[str, Floats]:
         """Return the metrics of each query."""
@@ -196,10 +349,7 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         for block in query_blocks(len(examples.queries), len(examples.passages)):
             scores = predictions.scores(block)
             for row, query in zip(scores, examples.query_ids[block], strict=True):
-                for rank, passage in enumerate(
-                    np.argsort(-row, kind="stable")[:DEPTH].tolist(), start=1
-                ):
-                    yield (
-                        f"{query} Q0 {examples.passage_ids[passage]} {rank} {row[passage]:.6f} "
-                        f"{TAG}\n"
-                    )
+                best = np.argsort(-row, kind="stable")[:DEPTH].tolist()
+                for rank, passage in enumerate(best, start=1):
+                    identity = examples.passage_ids[passage]
+                    yield f"{query} Q0 {identity} {rank} {row[passage]:.6f} {TAG}\n"

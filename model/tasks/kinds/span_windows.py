@@ -24,12 +24,9 @@ from cloze.model.tasks.task import Ints
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 BOUNDS, STARTS, ENDS = "bounds", "start_positions", "end_positions"  # batch entries
-INSIDE, LONG, TORN, NOTHING = (
-    "inside_a_piece",
-    "over_answer_length",
-    "outside_windows",
-    "without_pieces",
-)
+# Reasons why an answer cannot be given.
+INSIDE, LONG = "inside_a_piece", "over_answer_length"
+TORN, NOTHING = "outside_windows", "without_pieces"
 ALL = "all_answers_of_a_question"
 LENGTH_BONUS = 0.01  # bonus per token of window length, which decides ties of context
 
@@ -114,10 +111,7 @@ def encode_questions(
     questions = tokenizer.encode_batch(examples.questions)
     longest_question = min(options.question_length, (max_length - frame.size) // 2)
     sequences: list[npt.NDArray[np.int32]] = []
-    question_numbers: list[int] = []
-    begins: list[int] = []
-    bounds: list[tuple[int, int, int, int]] = []
-    targets: list[tuple[int, int]] = []
+    numbers: list[tuple[int, ...]] = []  # question, begin, bounds, start and end of the answer
     lost: Counter[str] = Counter()
     for number, passage in enumerate(examples.passage_of):
         ids, offsets = passages[passage]
@@ -131,35 +125,26 @@ def encode_questions(
             span = _trained(examples.answers[number], offsets, windows, options.answer_length, lost)
         for window in windows:
             shift = len(head) - window.begin
-            sequences.append(
-                np.array([*head, *ids[window.begin : window.end], sep], dtype=np.int32)
-            )
-            question_numbers.append(number)
-            begins.append(window.begin)
-            bounds.append(
-                (len(head), window.end + shift, window.first + shift, window.last + shift)
-            )
+            own = [*head, *ids[window.begin : window.end], sep]
+            sequences.append(np.array(own, dtype=np.int32))
             complete = span is not None and window.begin <= span[0] and span[1] < window.end
-            targets.append(
-                (span[0] + shift, span[1] + shift) if span is not None and complete else (0, 0)
-            )
-    answer_positions = np.array(targets, dtype=np.int64).reshape(-1, 2)
-    rows = np.array(bounds, dtype=np.int64).reshape(-1, 4)
-    answer_targets = (
-        {}
-        if examples.answers is None
-        else {STARTS: answer_positions[:, 0], ENDS: answer_positions[:, 1]}
-    )
+            start, end = (position + shift for position in span) if span and complete else (0, 0)
+            bounds = len(head), *(position + shift for position in window[1:])
+            numbers.append((number, window.begin, *bounds, start, end))
+    columns = np.array(numbers, dtype=np.int64).reshape(-1, 8)
+    targets = {BOUNDS: columns[:, 2:6]}
+    if examples.answers is not None:
+        targets |= {STARTS: columns[:, 6], ENDS: columns[:, 7]}
     return Windows(
         sequences=tuple(sequences),
-        second=rows[:, 0],
+        second=columns[:, 2],
         truncated=sum(len(tokens) > longest_question for tokens in questions),
         pad=tokenizer.special.pad,
         typed=frame.typed,
-        targets={BOUNDS: rows, **answer_targets},
+        targets=targets,
         dropped_counts=dict(+lost),
-        question=np.array(question_numbers, dtype=np.int64),
-        begin=np.array(begins, dtype=np.int64),
+        question=columns[:, 0],
+        begin=columns[:, 1],
         offsets=[offsets for _, offsets in passages],
     )
 

@@ -11,7 +11,6 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.squad import SquadExamples, counts, read_squad
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.kinds.span_windows import BOUNDS, ENDS, STARTS, Windows, encode_questions
-from cloze.model.tasks.metrics import Flags, Floats, Ints, best_threshold, interval, question_scores
+from cloze.model.tasks.metrics import Flags, Floats, best_threshold, mean_interval, question_scores
 from cloze.model.tasks.options import SpanOptions, TaskOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -98,6 +97,9 @@ class QuestionPredictions:
         return sorted(pairs, key=lambda pair: -pair[1])  # on ties an answer precedes "no answer"
 
 
+Predictions = Sequence[QuestionPredictions]
+
+
 def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> tuple[Tensor, ...]:
     """Return the best spans of every window of a batch, as the fields of `WindowSpans`.
 
@@ -135,9 +137,8 @@ def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> t
 def finite_spans(rows: Sequence[npt.NDArray[Any]]) -> WindowSpans:
     """Return the spans of a window from its rows of `window_spans`."""
     real = np.isfinite(rows[2])
-    starts, ends, start_logits, end_logits = (row[real] for row in rows[:4])
     start_null, end_null = rows[4].tolist()
-    return WindowSpans(starts, ends, start_logits, end_logits, (start_null, end_null))
+    return WindowSpans._make([*(row[real] for row in rows[:4]), (start_null, end_null)])
 
 
 def merge_windows(
@@ -152,16 +153,15 @@ def merge_windows(
         text, offsets = examples.passages[passage], samples.offsets[passage]
         spans: list[Span] = []
         for window in range(begin, end):
-            spans += _spans(
-                answers[window], int(samples.begin[window] - passage_starts[window]), text, offsets
-            )
+            shift = int(samples.begin[window] - passage_starts[window])
+            spans += _spans(answers[window], shift, text, offsets)
         spans.sort(key=lambda span: (-span.score, span.begin, span.end))
-        distinct = {span.text: span for span in reversed(spans)}  # best span of each text
-        best = sorted(distinct.values(), key=lambda span: (-span.score, span.begin, span.end))[
-            :n_best
-        ]
+        distinct: dict[str, Span] = {}
+        for span in spans:
+            distinct.setdefault(span.text, span)  # the best one
         null = min((answers[window].null for window in range(begin, end)), key=sum)
-        predictions.append(QuestionPredictions(spans=tuple(best), null=null))
+        best = tuple(itertools.islice(distinct.values(), n_best))
+        predictions.append(QuestionPredictions(spans=best, null=null))
     return predictions
 
 
@@ -182,42 +182,33 @@ def write_official(
     directory: str,
     examples: SquadExamples,
     texts: Sequence[str],
-    found: Sequence[QuestionPredictions],
+    predictions: Predictions,
     *,
     null: bool,
 ) -> None:
     """Write the files of run_squad.py: predictions, n-best lists, and with `null` the null odds."""
+    by_id = dict(zip(examples.ids, predictions, strict=True))
     n_best = {
         identity: [
-            _entry(span, answer, probability)
-            for span, probability in answer.ranked(0.0 if null else None)
+            {
+                "text": "" if span is None else span.text,
+                "probability": probability,
+                "start_logit": own.null[0] if span is None else span.start_logit,
+                "end_logit": own.null[1] if span is None else span.end_logit,
+            }
+            for span, probability in own.ranked(0.0 if null else None)
         ]
-        for identity, answer in zip(examples.ids, found, strict=True)
+        for identity, own in by_id.items()
     }
-    _write(storage.join(directory, PREDICTIONS), dict(zip(examples.ids, texts, strict=True)))
-    _write(storage.join(directory, N_BEST), n_best)
+    files: dict[str, Any] = {
+        PREDICTIONS: dict(zip(examples.ids, texts, strict=True)),
+        N_BEST: n_best,
+    }
     if null:
-        odds = {
-            identity: answer.null_odds for identity, answer in zip(examples.ids, found, strict=True)
-        }
-        _write(storage.join(directory, NULL_ODDS), odds)
-
-
-def _entry(span: Span | None, answer: QuestionPredictions, probability: float) -> dict[str, Any]:
-    start, end = answer.null if span is None else (span.start_logit, span.end_logit)
-    return {
-        "text": "" if span is None else span.text,
-        "probability": probability,
-        "start_logit": start,
-        "end_logit": end,
-    }
-
-
-def _write(path: str, content: Any) -> None:
-    storage.write_bytes(
-        path,
-        (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"),
-    )
+        files[NULL_ODDS] = {identity: own.null_odds for identity, own in by_id.items()}
+    for name, content in files.items():
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        storage.write_bytes(storage.join(directory, name), text.encode("utf-8", "surrogatepass"))
 
 
 # The task.
@@ -226,35 +217,32 @@ HEAD = "span"
 SMALLEST = 16  # tokens: minimum window for a question and an answer
 
 
-class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
+class Spans(Task[SquadExamples, Predictions]):
     """Start and end logits per position (Devlin et al. 2019, figure 4c, sections 4.2 and 4.3).
 
     Trained by the mean of both cross-entropies over the positions of the sequence. Unanswerable
     questions, and windows without the answer, point at [CLS].
     """
 
+    options: SpanOptions
     metrics: tuple[str, ...] = ("f1", "exact_match")
     max_length = 384
     predictions = PREDICTIONS
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        assert isinstance(options, SpanOptions)
-        self.span_options = options
         file_names = [names[0] for names in options.files.values()] or ["train.json", "dev.json"]
         self.files = f"a directory with {' and '.join(file_names[:2])}, in SQuAD's JSON"
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> SquadExamples:
         self.refuse_limit(limit_per_class, ", which has no classes")
         name = split_file(path, split, self.options, (".json",), self.files)
-        return read_squad(name, unanswerable=self.span_options.unanswerable)
+        return read_squad(name, unanswerable=self.options.unanswerable)
 
     def metadata(self, train: SquadExamples) -> TaskMetadata:
-        del train
         return {}
 
-    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
-        del meaning
+    def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
         return {HEAD: {}}
 
     def encode(self, examples: SquadExamples, tokenizer: Tokenizer, max_length: int) -> Windows:
@@ -268,12 +256,11 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
                 f"max_length ({max_length}) leaves no room for question and passage; use "
                 f"{SMALLEST} or more"
             )
-        return encode_questions(examples, tokenizer, max_length, self.span_options)
+        return encode_questions(examples, tokenizer, max_length, self.options)
 
     def network(
-        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+        self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
-        del meaning
         return TokenClassifier(backbone, config.hidden_size, 2, dropout, HEAD)
 
     def count(self, batch: Mapping[str, Any]) -> int:
@@ -288,36 +275,32 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         return Loss(total=total, correct=(logits.argmax(dim=1) == targets).all(dim=1).sum())
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        return window_spans(
-            outputs, batch[BOUNDS], self.span_options.n_best, self.span_options.answer_length
-        )
+        return window_spans(outputs, batch[BOUNDS], self.options.n_best, self.options.answer_length)
 
     def decode(
         self, answers: Sequence[Any], examples: SquadExamples, samples: Samples
-    ) -> Sequence[QuestionPredictions]:
+    ) -> Predictions:
         assert isinstance(samples, Windows)
         windows = [finite_spans(rows) for rows in answers]
-        return merge_windows(windows, examples, samples, self.span_options.n_best)
+        return merge_windows(windows, examples, samples, self.options.n_best)
 
-    def texts(self, predictions: Sequence[QuestionPredictions]) -> list[str]:
+    def texts(self, predictions: Predictions) -> list[str]:
         """Return the answer texts; empty for "no answer"."""
-        if not self.span_options.unanswerable:
+        if not self.options.unanswerable:
             return [prediction.text for prediction in predictions]
-        threshold = self.span_options.null_threshold or 0.0
+        threshold = self.options.null_threshold or 0.0
         return [
             "" if prediction.null_odds > threshold else prediction.text
             for prediction in predictions
         ]
 
-    def tuned_options(
-        self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]
-    ) -> dict[str, Any]:
+    def tuned_options(self, examples: SquadExamples, predictions: Predictions) -> dict[str, Any]:
         """Return the "no answer" threshold with the best F1 on dev, unless configured."""
-        if not self.span_options.unanswerable or self.span_options.null_threshold is not None:
+        if not self.options.unanswerable or self.options.null_threshold is not None:
             return {}
         return {"null_threshold": self._best(examples, predictions)["best_f1_thresh"]}
 
-    def score(self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]) -> Figures:
+    def score(self, examples: SquadExamples, predictions: Predictions) -> Figures:
         """Return F1 and exact match.
 
         With unanswerable questions, also the metrics of evaluate-v2.0.py for both kinds of
@@ -325,7 +308,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         """
         exact, f1 = self._scores(examples, self.texts(predictions))
         figures = {"f1": _mean(f1), "exact_match": _mean(exact)}
-        if self.span_options.unanswerable:
+        if self.options.unanswerable:
             answerable = _has_answer(examples)
             for name, selected in (("HasAns", answerable), ("NoAns", ~answerable)):
                 if selected.any():
@@ -342,7 +325,7 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
     def detailed_metrics(
         self,
         examples: SquadExamples,
-        predictions: Sequence[QuestionPredictions],
+        predictions: Predictions,
         *,
         seed: int,
         resamples: int,
@@ -350,13 +333,12 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
         exact, f1 = self._scores(examples, self.texts(predictions))
         scores = {"f1": f1, "exact_match": exact}
         intervals = {
-            name: interval(partial(_mean_of, values), len(examples), seed, resamples)
-            for name, values in scores.items()
+            name: mean_interval(values, seed, resamples) for name, values in scores.items()
         }
         return {"interval": intervals}
 
     def write_predictions(
-        self, directory: str, examples: SquadExamples, predictions: Sequence[QuestionPredictions]
+        self, directory: str, examples: SquadExamples, predictions: Predictions
     ) -> None:
         """Write `predictions.json` (id to text), `nbest_predictions.json` and `null_odds.json`."""
         write_official(
@@ -364,21 +346,19 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
             examples,
             self.texts(predictions),
             predictions,
-            null=self.span_options.unanswerable,
+            null=self.options.unanswerable,
         )
 
     def _scores(self, examples: SquadExamples, texts: Sequence[str]) -> tuple[Floats, Floats]:
         assert examples.answers is not None
         answers = [[answer.text for answer in references] for references in examples.answers]
-        return question_scores(texts, answers, unanswerable=self.span_options.unanswerable)
+        return question_scores(texts, answers, unanswerable=self.options.unanswerable)
 
-    def _best(self, examples: SquadExamples, predictions: Sequence[QuestionPredictions]) -> Figures:
+    def _best(self, examples: SquadExamples, predictions: Predictions) -> Figures:
         """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""
         exact, f1 = self._scores(examples, [prediction.text for prediction in predictions])
-        answerable, odds = (
-            _has_answer(examples),
-            np.array([prediction.null_odds for prediction in predictions]),
-        )
+        answerable = _has_answer(examples)
+        odds = np.array([prediction.null_odds for prediction in predictions])
         figures: Figures = {}
         for name, scores in (("exact", exact), ("f1", f1)):
             figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best_threshold(
@@ -390,10 +370,6 @@ class Spans(Task[SquadExamples, Sequence[QuestionPredictions]]):
 def _has_answer(examples: SquadExamples) -> Flags:
     assert examples.answers is not None
     return np.array([bool(answers) for answers in examples.answers], dtype=np.bool_)
-
-
-def _mean_of(values: Floats, chosen: Ints) -> float:
-    return _mean(values[chosen])
 
 
 def _mean(values: Floats) -> float:

@@ -28,13 +28,6 @@ HEAD = "token_classifier"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberedTags(TaggedWords):
-    """Tagged words with a model's tag numbers: `label_names` are all its tags, in BIO."""
-
-    label_names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
     """Predictions: tags of each sentence's words, in BIO, and their probabilities, fp32 [words]."""
 
@@ -49,6 +42,7 @@ class Tagging(Task[TaggedWords, Tags]):
     the paper. The labels are a B- and an I- tag for every type in the training files.
     """
 
+    options: TaggingOptions
     metrics: tuple[str, ...] = metrics.TAGGING
     predictions = "predictions.txt"
 
@@ -61,7 +55,6 @@ class Tagging(Task[TaggedWords, Tags]):
         )
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> TaggedWords:
-        assert isinstance(self.options, TaggingOptions)
         self.refuse_limit(limit_per_class, "; leave it out")
         return read_columns(path, split, self.options, self.files)
 
@@ -69,34 +62,26 @@ class Tagging(Task[TaggedWords, Tags]):
         labels = [OUTSIDE, *(f"{prefix}-{kind}" for kind in train.types() for prefix in "BI")]
         return {"labels": labels, "scheme": train.scheme}
 
-    def heads(self, meaning: TaskMetadata) -> dict[str, Any]:
-        return {HEAD: {"num_labels": len(meaning["labels"])}}
+    def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
+        return {HEAD: {"num_labels": len(metadata["labels"])}}
 
-    def align_labels(self, examples: TaggedWords, meaning: TaskMetadata) -> NumberedTags:
-        names = tuple(str(name) for name in meaning["labels"])
+    def align_labels(self, examples: TaggedWords, metadata: TaskMetadata) -> TaggedWords:
+        names = tuple(str(name) for name in metadata["labels"])
         examples.check([name[2:] for name in names if name.startswith("B-")])
-        fields = {
-            field.name: getattr(examples, field.name) for field in dataclasses.fields(TaggedWords)
-        }
-        return NumberedTags(
-            **{**fields, "scheme": examples.scheme or meaning.get("scheme")}, label_names=names
-        )
+        scheme = examples.scheme or metadata.get("scheme")
+        return dataclasses.replace(examples, scheme=scheme, label_names=names)
 
     def encode(self, examples: TaggedWords, tokenizer: Tokenizer, max_length: int) -> WordSamples:
-        assert isinstance(examples, NumberedTags)
         labels = None
         if examples.tags is not None:
             tag_numbers = {name: i for i, name in enumerate(examples.label_names)}
-            labels = [
-                np.array([tag_numbers[tag] for tag in tags], dtype=np.int64)
-                for tags in examples.tags
-            ]
+            labels = [np.array([tag_numbers[tag] for tag in tags]) for tags in examples.tags]
         return encode_words(examples.words, tokenizer, max_length, labels)
 
     def network(
-        self, backbone: Backbone, config: ModelConfig, meaning: TaskMetadata, dropout: float
+        self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
-        return TokenClassifier(backbone, config.hidden_size, len(meaning["labels"]), dropout, HEAD)
+        return TokenClassifier(backbone, config.hidden_size, len(metadata["labels"]), dropout, HEAD)
 
     def count(self, batch: Mapping[str, Any]) -> int:
         """Return the number of words."""
@@ -115,7 +100,6 @@ class Tagging(Task[TaggedWords, Tags]):
         return most_probable.indices, most_probable.values
 
     def decode(self, answers: Sequence[Any], examples: TaggedWords, samples: Samples) -> Tags:
-        assert isinstance(examples, NumberedTags)
         assert isinstance(samples, WordSamples)
         tags: list[list[str]] = [[OUTSIDE] * len(words) for words in examples.words]
         scores = [np.zeros(len(words), dtype=np.float32) for words in examples.words]

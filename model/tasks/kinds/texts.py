@@ -96,13 +96,9 @@ class _TextTask(Task[T, P]):
 
         The index is the file's own, as in GLUE's test files, or else the example's number from 0.
         """
-        texts = {
-            "index": examples.ids or [str(i) for i in range(len(examples))],
-            "text": examples.texts,
-        }
-        if examples.text_pairs is not None:
-            texts["text_pair"] = examples.text_pairs
-        columns = {**texts, **columns}
+        index = examples.ids or [str(i) for i in range(len(examples))]
+        pairs = {} if examples.text_pairs is None else {"text_pair": examples.text_pairs}
+        columns = {"index": index, "text": examples.texts, **pairs, **columns}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         write_rows(storage.join(directory, self.predictions), rows)
 
@@ -114,10 +110,10 @@ def _head(metadata: TaskMetadata) -> str:
 class Classification(_TextTask[LabelledTexts, Probabilities]):
     """One label per example, trained by cross-entropy; metrics: `metrics.CLASSIFICATION`."""
 
+    options: TextOptions
     metrics: tuple[str, ...] = ("accuracy",)
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> LabelledTexts:
-        assert isinstance(self.options, TextOptions)
         examples = read_texts(path, split, self.options, self.files)
         return examples.capped(limit_per_class) if split == "train" else examples
 
@@ -155,25 +151,21 @@ class Classification(_TextTask[LabelledTexts, Probabilities]):
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return the probabilities of each example, [B, labels]."""
-        del batch
         return torch.softmax(outputs, dim=-1)
 
     def decode(
         self, answers: Sequence[Any], examples: LabelledTexts, samples: Samples
     ) -> Probabilities:
-        del samples
         return np.array(answers, dtype=np.float32).reshape(len(answers), len(examples.label_names))
 
     def score(self, examples: LabelledTexts, predictions: Probabilities) -> Figures:
-        return metrics.classification_scores(
-            self.metrics, _labels(examples), predictions.argmax(axis=1)
-        )
+        return metrics.scores(self.metrics, _labels(examples), predictions.argmax(axis=1))
 
     def baselines(self, examples: LabelledTexts) -> Figures:
         """Return the score of always predicting the most frequent class."""
         labels = _labels(examples)
         majority = np.full_like(labels, np.bincount(labels).argmax() if len(labels) else 0)
-        scores = metrics.classification_scores(self.metrics[:1], labels, majority)
+        scores = metrics.scores(self.metrics[:1], labels, majority)
         return {"majority": scores[self.metrics[0]]}
 
     def dataset_statistics(self, examples: LabelledTexts) -> dict[str, Any]:
@@ -196,14 +188,12 @@ class Classification(_TextTask[LabelledTexts, Probabilities]):
         self, directory: str, examples: LabelledTexts, predictions: Probabilities
     ) -> None:
         """Write index, text, text_pair, label, prediction, and score: its probability."""
-        predicted, names = predictions.argmax(axis=1), examples.label_names
-        labels = examples.labels
+        names = examples.label_names
+        unknown = [""] * len(examples)
         columns = {
-            "label": [""] * len(predicted)
-            if labels is None
-            else [names[label] for label in labels],
-            "prediction": [names[choice] for choice in predicted],
-            "score": [f"{predictions[i, choice]:.6f}" for i, choice in enumerate(predicted)],
+            "label": unknown if examples.labels is None else [names[i] for i in examples.labels],
+            "prediction": [names[choice] for choice in predictions.argmax(axis=1)],
+            "score": [f"{probability:.6f}" for probability in predictions.max(axis=1)],
         }
         self.write_table(directory, examples, columns)
 
@@ -219,10 +209,10 @@ class Regression(_TextTask[ScoredTexts, Numbers]):
     of `metrics.REGRESSION`.
     """
 
+    options: RegressionOptions
     metrics: tuple[str, ...] = ("pearson", "spearman")
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> ScoredTexts:
-        assert isinstance(self.options, RegressionOptions)
         self.refuse_limit(limit_per_class, ", whose answers are numbers")
         return read_scored(path, split, self.options, self.files)
 
@@ -254,34 +244,28 @@ class Regression(_TextTask[ScoredTexts, Numbers]):
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return the number of each example, [B]."""
-        del batch
         return outputs.squeeze(-1)
 
     def decode(self, answers: Sequence[Any], examples: ScoredTexts, samples: Samples) -> Numbers:
-        del examples, samples
         return np.array(answers, dtype=np.float64)
 
     def score(self, examples: ScoredTexts, predictions: Numbers) -> Figures:
-        return metrics.regression_scores(self.metrics, _scores(examples), predictions)
+        return metrics.scores(self.metrics, _scores(examples), predictions)
 
     def baselines(self, examples: ScoredTexts) -> Figures:
         """Return the score of always predicting the mean: a constant has correlation 0."""
         scores = _scores(examples)
-        constant = np.full_like(scores, scores.mean())
-        figures = metrics.regression_scores(self.metrics[:1], scores, constant)
+        figures = metrics.scores(self.metrics[:1], scores, np.full_like(scores, scores.mean()))
         return {"constant": figures[self.metrics[0]]}
 
     def dataset_statistics(self, examples: ScoredTexts) -> dict[str, Any]:
         scores = examples.scores
         if scores is None:
             return {}
-        statistics = {
-            "mean": scores.mean(),
-            "deviation": scores.std(),
-            "lowest": scores.min(),
-            "highest": scores.max(),
-        }
-        return {"scores": {name: round(float(value), 6) for name, value in statistics.items()}}
+        names = ("mean", "deviation", "lowest", "highest")
+        values = (scores.mean(), scores.std(), scores.min(), scores.max())
+        rounded = (round(float(value), 6) for value in values)
+        return {"scores": dict(zip(names, rounded, strict=True))}
 
     def detailed_metrics(
         self, examples: ScoredTexts, predictions: Numbers, *, seed: int, resamples: int

@@ -287,7 +287,7 @@ def test_passages_with_one_id_and_files_that_are_none_are_refused(tmp_path: Path
     ):
         load_task("race").read(str(tmp_path), "dev", None)
     (folder / "2.txt").write_text('{"article": ')
-    with pytest.raises(DataError, match=r"2\.txt is not JSON"):
+    with pytest.raises(DataError, match=r"2\.txt, line 1, column 13: not valid JSON"):
         load_task("race").read(str(tmp_path), "dev", None)
     (tmp_path / "RACE" / "test").mkdir()
     with pytest.raises(DataError, match=r"test has no passages"):

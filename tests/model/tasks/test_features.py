@@ -15,14 +15,14 @@ from cloze.model import checkpoint
 from cloze.model.families.bert import BertConfig
 from cloze.model.families.models import new_backbone
 from cloze.model.families.registry import FAMILIES
-from cloze.model.tasks.frozen import (
+from cloze.model.tasks.heads import (
     FeatureBiLSTM,
     FrozenNetwork,
     check_frozen,
     layers_read,
+    new_network,
     task_network,
 )
-from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer

@@ -47,7 +47,7 @@ def test_every_form_of_task_tells_the_file(tmp_path: Path) -> None:
         f'{{"text": "a", "label": "0"}}\n{{"text": {HALF}, "label": "0"}}\n'
     )
     for task, said in (
-        ("race", r"1\.txt is not JSON"),
+        ("race", r"1\.txt, line 1, column 14: not valid JSON"),
         ("squad", r"dev-v1\.1\.json"),
         ("classification", r"dev\.jsonl, line 2, column 11"),
     ):

@@ -67,13 +67,13 @@ def test_matthews_is_the_correlation_of_one_hot_vectors(drawn):
 
 def test_one_class_and_unseen_classes_are_scored_without_a_warning():
     ones, twos = np.ones(5, dtype=np.int64), np.full(5, 2)
-    assert metrics.classification_scores(tuple(metrics.CLASSIFICATION), ones, ones) == {
+    assert metrics.scores(tuple(metrics.CLASSIFICATION), ones, ones) == {
         "accuracy": 1,
         "f1": 1,
         "macro_f1": 1,
         "matthews": 0,
     }
-    assert metrics.classification_scores(tuple(metrics.CLASSIFICATION), ones, twos) == {
+    assert metrics.scores(tuple(metrics.CLASSIFICATION), ones, twos) == {
         "accuracy": 0,
         "f1": 0,
         "macro_f1": 0,
@@ -84,16 +84,14 @@ def test_one_class_and_unseen_classes_are_scored_without_a_warning():
 
 def test_metrics_of_nothing_are_zero():
     nothing = np.zeros(0, dtype=np.int64)
-    assert set(
-        metrics.classification_scores(tuple(metrics.CLASSIFICATION), nothing, nothing).values()
-    ) == {0.0}
+    assert set(metrics.scores(tuple(metrics.CLASSIFICATION), nothing, nothing).values()) == {0.0}
     assert metrics.classification_intervals(("accuracy", "f1"), nothing, nothing, seed=1) == {
         "accuracy": [0.0, 0.0],
         "f1": [0.0, 0.0],
     }
     assert metrics.confusion_matrix(nothing, nothing, 2).tolist() == [[0, 0], [0, 0]]
     empty = np.zeros(0)
-    assert set(metrics.regression_scores(("pearson", "spearman"), empty, empty).values()) == {0.0}
+    assert set(metrics.scores(("pearson", "spearman"), empty, empty).values()) == {0.0}
     assert metrics.regression_intervals(("pearson",), empty, empty, seed=1) == {
         "pearson": [0.0, 0.0]
     }
@@ -176,7 +174,7 @@ def test_a_constant_correlates_with_nothing_and_warns_of_nothing(constant):
         (np.full(3, constant), scores),
         (scores[:1], scores[:1]),
     ):
-        assert metrics.regression_scores(("pearson", "spearman"), wanted, found) == {
+        assert metrics.scores(("pearson", "spearman"), wanted, found) == {
             "pearson": 0.0,
             "spearman": 0.0,
         }

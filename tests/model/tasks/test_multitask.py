@@ -16,8 +16,8 @@ import torch
 from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult
 from cloze.model import checkpoint
-from cloze.model.tasks.evaluate.run import select_task
 from cloze.model.tasks.heads import new_network, trained_network
+from cloze.model.tasks.kinds.multitask import select_task
 from cloze.model.tasks.predict import read_predictions
 from cloze.model.tasks.source import MultiTaskSource, shares, source_of
 from cloze.model.tasks.table import load_task

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from cloze.core import storage
 from cloze.core.artifacts import artifact
-from cloze.core.errors import UsageError
 from cloze.model import checkpoint
 from tests.model.tasks.stages import finetune, settings
 from tests.object_store import Store
@@ -28,8 +25,8 @@ def test_it_is_the_fine_tuning_of_a_disk(
     assert not [name for name in storage.list_files(out) if name.startswith(("checkpoints/", "_"))]
 
 
-def test_frozen_features_need_a_disk(store: Store, sentiment: Path, pretrained: str) -> None:
-    with pytest.raises(
-        UsageError, match="not on a local disk, where the features of a frozen encoder"
-    ):
-        finetune(settings(sentiment, frozen="last"), pretrained, store.path("tuned"))
+def test_a_frozen_encoder_needs_no_disk(store: Store, sentiment: Path, pretrained: str) -> None:
+    out, small = store.path("tuned"), {"lstm_size": 8, "lstm_layers": 1}
+    config = settings(sentiment, epochs=1, baselines=False, frozen="last", **small)
+    assert finetune(config, pretrained, out).manifest.summary["steps"] == 15
+    assert artifact.verify(out).ok

@@ -181,3 +181,10 @@ def test_corpora_that_cannot_give_the_task_are_refused(tmp_path):
     (tmp_path / "d" / shard_name("corpus", 0, 1)).write_bytes(b"not arrow")
     with pytest.raises(DataError, match="is no Arrow file"):
         load_task("package").read(str(tmp_path / "d"), "train", None)
+
+
+def test_another_corpus_at_the_same_path_is_read_again(tmp_path):
+    first = _both(_corpus(tmp_path / "corpus", _documents()))
+    second = _both(_corpus(tmp_path / "corpus", _documents(packages=("jax", "scipy"))))
+    assert first["train"].label_names == ("numpy", "stdlib", "torch")
+    assert second["train"].label_names == second["dev"].label_names == ("jax", "scipy")

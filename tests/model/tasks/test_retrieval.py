@@ -22,10 +22,14 @@ from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_backbone
-from cloze.model.tasks.contrastive import PairSamples, contrastive_loss
 from cloze.model.tasks.formats.pairs import QueryPassages
 from cloze.model.tasks.heads import new_network
-from cloze.model.tasks.kinds.retrieval import Retrieval, SplitEmbeddings
+from cloze.model.tasks.kinds.retrieval import (
+    PairSamples,
+    Retrieval,
+    SplitEmbeddings,
+    contrastive_loss,
+)
 from cloze.model.tasks.metrics import ndcg, recall, relevant_ranks
 from cloze.model.tasks.options import RetrievalOptions
 from cloze.model.tasks.source import EpochSource

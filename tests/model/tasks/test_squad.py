@@ -159,13 +159,13 @@ BAD: dict[str, tuple[Any, str]] = {
     "blank": (b" \r\n", r"x\.json is empty"),
     "truncated": (
         b'{"data": [\n{"title": "A", "para',
-        r"x\.json, line 2, column \d+ is no JSON: .*; name a whole file",
+        r"x\.json, line 2, column \d+: not valid JSON .*; use a complete file",
     ),
     "cut between values": (
         b'{"data": [{"title": "A"}\n',
-        r"x\.json, line \d, column \d+ is no JSON: .*it ends too early",
+        r"x\.json, line \d, column \d+: not valid JSON .*ends too early",
     ),
-    "NULs": (b"\0\0\0\0", r"x\.json, line 1, column 1 is no JSON"),
+    "NULs": (b"\0\0\0\0", r"x\.json, line 1, column 1: not valid JSON"),
     "latin-1": (
         '{"data": "é"}'.encode("latin-1"),
         r"x\.json: byte 11 is not UTF-8; convert the file",

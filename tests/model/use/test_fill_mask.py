@@ -13,7 +13,7 @@ from cloze.core.errors import DataError, UsageError
 from cloze.model import checkpoint
 from cloze.model.families.models import load_model
 from cloze.model.use.configs import FillMaskConfig
-from cloze.model.use.fill_mask import BATCH, FillMaskPipeline, _filled
+from cloze.model.use.fill_mask import BATCH, FillMaskPipeline, fill_in
 from tests.tiny_models import PIECES, write_checkpoint, write_classifier
 
 
@@ -63,7 +63,7 @@ def test_one_list_a_mask_in_order(directory: str) -> None:
     assert found[2] == predictions(directory, "paris is the capital of [MASK]", top_k=2)[0]
 
 
-def test_texts_that_are_asked_together_are_filled_as_alone(directory: str) -> None:
+def test_texts_that_are_asked_together_arefill_in_as_alone(directory: str) -> None:
     filler = FillMaskPipeline(directory)
     texts = [
         "the [MASK]",
@@ -83,9 +83,9 @@ def test_texts_that_are_asked_together_are_filled_as_alone(directory: str) -> No
 
 
 def test_the_text_is_kept_and_pieces_that_go_on_are_joined() -> None:
-    assert _filled("The Cat [MASK].", "[MASK]", 0, "ran") == "The Cat ran."
-    assert _filled("They walk [MASK] and [MASK]", "[MASK]", 0, "##ed") == "They walked and [MASK]"
-    assert _filled("a [MASK] b [MASK]", "[MASK]", 1, "x") == "a [MASK] b x"
+    assert fill_in("The Cat [MASK].", "[MASK]", 0, "ran") == "The Cat ran."
+    assert fill_in("They walk [MASK] and [MASK]", "[MASK]", 0, "##ed") == "They walked and [MASK]"
+    assert fill_in("a [MASK] b [MASK]", "[MASK]", 1, "x") == "a [MASK] b x"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_the_text_is_kept_and_pieces_that_go_on_are_joined() -> None:
         ("cat " * 40 + "[MASK]", "43 pieces, the model reads 32"),
     ],
 )
-def test_texts_that_cannot_be_filled(directory: str, text: str, fault: str) -> None:
+def test_texts_that_cannot_befill_in(directory: str, text: str, fault: str) -> None:
     with pytest.raises(UsageError, match=fault):
         FillMaskPipeline(directory).fill(text, 3)
 

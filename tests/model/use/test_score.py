@@ -26,7 +26,7 @@ from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.heads import VocabularyHead
 from cloze.model.tasks.formats.pairs import read_minimal_pairs
 from cloze.model.use.configs import ScoreConfig
-from cloze.model.use.scorer import Mask, SentenceScorer, masks, parts, questions
+from cloze.model.use.scorer import Mask, SentenceScorer, mask_sentences, masks, scoring_batches
 from cloze.model.use.scoring import bootstrap, correct
 from cloze.model.use.stages import SCORE
 from cloze.pipeline import tokenizer
@@ -162,13 +162,13 @@ def test_every_piece_is_asked_for_once_at_its_place_and_copies_are_never_repeate
 ) -> None:
     word_start = np.array([True] * 8 + [False, False])
     rows = [np.array([2, *inner, 3], np.int32) for inner in sentences]
-    asked = questions(rows, word_start, 4, mask)
+    asked = mask_sentences(rows, word_start, 4, mask)
     assert len({copy.tobytes() for copy in asked.copies}) == len(asked.copies)
     assert asked.label.tolist() == [token for inner in sentences for token in inner]
     seen = []
-    for part in parts(asked, tokens, 0):
+    for part in scoring_batches(asked, tokens, 0):
         assert len(part.ids) == 1 or part.ids.size <= tokens
-        for place, answer in zip(part.wanted[part.place], part.asked, strict=True):
+        for place, answer in zip(part.positions[part.rows], part.predictions, strict=True):
             row, column = divmod(int(place), part.ids.shape[1])
             copy = asked.copies[asked.copy[answer]]
             assert part.ids[row, : part.lengths[row]].tolist() == copy.tolist()

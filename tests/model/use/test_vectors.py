@@ -12,6 +12,7 @@ import pytest
 from cloze.core import arrow
 from cloze.core.arrow import read_arrow
 from cloze.core.config import parse_config
+from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.flows.graph.stages import stage
@@ -83,6 +84,23 @@ def test_the_same_again(made: tuple[str, str, BuildResult], tmp_path: Path) -> N
         make(corpus, checkpoint, tmp_path / "again").manifest.content_sha256
         == result.manifest.content_sha256
     )
+
+
+def test_an_interrupted_attempt_s_shards_count(
+    made: tuple[str, str, BuildResult], tmp_path: Path
+) -> None:
+    _, checkpoint, whole = made
+    corpus = write_corpus(tmp_path / "corpus", DOCUMENTS, shards=2)
+    last = max(Path(corpus).glob("corpus-*.arrow"))
+    content = last.read_bytes()
+    last.write_bytes(b"")
+    with pytest.raises(ClozeError):
+        make(corpus, checkpoint, tmp_path / "vectors")
+    assert list((tmp_path / "vectors").glob("vectors-*"))
+    last.write_bytes(content)
+    resumed = make(corpus, checkpoint, tmp_path / "vectors").manifest
+    assert resumed.summary == whole.manifest.summary
+    assert resumed.content_sha256 == whole.manifest.content_sha256
 
 
 @pytest.mark.usefixtures("warm")

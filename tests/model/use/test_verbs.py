@@ -122,7 +122,7 @@ def test_what_is_wrong_with_a_typed_text_is_wrong_usage() -> None:
 def test_a_long_file_is_neither_held_nor_one_batch(tmp_path: Path) -> None:
     path, verb, listener = tmp_path / "texts", Shouting(), Listener()
     path.write_bytes(b"".join(b"%06d\n" % number for number in range(100_000)))
-    lines = read_requests(str(path), "texts", jsonl=False, common={}, first="text")
+    lines = read_requests(str(path), VerbConfig(file=str(path)), "text")
     first = next(line for line in lines if line is not None)
     assert (first.index, first.fields) == (0, {"text": "000000"})
     assert answered(listener, verb, file=str(path)) == {"answered": 100_000}
