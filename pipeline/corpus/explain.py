@@ -367,11 +367,12 @@ def _look_for_duplicates(
                 characters=len(other),
             )
 
-    reason = REASONS[duplicates.reason[number]]
-    if reason:
+    for row in np.flatnonzero(duplicates.numbers == number).tolist():
+        reason = REASONS[duplicates.reason[row]]
         found.outcome, found.split = reason, ""
-        found.duplicate_of = next(describe([int(duplicates.of[number])], [reason]))
-    others = np.flatnonzero((duplicates.of == number) & (np.arange(duplicates.of.size) != number))
-    found.duplicates_in_all = int(others.size)
-    shown = others[:DUPLICATES].tolist()
-    found.duplicates = list(describe(shown, [REASONS[duplicates.reason[other]] for other in shown]))
+        found.duplicate_of = next(describe([int(duplicates.of[row])], [reason]))
+    copies = np.flatnonzero(duplicates.of == number)
+    found.duplicates_in_all = int(copies.size)
+    shown = copies[:DUPLICATES]
+    reasons = [REASONS[reason] for reason in duplicates.reason[shown]]
+    found.duplicates = list(describe(duplicates.numbers[shown].tolist(), reasons))

@@ -308,9 +308,9 @@ def _write(
         kinds=kinds,
     )
     if beyond_one_process(build.execution, sum(documents)):
-        from cloze.pipeline.corpus.duplicates.distributed.search import shuffled_plan
+        from cloze.pipeline.corpus.duplicates.distributed import plan_by_shuffle
 
-        corpus_plan = shuffled_plan(build, references, documents, request)
+        corpus_plan = plan_by_shuffle(build, references, documents, request)
     else:
         corpus_plan = plan(
             references,

@@ -169,9 +169,14 @@ def compact_batch(table: pa.Table, arrow_schema: pa.Schema) -> pa.RecordBatch:
 
 
 class IntermediateFile:
-    """An intermediate file, read by batch: memory-mapped if local, else by range requests."""
+    """An intermediate file, read by batch: memory-mapped if local, else by range requests.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        path: the file.
+        names: columns to read. Default: all.
+    """
+
+    def __init__(self, path: str, names: Sequence[str] | None = None) -> None:
         try:
             fs, inner = storage.filesystem(path)
             if storage.is_local(path):
@@ -182,6 +187,10 @@ class IntermediateFile:
             else:
                 self._source = pa.PythonFile(fs.open(inner, "rb", cache_type="none"), mode="r")
             self._reader = pa.ipc.open_file(self._source)
+            if names is not None:
+                fields = [self._reader.schema.get_field_index(name) for name in names]
+                options = pa.ipc.IpcReadOptions(included_fields=fields)
+                self._reader = pa.ipc.open_file(self._source, options=options)
         except FileNotFoundError as error:
             raise DataError(f"{path} does not exist; run the stage again") from error
         except (pa.ArrowException, OSError) as error:
