@@ -7,7 +7,7 @@ Therefore no list is included, some occurrences may be allowed, and drops are co
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -22,9 +22,9 @@ from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
     CleaningStep,
-    RemovedText,
     StepFunction,
     drop_if,
+    remove_paragraphs,
 )
 
 REASON = "blocked_words"
@@ -141,17 +141,12 @@ def _build(options: BlockedWordsOptions) -> StepFunction | None:
         return REASON if listed.count(document.text) > allowed else None
 
     def paragraphs(document: Document) -> CleaningResult:
-        removed, retained = [], []
-        for text in document.paragraphs:
-            if listed.count(text) > allowed:
-                removed.append(RemovedText(REASON, text))
-            else:
-                retained.append(text)
-        if not removed:
-            return CleaningResult(document)
-        if not retained:
-            return CleaningResult(None, REASON, tuple(removed))
-        return CleaningResult(replace(document, paragraphs=tuple(retained)), None, tuple(removed))
+        result = remove_paragraphs(
+            document, lambda text: REASON if listed.count(text) > allowed else None
+        )
+        if result.document is not None and not result.document.paragraphs:
+            return CleaningResult(None, REASON, result.removed)
+        return result
 
     return drop_if(reason_of) if options.blocked_words_unit == "document" else paragraphs
 
