@@ -202,8 +202,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
         DataError: a source is missing, damaged or without documents; too much is unreadable; or no
             documents are left.
     """
-    from cloze.pipeline.corpus.card.collect import collect
-    from cloze.pipeline.corpus.card.render import render
+    from cloze.pipeline.corpus.card.card import collect, render
 
     slices, repeated = plan_reading(config.listed())
     if repeated:

@@ -1,12 +1,17 @@
-"""Content of the data card: one JSON object, the same bytes for the same corpus."""
+"""The data card: `card.json`, and `card.html`, a page without scripts or network access.
+
+The same corpus gives the same bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloze.core.humanize import format_bytes, format_count, templates_in
 from cloze.pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
 from cloze.pipeline.corpus.document import join_sentences as text_of
 from cloze.pipeline.corpus.duplicates.signatures import jaccard
@@ -279,3 +284,96 @@ def _decontamination(
             for name, count in sorted(tasks.items(), key=lambda pair: (-pair[1], pair[0]))
         ],
     }
+
+
+# The page.
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+# Explanations of reasons whose names are not self-explanatory.
+MEANINGS = {
+    "too_short": "fewer characters or words than the limit",
+    "too_long": "more characters than the limit",
+    "not_prose": "too few letters",
+    "duplicate_id": "an id that another document has",
+    "exact_duplicate": "the same words as another document",
+    "near_duplicate": "nearly the same words as another document",
+    "over_budget": "beyond max_words or the mixture",
+    "not_in_mixture": "in a language without a weight in the mixture",
+    "other_licence": "under a licence that is not in the list",
+    "personal_data": "more personal data than allowed",
+    "blocked_words": "more blocked words than allowed",
+    "contaminated": "contains text of a task",
+    "redirect": "a page that redirects to another",
+    "namespace": "a page outside the article namespace",
+    "disambiguation": "a list of the meanings of a title",
+}
+
+
+def render(card: Mapping[str, Any]) -> str:
+    """Return the HTML page of a card.
+
+    Args:
+        card: content of `card.json`.
+    """
+    environment = templates_in(TEMPLATES)
+    environment.filters |= {
+        "short": format_count,
+        "bytes": format_bytes,
+        "thousands": "{:,}".format,
+        "percent": "{:.1%}".format,
+        "largest": largest,
+        "bins": bins,
+        "pairs": lambda rows, name, value: {row[name]: row[value] for row in rows},
+    }
+    duplicates = sum(card["duplicates"][name] for name in ("exact", "near", "same_id"))
+    totals = card["totals"]
+    flow = {
+        "kept for training": totals["documents"] - totals["heldout_documents"],
+        "held out": totals["heldout_documents"],
+        "duplicates of others": duplicates,
+        "dropped on reading": sum(card["dropped"].values()) - duplicates,
+    }
+    return environment.get_template("card.html").render(
+        card=card,
+        totals=totals,
+        duplicates=duplicates,
+        meanings=MEANINGS,
+        examples=_by_reason(card),
+        flow=[(name, count) for name, count in flow.items() if count],
+    )
+
+
+def largest(values: Mapping[str, float], most: int) -> list[tuple[str, float]]:
+    """Return the positive values, largest first; those beyond `most` are added up."""
+    entries = sorted(
+        ((name, value) for name, value in values.items() if value > 0),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
+    rest = entries[most - 1 :] if len(entries) > most else []
+    others = [(f"{len(rest)} others", sum(value for _, value in rest))] if rest else []
+    return [*entries[: len(entries) - len(rest)], *others]
+
+
+def bins(histogram: Mapping[str, list[int]]) -> list[tuple[str, str, int]]:
+    """Return (label, range, count) of the bins; the last one is open."""
+    limits, counts = histogram["limits"], histogram["counts"]
+    closed = [
+        (f"≤{format_count(limit)}", f"{below + 1:,} to {limit:,}", count)
+        for below, limit, count in zip([0, *limits], limits, counts, strict=False)
+    ]
+    last = f">{format_count(limits[-1])}", f"more than {limits[-1]:,}", counts[-1]
+    return [*closed, last]
+
+
+def _by_reason(card: dict[str, Any]) -> list[tuple[str, str, int, list[dict[str, str]]]]:
+    """Return (scope, reason, count, examples): documents before lines, most frequent first."""
+    found: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for example in card["examples"]:
+        found.setdefault((example["scope"], example["reason"]), []).append(example)
+    counts = {"document": card["dropped"], "line": card["dropped_lines"]}
+    rows = [
+        (scope, reason, counts[scope].get(reason, 0), examples)
+        for (scope, reason), examples in found.items()
+    ]
+    return sorted(rows, key=lambda row: (row[0], -row[2], row[1]))
