@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -25,15 +23,19 @@ from cloze.pipeline.corpus.duplicates import signatures
 from cloze.pipeline.corpus.duplicates.plan import REASONS, find_duplicates
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
-from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup, is_heldout, read_documents
+from cloze.pipeline.corpus.read.read_and_clean import (
+    ReadSliceGroup,
+    is_heldout,
+    read_documents,
+    with_detected_language,
+)
 from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.stage import with_language_of
 from cloze.pipeline.corpus.steps.base import CleaningResult
 from cloze.pipeline.corpus.steps.chain import build_steps, prepare_steps, run_steps
 
 CONTEXT = 30  # characters shown around a change
-LONGEST = 2_000  # words of a paragraph; longer differences are shown as one replacement
+LONGEST = 5_000  # words and blanks; longer paragraphs are shown as one replacement
 
 _PIECES = regex.compile(r"\s+|\w+|[^\w\s]")  # regex's \w includes combining marks, which re's lacks
 
@@ -76,36 +78,28 @@ def diff_paragraphs(before: Sequence[str], after: Sequence[str]) -> list[Change]
 
 def _pieces(old: str, new: str) -> Iterator[tuple[str, str]]:
     """Compare two paragraphs word by word; shorten unchanged text at both ends."""
-    old_tokens, new_tokens = _PIECES.findall(old), _PIECES.findall(new)
-    begin = _common(old_tokens, new_tokens)
-    end = _common(old_tokens[begin:][::-1], new_tokens[begin:][::-1])
-    before, after = "".join(old_tokens[:begin]), "".join(old_tokens[len(old_tokens) - end :])
-    old_tokens, new_tokens = (
-        old_tokens[begin : len(old_tokens) - end],
-        new_tokens[begin : len(new_tokens) - end],
-    )
-    if before:
-        yield from (
-            (("…", ""), ("=", before[-CONTEXT:])) if len(before) > CONTEXT else (("=", before),)
-        )
-    matcher = SequenceMatcher(None, old_tokens, new_tokens, autojunk=False)
-    comparable = max(len(old_tokens), len(new_tokens)) <= LONGEST
-    replace_all = [("replace", 0, len(old_tokens), 0, len(new_tokens))]
-    for tag, a, b, c, d in matcher.get_opcodes() if comparable else replace_all:
-        removed, added = "".join(old_tokens[a:b]), "".join(new_tokens[c:d])
-        signs = (("=", removed),) if tag == "equal" else (("-", removed), ("+", added))
-        yield from ((sign, _shortened(text)) for sign, text in signs if text)
-    if after:
-        yield from (("=", after[:CONTEXT]), ("…", "")) if len(after) > CONTEXT else (("=", after),)
+    before, after = _PIECES.findall(old), _PIECES.findall(new)
+    opcodes = [("replace", 0, len(before), 0, len(after))]
+    if max(len(before), len(after)) <= LONGEST:
+        opcodes = list(SequenceMatcher(None, before, after).get_opcodes())
+    for number, (tag, a, b, c, d) in enumerate(opcodes):
+        removed, added = "".join(before[a:b]), "".join(after[c:d])
+        if tag != "equal":
+            yield from (
+                (sign, _shortened(text))
+                for sign, text in zip("-+", (removed, added), strict=True)
+                if text
+            )
+        elif number == 0 and len(removed) > CONTEXT:
+            yield from (("…", ""), ("=", removed[-CONTEXT:]))
+        elif number == len(opcodes) - 1 and len(removed) > CONTEXT:
+            yield from (("=", removed[:CONTEXT]), ("…", ""))
+        else:
+            yield "=", _shortened(removed)
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 3 * CONTEXT else f"{text[:CONTEXT]} … {text[-CONTEXT:]}"
-
-
-def _common(one: Sequence[str], two: Sequence[str]) -> int:
-    """Return the length of the common prefix."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False)))
 
 
 NEAREST = 5  # titles suggested if none matches
@@ -223,7 +217,7 @@ def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) 
         DataError: a source cannot be read.
     """
     slices, _ = plan_reading(config.listed())
-    config = with_language_of(slices, config)
+    config = with_detected_language(slices, config)
     explanation, raw = _find(config, slices, title, report)
     with tempfile.TemporaryDirectory(prefix="cloze-explain-") as directory:
         prepared = prepare_steps(config, directory)
@@ -268,7 +262,7 @@ def _find(
                     infobox=list(document.infobox),
                 )
                 return explanation, document
-            matcher = difflib.SequenceMatcher(None, lowered, document.title.casefold())
+            matcher = SequenceMatcher(None, lowered, document.title.casefold())
             if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6:
                 heapq.heappush(nearest, (matcher.ratio(), document.title))
                 if len(nearest) > NEAREST:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,7 @@ from cloze.core.errors import DataError
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.pipeline.corpus.config import COSTS, CorpusConfig, beyond_one_process
-from cloze.pipeline.corpus.read.sources import PlannedSlice, SliceGroup, group_slices, plan_reading
-from cloze.pipeline.corpus.readers import find_reader
-from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.read.sources import SliceGroup, group_slices, plan_reading
 from cloze.pipeline.corpus.steps.chain import prepare_steps
 
 if TYPE_CHECKING:
@@ -133,61 +130,6 @@ def check_not_empty(config: CorpusConfig, bundles: Sequence[SliceGroup], results
         )
 
 
-# Language of sources that name none, if the config names none either.
-
-DOCUMENTS = 10  # sampled per slice
-SLICES = 8
-SHORTEST = 200  # minimum characters to identify a language
-SHARE = 0.9  # minimum share of sampled documents in one language
-
-
-def with_language_of(slices: Sequence[PlannedSlice], config: CorpusConfig) -> CorpusConfig:
-    """Return the config with the detected `language` of the sources.
-
-    The config is returned unchanged if it sets a language, if the sources name theirs, or if fewer
-    than 90 % of the sampled documents are in one language.
-    """
-    if config.language:
-        return config
-    counts = _languages(slices, config)
-    if not counts:
-        return config
-    language, count = counts.most_common(1)[0]
-    if language == config.fallback_language or count < SHARE * sum(counts.values()):
-        return config
-    return config.model_copy(update={"language": language})
-
-
-def _languages(slices: Sequence[PlannedSlice], config: CorpusConfig) -> Counter[str]:
-    """Count the sampled documents by language; uncertain ones are not counted."""
-    from cloze.pipeline.corpus.steps.filters.language import (
-        CERTAIN,
-        UNKNOWN,
-        identify,
-    )  # loaded only when needed
-
-    counts: Counter[str] = Counter()
-    step = max(1, len(slices) // SLICES)
-    for planned in slices[::step][:SLICES]:
-        reader = find_reader(planned.slice.kind)
-        if not reader.takes_names and not storage.is_file(planned.slice.path):
-            continue
-        documents = reader.read(
-            planned.slice, config, ReadCounters(slice=planned.slice, stop=False)
-        )
-        try:
-            for document in itertools.islice(documents, DOCUMENTS):
-                if document.language:  # the source names languages itself
-                    break
-                if len(document.text) >= SHORTEST:
-                    language, probability = identify(document.text)
-                    if probability >= CERTAIN and language != UNKNOWN:
-                        counts[language] += 1
-        except DataError:
-            continue  # the reading step reports it
-    return counts
-
-
 # 9: words of all scripts, templates of all wikis, trafilatura, ids `#2`, addresses and ids masked
 VERSION = 9
 
@@ -203,11 +145,12 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
             documents are left.
     """
     from cloze.pipeline.corpus.card.card import collect, render
+    from cloze.pipeline.corpus.read.read_and_clean import with_detected_language
 
     slices, repeated = plan_reading(config.listed())
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
-    configured_language, config = config.language, with_language_of(slices, config)
+    configured_language, config = config.language, with_detected_language(slices, config)
     bundles = group_slices(slices)
     results = _read(config, build, bundles)
     unreadable = _write_unreadable(build, results)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from cloze.core import random_keys, storage
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
+from cloze.core.errors import DataError
 from cloze.core.words import count_words
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, sanitize_document
@@ -27,6 +29,7 @@ from cloze.pipeline.corpus.read.intermediate import (
     shard_position,
     signatures_schema,
 )
+from cloze.pipeline.corpus.read.sources import PlannedSlice
 from cloze.pipeline.corpus.readers import find_reader
 from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
 from cloze.pipeline.corpus.steps.base import CleaningResult, Sentences
@@ -145,6 +148,12 @@ class IntermediateWriter:
 EXAMPLES = 3  # per reason
 EXAMPLE_CHARACTERS = 300
 
+# Detection of the language of sources that name none, if the config names none either.
+SAMPLED_SLICES = 8
+SAMPLED_DOCUMENTS = 10  # per slice
+SHORTEST_SAMPLE = 200  # minimum characters to identify a language
+SAMPLED_SHARE = 0.9  # minimum share of sampled documents in one language
+
 
 def read_documents(config: CorpusConfig, tally: ReadCounters) -> Iterator[Document]:
     """Yield the documents of a slice with licence and origin, free of lone surrogates."""
@@ -160,6 +169,33 @@ def read_documents(config: CorpusConfig, tally: ReadCounters) -> Iterator[Docume
             if licence or origin.label
             else document
         )
+
+
+def with_detected_language(slices: Sequence[PlannedSlice], config: CorpusConfig) -> CorpusConfig:
+    """Return the config with the detected `language` of the sources.
+
+    The config is returned unchanged if it sets a language, if the sources name theirs, or if fewer
+    than 90 % of the sampled documents are in one language.
+    """
+    from cloze.pipeline.corpus.steps.filters.language import CERTAIN, UNKNOWN, identify
+
+    if config.language:
+        return config
+    counts: Counter[str] = Counter()
+    for planned in slices[:: max(1, len(slices) // SAMPLED_SLICES)][:SAMPLED_SLICES]:
+        documents = read_documents(config, ReadCounters(slice=planned.slice, stop=False))
+        with contextlib.suppress(DataError):  # the reading step reports it
+            for document in itertools.islice(documents, SAMPLED_DOCUMENTS):
+                if document.language:  # the source names languages itself
+                    break
+                if len(document.text) >= SHORTEST_SAMPLE:
+                    language, probability = identify(document.text)
+                    if probability >= CERTAIN and language != UNKNOWN:
+                        counts[language] += 1
+    language, count = counts.most_common(1)[0] if counts else (config.fallback_language, 0)
+    if language == config.fallback_language or count < SAMPLED_SHARE * counts.total():
+        return config
+    return config.model_copy(update={"language": language})
 
 
 def is_heldout(key: int, fraction: float) -> bool:
@@ -332,14 +368,13 @@ class RejectedExamples:
 
     def offer(self, scope: str, reason: str, document: Document, text: str) -> None:
         """Keep the text if its hash is among the smallest."""
-        rank = -random_keys.document_key(f"{document.id}\0{text[:EXAMPLE_CHARACTERS]}")
+        text = text[:EXAMPLE_CHARACTERS]
+        rank = -random_keys.document_key(f"{document.id}\0{text}")
         chosen = self._chosen.setdefault((scope, reason), [])
         if len(chosen) < EXAMPLES:
-            heapq.heappush(chosen, (rank, document.title or document.id, text[:EXAMPLE_CHARACTERS]))
+            heapq.heappush(chosen, (rank, document.title or document.id, text))
         elif rank > chosen[0][0]:
-            heapq.heapreplace(
-                chosen, (rank, document.title or document.id, text[:EXAMPLE_CHARACTERS])
-            )
+            heapq.heapreplace(chosen, (rank, document.title or document.id, text))
 
     def as_json(self) -> list[list[Any]]:
         """Return [scope, reason, hash, title, text] per example."""
