@@ -191,10 +191,7 @@ CLEAN = {
 WARC = 0.15
 HTML, HTML_PACKED = 0.04, 0.3  # of rendered articles, markup included
 LEFT = 0.9  # of a plain-text file
-DOCUMENT, REFERENCE = (
-    3000,
-    400,
-)  # bytes of text, and of the signature, per document
+DOCUMENT, REFERENCE = 3000, 400  # bytes of text, and of the signature, per document
 
 
 def ahead(

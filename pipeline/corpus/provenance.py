@@ -23,9 +23,8 @@ _ZERO = re.compile(
 )
 _OR, _AND = re.compile(r"\s+OR\s+", re.IGNORECASE), re.compile(r"\s+AND\s+", re.IGNORECASE)
 _DATE = re.compile(r"-(\d{4})(?:(\d\d)(\d\d)|-(\d\d)-(\d\d))?(?=[-.])")
-_RESERVED = re.compile(
-    r"[%?#&+\"<>\\^`{|}\s]"
-)  # in a title; other letters are allowed in URLs (RFC 3987)
+# Reserved in a title; other letters are allowed in URLs (RFC 3987).
+_RESERVED = re.compile(r"[%?#&+\"<>\\^`{|}\s]")
 # Wikimedia projects under one licence, and the dates of the changes: GFDL to CC BY-SA 3.0 on 15
 # June 2009, to 4.0 on 7 June 2023 (https://foundation.wikimedia.org/wiki/Policy:Terms_of_Use).
 # Wikinews and Wikidata have other licences.

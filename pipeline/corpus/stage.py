@@ -354,10 +354,7 @@ STAGE = Stage(
     version=VERSION,
     config=CorpusConfig,
     run=run,
-    unhashed_files=(
-        CARD_PAGE,
-        CARD,
-    ),  # the content hash covers the text only, not the card
+    unhashed_files=(CARD_PAGE, CARD),  # the content hash covers the text only, not the card
     worker="cloze.pipeline",
     headline=headline,
     cost_model=COSTS,

@@ -105,9 +105,8 @@ def _words(flat: pa.Array, sizes: I64) -> I64:
     opening = ends[:-1][sizes > 0]
     begins[opening] = inked[opening]
     words: I64 = np.diff(np.searchsorted(np.flatnonzero(begins), ends)).astype(np.int64, copy=False)
-    asian = (
-        (data >= 0xE0) & (data != 0xE2) & (data != 0xEF)
-    )  # first bytes of letters of unspaced scripts, and of no other punctuation
+    # first bytes of letters of unspaced scripts, and of no other punctuation
+    asian = (data >= 0xE0) & (data != 0xE2) & (data != 0xEF)
     for row in np.flatnonzero(np.diff(np.searchsorted(np.flatnonzero(asian), ends))).tolist():
         words[row] = count_words(flat[row].as_py())
     return words

@@ -48,13 +48,12 @@ REASONS = ("", "duplicate_id", "exact_duplicate", "near_duplicate")
 _BLOCK = 1 << 18
 _SORTED = 1 << 24  # documents assigned to shards at a time, about 40 bytes each
 
-_PLACES = [pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "row")]
-PLAN = pa.schema(
-    [*_PLACES, pa.field("copy", pa.int32(), nullable=False)]
-)  # a record batch per shard, sorted by key
+_POSITION = [pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "row")]
+# A record batch per shard, sorted by key.
+PLAN = pa.schema([*_POSITION, pa.field("copy", pa.int32(), nullable=False)])
 DUPLICATES = pa.schema(
-    [*_PLACES, pa.field("reason", pa.int8(), nullable=False)]
-    + [pa.field(f"of_{name}", pa.int32(), nullable=False) for name in ("part", "batch", "row")]
+    [*_POSITION, pa.field("reason", pa.int8(), nullable=False)]
+    + [field.with_name(f"of_{field.name}") for field in _POSITION]
 )
 
 

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 
 MEMBERS_OF_A_CLUSTER = 2000  # approximate, for corpora of up to four million documents
-SAMPLE, SMALLEST_SAMPLE = (
-    256,
-    1 << 16,
-)  # documents per cluster, and at least, to fit the centres and the mean
+# Documents to fit the centres and the mean: per cluster, and at least.
+SAMPLE, SMALLEST_SAMPLE = 256, 1 << 16
 UNIT_DOCUMENTS = 20_000  # approximate number of documents per unit
 
 

@@ -135,14 +135,12 @@ class WordSequence:
         )
         self._sums = np.zeros(letters.size + 1, dtype=np.uint64)
         room = np.empty(min(_LETTER_BLOCK, letters.size), dtype=np.uint64)
-        with np.errstate(
-            over="ignore"
-        ):  # polynomial hash modulo 2**64 of every run, from one prefix sum
+        # polynomial hash modulo 2**64 of every run, from one prefix sum
+        with np.errstate(over="ignore"):
             for begin in range(0, letters.size, _LETTER_BLOCK):
                 block = letters[begin : begin + _LETTER_BLOCK]
-                terms = np.take(
-                    _LETTERS, block, out=room[: block.size], mode="wrap"
-                )  # other modes copy first
+                # other modes than wrap copy first
+                terms = np.take(_LETTERS, block, out=room[: block.size], mode="wrap")
                 terms *= self._powers[begin : begin + block.size]
                 terms[0] += self._sums[begin]
                 np.cumsum(terms, out=self._sums[begin + 1 : begin + 1 + block.size])
@@ -262,9 +260,8 @@ def _minima(hashes: U32, count: int) -> U32:
     minima = np.full(count, _MOST, dtype=np.uint32)
     room = np.empty((count, min(_BLOCK, hashes.size)), dtype=np.uint32)
     with np.errstate(over="ignore"):  # also restores the buffer size
-        np.setbufsize(
-            _SMALLEST_BUFFER
-        )  # with a larger buffer numpy copies both factors, which takes longer than multiplying
+        # with a larger buffer numpy copies both factors, which takes longer than multiplying
+        np.setbufsize(_SMALLEST_BUFFER)
         for begin in range(0, hashes.size, _BLOCK):
             block = hashes[begin : begin + _BLOCK]
             permuted = np.multiply(block, factors, out=room[:, : block.size])

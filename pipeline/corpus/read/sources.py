@@ -25,14 +25,10 @@ from cloze.pipeline.corpus.readers import READERS, find_reader
 from cloze.pipeline.corpus.readers.base import Slice
 from cloze.pipeline.corpus.readers.records import FIELDS
 
-BUNDLE_BYTES = (
-    1 << 20
-)  # limit for small sources, so that many small files still give work to many workers
-BUNDLE_SLICES = 1 << 10
-LARGE_BYTES, BUNDLES = (
-    1 << 30,
-    1 << 10,
-)  # larger sources make about this many groups: every writer opens all files
+# Limits of a group of small sources, so that many small files still give work to many workers.
+GROUP_BYTES, GROUP_SLICES = 1 << 20, 1 << 10
+# Larger sources make about this many groups: every writer opens all files.
+LARGE_BYTES, MOST_GROUPS = 1 << 30, 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +72,8 @@ def group_slices(slices: Iterable[PlannedSlice]) -> list[SliceGroup]:
     """Group consecutive small slices of the same kind and sources."""
     slices = list(slices)
     total = sum(planned.slice.size for planned in slices)
-    most_bytes = total // BUNDLES if total > LARGE_BYTES else BUNDLE_BYTES
-    most_slices = max(BUNDLE_SLICES, len(slices) // BUNDLES)
+    most_bytes = total // MOST_GROUPS if total > LARGE_BYTES else GROUP_BYTES
+    most_slices = max(GROUP_SLICES, len(slices) // MOST_GROUPS)
     groups: list[list[PlannedSlice]] = []
     size = 0
     for planned in slices:
@@ -141,9 +137,8 @@ class Source(BaseModel):
     @field_validator("date", mode="before")
     @classmethod
     def _day(cls, date: Any) -> Any:
-        return (
-            str(date) if isinstance(date, (int, datetime.date)) else date
-        )  # YAML reads 2024 as int and 2024-05-01 as date
+        # YAML reads 2024 as int and 2024-05-01 as date
+        return str(date) if isinstance(date, (int, datetime.date)) else date
 
     @field_validator("licence")
     @classmethod

@@ -102,30 +102,15 @@ class TaskIndex:
 
         from cloze.core.arrow import write_arrow
 
-        columns = [
-            np.concatenate(
-                [
-                    np.full(hashes.size, length, np.int32)
-                    for length, (hashes, _) in self.tables.items()
-                ]
-                or [np.zeros(0, np.int32)]
-            ),
-            np.concatenate(
-                [hashes for hashes, _ in self.tables.values()] or [np.zeros(0, np.uint64)]
-            ),
-            np.concatenate(
-                [numbers for _, numbers in self.tables.values()] or [np.zeros(0, np.int32)]
-            ),
-        ]
         schema = pa.schema(
             [("length", pa.int32()), ("hash", pa.uint64()), ("task", pa.int32())],
             metadata={"tasks": "\n".join(self.names)},
         )
-        write_arrow(
-            path,
-            schema,
-            [pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=schema)],
+        batches = (
+            pa.record_batch([np.full(hashes.size, length, np.int32), hashes, tasks], schema=schema)
+            for length, (hashes, tasks) in self.tables.items()
         )
+        write_arrow(path, schema, batches)
 
     @classmethod
     def load(cls, path: str) -> TaskIndex:

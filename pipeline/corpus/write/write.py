@@ -106,7 +106,7 @@ class WriteShards:
     def _write(self, number: int, reader: PartReader) -> dict[str, Any]:
         """Write a shard; return its statistics."""
         chosen = read_of_shard(self.plan, number)
-        table = reader.taken(PART, chosen["part"], chosen["batch"], chosen["row"])
+        table = reader.take(PART, chosen["part"], chosen["batch"], chosen["row"])
         reader.pass_shard(number)
         table = _renamed(table, chosen["copy"].astype(np.int64))
         batch = compact_batch(table, CORPUS)
@@ -214,8 +214,8 @@ class WriteRejected:
 
     def _duplicates(self, number: int, parts: PartReader) -> pa.Table:
         found = read_of_shard(self.duplicates, number)
-        documents = parts.taken(PART, found["part"], found["batch"], found["row"]).to_pylist()
-        stay = parts.taken(PART, found["of_part"], found["of_batch"], found["of_row"])[
+        documents = parts.take(PART, found["part"], found["batch"], found["row"]).to_pylist()
+        stay = parts.take(PART, found["of_part"], found["of_batch"], found["of_row"])[
             "id"
         ].to_pylist()
         rows = [
