@@ -185,8 +185,8 @@ class Explanation:
 class _Watching(ReadCounters):
     """Counters that also count for the current document alone."""
 
-    def __init__(self, one: PlannedSlice, stop: bool, allowed: float) -> None:
-        super().__init__(slice=one.slice, stop=stop, allowed=allowed)
+    def __init__(self, planned: PlannedSlice, stop: bool, allowed: float) -> None:
+        super().__init__(slice=planned.slice, stop=stop, allowed=allowed)
         self.before: Counter[str] = Counter()
         self.size = 0
 
@@ -230,29 +230,32 @@ def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) 
 
 
 def _find(
-    config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, report: Reporter
+    config: CorpusConfig, slices: Sequence[PlannedSlice], name_or_id: str, report: Reporter
 ) -> tuple[Explanation, Document]:
     """Return a new explanation and the document as its reader gave it.
 
     Raises:
         UsageError: no document matches; the message suggests the nearest titles.
     """
-    total = float(sum(one.slice.size for one in slices))
+    total = float(sum(planned.slice.size for planned in slices))
     done, read = 0.0, 0
     dropped: Counter[str] = Counter()
     nearest: list[tuple[float, str]] = []
-    lowered = wanted.strip().casefold()
-    for one in sorted(
-        slices, key=lambda one: not wanted.startswith(f"{one.slice.kind}/{one.slice.name}/")
+    lowered = name_or_id.strip().casefold()
+    for planned in sorted(
+        slices,
+        key=lambda planned: (
+            not name_or_id.startswith(f"{planned.slice.kind}/{planned.slice.name}/")
+        ),
     ):
-        counters = _Watching(one, config.on_error == "stop", config.rejected_share)
+        counters = _Watching(planned, config.on_error == "stop", config.rejected_share)
         for document in read_documents(config, counters):
-            if document.title.strip().casefold() == lowered or document.id == wanted:
+            if document.title.strip().casefold() == lowered or document.id == name_or_id:
                 explanation = Explanation(
                     id=document.id,
                     title=document.title,
                     source=document.source,
-                    file=one.slice.path,
+                    file=planned.slice.path,
                     raw_bytes=counters.size,
                     reader=counters.inside(),
                     paragraphs=list(document.paragraphs),
@@ -267,7 +270,7 @@ def _find(
                 heapq.heappush(nearest, (matcher.ratio(), document.title))
                 if len(nearest) > NEAREST:
                     heapq.heappop(nearest)
-        done += one.slice.size
+        done += planned.slice.size
         read += counters.counters["read/documents"]
         dropped.update(
             {
@@ -280,24 +283,30 @@ def _find(
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
     raise UsageError(
-        f"no document of the title or id {wanted!r} among the {read:,} that were read"
+        f"no document of the title or id {name_or_id!r} among the {read:,} that were read"
         + (f" ({unread} have no text to look at)" if unread else "")
         + (f"; the nearest titles: {names}" if names else "; check the title and the sources")
     )
 
 
 def _run_steps(
-    config: CorpusConfig, prepared: Mapping[str, Any], raw: Document, found: Explanation
+    config: CorpusConfig, prepared: Mapping[str, Any], raw: Document, explanation: Explanation
 ) -> bool:
-    """Run the cleaning steps and record each in `found`. Return True if the document is kept."""
+    """Run the cleaning steps and record each in `explanation`.
+
+    Returns:
+        True if the document is kept.
+    """
 
     def observe(name: str, before: Document, result: CleaningResult) -> None:
         if name == "sentences":
-            found.sentences = result.sentences.texts if result.sentences is not None else []
-            found.dropped_sentences = [(removed.reason, removed.text) for removed in result.removed]
+            explanation.sentences = result.sentences.texts if result.sentences is not None else []
+            explanation.dropped_sentences = [
+                (removed.reason, removed.text) for removed in result.removed
+            ]
             return
         after = result.document.paragraphs if result.document is not None else ()
-        found.steps.append(
+        explanation.steps.append(
             CleaningStepReport(
                 name=name,
                 paragraphs=(len(before.paragraphs), len(after)),
@@ -313,9 +322,9 @@ def _run_steps(
 
     result = run_steps(raw, build_steps(config, prepared), observe)
     if result.document is None:
-        found.outcome = str(result.reason)
+        explanation.outcome = str(result.reason)
     else:
-        found.infobox = list(result.document.infobox)
+        explanation.infobox = list(result.document.infobox)
     return result.document is not None
 
 
@@ -324,28 +333,28 @@ def _look_for_duplicates(
     slices: Sequence[PlannedSlice],
     prepared: Mapping[str, Any],
     directory: str,
-    found: Explanation,
+    explanation: Explanation,
     report: Reporter,
 ) -> None:
-    """Read all sources and record the duplicates of the document in `found`."""
+    """Read all sources and record the duplicates of the document in `explanation`."""
     read = ReadSliceGroup(
         parts=directory,
         config=config.model_copy(update={"keep_rejected": False}),
         prepared=prepared,
     )
-    bundles = group_slices(slices)
-    total, done = float(sum(group.size for group in bundles)), 0.0
-    for group in bundles:
+    groups = group_slices(slices)
+    total, done = float(sum(group.size for group in groups)), 0.0
+    for group in groups:
         read(group.unit())
         done += group.size
         report.progress(done, total, "bytes", {"step": "looking for duplicates"})
-    part_paths = tuple(storage.join(directory, group.part) for group in bundles)
+    part_paths = tuple(storage.join(directory, group.part) for group in groups)
     columns = SignatureColumns(directory)
     columns.gather([f"{path}.refs.arrow" for path in part_paths])
     duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity)
-    text = " ".join(found.sentences)
+    text = " ".join(explanation.sentences)
     exact = int.from_bytes(signatures.signature(text, None).exact[:8], "little")
-    same_key = columns.load("key") == np.uint64(random_keys.document_key(found.id))
+    same_key = columns.load("key") == np.uint64(random_keys.document_key(explanation.id))
     number = int(np.flatnonzero(same_key & (columns.load("exact_high") == np.uint64(exact)))[0])
 
     def describe(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
@@ -363,10 +372,10 @@ def _look_for_duplicates(
 
     for row in np.flatnonzero(duplicates.numbers == number).tolist():
         reason = REASONS[duplicates.reason[row]]
-        found.outcome, found.split = reason, ""
-        found.duplicate_of = next(describe([int(duplicates.of[row])], [reason]))
+        explanation.outcome, explanation.split = reason, ""
+        explanation.duplicate_of = next(describe([int(duplicates.of[row])], [reason]))
     copies = np.flatnonzero(duplicates.of == number)
-    found.duplicates_in_all = int(copies.size)
+    explanation.duplicates_in_all = int(copies.size)
     shown = copies[:DUPLICATES]
     reasons = [REASONS[reason] for reason in duplicates.reason[shown]]
-    found.duplicates = list(describe(duplicates.numbers[shown].tolist(), reasons))
+    explanation.duplicates = list(describe(duplicates.numbers[shown].tolist(), reasons))

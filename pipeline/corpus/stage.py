@@ -98,7 +98,7 @@ def check_readable(config: CorpusConfig, results: Results) -> None:
         )
 
 
-def check_not_empty(config: CorpusConfig, bundles: Sequence[SliceGroup], results: Results) -> None:
+def check_not_empty(config: CorpusConfig, groups: Sequence[SliceGroup], results: Results) -> None:
     """Check that every source has documents and that cleaning left any.
 
     Raises:
@@ -106,9 +106,7 @@ def check_not_empty(config: CorpusConfig, bundles: Sequence[SliceGroup], results
     """
     for source in config.sources:
         source_results = [
-            result
-            for group, result in zip(bundles, results, strict=True)
-            if source in group.sources
+            result for group, result in zip(groups, results, strict=True) if source in group.sources
         ]
         if not any(result["counters"].get("read/documents") for result in source_results):
             unreadable = [entry for result in source_results for entry in result["unreadable"]]
@@ -151,16 +149,16 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
     configured_language, config = config.language, with_detected_language(slices, config)
-    bundles = group_slices(slices)
-    results = _read(config, build, bundles)
+    groups = group_slices(slices)
+    results = _read(config, build, groups)
     unreadable = _write_unreadable(build, results)
-    check_not_empty(config, bundles, results)
+    check_not_empty(config, groups, results)
     check_readable(config, results)
-    part_paths = tuple(storage.join(_parts(build), group.part) for group in bundles)
+    part_paths = tuple(storage.join(_parts(build), group.part) for group in groups)
     document_counts = [result["documents"] for result in results]
     sizes = [result["bytes"] for result in results]
     corpus_plan, shard_statistics = _write(
-        config, build, part_paths, document_counts, sizes, [group.kind for group in bundles]
+        config, build, part_paths, document_counts, sizes, [group.kind for group in groups]
     )
 
     for reason, count in corpus_plan.dropped.items():
@@ -169,7 +167,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     build.counters["kept/documents"] += documents
     build.counters["kept/bytes"] += corpus_plan.bytes
     card = collect(
-        config, bundles, results, corpus_plan, shard_statistics, dict(build.counters), part_paths
+        config, groups, results, corpus_plan, shard_statistics, dict(build.counters), part_paths
     )
     storage.write_bytes(
         build.file(CARD), (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode()
@@ -186,7 +184,7 @@ def _parts(build: BuildContext) -> str:
 
 
 def _read(
-    config: CorpusConfig, build: BuildContext, bundles: list[SliceGroup]
+    config: CorpusConfig, build: BuildContext, groups: list[SliceGroup]
 ) -> list[dict[str, Any]]:
     """Read every slice group into its intermediate files; return the results."""
     from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup
@@ -196,14 +194,14 @@ def _read(
     read_group = ReadSliceGroup(
         parts=_parts(build), config=config, prepared=prepare_steps(config, build.scratch)
     )
-    units = [(group.part, group.unit()) for group in bundles]
+    units = [(group.part, group.unit()) for group in groups]
     results = fan_out(
         build,
         "read",
         units,
         read_group,
         unit_name="bytes",
-        weights=[float(group.size) for group in bundles],
+        weights=[float(group.size) for group in groups],
     )
     for result in results:
         build.counters.update(result["counters"])

@@ -160,9 +160,11 @@ class FindCandidates:
             column = table[name].to_numpy()
             is_candidate |= _repeated(column) | np.isin(column, values[numbers == number])
         rows = pa.array(np.flatnonzero(is_candidate).astype(np.uint32))
-        found = table.filter(pa.array(is_candidate)).append_column(ROW, rows).combine_chunks()
-        write_arrow(_file(self.directory, CANDIDATES, block), found.schema, found.to_batches())
-        return {"documents": table.num_rows, "candidates": found.num_rows}
+        candidates = table.filter(pa.array(is_candidate)).append_column(ROW, rows).combine_chunks()
+        write_arrow(
+            _file(self.directory, CANDIDATES, block), candidates.schema, candidates.to_batches()
+        )
+        return {"documents": table.num_rows, "candidates": candidates.num_rows}
 
 
 def pack_messages(receivers: I64, values: U64, head: int) -> Iterator[tuple[int, bytes]]:

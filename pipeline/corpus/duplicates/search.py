@@ -283,10 +283,10 @@ class SignatureColumns:
 
     def where(self, numbers: I64) -> tuple[I32, I32, I32]:
         """Return file number, batch and row of the numbered documents."""
-        at = np.searchsorted(self._batch_begins, numbers, side="right") - 1
+        batch = np.searchsorted(self._batch_begins, numbers, side="right") - 1
         part = np.searchsorted(self.begins, numbers, side="right") - 1
-        row = numbers - self._batch_begins[at]
-        return part.astype(np.int32), self._batch_numbers[at], row.astype(np.int32)
+        row = numbers - self._batch_begins[batch]
+        return part.astype(np.int32), self._batch_numbers[batch], row.astype(np.int32)
 
 
 def flat(column: pa.Array) -> npt.NDArray[Any]:

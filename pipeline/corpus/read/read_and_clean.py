@@ -155,14 +155,14 @@ SHORTEST_SAMPLE = 200  # minimum characters to identify a language
 SAMPLED_SHARE = 0.9  # minimum share of sampled documents in one language
 
 
-def read_documents(config: CorpusConfig, tally: ReadCounters) -> Iterator[Document]:
+def read_documents(config: CorpusConfig, counters: ReadCounters) -> Iterator[Document]:
     """Yield the documents of a slice with licence and origin, free of lone surrogates."""
-    reader = find_reader(tally.slice.kind)
-    if not reader.takes_names and not storage.is_file(tally.slice.path):
-        tally.quarantine("no_file", "it is a link that leads to no file, or a pipe")
+    reader = find_reader(counters.slice.kind)
+    if not reader.takes_names and not storage.is_file(counters.slice.path):
+        counters.quarantine("no_file", "it is a link that leads to no file, or a pipe")
         return
-    for document in reader.read(tally.slice, config, tally):
-        origin = tally.origin
+    for document in reader.read(counters.slice, config, counters):
+        origin = counters.origin
         licence = licence_name(document.licence) or origin.licence
         yield sanitize_document(
             replace(document, licence=licence, origin=origin.label)
@@ -236,33 +236,33 @@ class ReadSliceGroup:
         ) as writer:
             dropped = _Dropped(writer if config.keep_rejected else None, make_redactor(config))
             origins: set[Origin] = set()
-            tallies = [
+            slice_counters = [
                 ReadCounters(
-                    slice=Slice.from_json(one),
+                    slice=Slice.from_json(planned),
                     stop=config.on_error == "stop",
                     allowed=config.rejected_share,
                 )
-                for one in unit["slices"]
+                for planned in unit["slices"]
             ]
-            for tally in tallies:
-                for raw in read_documents(config, tally):
-                    dropped.begin(raw, tally)
-                    origins.add(tally.origin)
+            for each in slice_counters:
+                for raw in read_documents(config, each):
+                    dropped.begin(raw, each)
+                    origins.add(each.origin)
                     result = run_steps(raw, steps, dropped.observe)
                     if result.document is not None and result.sentences is not None:
                         writer.add(_row(result.document, result.sentences, config, minhash))
             writer.finish()
         counters: Counter[str] = Counter()
-        for tally in tallies:
-            counters.update(tally.counters)
+        for each in slice_counters:
+            counters.update(each.counters)
         return {
             "counters": dict(counters),
             "documents": writer.documents,
             "bytes": writer.bytes,
-            "unreadable": [asdict(entry) for tally in tallies for entry in tally.report()],
+            "unreadable": [asdict(entry) for each in slice_counters for entry in each.report()],
             "tasks": dropped.tasks,
             "examples": dropped.examples.as_json(),
-            "origins": sorted(map(asdict, origins), key=lambda one: tuple(one.values())),
+            "origins": sorted(map(asdict, origins), key=lambda origin: tuple(origin.values())),
         }
 
 
@@ -283,9 +283,9 @@ class _Dropped:
         self.tasks: Counter[str] = Counter()
         self.examples = RejectedExamples()
 
-    def begin(self, raw: Document, tally: ReadCounters) -> None:
+    def begin(self, raw: Document, counters: ReadCounters) -> None:
         """Set the raw document that is observed next, and the counters of its slice."""
-        self._raw, self._tally = raw, tally
+        self._raw, self._counters = raw, counters
 
     def observe(self, step: str, before: Document, result: CleaningResult) -> None:
         """Count and record what a step dropped; the `observe` argument of `run_steps`."""
@@ -295,10 +295,10 @@ class _Dropped:
         detail = "; ".join(match.words for match in result.matches)
         self.tasks.update({match.task for match in result.matches})
         for removed in result.removed:
-            self._tally.drop_lines(removed.reason)
+            self._counters.drop_lines(removed.reason)
             self._note(document, "line", step, removed.reason, detail, removed.text)
         if result.document is None:
-            self._tally.drop(str(result.reason))
+            self._counters.drop(str(result.reason))
             self._note(document, "document", step, str(result.reason), detail, document.text)
 
     def _note(
@@ -328,7 +328,7 @@ def _row(
     """Return a row with the columns of CORPUS and of the signatures."""
     text = " ".join(sentences.texts)
     key = random_keys.document_key(document.id)
-    found = signature(text, minhash)
+    hashes = signature(text, minhash)
     heldout = is_heldout(key, config.heldout_fraction)
     row: dict[str, Any] = {
         "key": key,
@@ -345,18 +345,18 @@ def _row(
         "characters": len(text),
         "bytes": len(text) if text.isascii() else len(text.encode()),
         "heldout": heldout,
-        "exact_high": int.from_bytes(found.exact[:8], "little"),
-        "exact_low": int.from_bytes(found.exact[8:], "little"),
+        "exact_high": int.from_bytes(hashes.exact[:8], "little"),
+        "exact_low": int.from_bytes(hashes.exact[8:], "little"),
     }
     if config.mixes:
         row |= {
             "words": sum(map(count_words, sentences.texts)),
             "language": language_code(document.language),
         }
-    if found.bands is not None and found.sketch is not None:
-        row |= {f"band_{band:02d}": value for band, value in enumerate(found.bands.tolist())}
+    if hashes.bands is not None and hashes.sketch is not None:
+        row |= {f"band_{band:02d}": value for band, value in enumerate(hashes.bands.tolist())}
         if config.dedup_similarity > 0:
-            row["sketch"] = found.sketch.tobytes()
+            row["sketch"] = hashes.sketch.tobytes()
     return row
 
 

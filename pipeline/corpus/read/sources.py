@@ -286,24 +286,28 @@ def plan_reading(listed: Iterable[ListedSlice]) -> tuple[list[PlannedSlice], int
         if known is not None:
             repeated += 1
             all_sources = tuple(dict.fromkeys((*known[0].sources, *slices_by_source)))
-            planned[sha256, fields] = [replace(one, sources=all_sources) for one in known]
+            planned[sha256, fields] = [replace(piece, sources=all_sources) for piece in known]
             continue
         mark = fingerprints.combine_hashes([("file", sha256), *fields]) if fields else sha256
         unique_name = name if names[kind, name] == 1 else f"{name}@{mark[:8]}"
         finest = max(slices_by_source.values(), key=len)
         planned[sha256, fields] = [
             PlannedSlice(
-                slice=replace(one, name=unique_name), sha256=sha256, sources=tuple(slices_by_source)
+                slice=replace(piece, name=unique_name),
+                sha256=sha256,
+                sources=tuple(slices_by_source),
             )
-            for one in sorted(finest, key=lambda one: one.span or (0, 0))
+            for piece in sorted(finest, key=lambda piece: piece.span or (0, 0))
         ]
     return [
         replace(
-            one,
-            slice=replace(one.slice, origin=merge_origins(source.origin for source in one.sources)),
+            piece,
+            slice=replace(
+                piece.slice, origin=merge_origins(source.origin for source in piece.sources)
+            ),
         )
         for planned_slices in planned.values()
-        for one in planned_slices
+        for piece in planned_slices
     ], repeated
 
 

@@ -78,11 +78,11 @@ def build_steps(config: TextConfig, prepared: Mapping[str, Any] | None = None) -
     Args:
         prepared: result of `prepare_steps`; without it, steps that need it are off.
     """
-    given = prepared or {}
+    results = prepared or {}
     steps = []
     for name, kind in _kinds().items():
         function = (
-            kind.build(config) if kind.prepare is None else kind.build(config, given.get(name))
+            kind.build(config) if kind.prepare is None else kind.build(config, results.get(name))
         )
         if function is not None:
             steps.append((name, function))

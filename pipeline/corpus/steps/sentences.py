@@ -268,11 +268,11 @@ def _build(options: CorpusOptions) -> StepFunction:
     fallback = options.fallback_language
 
     def sentences(document: Document) -> CleaningResult:
-        found = split(document.paragraphs, document.language or fallback)
-        removed = tuple(map(_removed, found.dropped))
-        if not found.texts:
+        split_document = split(document.paragraphs, document.language or fallback)
+        removed = tuple(map(_removed, split_document.dropped))
+        if not split_document.texts:
             return CleaningResult(None, "too_short", removed)
-        return CleaningResult(document, None, removed, sentences=found)
+        return CleaningResult(document, None, removed, sentences=split_document)
 
     return sentences
 

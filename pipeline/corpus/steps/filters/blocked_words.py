@@ -87,11 +87,11 @@ class WordList:
         """Count the occurrences of the words and phrases in a text; only whole words match."""
         folded = caseless(text)
         words = _word().findall(folded)
-        found = sum(_occurrences(part, folded) for part in self.parts)
-        for at, word in enumerate(words):
+        total = sum(_occurrences(part, folded) for part in self.parts)
+        for start, word in enumerate(words):
             for rest in self.phrases.get(word, ()):
-                found += tuple(words[at + 1 : at + 1 + len(rest)]) == rest
-        return found
+                total += tuple(words[start + 1 : start + 1 + len(rest)]) == rest
+        return total
 
 
 @functools.cache
@@ -103,12 +103,12 @@ def _word() -> Any:
 
 def _occurrences(part: str, text: str) -> int:
     """Count `part` in the text; an occurrence followed by a combining mark does not match."""
-    found, at = 0, text.find(part)
-    while at >= 0:
-        end = at + len(part)
-        found += not is_mark(text[end : end + 1] or " ")
-        at = text.find(part, end)
-    return found
+    count, start = 0, text.find(part)
+    while start >= 0:
+        end = start + len(part)
+        count += not is_mark(text[end : end + 1] or " ")
+        start = text.find(part, end)
+    return count
 
 
 @functools.lru_cache(maxsize=4)
@@ -119,17 +119,17 @@ def read_list(path: str) -> WordList:
         DataError: the file is missing, not UTF-8, or empty.
     """
     try:
-        found = WordList.of(storage.read_text(path).splitlines())
+        words = WordList.of(storage.read_text(path).splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"blocked_words ({path}) cannot be read as UTF-8 ({error}). Use a text file with one "
             f"word or phrase per line"
         ) from error
-    if not found.phrases and not found.parts:
+    if not words.phrases and not words.parts:
         raise DataError(
             f"blocked_words ({path}) contains no words. Write one per line, or remove the option"
         )
-    return found
+    return words
 
 
 def _build(options: BlockedWordsOptions) -> StepFunction | None:
