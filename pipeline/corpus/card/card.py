@@ -364,7 +364,7 @@ def bins(histogram: Mapping[str, list[int]]) -> list[tuple[str, str, int]]:
     return [*closed, last]
 
 
-def _by_reason(card: dict[str, Any]) -> list[tuple[str, str, int, list[dict[str, str]]]]:
+def _by_reason(card: Mapping[str, Any]) -> list[tuple[str, str, int, list[dict[str, str]]]]:
     """Return (scope, reason, count, examples): documents before lines, most frequent first."""
     by_reason: dict[tuple[str, str], list[dict[str, str]]] = {}
     for example in card["examples"]:

@@ -211,7 +211,7 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
 
     weights = [float(size) for size in corpus.sizes]
     assigned = _files(scratch, "assigned", len(vectors))
-    units = [
+    units: list[dict[str, Any]] = [
         {"corpus": corpus.file(name), "vectors": vector_file, "out": out}
         for name, vector_file, out in zip(corpus.names, vectors, assigned, strict=True)
     ]
