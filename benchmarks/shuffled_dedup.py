@@ -1,17 +1,16 @@
-"""The search for duplicates by an engine's shuffle: CPU, bytes and memory a document, and from
-these what so many documents take.
+"""Benchmark of the distributed search for duplicates: CPU, bytes and memory per document.
 
     python -m benchmarks.shuffled_dedup [--documents 150000 600000] [--runner flink] [--duplicates
     0.3] [--for 1e9] [--workers 100]
 
-References of invented documents, `--duplicates` of them in groups of 2 to 9 that share ids, exact
-hashes or some bands. Two sizes are planned, and the difference is told, so start-up is left out. As
-with a billion documents, a message holds about 275 values (a billion documents are 3,800 blocks,
-and a column's values 950 buckets).
+Signatures of invented documents, `--duplicates` of them in groups of 2 to 9 that share ids, exact
+hashes or some bands. Two sizes are planned, and the difference is printed, so start-up does not
+count. As with a billion documents, a message holds about 275 values (a billion documents are 3,800
+blocks, and a column's values 950 buckets).
 
-First in this process, where every message is counted and each step's CPU is known; then on the
-runner, whose CPU is that of all processes: Beam's, Java's, the workers'. `flink` is the embedded
-one and wants CLOZE_FLINK_CLASSPATH where Beam cannot fetch its job server.
+The first run is in this process, where the messages and the CPU of the shuffle are counted. The
+second is on the runner, whose CPU is that of all processes: Beam's, Java's, the workers'. `flink`
+is the embedded one and needs CLOZE_FLINK_CLASSPATH where Beam cannot fetch its job server.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import argparse
 import resource
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -33,16 +32,17 @@ import pyarrow as pa
 from cloze.core import random_keys
 from cloze.core.arrow import write_arrow
 from cloze.core.humanize import format_count, format_duration
+from cloze.core.processes import peak_memory
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
-from cloze.pipeline.corpus.duplicates.distributed import search
-from cloze.pipeline.corpus.duplicates.distributed.blocks import (
+from cloze.pipeline.corpus.duplicates import distributed
+from cloze.pipeline.corpus.duplicates.distributed import (
     SIZES,
+    FindCandidates,
     Sizes,
-    cut_blocks,
+    shared_columns,
     write_blocks,
 )
-from cloze.pipeline.corpus.duplicates.distributed.search import FindCandidates, lookup_columns
 from cloze.pipeline.corpus.duplicates.plan import CorpusPlan, CorpusPlanRequest, plan
 from cloze.pipeline.corpus.options import DEFAULT
 from cloze.pipeline.corpus.read.intermediate import signatures_schema
@@ -111,92 +111,77 @@ def _batches(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class Counted:
-    """Takes the place of `exchange`: the steps one after the other in this process, what they send
-    held in lists.
-    """
+class CountedShuffle:
+    """Stand-in for `run_shuffle`: runs the steps in this process and counts what they send."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
-        self.bytes: Counter[str] = Counter()
-        self.messages: Counter[str] = Counter()
-        self.fullest = 0
+        self.seconds, self.bytes, self.messages, self.largest_bucket = 0.0, 0, 0, 0
 
     def __call__(
-        self,
-        build: BuildContext,
-        step: str,
-        work: ShuffleJob,
-        asking: int,
-        settling: int | None = None,
-    ) -> list[Any]:
-        del build
-        name = step.removeprefix("dedup-").rstrip("0123456789-")
-        began = time.process_time()
+        self, build: BuildContext, step: str, work: ShuffleJob, blocks: int
+    ) -> list[dict[str, Any]]:
+        del build, step
+        start = time.process_time()
         buckets = self._sent(
-            name, (message for block in range(asking) for message in work.map_block(block))
+            message for block in range(blocks) for message in work.map_block(block)
         )
-        self.fullest = max([self.fullest, *(sum(map(len, held)) for held in buckets.values())])
-        answered = (
+        self.largest_bucket = max(sum(map(len, inbox)) for inbox in buckets.values())
+        replies = self._sent(
             message
-            for bucket, held in buckets.items()
-            for message in work.reduce_bucket(bucket, held)
+            for bucket, inbox in buckets.items()
+            for message in work.reduce_bucket(bucket, inbox)
         )
-        blocks = self._sent(name, answered)
-        results = [
-            work.apply_replies(block, blocks.get(block, []))
-            for block in range(asking if settling is None else settling)
-        ]
-        self.seconds[name] += time.process_time() - began
+        results = [work.apply_replies(block, replies.get(block, [])) for block in range(blocks)]
+        self.seconds += time.process_time() - start
         return results
 
-    def _sent(self, name: str, messages: Iterable[tuple[int, bytes]]) -> dict[int, list[bytes]]:
-        held: dict[int, list[bytes]] = defaultdict(list)
-        for addressee, message in messages:
-            held[addressee].append(message)
-            self.bytes[name] += len(message)
-            self.messages[name] += 1
-        return held
+    def _sent(self, messages: Iterable[tuple[int, bytes]]) -> dict[int, list[bytes]]:
+        inboxes: dict[int, list[bytes]] = defaultdict(list)
+        for receiver, message in messages:
+            inboxes[receiver].append(message)
+            self.bytes += len(message)
+            self.messages += 1
+        return inboxes
 
 
-def held_by_a_worker(room: Path, paths: list[str], documents: list[int]) -> int:
-    """The most that a process holds which does a whole block's screening and a full bucket, in
-    bytes; it runs in one of its own.
-    """
-    blocks = cut_blocks(paths, documents, sum(documents))
-    write_blocks(str(room / "blocks"), blocks)
-    screen = FindCandidates(directory=str(room), columns=lookup_columns(DEFAULT, True), slices=950)
-    for _ in screen.map_block(0):
+def worker_peak(directory: Path, paths: list[str], documents: list[int]) -> int:
+    """Return the peak memory of a process that screens a full block and a full bucket, in bytes."""
+    write_blocks(str(directory), paths, documents, sum(documents))
+    job = FindCandidates(
+        directory=str(directory), columns=shared_columns(DEFAULT, True), slices=950
+    )
+    for _ in job.map_block(0):
         pass
     values = random_keys.fold_in(8, np.arange(SIZES.bucket) % (SIZES.bucket * 4 // 5))
     messages = [
         number.to_bytes(4, "little") + own.tobytes()
         for number, own in enumerate(np.array_split(values, 3800))
     ]
-    answers = dict(screen.reduce_bucket(0, messages))
-    screen.apply_replies(0, answers.values())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    replies = dict(job.reduce_bucket(0, messages))
+    job.apply_replies(0, replies.values())
+    return peak_memory()
 
 
 def cpu() -> float:
-    """Seconds of this process and of those that have ended."""
+    """Return the CPU seconds of this process and of its children that have ended."""
     found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in found)
 
 
-def planned(directory: Path, runner: str, paths: list[str], documents: list[int]) -> CorpusPlan:
-    """Plan by shuffles, with a build of its own."""
-    count = sum(documents)
-    begun = BuildContext(
+def plan_on(directory: Path, runner: str, paths: list[str], documents: list[int]) -> CorpusPlan:
+    """Plan by a shuffle, with a build of its own."""
+    build = BuildContext(
         path=str(directory / "out"), inputs={}, execution=Execution(runner=runner), fingerprint="f"
     )
     slices = max(1, BLOCK // IN_MESSAGE)
-    held = Sizes(block=BLOCK, bucket=-(-count // slices))
-    with begun.cleanup:
-        return search.shuffled_plan(begun, paths, documents, wanted(directory, len(paths)), held)
+    sizes = Sizes(block=BLOCK, bucket=-(-sum(documents) // slices))
+    with build.cleanup:
+        return distributed.plan_by_shuffle(
+            build, paths, documents, plan_request(directory, len(paths)), sizes
+        )
 
 
-def wanted(directory: Path, parts: int) -> CorpusPlanRequest:
+def plan_request(directory: Path, parts: int) -> CorpusPlanRequest:
     return CorpusPlanRequest(
         shard_bytes=4 << 20,
         plan_file=str(directory / "plan.arrow"),
@@ -209,29 +194,27 @@ def wanted(directory: Path, parts: int) -> CorpusPlanRequest:
     )
 
 
-def measured(count: int, runner: str, duplicates: float) -> tuple[Counted, float, float, int]:
-    """Return the counts of this process, CPU seconds in it and on the runner, and documents
-    dropped.
-    """
+def measure(count: int, runner: str, duplicates: float) -> tuple[CountedShuffle, float, float, int]:
+    """Return the counts, CPU seconds in this process and on the runner, and dropped documents."""
     with tempfile.TemporaryDirectory() as room:
-        place = Path(room)
-        paths, documents = write_references(place, count, duplicates)
-        counted, shuffle = Counted(), search.run_shuffle
-        search.run_shuffle = counted
+        directory = Path(room)
+        paths, documents = write_references(directory, count, duplicates)
+        counted, shuffle = CountedShuffle(), distributed.run_shuffle
+        distributed.run_shuffle = counted
         try:
-            began = cpu()
-            here = planned(place / "here", "local", paths, documents)
-            own = cpu() - began
+            start = cpu()
+            here = plan_on(directory / "here", "local", paths, documents)
+            in_process = cpu() - start
         finally:
-            search.run_shuffle = shuffle
-        began = cpu()
-        there = planned(place / "there", runner, paths, documents)
-        everywhere = cpu() - began
-        one = place / "one"
+            distributed.run_shuffle = shuffle
+        start = cpu()
+        there = plan_on(directory / "there", runner, paths, documents)
+        on_runner = cpu() - start
+        one = directory / "one"
         one.mkdir()
-        if not plan(paths, wanted(one, len(paths))) == here == there:
+        if not plan(paths, plan_request(one, len(paths))) == here == there:
             raise SystemExit(f"the plans of {count} documents differ")
-        return counted, own, everywhere, sum(here.dropped.values())
+        return counted, in_process, on_runner, sum(here.dropped.values())
 
 
 def main() -> None:
@@ -244,51 +227,39 @@ def main() -> None:
         "--duplicates", type=float, default=0.3, help="share of documents in groups"
     )
     parser.add_argument(
-        "--for", type=float, default=1e9, dest="target", help="documents to tell of"
+        "--for", type=float, default=1e9, dest="target", help="documents to extrapolate to"
     )
     parser.add_argument("--workers", type=int, default=100)
     options = parser.parse_args()
     small, large = options.documents
-    one, two = (measured(count, options.runner, options.duplicates) for count in (small, large))
+    one, two = (measure(count, options.runner, options.duplicates) for count in (small, large))
     more = large - small
+    sent = (two[0].bytes - one[0].bytes) / more
+    in_process, on_runner = ((two[n] - one[n]) / more for n in (1, 2))
     print(
-        f"{small:,} and {large:,} documents, {two[3] / large:.1%} dropped; a document, by the "
-        f"difference:"
+        f"{small:,} and {large:,} documents, {two[3] / large:.1%} dropped; per document, by the "
+        f"difference:\n"
+        f"shuffle: {(two[0].seconds - one[0].seconds) / more * 1e6:.1f} µs of CPU in this process, "
+        f"{sent:.0f} bytes, {(two[0].messages - one[0].messages) / more:.3f} messages; the largest "
+        f"bucket {format_count(two[0].largest_bucket)}B\n"
+        f"with the comparison: {in_process * 1e6:.1f} µs in this process, {on_runner * 1e6:.1f} µs "
+        f"of all processes on {options.runner}"
     )
-    print(f"{'step':<10} {'CPU µs here':>12} {'bytes sent':>11} {'messages':>9}")
-    for name in two[0].seconds:
-        found = [
-            (b[name] - a[name]) / more
-            for a, b in (
-                (getattr(one[0], x), getattr(two[0], x)) for x in ("seconds", "bytes", "messages")
-            )
-        ]
-        print(f"{name:<10} {found[0] * 1e6:>12.2f} {found[1]:>11.1f} {found[2]:>9.3f}")
-    sent = (sum(two[0].bytes.values()) - sum(one[0].bytes.values())) / more
-    own, all_of_it = ((two[n] - one[n]) / more for n in (1, 2))
-    print(
-        f"together: {own * 1e6:.1f} µs in this process, {all_of_it * 1e6:.1f} µs of all processes "
-        f"on {options.runner}; {sent:.0f} bytes;"
-        f" a bucket got {format_count(two[0].fullest)}B at most"
-    )
-    hours = options.target * all_of_it / 3600
+    hours = options.target * on_runner / 3600
     network = options.target * sent / options.workers / LINK
     with (
         tempfile.TemporaryDirectory() as room,
         ProcessPoolExecutor(1, get_context("spawn")) as pool,
     ):
         paths, documents = write_references(Path(room), SIZES.block, options.duplicates)
-        most = pool.submit(held_by_a_worker, Path(room), paths, documents).result()
+        peak = pool.submit(worker_peak, Path(room), paths, documents).result()
     print(
-        f"a worker at a block of {SIZES.block:,} documents and a bucket of {SIZES.bucket:,} values "
-        f"holds {format_count(most)}B at most"
-    )
-    print(
+        f"a worker at a block of {SIZES.block:,} documents and a bucket of {SIZES.bucket:,} values: "
+        f"{format_count(peak)}B at the peak\n"
         f"{options.target:,.0f} documents: {hours:,.1f} core-hours, "
-        f"{format_count(options.target * sent)}B shuffled;"
-        f" on {options.workers} workers of a core each "
-        f"{format_duration(hours * 3600 / options.workers)} of CPU,"
-        f" {format_duration(network)} of a network of {format_count(LINK)}B/s each"
+        f"{format_count(options.target * sent)}B shuffled; on {options.workers} workers of a core "
+        f"each {format_duration(hours * 3600 / options.workers)} of CPU, "
+        f"{format_duration(network)} of a network of {format_count(LINK)}B/s each"
     )
 
 

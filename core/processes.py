@@ -50,6 +50,15 @@ def peak_memory() -> int:
         return peak if sys.platform == "darwin" else 1024 * peak
 
 
+def memory_limit() -> int:
+    """Return the memory of this machine, or of this process's control group if less, in bytes."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no such file, or `max`
+        return total
+
+
 def reset_peak_memory() -> bool:
     """Reset the peak memory (man 5 proc, clear_refs); return False if that is impossible."""
     try:

@@ -117,23 +117,23 @@ class CorpusConfig(_Options):
         Raises:
             UsageError: no source is of the kind, or the field is unknown.
         """
-        found = [dict(source) for source in sources]
+        plain_sources = [dict(source) for source in sources]
         for kind, name, value in metadata:
             if name not in SOURCE_METADATA:
                 raise UsageError(
                     f"--source-metadata {kind}.{name}: unknown field {name!r}; "
                     f"{did_you_mean(name, SOURCE_METADATA)}"
                 )
-            own = [source for source in found if source["kind"] == kind]
-            if not own:
-                kinds = sorted({source["kind"] for source in found})
+            matching = [source for source in plain_sources if source["kind"] == kind]
+            if not matching:
+                kinds = sorted({source["kind"] for source in plain_sources})
                 raise UsageError(
                     f"--source-metadata {kind}.{name}: no source is of kind {kind!r}; "
                     f"{did_you_mean(kind, kinds)}"
                 )
-            for source in own:
+            for source in matching:
                 source[name] = value
-        return found
+        return plain_sources
 
     def external_fingerprints(self) -> dict[str, str]:
         """Return the fingerprints of the sources (by kind), task files, filter and word list.
@@ -143,15 +143,15 @@ class CorpusConfig(_Options):
         returns this list.
         """
         self._listed = list_sources(self.sources)
-        found = source_fingerprints(self._listed)
+        hashes = source_fingerprints(self._listed)
         if self.decontaminate:
-            found["decontaminate"] = fingerprints.combine_hashes(
+            hashes["decontaminate"] = fingerprints.combine_hashes(
                 {(name, sha256) for name, _, sha256 in self.task_files()}
             )
         for name in ("quality_filter", "blocked_words"):
             if (path := getattr(self, name)) is not None:
-                found[name] = fingerprints.input_fingerprint(path)
-        return found
+                hashes[name] = fingerprints.input_fingerprint(path)
+        return hashes
 
     def listed(self) -> tuple[ListedSlice, ...]:
         """Return the slices of the sources as of the last fingerprint."""
@@ -191,10 +191,7 @@ CLEAN = {
 WARC = 0.15
 HTML, HTML_PACKED = 0.04, 0.3  # of rendered articles, markup included
 LEFT = 0.9  # of a plain-text file
-DOCUMENT, REFERENCE = (
-    3000,
-    400,
-)  # bytes of text, and of the signature, per document
+DOCUMENT, REFERENCE = 3000, 400  # bytes of text, and of the signature, per document
 
 
 def ahead(
@@ -260,23 +257,23 @@ def _compared(execution: Execution, documents: int) -> str:
 
 def clean_bytes(config: CorpusConfig) -> float:
     """Estimate the bytes of clean text from the sizes and names of the files."""
-    found = 0.0
-    for one in config.listed():
-        name = one.slice.path.lower()
+    clean = 0.0
+    for listed in config.listed():
+        name = listed.slice.path.lower()
         share = next((share for ending, share in CLEAN.items() if name.endswith(ending)), LEFT)
         if "warc" in name:
             share = WARC
-        elif one.slice.kind == "html":
+        elif listed.slice.kind == "html":
             share = (
                 HTML_PACKED
                 if name.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"))
                 else HTML
             )
-        elif one.slice.kind == "docstrings":
+        elif listed.slice.kind == "docstrings":
             share = CLEAN[".py"]
-        span = one.slice.span
-        found += share * (one.slice.size if span is None else span[1] - span[0])
-    return found
+        span = listed.slice.span
+        clean += share * (listed.slice.size if span is None else span[1] - span[0])
+    return clean
 
 
 def _sources(config: Mapping[str, Any]) -> list[Any]:

@@ -175,6 +175,6 @@ def join_sentences(sentences: Iterable[str], starts: Iterable[int]) -> str:
     """
     opening = set(starts) - {0}
     return "".join(
-        f"\n{text}" if at in opening else f" {text}" if at else text
-        for at, text in enumerate(sentences)
+        f"\n{text}" if number in opening else f" {text}" if number else text
+        for number, text in enumerate(sentences)
     )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -25,15 +23,19 @@ from cloze.pipeline.corpus.duplicates import signatures
 from cloze.pipeline.corpus.duplicates.plan import REASONS, find_duplicates
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
-from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup, is_heldout, read_documents
+from cloze.pipeline.corpus.read.read_and_clean import (
+    ReadSliceGroup,
+    is_heldout,
+    read_documents,
+    with_detected_language,
+)
 from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.stage import with_language_of
 from cloze.pipeline.corpus.steps.base import CleaningResult
 from cloze.pipeline.corpus.steps.chain import build_steps, prepare_steps, run_steps
 
 CONTEXT = 30  # characters shown around a change
-LONGEST = 2_000  # words of a paragraph; longer differences are shown as one replacement
+LONGEST = 5_000  # words and blanks; longer paragraphs are shown as one replacement
 
 _PIECES = regex.compile(r"\s+|\w+|[^\w\s]")  # regex's \w includes combining marks, which re's lacks
 
@@ -76,36 +78,28 @@ def diff_paragraphs(before: Sequence[str], after: Sequence[str]) -> list[Change]
 
 def _pieces(old: str, new: str) -> Iterator[tuple[str, str]]:
     """Compare two paragraphs word by word; shorten unchanged text at both ends."""
-    old_tokens, new_tokens = _PIECES.findall(old), _PIECES.findall(new)
-    begin = _common(old_tokens, new_tokens)
-    end = _common(old_tokens[begin:][::-1], new_tokens[begin:][::-1])
-    before, after = "".join(old_tokens[:begin]), "".join(old_tokens[len(old_tokens) - end :])
-    old_tokens, new_tokens = (
-        old_tokens[begin : len(old_tokens) - end],
-        new_tokens[begin : len(new_tokens) - end],
-    )
-    if before:
-        yield from (
-            (("…", ""), ("=", before[-CONTEXT:])) if len(before) > CONTEXT else (("=", before),)
-        )
-    matcher = SequenceMatcher(None, old_tokens, new_tokens, autojunk=False)
-    comparable = max(len(old_tokens), len(new_tokens)) <= LONGEST
-    replace_all = [("replace", 0, len(old_tokens), 0, len(new_tokens))]
-    for tag, a, b, c, d in matcher.get_opcodes() if comparable else replace_all:
-        removed, added = "".join(old_tokens[a:b]), "".join(new_tokens[c:d])
-        signs = (("=", removed),) if tag == "equal" else (("-", removed), ("+", added))
-        yield from ((sign, _shortened(text)) for sign, text in signs if text)
-    if after:
-        yield from (("=", after[:CONTEXT]), ("…", "")) if len(after) > CONTEXT else (("=", after),)
+    before, after = _PIECES.findall(old), _PIECES.findall(new)
+    opcodes = [("replace", 0, len(before), 0, len(after))]
+    if max(len(before), len(after)) <= LONGEST:
+        opcodes = list(SequenceMatcher(None, before, after).get_opcodes())
+    for number, (tag, a, b, c, d) in enumerate(opcodes):
+        removed, added = "".join(before[a:b]), "".join(after[c:d])
+        if tag != "equal":
+            yield from (
+                (sign, _shortened(text))
+                for sign, text in zip("-+", (removed, added), strict=True)
+                if text
+            )
+        elif number == 0 and len(removed) > CONTEXT:
+            yield from (("…", ""), ("=", removed[-CONTEXT:]))
+        elif number == len(opcodes) - 1 and len(removed) > CONTEXT:
+            yield from (("=", removed[:CONTEXT]), ("…", ""))
+        else:
+            yield "=", _shortened(removed)
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 3 * CONTEXT else f"{text[:CONTEXT]} … {text[-CONTEXT:]}"
-
-
-def _common(one: Sequence[str], two: Sequence[str]) -> int:
-    """Return the length of the common prefix."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False)))
 
 
 NEAREST = 5  # titles suggested if none matches
@@ -191,8 +185,8 @@ class Explanation:
 class _Watching(ReadCounters):
     """Counters that also count for the current document alone."""
 
-    def __init__(self, one: PlannedSlice, stop: bool, allowed: float) -> None:
-        super().__init__(slice=one.slice, stop=stop, allowed=allowed)
+    def __init__(self, planned: PlannedSlice, stop: bool, allowed: float) -> None:
+        super().__init__(slice=planned.slice, stop=stop, allowed=allowed)
         self.before: Counter[str] = Counter()
         self.size = 0
 
@@ -223,7 +217,7 @@ def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) 
         DataError: a source cannot be read.
     """
     slices, _ = plan_reading(config.listed())
-    config = with_language_of(slices, config)
+    config = with_detected_language(slices, config)
     explanation, raw = _find(config, slices, title, report)
     with tempfile.TemporaryDirectory(prefix="cloze-explain-") as directory:
         prepared = prepare_steps(config, directory)
@@ -236,29 +230,32 @@ def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) 
 
 
 def _find(
-    config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, report: Reporter
+    config: CorpusConfig, slices: Sequence[PlannedSlice], name_or_id: str, report: Reporter
 ) -> tuple[Explanation, Document]:
     """Return a new explanation and the document as its reader gave it.
 
     Raises:
         UsageError: no document matches; the message suggests the nearest titles.
     """
-    total = float(sum(one.slice.size for one in slices))
+    total = float(sum(planned.slice.size for planned in slices))
     done, read = 0.0, 0
     dropped: Counter[str] = Counter()
     nearest: list[tuple[float, str]] = []
-    lowered = wanted.strip().casefold()
-    for one in sorted(
-        slices, key=lambda one: not wanted.startswith(f"{one.slice.kind}/{one.slice.name}/")
+    lowered = name_or_id.strip().casefold()
+    for planned in sorted(
+        slices,
+        key=lambda planned: (
+            not name_or_id.startswith(f"{planned.slice.kind}/{planned.slice.name}/")
+        ),
     ):
-        counters = _Watching(one, config.on_error == "stop", config.rejected_share)
+        counters = _Watching(planned, config.on_error == "stop", config.rejected_share)
         for document in read_documents(config, counters):
-            if document.title.strip().casefold() == lowered or document.id == wanted:
+            if document.title.strip().casefold() == lowered or document.id == name_or_id:
                 explanation = Explanation(
                     id=document.id,
                     title=document.title,
                     source=document.source,
-                    file=one.slice.path,
+                    file=planned.slice.path,
                     raw_bytes=counters.size,
                     reader=counters.inside(),
                     paragraphs=list(document.paragraphs),
@@ -268,12 +265,12 @@ def _find(
                     infobox=list(document.infobox),
                 )
                 return explanation, document
-            matcher = difflib.SequenceMatcher(None, lowered, document.title.casefold())
+            matcher = SequenceMatcher(None, lowered, document.title.casefold())
             if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6:
                 heapq.heappush(nearest, (matcher.ratio(), document.title))
                 if len(nearest) > NEAREST:
                     heapq.heappop(nearest)
-        done += one.slice.size
+        done += planned.slice.size
         read += counters.counters["read/documents"]
         dropped.update(
             {
@@ -286,24 +283,30 @@ def _find(
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
     raise UsageError(
-        f"no document of the title or id {wanted!r} among the {read:,} that were read"
+        f"no document of the title or id {name_or_id!r} among the {read:,} that were read"
         + (f" ({unread} have no text to look at)" if unread else "")
         + (f"; the nearest titles: {names}" if names else "; check the title and the sources")
     )
 
 
 def _run_steps(
-    config: CorpusConfig, prepared: Mapping[str, Any], raw: Document, found: Explanation
+    config: CorpusConfig, prepared: Mapping[str, Any], raw: Document, explanation: Explanation
 ) -> bool:
-    """Run the cleaning steps and record each in `found`. Return True if the document is kept."""
+    """Run the cleaning steps and record each in `explanation`.
+
+    Returns:
+        True if the document is kept.
+    """
 
     def observe(name: str, before: Document, result: CleaningResult) -> None:
         if name == "sentences":
-            found.sentences = result.sentences.texts if result.sentences is not None else []
-            found.dropped_sentences = [(removed.reason, removed.text) for removed in result.removed]
+            explanation.sentences = result.sentences.texts if result.sentences is not None else []
+            explanation.dropped_sentences = [
+                (removed.reason, removed.text) for removed in result.removed
+            ]
             return
         after = result.document.paragraphs if result.document is not None else ()
-        found.steps.append(
+        explanation.steps.append(
             CleaningStepReport(
                 name=name,
                 paragraphs=(len(before.paragraphs), len(after)),
@@ -319,9 +322,9 @@ def _run_steps(
 
     result = run_steps(raw, build_steps(config, prepared), observe)
     if result.document is None:
-        found.outcome = str(result.reason)
+        explanation.outcome = str(result.reason)
     else:
-        found.infobox = list(result.document.infobox)
+        explanation.infobox = list(result.document.infobox)
     return result.document is not None
 
 
@@ -330,28 +333,28 @@ def _look_for_duplicates(
     slices: Sequence[PlannedSlice],
     prepared: Mapping[str, Any],
     directory: str,
-    found: Explanation,
+    explanation: Explanation,
     report: Reporter,
 ) -> None:
-    """Read all sources and record the duplicates of the document in `found`."""
+    """Read all sources and record the duplicates of the document in `explanation`."""
     read = ReadSliceGroup(
         parts=directory,
         config=config.model_copy(update={"keep_rejected": False}),
         prepared=prepared,
     )
-    bundles = group_slices(slices)
-    total, done = float(sum(group.size for group in bundles)), 0.0
-    for group in bundles:
+    groups = group_slices(slices)
+    total, done = float(sum(group.size for group in groups)), 0.0
+    for group in groups:
         read(group.unit())
         done += group.size
         report.progress(done, total, "bytes", {"step": "looking for duplicates"})
-    part_paths = tuple(storage.join(directory, group.part) for group in bundles)
+    part_paths = tuple(storage.join(directory, group.part) for group in groups)
     columns = SignatureColumns(directory)
     columns.gather([f"{path}.refs.arrow" for path in part_paths])
     duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity)
-    text = " ".join(found.sentences)
+    text = " ".join(explanation.sentences)
     exact = int.from_bytes(signatures.signature(text, None).exact[:8], "little")
-    same_key = columns.load("key") == np.uint64(random_keys.document_key(found.id))
+    same_key = columns.load("key") == np.uint64(random_keys.document_key(explanation.id))
     number = int(np.flatnonzero(same_key & (columns.load("exact_high") == np.uint64(exact)))[0])
 
     def describe(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
@@ -367,11 +370,12 @@ def _look_for_duplicates(
                 characters=len(other),
             )
 
-    reason = REASONS[duplicates.reason[number]]
-    if reason:
-        found.outcome, found.split = reason, ""
-        found.duplicate_of = next(describe([int(duplicates.of[number])], [reason]))
-    others = np.flatnonzero((duplicates.of == number) & (np.arange(duplicates.of.size) != number))
-    found.duplicates_in_all = int(others.size)
-    shown = others[:DUPLICATES].tolist()
-    found.duplicates = list(describe(shown, [REASONS[duplicates.reason[other]] for other in shown]))
+    for row in np.flatnonzero(duplicates.numbers == number).tolist():
+        reason = REASONS[duplicates.reason[row]]
+        explanation.outcome, explanation.split = reason, ""
+        explanation.duplicate_of = next(describe([int(duplicates.of[row])], [reason]))
+    copies = np.flatnonzero(duplicates.of == number)
+    explanation.duplicates_in_all = int(copies.size)
+    shown = copies[:DUPLICATES]
+    reasons = [REASONS[reason] for reason in duplicates.reason[shown]]
+    explanation.duplicates = list(describe(duplicates.numbers[shown].tolist(), reasons))

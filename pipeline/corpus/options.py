@@ -119,10 +119,10 @@ class MixtureOptions(CorpusOptions):
     @field_validator("max_words", mode="before")
     @classmethod
     def _a_number(cls, value: Any) -> Any:
-        found = parse_count(value) if isinstance(value, str) else value
-        if found is None and value is not None:
+        number = parse_count(value) if isinstance(value, str) else value
+        if number is None and value is not None:
             raise ValueError("not a number of words; write it as 10M, 2.5M, 800k or 10000000")
-        return found
+        return number
 
     @model_validator(mode="after")
     def _one_weighing(self) -> Self:

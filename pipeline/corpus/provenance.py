@@ -23,9 +23,8 @@ _ZERO = re.compile(
 )
 _OR, _AND = re.compile(r"\s+OR\s+", re.IGNORECASE), re.compile(r"\s+AND\s+", re.IGNORECASE)
 _DATE = re.compile(r"-(\d{4})(?:(\d\d)(\d\d)|-(\d\d)-(\d\d))?(?=[-.])")
-_RESERVED = re.compile(
-    r"[%?#&+\"<>\\^`{|}\s]"
-)  # in a title; other letters are allowed in URLs (RFC 3987)
+# Reserved in a title; other letters are allowed in URLs (RFC 3987).
+_RESERVED = re.compile(r"[%?#&+\"<>\\^`{|}\s]")
 # Wikimedia projects under one licence, and the dates of the changes: GFDL to CC BY-SA 3.0 on 15
 # June 2009, to 4.0 on 7 June 2023 (https://foundation.wikimedia.org/wiki/Policy:Terms_of_Use).
 # Wikinews and Wikidata have other licences.
@@ -57,10 +56,10 @@ class Origin:
         """Return name and date; documents carry it as their origin."""
         return f"{self.name} {self.date}".strip()
 
-    def filled(self, found: Origin) -> Origin:
-        """Return a copy with empty fields filled from `found`."""
+    def filled(self, other: Origin) -> Origin:
+        """Return a copy with empty fields filled from `other`."""
         return Origin(
-            **{name: value or getattr(found, name) for name, value in asdict(self).items()}
+            **{name: value or getattr(other, name) for name, value in asdict(self).items()}
         )
 
 
@@ -69,15 +68,15 @@ NOTHING_KNOWN = Origin()
 
 def merge_origins(origins: Iterable[Origin]) -> Origin:
     """Merge the origins of one file that several sources contain; licences are joined by OR."""
-    given = list(origins)
-    found = {
-        name: sorted({getattr(one, name) for one in given} - {""})
+    known = list(origins)
+    merged = {
+        name: sorted({getattr(origin, name) for origin in known} - {""})
         for name in (field.name for field in fields(Origin))
     }
     return Origin(
         **{
             name: (" OR " if name == "licence" else ", ").join(values)
-            for name, values in found.items()
+            for name, values in merged.items()
         }
     )
 
@@ -87,23 +86,24 @@ def licence_name(text: str) -> str:
     text = " ".join(text.split())
     if _ZERO.fullmatch(text):
         return "CC0-1.0"
-    found = _CREATIVE.fullmatch(text)
-    if found is None:
+    match = _CREATIVE.fullmatch(text)
+    if match is None:
         return text
     return (
-        f"CC-{(found['path'] or found['words']).replace(' ', '-')}-"
-        f"{found['number'] or found['version']}"
+        f"CC-{(match['path'] or match['words']).replace(' ', '-')}-"
+        f"{match['number'] or match['version']}"
     ).upper()
 
 
-def license_matches(licence: str, wanted: frozenset[str]) -> bool:
-    """Return True if `licence` is in `wanted` (casefolded names).
+def license_matches(licence: str, accepted: frozenset[str]) -> bool:
+    """Return True if `licence` is in `accepted` (casefolded names).
 
     `A OR B` needs one of the names, `A AND B` both.
     """
-    names = [_AND.split(one) for one in _OR.split(licence or UNKNOWN)]
-    return licence.casefold() in wanted or any(
-        all(name.strip("() ").casefold() in wanted for name in one) for one in names
+    names = [_AND.split(alternative) for alternative in _OR.split(licence or UNKNOWN)]
+    return licence.casefold() in accepted or any(
+        all(name.strip("() ").casefold() in accepted for name in alternative)
+        for alternative in names
     )
 
 
@@ -116,8 +116,8 @@ def wiki(name: str, base: str, file: str) -> Origin:
         file: file name of the dump, which may contain the date.
     """
     host = (urlsplit(base).hostname or "").removeprefix("www.")
-    found = _DATE.search(file)
-    date = "-".join(filter(None, found.groups())) if found else ""
+    match = _DATE.search(file)
+    date = "-".join(filter(None, match.groups())) if match else ""
     known = _WIKIMEDIA.fullmatch(host)
     if known and known[1]:
         name = name or known[1].replace("-", "_") + (
@@ -140,10 +140,10 @@ def wiki_licence(host: str, date: str = "") -> str:
 
 def page_url(base: str, title: str) -> str:
     """Return the URL of a page, derived from the main page's URL; empty if that is unknown."""
-    before, at, _ = base.rpartition("title=") if "title=" in base else base.rpartition("/")
-    if not at or "//" not in before:
+    before, separator, _ = base.rpartition("title=") if "title=" in base else base.rpartition("/")
+    if not separator or "//" not in before:
         return ""
     return (
-        f"{before}{at}"
+        f"{before}{separator}"
         f"{_RESERVED.sub(lambda match: f'%{ord(match[0]):02X}', title.replace(' ', '_'))}"
     )

@@ -222,16 +222,16 @@ def train_filter(
                 f"{'--good' if good else '--bad'} has {count} documents with words, a filter needs "
                 f"{FEWEST}; give more"
             )
-    seen = [example for example in examples if not example.heldout]
-    kept = [example for example in examples if example.heldout]
+    training = [example for example in examples if not example.heldout]
+    heldout = [example for example in examples if example.heldout]
     if kind == "ngram":
-        found = _ngram([example.text for example in seen if example.good], bits)
-        return _measured(found, kept)
-    features = _features(seen, bits)
+        model = _ngram([example.text for example in training if example.good], bits)
+        return _measured(model, heldout)
+    features = _features(training, bits)
     best: TrainedFilter | None = None
     for number, strength in enumerate(STRENGTHS):
         report(number / len(STRENGTHS))
-        candidate = _measured(_linear(features, seen, bits, strength), kept)
+        candidate = _measured(_linear(features, training, bits, strength), heldout)
         if best is None or candidate.figures["auc"] > best.figures["auc"]:
             best = replace(candidate, figures={**candidate.figures, "strength": strength})
     assert best is not None
@@ -242,14 +242,15 @@ def _features(examples: Iterable[Example], bits: int) -> Any:
     """Return a sparse matrix [examples, 2**bits] of relative n-gram frequencies per bucket."""
     from scipy.sparse import csr_matrix
 
-    places, values, begins = [], [], [0]
+    indices, values, begins = [], [], [0]
     for example in examples:
-        found, counts = np.unique(all_buckets(words_of(example.text), bits), return_counts=True)
-        places.append(found)
+        used, counts = np.unique(all_buckets(words_of(example.text), bits), return_counts=True)
+        indices.append(used)
         values.append(counts / counts.sum())
-        begins.append(begins[-1] + found.size)
+        begins.append(begins[-1] + used.size)
     return csr_matrix(
-        (np.concatenate(values), np.concatenate(places), begins), shape=(len(begins) - 1, 1 << bits)
+        (np.concatenate(values), np.concatenate(indices), begins),
+        shape=(len(begins) - 1, 1 << bits),
     )
 
 
@@ -279,15 +280,15 @@ def _ngram(texts: Iterable[str], bits: int) -> Filter:
     )
 
 
-def _measured(found: Filter, kept: Sequence[Example]) -> TrainedFilter:
+def _measured(trained: Filter, heldout: Sequence[Example]) -> TrainedFilter:
     """Add thresholds to the filter and compute its metrics on held-out documents."""
     from sklearn.metrics import roc_auc_score
 
-    scores = [(found.score(example.text), example.good) for example in kept]
+    scores = [(trained.score(example.text), example.good) for example in heldout]
     scored = [(score, good) for score, good in scores if score is not None]
     good = [score for score, is_good in scored if is_good]
     bad = [score for score, is_good in scored if not is_good]
-    complete = replace(found, thresholds=thresholds(good))
+    complete = replace(trained, thresholds=thresholds(good))
     figures: dict[str, Any] = {
         "heldout_good": len(good),
         "heldout_bad": len(bad),

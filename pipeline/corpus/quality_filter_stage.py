@@ -75,19 +75,19 @@ def run(config: FilterConfig, build: BuildContext) -> StageResult:
         for good, sources in ((True, config.good), (False, config.bad))
         for text, heldout in _documents(sources, config, build)
     ]
-    found = train_filter(
+    trained = train_filter(
         examples,
         config.kind,
         config.bits,
         lambda done: build.report.progress(done, 1.0, "filter", {"step": "learn"}),
     )
-    found.filter.write(build.path)
+    trained.filter.write(build.path)
     counts = {
         "good": sum(example.good for example in examples),
         "bad": sum(not example.good for example in examples),
     }
     return StageResult(
-        rows=len(examples), summary={"kind": config.kind, "documents": counts, **found.figures}
+        rows=len(examples), summary={"kind": config.kind, "documents": counts, **trained.figures}
     )
 
 
@@ -107,11 +107,11 @@ def _documents(
     corpus = CorpusConfig(sources=sources, language=config.language)
     steps = [(name, step) for name, step in build_steps(corpus) if name != "sentences"]
     slices, _ = plan_reading(corpus.listed())
-    total = float(sum(one.slice.size for one in slices))
+    total = float(sum(planned.slice.size for planned in slices))
     done = 0.0
-    for one in slices:
-        tally = ReadCounters(slice=one.slice)
-        for raw in read_documents(corpus, tally):
+    for planned in slices:
+        counters = ReadCounters(slice=planned.slice)
+        for raw in read_documents(corpus, counters):
             document = run_steps(raw, steps).document
             if document is None:
                 build.counters["dropped/by_cleaning"] += 1
@@ -120,7 +120,7 @@ def _documents(
                     document.text,
                     is_heldout(random_keys.document_key(document.id), HELDOUT_SHARE),
                 )
-        done += one.slice.size
+        done += planned.slice.size
         build.report.progress(done, total, "bytes", {"step": "read"})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,7 @@ from cloze.core.errors import DataError
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.pipeline.corpus.config import COSTS, CorpusConfig, beyond_one_process
-from cloze.pipeline.corpus.read.sources import PlannedSlice, SliceGroup, group_slices, plan_reading
-from cloze.pipeline.corpus.readers import find_reader
-from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.read.sources import SliceGroup, group_slices, plan_reading
 from cloze.pipeline.corpus.steps.chain import prepare_steps
 
 if TYPE_CHECKING:
@@ -101,7 +98,7 @@ def check_readable(config: CorpusConfig, results: Results) -> None:
         )
 
 
-def check_not_empty(config: CorpusConfig, bundles: Sequence[SliceGroup], results: Results) -> None:
+def check_not_empty(config: CorpusConfig, groups: Sequence[SliceGroup], results: Results) -> None:
     """Check that every source has documents and that cleaning left any.
 
     Raises:
@@ -109,9 +106,7 @@ def check_not_empty(config: CorpusConfig, bundles: Sequence[SliceGroup], results
     """
     for source in config.sources:
         source_results = [
-            result
-            for group, result in zip(bundles, results, strict=True)
-            if source in group.sources
+            result for group, result in zip(groups, results, strict=True) if source in group.sources
         ]
         if not any(result["counters"].get("read/documents") for result in source_results):
             unreadable = [entry for result in source_results for entry in result["unreadable"]]
@@ -133,61 +128,6 @@ def check_not_empty(config: CorpusConfig, bundles: Sequence[SliceGroup], results
         )
 
 
-# Language of sources that name none, if the config names none either.
-
-DOCUMENTS = 10  # sampled per slice
-SLICES = 8
-SHORTEST = 200  # minimum characters to identify a language
-SHARE = 0.9  # minimum share of sampled documents in one language
-
-
-def with_language_of(slices: Sequence[PlannedSlice], config: CorpusConfig) -> CorpusConfig:
-    """Return the config with the detected `language` of the sources.
-
-    The config is returned unchanged if it sets a language, if the sources name theirs, or if fewer
-    than 90 % of the sampled documents are in one language.
-    """
-    if config.language:
-        return config
-    counts = _languages(slices, config)
-    if not counts:
-        return config
-    language, count = counts.most_common(1)[0]
-    if language == config.fallback_language or count < SHARE * sum(counts.values()):
-        return config
-    return config.model_copy(update={"language": language})
-
-
-def _languages(slices: Sequence[PlannedSlice], config: CorpusConfig) -> Counter[str]:
-    """Count the sampled documents by language; uncertain ones are not counted."""
-    from cloze.pipeline.corpus.steps.filters.language import (
-        CERTAIN,
-        UNKNOWN,
-        identify,
-    )  # loaded only when needed
-
-    counts: Counter[str] = Counter()
-    step = max(1, len(slices) // SLICES)
-    for planned in slices[::step][:SLICES]:
-        reader = find_reader(planned.slice.kind)
-        if not reader.takes_names and not storage.is_file(planned.slice.path):
-            continue
-        documents = reader.read(
-            planned.slice, config, ReadCounters(slice=planned.slice, stop=False)
-        )
-        try:
-            for document in itertools.islice(documents, DOCUMENTS):
-                if document.language:  # the source names languages itself
-                    break
-                if len(document.text) >= SHORTEST:
-                    language, probability = identify(document.text)
-                    if probability >= CERTAIN and language != UNKNOWN:
-                        counts[language] += 1
-        except DataError:
-            continue  # the reading step reports it
-    return counts
-
-
 # 9: words of all scripts, templates of all wikis, trafilatura, ids `#2`, addresses and ids masked
 VERSION = 9
 
@@ -202,23 +142,23 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
         DataError: a source is missing, damaged or without documents; too much is unreadable; or no
             documents are left.
     """
-    from cloze.pipeline.corpus.card.collect import collect
-    from cloze.pipeline.corpus.card.render import render
+    from cloze.pipeline.corpus.card.card import collect, render
+    from cloze.pipeline.corpus.read.read_and_clean import with_detected_language
 
     slices, repeated = plan_reading(config.listed())
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
-    configured_language, config = config.language, with_language_of(slices, config)
-    bundles = group_slices(slices)
-    results = _read(config, build, bundles)
+    configured_language, config = config.language, with_detected_language(slices, config)
+    groups = group_slices(slices)
+    results = _read(config, build, groups)
     unreadable = _write_unreadable(build, results)
-    check_not_empty(config, bundles, results)
+    check_not_empty(config, groups, results)
     check_readable(config, results)
-    part_paths = tuple(storage.join(_parts(build), group.part) for group in bundles)
+    part_paths = tuple(storage.join(_parts(build), group.part) for group in groups)
     document_counts = [result["documents"] for result in results]
     sizes = [result["bytes"] for result in results]
     corpus_plan, shard_statistics = _write(
-        config, build, part_paths, document_counts, sizes, [group.kind for group in bundles]
+        config, build, part_paths, document_counts, sizes, [group.kind for group in groups]
     )
 
     for reason, count in corpus_plan.dropped.items():
@@ -227,7 +167,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     build.counters["kept/documents"] += documents
     build.counters["kept/bytes"] += corpus_plan.bytes
     card = collect(
-        config, bundles, results, corpus_plan, shard_statistics, dict(build.counters), part_paths
+        config, groups, results, corpus_plan, shard_statistics, dict(build.counters), part_paths
     )
     storage.write_bytes(
         build.file(CARD), (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode()
@@ -244,7 +184,7 @@ def _parts(build: BuildContext) -> str:
 
 
 def _read(
-    config: CorpusConfig, build: BuildContext, bundles: list[SliceGroup]
+    config: CorpusConfig, build: BuildContext, groups: list[SliceGroup]
 ) -> list[dict[str, Any]]:
     """Read every slice group into its intermediate files; return the results."""
     from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup
@@ -254,14 +194,14 @@ def _read(
     read_group = ReadSliceGroup(
         parts=_parts(build), config=config, prepared=prepare_steps(config, build.scratch)
     )
-    units = [(group.part, group.unit()) for group in bundles]
+    units = [(group.part, group.unit()) for group in groups]
     results = fan_out(
         build,
         "read",
         units,
         read_group,
         unit_name="bytes",
-        weights=[float(group.size) for group in bundles],
+        weights=[float(group.size) for group in groups],
     )
     for result in results:
         build.counters.update(result["counters"])
@@ -308,9 +248,9 @@ def _write(
         kinds=kinds,
     )
     if beyond_one_process(build.execution, sum(documents)):
-        from cloze.pipeline.corpus.duplicates.distributed.search import shuffled_plan
+        from cloze.pipeline.corpus.duplicates.distributed import plan_by_shuffle
 
-        corpus_plan = shuffled_plan(build, references, documents, request)
+        corpus_plan = plan_by_shuffle(build, references, documents, request)
     else:
         corpus_plan = plan(
             references,
@@ -412,10 +352,7 @@ STAGE = Stage(
     version=VERSION,
     config=CorpusConfig,
     run=run,
-    unhashed_files=(
-        CARD_PAGE,
-        CARD,
-    ),  # the content hash covers the text only, not the card
+    unhashed_files=(CARD_PAGE, CARD),  # the content hash covers the text only, not the card
     worker="cloze.pipeline",
     headline=headline,
     cost_model=COSTS,

@@ -53,15 +53,14 @@ class ShuffleJob(Protocol):
 
 
 def run_shuffle(
-    build: BuildContext, step: str, work: ShuffleJob, senders: int, receivers: int | None = None
+    build: BuildContext, step: str, work: ShuffleJob, blocks: int
 ) -> list[dict[str, Any]]:
     """Run a shuffle, and return the result of each block.
 
     Args:
         step: name of the step, of its scratch directory and of its progress.
         work: the three steps.
-        senders: number of blocks that send messages.
-        receivers: number of blocks that receive replies. Default: `senders`.
+        blocks: number of blocks.
 
     Raises:
         ClozeError: a step failed; the message names it.
@@ -72,20 +71,19 @@ def run_shuffle(
         stored: list[dict[str, Any]] = json.loads(storage.read_text(finished))
         return stored
     storage.make_dirs(results)
-    count = senders if receivers is None else receivers
     started, shuffle = time.monotonic(), _Shuffle(work, results, build.fence)
 
     def construct(pipeline: beam.Pipeline) -> None:
-        _construct(pipeline, shuffle, step, senders, count)
+        _construct(pipeline, shuffle, step, blocks)
 
     def run() -> None:
-        run_pipeline(build, construct, max(senders, count), step)
+        run_pipeline(build, construct, blocks, step)
 
     retry_lost_workers(build, run, step)
-    block_results = read_results(results, [_result(number) for number in range(count)])
+    block_results = read_results(results, [_result(number) for number in range(blocks)])
     storage.write_bytes(finished, json.dumps(block_results).encode())
-    _LOGGER.info("%s: %d blocks to %d in %.1f s", step, senders, count, time.monotonic() - started)
-    build.report.progress(count, count, "blocks", {"step": step})
+    _LOGGER.info("%s: %d blocks in %.1f s", step, blocks, time.monotonic() - started)
+    build.report.progress(blocks, blocks, "blocks", {"step": step})
     return block_results
 
 
@@ -93,16 +91,13 @@ def _result(number: int) -> str:
     return f"{number:06d}.json"
 
 
-def _construct(
-    pipeline: beam.Pipeline, shuffle: _Shuffle, step: str, senders: int, receivers: int
-) -> None:
+def _construct(pipeline: beam.Pipeline, shuffle: _Shuffle, step: str, count: int) -> None:
     message = tuple[int, bytes]
     mapping = beam.ParDo(_Step(f"{step}, block", shuffle.map)).with_output_types(message)
     reducing = beam.ParDo(_Step(f"{step}, bucket", shuffle.reduce)).with_output_types(message)
     # Blocks without replies must run `apply_replies`, too.
     blocks, all_blocks = (
-        beam.Create([(block, b"") for block in range(count)], reshuffle=True)
-        for count in (senders, receivers)
+        beam.Create([(block, b"") for block in range(count)], reshuffle=True) for _ in range(2)
     )
     replies = (
         pipeline

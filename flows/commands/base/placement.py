@@ -44,7 +44,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Blocked words": "*blocked_words blocked_words_unit blocked_words_allowed",
         "Decontamination": "*decontaminate decontaminate_words decontaminate_minimum_words"
         " decontaminate_unit",
-        "Text cleaning": "normalize_unicode remove_controls collapse_whitespace repair_unicode",
+        "Text cleaning": "normalize_unicode repair_unicode",
         "Source formats": "extractor blank_line_documents"
         " dropped_sections kept_sections"
         " disambiguation_templates tables infobox math other_wikis",

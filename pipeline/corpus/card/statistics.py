@@ -105,9 +105,8 @@ def _words(flat: pa.Array, sizes: I64) -> I64:
     opening = ends[:-1][sizes > 0]
     begins[opening] = inked[opening]
     words: I64 = np.diff(np.searchsorted(np.flatnonzero(begins), ends)).astype(np.int64, copy=False)
-    asian = (
-        (data >= 0xE0) & (data != 0xE2) & (data != 0xEF)
-    )  # first bytes of letters of unspaced scripts, and of no other punctuation
+    # first bytes of letters of unspaced scripts, and of no other punctuation
+    asian = (data >= 0xE0) & (data != 0xE2) & (data != 0xEF)
     for row in np.flatnonzero(np.diff(np.searchsorted(np.flatnonzero(asian), ends))).tolist():
         words[row] = count_words(flat[row].as_py())
     return words
@@ -115,25 +114,25 @@ def _words(flat: pa.Array, sizes: I64) -> I64:
 
 def _sums(values: I64, offsets: I64) -> I64:
     running = np.concatenate(([0], np.cumsum(values)))
-    found: I64 = np.diff(running[offsets - offsets[0]])
-    return found
+    sums: I64 = np.diff(running[offsets - offsets[0]])
+    return sums
 
 
 def _group_sums(values: I64, members: I64, groups: int) -> list[int]:
-    found = np.zeros(groups, np.int64)
-    np.add.at(found, members, values)
-    return [int(value) for value in found]
+    sums = np.zeros(groups, np.int64)
+    np.add.at(sums, members, values)
+    return [int(value) for value in sums]
 
 
 def added(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[tuple[str, ...], dict[str, int]]:
     """Sum the integer columns of rows that agree in `names`."""
-    found: dict[tuple[str, ...], dict[str, int]] = {}
+    sums: dict[tuple[str, ...], dict[str, int]] = {}
     for row in rows:
         figures = {name: value for name, value in row.items() if isinstance(value, int)}
-        known = found.setdefault(tuple(row[name] for name in names), dict.fromkeys(figures, 0))
+        known = sums.setdefault(tuple(row[name] for name in names), dict.fromkeys(figures, 0))
         for name, value in figures.items():
             known[name] += value
-    return dict(sorted(found.items()))
+    return dict(sorted(sums.items()))
 
 
 def _histogram(values: I64, bins: tuple[int, ...]) -> list[int]:
@@ -147,11 +146,11 @@ def _histogram(values: I64, bins: tuple[int, ...]) -> list[int]:
 
 
 def _lowest(
-    batch: pa.RecordBatch, salt: int, wanted: int, total: int
+    batch: pa.RecordBatch, salt: int, count: int, total: int
 ) -> tuple[I64, random_keys.U64]:
-    """Return the documents whose hash is below `wanted` of `total`, and the hashes."""
+    """Return the documents whose hash is below `count` of `total`, and the hashes."""
     ranks = random_keys.fold_in(salt, batch["key"].to_numpy())
-    chosen = np.flatnonzero(random_keys.uniform(ranks) * max(total, 1) < wanted)
+    chosen = np.flatnonzero(random_keys.uniform(ranks) * max(total, 1) < count)
     return chosen, ranks[chosen]
 
 

@@ -2,17 +2,20 @@
 
 It runs in one process, by column: the signatures are copied to one flat file per column on the
 local disk; each column is loaded, sorted and released before the next. A document takes about 50
-bytes of memory at the peak and 190 bytes of disk, whatever its length.
+bytes of memory at the peak and 190 bytes of disk, whatever its length. `distributed.py` finds the
+duplicates of a larger corpus.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +24,8 @@ import pyarrow as pa
 
 from cloze.core import random_keys, storage
 from cloze.pipeline.corpus.duplicates.search import (
-    I32,
     I64,
+    Bools,
     SignatureColumns,
     component_duplicates,
     exact_duplicates,
@@ -43,28 +46,30 @@ KEPT, DUPLICATE_ID, EXACT, NEAR = range(4)
 REASONS = ("", "duplicate_id", "exact_duplicate", "near_duplicate")
 
 _BLOCK = 1 << 18
+_SORTED = 1 << 24  # documents assigned to shards at a time, about 40 bytes each
 
-_PLACES = [pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "row")]
-PLAN = pa.schema(
-    [*_PLACES, pa.field("copy", pa.int32(), nullable=False)]
-)  # a record batch per shard, sorted by key
+_POSITION = [pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "row")]
+# A record batch per shard, sorted by key.
+PLAN = pa.schema([*_POSITION, pa.field("copy", pa.int32(), nullable=False)])
 DUPLICATES = pa.schema(
-    [*_PLACES, pa.field("reason", pa.int8(), nullable=False)]
-    + [pa.field(f"of_{name}", pa.int32(), nullable=False) for name in ("part", "batch", "row")]
+    [*_POSITION, pa.field("reason", pa.int8(), nullable=False)]
+    + [field.with_name(f"of_{field.name}") for field in _POSITION]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Result of deduplication.
+    """Dropped documents.
 
     Attributes:
-        reason: int8 [n], KEPT or why a document is dropped.
-        of: int32 [n], number of the kept document; for kept documents their own number.
+        numbers: int64 [k], their numbers, ascending.
+        reason: int8 [k], index into REASONS.
+        of: int64 [k], number of the kept document.
     """
 
+    numbers: I64
     reason: npt.NDArray[np.int8]
-    of: I32
+    of: I64
 
 
 def find_duplicates(
@@ -98,12 +103,12 @@ def find_duplicates(
     if minhash is not None:
         alive = reason == KEPT
         if threshold:
-            held = columns.mapped("sketch")
+            sketches = columns.mapped("sketch")
             label = verified_duplicates(
                 lambda band: columns.ranked(f"band_{band:02d}", by_rank),
                 minhash.bands,
                 alive,
-                lambda numbers: held[by_rank[numbers]],
+                lambda numbers: sketches[by_rank[numbers]],
                 threshold,
             )
         else:
@@ -114,10 +119,9 @@ def find_duplicates(
         of[near] = label[near]
     of = of[of]  # resolve chains: a repeated id may point to a document that is itself a duplicate
     of = of[of]
-    duplicates = Duplicates(np.empty_like(reason), np.empty_like(of))
-    duplicates.reason[by_rank] = reason
-    duplicates.of[by_rank] = by_rank[of].astype(np.int32)
-    return duplicates
+    dropped = np.flatnonzero(reason != KEPT)
+    dropped = dropped[np.argsort(by_rank[dropped])]
+    return Duplicates(by_rank[dropped], reason[dropped], by_rank[of[dropped]])
 
 
 def _by_rank(columns: SignatureColumns) -> I64:
@@ -177,196 +181,183 @@ class CorpusPlan:
     pairs: Counter[tuple[str, str, str]]
     groups: int
     largest: int
-    chosen: list[tuple[str, tuple[int, int, int], tuple[int, int, int]]]
+    chosen: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
     mixed: list[dict[str, Any]] = field(default_factory=list)
 
 
 def plan(
     references: Sequence[str],
-    wanted: CorpusPlanRequest,
+    request: CorpusPlanRequest,
     report: Callable[[int], None] = lambda _: None,
 ) -> CorpusPlan:
     """Find the duplicates, assign the kept documents to shards, and write the plan.
 
     Args:
         references: file of signatures per intermediate file.
-        wanted: parameters of the plan.
+        request: parameters of the plan.
         report: called with the number of files read.
     """
-    with tempfile.TemporaryDirectory(
-        prefix="cloze-plan-", dir=local_scratch_dir(wanted.plan_file)
-    ) as directory:
-        columns = SignatureColumns(directory)
+    with local_columns(request.plan_file) as columns:
         columns.gather(references, report)
-        duplicates = find_duplicates(columns, wanted.minhash, wanted.exact, wanted.threshold)
-        kept = np.flatnonzero(duplicates.reason == KEPT)
-        size, key = columns.load("bytes"), columns.load("key")
-        taken = None if wanted.mix is None else _mixed(columns, kept, key, wanted.mix, wanted.kinds)
-        copies = np.zeros(kept.size, np.int64) if taken is None else taken.copies
-        kept = kept if taken is None else kept[taken.numbers]
-        shards = max(1, math.ceil(int(size[kept].sum(dtype=np.int64)) / wanted.shard_bytes))
-        by_shard = _by_shard(
-            columns, kept, copied_key(key[kept], copies), shards, PLAN, copies=copies
-        )
-        write_by_shard(wanted.plan_file, PLAN, by_shard)
-        dropped = np.flatnonzero(duplicates.reason != KEPT)
-        if wanted.duplicates_file is not None:
-            by_shard = _by_shard(columns, dropped, key[dropped], shards, DUPLICATES, duplicates)
-            write_by_shard(wanted.duplicates_file, DUPLICATES, by_shard)
-        figures = _figures(columns, duplicates, dropped, wanted.kinds)
-        if taken is not None:
-            figures["dropped"] += taken.dropped
-        return CorpusPlan(
-            shards=shards,
-            documents=int(kept.size),
-            bytes=int(size[kept].sum(dtype=np.int64)),
-            heldout=int(np.count_nonzero(columns.load("heldout")[kept])),
-            mixed=[] if taken is None else taken.groups,
-            **figures,
-            chosen=_chosen(columns, duplicates, dropped, key, wanted.examples),
-        )
+        duplicates = find_duplicates(columns, request.minhash, request.exact, request.threshold)
+        return write_plan(columns, duplicates, request)
+
+
+def write_plan(
+    columns: SignatureColumns, duplicates: Duplicates, request: CorpusPlanRequest
+) -> CorpusPlan:
+    """Choose the mixture, assign the documents to shards, and write the plan.
+
+    Args:
+        columns: `key`, `bytes` and `heldout` of all documents, and for a mixture `words` and
+            `language`.
+        duplicates: documents to drop.
+        request: parameters of the plan.
+    """
+    key, size, heldout = (columns.mapped(name) for name in ("key", "bytes", "heldout"))
+    kept: Bools = np.ones(columns.count, dtype=bool)
+    kept[duplicates.numbers] = False
+    figures = _figures(columns, duplicates, request.kinds)
+    numbers: I64 | None = None  # of the chosen documents; None: all kept ones
+    if request.mix is not None:
+        mixture = _mixed(columns, np.flatnonzero(kept), request.mix, request.kinds)
+        numbers, copies = mixture.numbers, mixture.copies
+        figures["dropped"] += mixture.dropped
+        figures["mixed"] = mixture.groups
+    chosen: Bools | I64 = kept if numbers is None else numbers
+    text_bytes = int(size[chosen].sum(dtype=np.int64))
+    shards = max(1, math.ceil(text_bytes / request.shard_bytes))
+
+    def kept_batches() -> Iterator[pa.RecordBatch]:
+        if numbers is None:
+            for rows in rows_by_shard(key, shards, kept):
+                yield _batch(PLAN, *columns.where(rows), np.zeros(rows.size, np.int32))
+        else:
+            for rows in rows_by_shard(copied_key(key[numbers], copies), shards):
+                yield _batch(PLAN, *columns.where(numbers[rows]), copies[rows].astype(np.int32))
+
+    def dropped_batches() -> Iterator[pa.RecordBatch]:
+        for rows in rows_by_shard(key[duplicates.numbers], shards):
+            places = columns.where(duplicates.numbers[rows])
+            originals = columns.where(duplicates.of[rows])
+            yield _batch(DUPLICATES, *places, duplicates.reason[rows], *originals)
+
+    write_by_shard(request.plan_file, PLAN, kept_batches())
+    if request.duplicates_file is not None:
+        write_by_shard(request.duplicates_file, DUPLICATES, dropped_batches())
+    return CorpusPlan(
+        shards=shards,
+        documents=int(np.count_nonzero(kept) if numbers is None else numbers.size),
+        bytes=text_bytes,
+        heldout=int(np.count_nonzero(heldout[chosen])),
+        chosen=_chosen(columns, duplicates, key, request.examples),
+        **figures,
+    )
 
 
 def _mixed(
-    columns: SignatureColumns,
-    kept: I64,
-    key: random_keys.U64,
-    mix: MixtureOptions,
-    kinds: Sequence[str],
+    columns: SignatureColumns, kept: I64, mix: MixtureOptions, kinds: Sequence[str]
 ) -> MixtureSelection:
-    """Choose among the kept documents."""
-    names = sorted(set(kinds))
+    """Choose among the kept documents; the numbers of the selection are those of documents."""
+    key, words, heldout = (columns.mapped(name)[kept] for name in ("key", "words", "heldout"))
     if mix.mixture_by == "source":
-        of_part = np.array([names.index(kind) for kind in kinds], np.int64)
-        groups = of_part[np.searchsorted(columns.begins, kept, side="right") - 1]
+        names = sorted(set(kinds))
+        groups = _kind_numbers(columns, kinds, kept)
     else:
-        groups = columns.load("language")[kept]
-    return mixed(
-        key[kept], columns.load("words")[kept], columns.load("heldout")[kept], groups, names, mix
-    )
-
-
-def mixed(
-    key: random_keys.U64,
-    words: npt.NDArray[Any],
-    heldout: npt.NDArray[Any],
-    groups: npt.NDArray[Any],
-    names: Sequence[str],
-    mix: MixtureOptions,
-) -> MixtureSelection:
-    """Choose documents by kind of source or language.
-
-    Args:
-        key: uint64 [n], document keys.
-        words: words per document, [n].
-        heldout: bool [n].
-        groups: per document: index of its kind in `names`, or its language code, [n].
-        names: kinds of source.
-    """
-    if mix.mixture_by == "language":
-        codes, groups = np.unique(groups, return_inverse=True)
+        codes, groups = np.unique(columns.mapped("language")[kept], return_inverse=True)
         names = [language_name(int(code)) for code in codes]
-    return sample_mixture(
-        key, words.astype(np.int64), heldout.astype(np.bool_), groups.astype(np.int64), names, mix
+    selection = sample_mixture(
+        key, words.astype(np.int64), heldout, groups.astype(np.int64), names, mix
     )
+    return replace(selection, numbers=kept[selection.numbers])
 
 
-def _by_shard(
-    columns: SignatureColumns,
-    numbers: I64,
-    key: random_keys.U64,
-    shards: int,
-    arrow_schema: pa.Schema,
-    duplicates: Duplicates | None = None,
-    copies: I64 | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the positions of the documents of each shard, sorted by key.
+def _kind_numbers(columns: SignatureColumns, kinds: Sequence[str], numbers: I64) -> I64:
+    """Return the kind of source of documents, int64 [n], as an index into the sorted kinds."""
+    names = sorted(set(kinds))
+    of_part = np.array([names.index(kind) for kind in kinds], np.int64)
+    return of_part[np.searchsorted(columns.begins, numbers, side="right") - 1]
+
+
+def rows_by_shard(keys: random_keys.U64, shards: int, chosen: Bools | None = None) -> Iterator[I64]:
+    """Yield the rows of each shard, sorted by key, int64 [rows].
 
     Args:
-        key: uint64 [n], keys of `numbers`.
-        copies: int64 [n], number of the repetition.
+        keys: uint64 [n], key of each row; shards are ranges of a hash of it.
+        shards: number of shards. As many are sorted at a time as hold about `_SORTED` rows.
+        chosen: bool [n], rows to assign. Default: all.
     """
-    order = np.argsort(key, kind="stable")
-    numbers, key = numbers[order], key[order]
-    copies = None if copies is None else copies[order]
-    shard = np.empty(numbers.size, dtype=np.int32)
-    for begin in range(0, numbers.size, _BLOCK):
-        shard[begin : begin + _BLOCK] = shard_of(
-            shard_position(key[begin : begin + _BLOCK]), shards
-        )
-    order = np.argsort(shard, kind="stable")
-    copies = None if copies is None else copies[order]
-    numbers, edges = numbers[order], np.searchsorted(shard[order], np.arange(shards + 1))
-    del order, shard
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
-        chosen = numbers[begin:end]
-        values: list[npt.NDArray[Any]] = list(columns.where(chosen))
-        if copies is not None:
-            values.append(copies[begin:end].astype(np.int32))
-        if duplicates is not None:
-            values += [
-                duplicates.reason[chosen],
-                *columns.where(duplicates.of[chosen].astype(np.int64)),
-            ]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column) for column in values], schema=arrow_schema
-        )
+    step = max(1, shards * _SORTED // max(1, keys.size))
+    for first in range(0, shards, step):
+        last = min(first + step, shards)
+        row_blocks, shard_blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+        for begin in range(0, keys.size, _BLOCK):
+            block = np.arange(begin, min(begin + _BLOCK, keys.size))
+            block = block if chosen is None else block[chosen[block]]
+            shard = shard_of(shard_position(keys[block]), shards).astype(np.int32)
+            inside = (shard >= first) & (shard < last)
+            row_blocks.append(block[inside])
+            shard_blocks.append(shard[inside])
+        rows, shard_numbers = np.concatenate(row_blocks), np.concatenate(shard_blocks)
+        order = np.argsort(keys[rows], kind="stable")
+        rows, shard_numbers = rows[order], shard_numbers[order]
+        order = np.argsort(shard_numbers, kind="stable")
+        rows = rows[order]
+        edges = np.searchsorted(shard_numbers[order], np.arange(first, last + 1))
+        for begin, end in itertools.pairwise(edges):
+            yield rows[begin:end]
+
+
+def _batch(schema: pa.Schema, *columns: npt.NDArray[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=schema)
 
 
 def _figures(
-    columns: SignatureColumns, duplicates: Duplicates, dropped: I64, kinds: Sequence[str]
+    columns: SignatureColumns, duplicates: Duplicates, kinds: Sequence[str]
 ) -> dict[str, Any]:
+    """Return the fields of `CorpusPlan` about duplicates, without the examples."""
     names = sorted(set(kinds))
-    of_part = np.array([names.index(kind) for kind in kinds], np.int64)
-    duplicate_kind, of_kind = (
-        of_part[np.searchsorted(columns.begins, which, side="right") - 1]
-        for which in (dropped, duplicates.of[dropped])
+    duplicate_kinds, kept_kinds = (
+        _kind_numbers(columns, kinds, numbers) for numbers in (duplicates.numbers, duplicates.of)
     )
     pairs: Counter[tuple[str, str, str]] = Counter()
-    combined = (duplicate_kind * len(names) + of_kind) * len(REASONS) + duplicates.reason[dropped]
+    dropped: Counter[str] = Counter()
+    combined = (duplicate_kinds * len(names) + kept_kinds) * len(REASONS) + duplicates.reason
     for value, count in zip(*np.unique(combined, return_counts=True), strict=True):
         rest, why = divmod(int(value), len(REASONS))
-        kind, of = divmod(rest, len(names))
-        pairs[names[kind], names[of], REASONS[why]] = int(count)
-    sizes = np.unique(duplicates.of[dropped], return_counts=True)[1]
+        duplicate_kind, kept_kind = divmod(rest, len(names))
+        pairs[names[duplicate_kind], names[kept_kind], REASONS[why]] = int(count)
+        dropped[REASONS[why]] += int(count)
+    sizes = np.unique(duplicates.of, return_counts=True)[1]
     return {
-        "dropped": Counter(
-            {
-                REASONS[why]: int(n)
-                for why, n in zip(
-                    *np.unique(duplicates.reason[dropped], return_counts=True), strict=True
-                )
-            }
-        ),
+        "dropped": dropped,
         "pairs": pairs,
         "groups": int(sizes.size),
-        "largest": int(sizes.max()) if sizes.size else 0,
+        "largest": int(sizes.max(initial=0)),
     }
 
 
 def _chosen(
-    columns: SignatureColumns,
-    duplicates: Duplicates,
-    dropped: I64,
-    key: random_keys.U64,
-    examples: int,
-) -> list[Any]:
+    columns: SignatureColumns, duplicates: Duplicates, key: random_keys.U64, examples: int
+) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """Return example pairs of each kind: the duplicates with the smallest keys."""
-    chosen: list[Any] = []
+
+    def position(number: int) -> tuple[int, ...]:
+        return tuple(int(column[0]) for column in columns.where(np.array([number])))
+
+    chosen = []
+    dropped_key = key[duplicates.numbers]
     for why in (NEAR, EXACT):
-        own = dropped[duplicates.reason[dropped] == why]
-        own = own[key[own] <= np.sort(key[own])[:examples][-1]] if own.size else own
-        own = own[np.argsort(key[own], kind="stable")[:examples]]
-        of = duplicates.of[own].astype(np.int64)
-        for gone, stays in zip(
-            zip(*columns.where(own), strict=True), zip(*columns.where(of), strict=True), strict=True
-        ):
-            chosen.append((REASONS[why], tuple(map(int, gone)), tuple(map(int, stays))))
+        rows = np.flatnonzero(duplicates.reason == why)
+        for row in rows[np.argsort(dropped_key[rows], kind="stable")[:examples]].tolist():
+            pair = position(duplicates.numbers[row]), position(duplicates.of[row])
+            chosen.append((REASONS[why], *pair))
     return chosen
 
 
-def local_scratch_dir(path: str) -> str | None:
-    """Return the directory of `path` if it is local; else None (the system's default)."""
-    if not storage.is_local(path):
-        return None
-    return os.path.dirname(storage.filesystem(path)[1])
+@contextmanager
+def local_columns(path: str) -> Iterator[SignatureColumns]:
+    """Give columns in a temporary directory, next to `path` if that is local."""
+    beside = os.path.dirname(storage.filesystem(path)[1]) if storage.is_local(path) else None
+    with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=beside) as directory:
+        yield SignatureColumns(directory)

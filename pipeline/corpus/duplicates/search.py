@@ -215,13 +215,23 @@ class SignatureColumns:
     def names(self) -> tuple[str, ...]:
         return tuple(self._types)
 
-    def gather(self, paths: Sequence[str], report: Callable[[int], None] = lambda _: None) -> None:
-        """Copy the files of signatures at `paths` into columns, in order."""
+    def gather(
+        self,
+        paths: Sequence[str],
+        report: Callable[[int], None] = lambda _: None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        """Copy the files of signatures at `paths` into columns, in order.
+
+        Args:
+            report: called with the number of files read.
+            names: columns to copy. Default: all.
+        """
         files: dict[str, Any] = {}
         begins, batch_begins, batch_numbers, total = [0], [], [], 0
         try:
             for number, path in enumerate(paths):
-                with IntermediateFile(path) as part:
+                with IntermediateFile(path, names) as part:
                     for batch_number in range(part.batches):
                         batch = part.batch(batch_number)
                         batch_begins.append(total)
@@ -260,9 +270,9 @@ class SignatureColumns:
         return values
 
     def mapped(self, name: str) -> npt.NDArray[Any]:
-        """Return a column as a memory map, for access to a few rows."""
+        """Return a column as a memory map, for access to a few rows or by block."""
         if not self.count:
-            return np.zeros((0, 1), dtype=np.uint8)
+            return np.zeros(0, dtype=np.uint64)
         kind = self._types[name]
         return np.memmap(
             os.path.join(self.directory, name),
@@ -273,10 +283,10 @@ class SignatureColumns:
 
     def where(self, numbers: I64) -> tuple[I32, I32, I32]:
         """Return file number, batch and row of the numbered documents."""
-        at = np.searchsorted(self._batch_begins, numbers, side="right") - 1
+        batch = np.searchsorted(self._batch_begins, numbers, side="right") - 1
         part = np.searchsorted(self.begins, numbers, side="right") - 1
-        row = numbers - self._batch_begins[at]
-        return part.astype(np.int32), self._batch_numbers[at], row.astype(np.int32)
+        row = numbers - self._batch_begins[batch]
+        return part.astype(np.int32), self._batch_numbers[batch], row.astype(np.int32)
 
 
 def flat(column: pa.Array) -> npt.NDArray[Any]:

@@ -33,9 +33,9 @@ def fit(sample: I16, clusters: int, rounds: int) -> I16:
             break
         before = nearest
         order = np.argsort(nearest, kind="stable")
-        taken, begins, counts = np.unique(nearest[order], return_index=True, return_counts=True)
+        used, begins, counts = np.unique(nearest[order], return_index=True, return_counts=True)
         sums = np.add.reduceat(sample[order].astype(np.int64), begins, axis=0)
-        centres[taken] = quantize(np.rint(sums / counts[:, None] * _FINE))
+        centres[used] = quantize(np.rint(sums / counts[:, None] * _FINE))
     return centres
 
 

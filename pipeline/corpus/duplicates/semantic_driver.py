@@ -11,6 +11,7 @@ No process holds all vectors. The result of a unit depends on the unit only.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from cloze.core.arrow import I16, open_arrow, read_arrow, write_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
-from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.pipeline.corpus.card.statistics import add_up, added, measure
 from cloze.pipeline.corpus.document import join_sentences
@@ -71,6 +71,11 @@ LIMITS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99)
 def batch_of(schema: pa.Schema, *columns: npt.NDArray[Any]) -> pa.RecordBatch:
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def cluster_edges(cluster: npt.NDArray[np.int32]) -> list[int]:
+    """Return where the clusters begin in a sorted column, and its length."""
+    return [0, *(np.flatnonzero(np.diff(cluster)) + 1).tolist(), len(cluster)]
 
 
 def vectors_of(path: str, mean: Sequence[int] | None) -> tuple[npt.NDArray[np.uint64], I16]:
@@ -129,36 +134,26 @@ class FindSimilar:
         key, cluster, shard, row = (members[name].to_numpy() for name in MEMBERS.names)
         vectors = self._gather(shard, row)
         of, best = np.arange(len(key), dtype=np.int64), np.full(len(key), -1.0, np.float32)
-        edges = [0, *(np.flatnonzero(cluster[1:] != cluster[:-1]) + 1).tolist(), len(cluster)]
-        for begin, end in zip(edges[:-1], edges[1:], strict=True):
+        for begin, end in itertools.pairwise(cluster_edges(cluster)):
             originals, best[begin:end] = find_similar(vectors[begin:end], self.threshold)
             of[begin:end] = begin + originals
         dropped = np.flatnonzero(of != np.arange(len(of)))
         kept = of[dropped]
-        columns = (
-            key[dropped],
-            key[kept],
-            best[dropped],
-            shard[dropped],
-            row[dropped],
-            shard[kept],
-            row[kept],
-        )
-        write_arrow(unit["out"], FOUND, [batch_of(FOUND, *columns)])
+        pairs = (key[dropped], key[kept], best[dropped])
+        positions = (shard[dropped], row[dropped], shard[kept], row[kept])
+        write_arrow(unit["out"], FOUND, [batch_of(FOUND, *pairs, *positions)])
         return {"documents": len(dropped), "cosines": counted(best, LIMITS)}
 
     def _gather(self, shard: npt.NDArray[np.int32], row: npt.NDArray[np.int32]) -> I16:
-        gathered: I16 | None = None
-        for number in np.unique(shard).tolist():
-            chosen = np.flatnonzero(shard == number)
-            vectors = arrow.read_vectors(self.vectors[number])[1][row[chosen]]
-            gathered = (
-                np.zeros((len(shard), vectors.shape[1]), np.int16) if gathered is None else gathered
-            )
-            gathered[chosen] = (
-                vectors if self.mean is None else centred(vectors, np.array(self.mean, np.int16))
-            )
-        return np.zeros((0, 1), np.int16) if gathered is None else gathered
+        """Return the vectors at these positions, int16 [n, D]."""
+        numbers = np.unique(shard)
+        pieces = [
+            vectors_of(self.vectors[number], self.mean)[1][row[shard == number]]
+            for number in numbers.tolist()
+        ]
+        gathered = np.empty((len(shard), pieces[0].shape[1] if pieces else 1), np.int16)
+        gathered[np.argsort(shard, kind="stable")] = np.concatenate(pieces or [gathered])
+        return gathered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,22 +181,6 @@ class WriteKept:
         return {**measure(batch, self.documents), "heldout": int(in_split(table, HELDOUT).sum())}
 
 
-def ranked(size: I64, key: npt.NDArray[np.uint64], cluster: npt.NDArray[np.int32]) -> I64:
-    """Return the order of the documents, int64 [n]: by cluster, then longest first, then by key."""
-    return np.lexsort((key, -size, cluster)).astype(np.int64)
-
-
-def found_in(paths: Sequence[str]) -> pa.Table:
-    """Return the results of `FindSimilar`, sorted by shard and key."""
-    table = pa.concat_tables([FOUND.empty_table(), *map(read_arrow, paths)]).combine_chunks()
-    return table.sort_by([("shard", "ascending"), ("key", "ascending")])
-
-
-def scratch(build_scratch: str, name: str) -> str:
-    """Return the path of a scratch file of the stage."""
-    return storage.join(build_scratch, "files", name)
-
-
 # Driver: sample, clusters, and the data between the steps.
 
 REASON = "semantic_duplicate"
@@ -214,84 +193,61 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     """Run the stage; see `cloze.pipeline.corpus.duplicates.semantic_stage.run`."""
     corpus = CorpusShards.open(build.inputs["corpus"])
     vectors = _vectors(corpus, build)
-    storage.make_dirs(scratch(build.scratch, ""))
+    scratch = storage.join(build.scratch, "files")
+    storage.make_dirs(scratch)
+    centres_file, members = (
+        storage.join(scratch, name) for name in ("centres.arrow", "members.arrow")
+    )
     sample, documents = _sample(vectors, config)
     mean = mean_of(sample) if config.center else None
     mean_values = None if mean is None else tuple(mean.tolist())
     cluster_count = min(config.clusters or clusters_for(documents), max(1, len(sample)))
     centres = fit(sample if mean is None else centred(sample, mean), cluster_count, config.rounds)
-    centres_file = scratch(build.scratch, "centres.arrow")
-    numbers = np.arange(len(centres), dtype=np.uint64)
     write_arrow(
         centres_file,
         arrow.vectors_schema(centres.shape[1]),
-        [arrow.vectors_batch(numbers, centres)],
+        [arrow.vectors_batch(np.arange(len(centres), dtype=np.uint64), centres)],
     )
 
     weights = [float(size) for size in corpus.sizes]
-    assigned_files = [
-        scratch(build.scratch, f"assigned-{number:05d}.arrow") for number in range(len(vectors))
+    assigned = _files(scratch, "assigned", len(vectors))
+    units: list[dict[str, Any]] = [
+        {"corpus": corpus.file(name), "vectors": vector_file, "out": out}
+        for name, vector_file, out in zip(corpus.names, vectors, assigned, strict=True)
     ]
-    units: list[tuple[str, dict[str, Any]]] = [
-        (
-            f"{number:05d}",
-            {
-                "corpus": corpus.file(name),
-                "vectors": vectors[number],
-                "out": assigned_files[number],
-            },
-        )
-        for number, name in enumerate(corpus.names)
-    ]
-    fan_out(
-        build,
-        "assign",
-        units,
-        AssignShard(centres=centres_file, mean=mean_values),
-        unit_name="bytes",
-        weights=weights,
-    )
+    assign_shard = AssignShard(centres=centres_file, mean=mean_values)
+    fan_out(build, "assign", _named(units), assign_shard, unit_name="bytes", weights=weights)
 
-    members = scratch(build.scratch, "members.arrow")
-    pair_files = [
-        scratch(build.scratch, f"found-{number:05d}.arrow")
-        for number in range(_write_members(assigned_files, members))
-    ]
-    units = [
-        (f"{number:05d}", {"number": number, "out": out}) for number, out in enumerate(pair_files)
-    ]
+    pair_files = _files(scratch, "found", _write_members(assigned, members))
+    units = [{"number": number, "out": out} for number, out in enumerate(pair_files)]
     find = FindSimilar(
         members=members, vectors=tuple(vectors), mean=mean_values, threshold=config.similarity
     )
-    comparisons = fan_out(build, "compare", units, find, unit_name="parts")
-
-    dropped = found_in(pair_files)
-    shards = dropped["shard"].to_numpy()
-    batches = [
-        dropped.filter(pa.array(shards == number)).select(DUPLICATES.names)
-        for number in range(len(vectors))
-    ]
-    duplicates = build.file(DUPLICATES_FILE)
-    write_arrow(
-        duplicates,
-        DUPLICATES,
-        [
-            batch_of(DUPLICATES, *(one[name].to_numpy() for name in DUPLICATES.names))
-            for one in batches
-        ],
-    )
-    units = [
-        (f"{number:05d}", {"number": number, "corpus": corpus.file(name), "out": build.file(name)})
-        for number, name in enumerate(corpus.names)
-    ]
-    write = WriteKept(duplicates=duplicates, documents=documents - dropped.num_rows)
-    written = fan_out(build, "write", units, write, unit_name="bytes", weights=weights)
-    if documents == dropped.num_rows:
+    comparisons = fan_out(build, "compare", _named(units), find, unit_name="parts")
+    dropped = pa.concat_tables([FOUND.empty_table(), *map(read_arrow, pair_files)])
+    dropped = dropped.sort_by([("shard", "ascending"), ("key", "ascending")])
+    kept = documents - dropped.num_rows
+    if not kept:
         raise DataError(
             f"{build.inputs['corpus']} holds no document; give `cloze corpus` more text"
         )
+
+    duplicates = build.file(DUPLICATES_FILE)
+    edges = np.searchsorted(dropped["shard"].to_numpy(), np.arange(len(vectors) + 1))
+    columns = [dropped[name].to_numpy() for name in DUPLICATES.names]
+    batches = (
+        batch_of(DUPLICATES, *(column[begin:end] for column in columns))
+        for begin, end in itertools.pairwise(edges)
+    )
+    write_arrow(duplicates, DUPLICATES, batches)
+    units = [
+        {"number": number, "corpus": corpus.file(name), "out": build.file(name)}
+        for number, name in enumerate(corpus.names)
+    ]
+    write = WriteKept(duplicates=duplicates, documents=kept)
+    written = fan_out(build, "write", _named(units), write, unit_name="bytes", weights=weights)
     build.counters["read/documents"] += documents
-    build.counters["kept/documents"] += documents - dropped.num_rows
+    build.counters["kept/documents"] += kept
     build.counters[f"dropped/{REASON}"] += dropped.num_rows
     figures = {
         "cosine": config.similarity,
@@ -301,17 +257,23 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
         "groups": len(np.unique(dropped["of"].to_numpy())),
         "highest_cosines": {
             "limits": list(LIMITS),
-            "counts": np.sum([one["cosines"] for one in comparisons], axis=0).tolist(),
+            "counts": np.sum([result["cosines"] for result in comparisons], axis=0).tolist(),
         },
         "examples": _examples(corpus, dropped),
     }
     storage.write_bytes(
         build.file(FIGURES), (json.dumps(figures, indent=1, ensure_ascii=False) + "\n").encode()
     )
-    return StageResult(
-        rows=documents - dropped.num_rows,
-        summary={**_summary(build, corpus, figures, written), "size": centres.shape[1]},
-    )
+    summary = _summary(corpus, figures, written) | {"size": centres.shape[1]}
+    return StageResult(rows=kept, summary=summary)
+
+
+def _files(directory: str, name: str, count: int) -> list[str]:
+    return [storage.join(directory, f"{name}-{number:05d}.arrow") for number in range(count)]
+
+
+def _named(units: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    return [(f"{number:05d}", unit) for number, unit in enumerate(units)]
 
 
 def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
@@ -321,14 +283,9 @@ def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
         DataError: the vectors belong to another corpus.
     """
     path = build.inputs["vectors"]
-    vectors_manifest, corpus_manifest = (
-        artifact.read_manifest(path),
-        artifact.read_manifest(build.inputs["corpus"]),
-    )
-    if (
-        vectors_manifest.stage != "vectors"
-        or vectors_manifest.parents.get("corpus") != corpus_manifest.fingerprint
-    ):
+    manifest = artifact.read_manifest(path)
+    fingerprint = artifact.read_manifest(build.inputs["corpus"]).fingerprint
+    if manifest.stage != "vectors" or manifest.parents.get("corpus") != fingerprint:
         raise DataError(
             f"{path} holds no vectors of the corpus in {corpus.path}; make them: cloze "
             f"embed-corpus --corpus {corpus.path} --checkpoint …"
@@ -338,24 +295,18 @@ def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
 
 def _sample(files: Sequence[str], config: SemDedupConfig) -> tuple[I16, int]:
     """Return a random sample of the vectors, chosen by key hash, and the number of documents."""
-    keys = [read_arrow(file)["key"].to_numpy() for file in files]
-    documents = sum(map(len, keys))
-    ranks = [random_keys.fold_in(_SAMPLE, array) for array in keys]
-    sample_size = sample_for(documents, config.clusters or clusters_for(documents))
-    limit = (
-        np.partition(np.concatenate(ranks), sample_size - 1)[sample_size - 1]
-        if sample_size
-        else np.uint64(0)
-    )
+    ranks = [random_keys.fold_in(_SAMPLE, read_arrow(file)["key"].to_numpy()) for file in files]
+    all_ranks = np.sort(np.concatenate(ranks))
+    documents = len(all_ranks)
+    sample_ranks = all_ranks[: sample_for(documents, config.clusters or clusters_for(documents))]
+    limit = sample_ranks[-1] if len(sample_ranks) else np.uint64(0)
     chosen = [np.flatnonzero(array <= limit) for array in ranks]
-    sample = np.concatenate(
-        [arrow.read_vectors(file)[1][rows] for file, rows in zip(files, chosen, strict=True)]
-    )
+    sample = [arrow.read_vectors(file)[1][rows] for file, rows in zip(files, chosen, strict=True)]
     order = np.argsort(
         np.concatenate([array[rows] for array, rows in zip(ranks, chosen, strict=True)]),
         kind="stable",
     )
-    return sample[order], documents
+    return np.concatenate(sample)[order], documents
 
 
 def _write_members(assigned: Sequence[str], path: str) -> int:
@@ -369,40 +320,36 @@ def _write_members(assigned: Sequence[str], path: str) -> int:
     key, size, cluster = (
         np.concatenate([table[name].to_numpy() for table in tables]) for name in ASSIGNED.names
     )
-    order = ranked(size, key, cluster)
+    order = np.lexsort((key, -size, cluster))  # longest first, then by key
     key, cluster, shard, row = key[order], cluster[order], shard[order], row[order]
     edges = [0]
-    for end in [*(np.flatnonzero(cluster[1:] != cluster[:-1]) + 1).tolist(), len(cluster)]:
+    for end in cluster_edges(cluster)[1:]:
         if end - edges[-1] >= UNIT_DOCUMENTS or end == len(cluster):
             edges.append(end)
-    pieces = [slice(begin, end) for begin, end in zip(edges[:-1], edges[1:], strict=True)]
-    write_arrow(
-        path,
-        MEMBERS,
-        (
-            batch_of(MEMBERS, key[piece], cluster[piece], shard[piece], row[piece])
-            for piece in pieces
-        ),
+    batches = (
+        batch_of(MEMBERS, *(column[begin:end] for column in (key, cluster, shard, row)))
+        for begin, end in itertools.pairwise(edges)
     )
-    return len(pieces)
+    write_arrow(path, MEMBERS, batches)
+    return len(edges) - 1
 
 
-def _examples(corpus: CorpusShards, gone: pa.Table) -> list[dict[str, Any]]:
+def _examples(corpus: CorpusShards, dropped: pa.Table) -> list[dict[str, Any]]:
     """Return random pairs of dropped and kept documents, by decreasing cosine."""
-    order = np.argsort(random_keys.fold_in(_EXAMPLE, gone["key"].to_numpy()), kind="stable")[
-        :EXAMPLES
+    ranks = random_keys.fold_in(_EXAMPLE, dropped["key"].to_numpy())
+    chosen = dropped.take(pa.array(np.argsort(ranks, kind="stable")[:EXAMPLES]))
+    examples = [
+        {
+            "cosine": round(row["cosine"], 4),
+            "dropped": _describe(corpus, row["shard"], row["row"]),
+            "kept": _describe(corpus, row["of_shard"], row["of_row"]),
+        }
+        for row in chosen.to_pylist()
     ]
-    examples = []
-    for row in gone.take(pa.array(order)).to_pylist():
-        dropped, kept = (
-            _shown(corpus, *position)
-            for position in ((row["shard"], row["row"]), (row["of_shard"], row["of_row"]))
-        )
-        examples.append({"cosine": round(row["cosine"], 4), "dropped": dropped, "kept": kept})
-    return sorted(examples, key=lambda one: -one["cosine"])
+    return sorted(examples, key=lambda example: -example["cosine"])
 
 
-def _shown(corpus: CorpusShards, shard: int, row: int) -> dict[str, Any]:
+def _describe(corpus: CorpusShards, shard: int, row: int) -> dict[str, Any]:
     document = read_shard(corpus.file(corpus.names[shard])).slice(row, 1).to_pylist()[0]
     text = join_sentences(document["sentences"], document.get("paragraphs", ()))
     return {
@@ -414,10 +361,7 @@ def _shown(corpus: CorpusShards, shard: int, row: int) -> dict[str, Any]:
 
 
 def _summary(
-    build: BuildContext,
-    corpus: CorpusShards,
-    figures: dict[str, Any],
-    written: list[dict[str, Any]],
+    corpus: CorpusShards, figures: dict[str, Any], written: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     totals = add_up(written)
     sources = totals["sources"].values()

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 
 MEMBERS_OF_A_CLUSTER = 2000  # approximate, for corpora of up to four million documents
-SAMPLE, SMALLEST_SAMPLE = (
-    256,
-    1 << 16,
-)  # documents per cluster, and at least, to fit the centres and the mean
+# Documents to fit the centres and the mean: per cluster, and at least.
+SAMPLE, SMALLEST_SAMPLE = 256, 1 << 16
 UNIT_DOCUMENTS = 20_000  # approximate number of documents per unit
 
 
@@ -102,7 +100,7 @@ def ahead(
     clusters = float(config.clusters or clusters_for(int(documents)))
     sample = sample_for(int(documents), int(clusters))
     width = min(execution.workers, computer.cpus)
-    held = max(6 * size * sample, ROW * documents)  # the sample and its sums in the driver
+    driver_bytes = max(6 * size * sample, ROW * documents)  # the sample and its sums in the driver
     return CostEstimate(
         work=_work(documents, text, size, clusters, min(config.rounds, ROUNDS)),
         speed=SPEED,
@@ -110,7 +108,9 @@ def ahead(
         parallelism=width,
         disk_bytes=int(1.1 * text + 2 * ROW * documents),
         memory_bytes=int(
-            (width + 1) * PROCESS_BYTES + held + width * 6 * size * min(UNIT_DOCUMENTS, documents)
+            (width + 1) * PROCESS_BYTES
+            + driver_bytes
+            + width * 6 * size * min(UNIT_DOCUMENTS, documents)
         ),
         expected_metadata={"bytes": text, "documents": documents},
     )

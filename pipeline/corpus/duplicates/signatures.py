@@ -135,14 +135,12 @@ class WordSequence:
         )
         self._sums = np.zeros(letters.size + 1, dtype=np.uint64)
         room = np.empty(min(_LETTER_BLOCK, letters.size), dtype=np.uint64)
-        with np.errstate(
-            over="ignore"
-        ):  # polynomial hash modulo 2**64 of every run, from one prefix sum
+        # polynomial hash modulo 2**64 of every run, from one prefix sum
+        with np.errstate(over="ignore"):
             for begin in range(0, letters.size, _LETTER_BLOCK):
                 block = letters[begin : begin + _LETTER_BLOCK]
-                terms = np.take(
-                    _LETTERS, block, out=room[: block.size], mode="wrap"
-                )  # other modes copy first
+                # other modes than wrap copy first
+                terms = np.take(_LETTERS, block, out=room[: block.size], mode="wrap")
                 terms *= self._powers[begin : begin + block.size]
                 terms[0] += self._sums[begin]
                 np.cumsum(terms, out=self._sums[begin + 1 : begin + 1 + block.size])
@@ -183,14 +181,14 @@ def _parts_before(letters: npt.NDArray[np.uint8], starts: I64) -> I64 | None:
     """
     if not letters.size or letters.max() < _SEVERAL:
         return None
-    at = np.flatnonzero(letters[starts] >= _SEVERAL)
-    lead, begin = letters[starts[at]].astype(np.int64), starts[at]
+    unspaced = np.flatnonzero(letters[starts] >= _SEVERAL)
+    lead, begin = letters[starts[unspaced]].astype(np.int64), starts[unspaced]
     second, third = letters[begin + 1] & 0x3F, letters[begin + 2] & 0x3F
     code = ((lead & 0x0F) << 12) | (second.astype(np.int64) << 6) | third
     four = lead >= 0xF0
     code[four] = ((code[four] & 0x7FFF) << 6) | (letters[begin[four] + 3] & 0x3F)
     parts = np.full(starts.size, _WORD, np.int64)
-    parts[at] //= letters_a_word()[code]
+    parts[unspaced] //= letters_a_word()[code]
     return np.concatenate(([0], np.cumsum(parts)))
 
 
@@ -262,9 +260,8 @@ def _minima(hashes: U32, count: int) -> U32:
     minima = np.full(count, _MOST, dtype=np.uint32)
     room = np.empty((count, min(_BLOCK, hashes.size)), dtype=np.uint32)
     with np.errstate(over="ignore"):  # also restores the buffer size
-        np.setbufsize(
-            _SMALLEST_BUFFER
-        )  # with a larger buffer numpy copies both factors, which takes longer than multiplying
+        # with a larger buffer numpy copies both factors, which takes longer than multiplying
+        np.setbufsize(_SMALLEST_BUFFER)
         for begin in range(0, hashes.size, _BLOCK):
             block = hashes[begin : begin + _BLOCK]
             permuted = np.multiply(block, factors, out=room[:, : block.size])
@@ -279,12 +276,14 @@ def similarity(left: U8, right: U8) -> npt.NDArray[np.float64]:
         left, right: uint8 [n, bands · rows], as `Signature.sketch`.
     """
     agreeing = (left == right).mean(axis=1)
-    found: npt.NDArray[np.float64] = np.clip((agreeing - 2.0**-8) / (1 - 2.0**-8), 0.0, 1.0)
-    return found
+    corrected: npt.NDArray[np.float64] = np.clip((agreeing - 2.0**-8) / (1 - 2.0**-8), 0.0, 1.0)
+    return corrected
 
 
 def jaccard(left: str, right: str, length: int = DEFAULT.ngram) -> float:
     """Return the exact Jaccard similarity of the n-gram sets of two texts."""
-    one, two = (np.unique(shingles(normalize_words(text), length)) for text in (left, right))
-    both = np.intersect1d(one, two, assume_unique=True).size
-    return both / max(1, one.size + two.size - both)
+    left_set, right_set = (
+        np.unique(shingles(normalize_words(text), length)) for text in (left, right)
+    )
+    shared = np.intersect1d(left_set, right_set, assume_unique=True).size
+    return shared / max(1, left_set.size + right_set.size - shared)

@@ -19,35 +19,31 @@ from cloze.pipeline.corpus.options import MinHash
 # earlier versions remain readable.
 VERSION = 3
 
-# A row is a document. `sentences` are in order; `paragraphs` has the index of each sentence that
-# opens a paragraph.
+
+def _required(*fields: tuple[str, pa.DataType]) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name, kind in fields]
+
+
 _NAME = pa.dictionary(pa.int32(), pa.string())  # for a few values that most documents share
-_FIELD = pa.struct([pa.field(name, pa.string(), nullable=False) for name in InfoboxField._fields])
+_BOX_FIELD = pa.struct(_required(*((name, pa.string()) for name in InfoboxField._fields)))
 
 CORPUS = pa.schema(
-    [
-        pa.field("key", pa.uint64(), nullable=False),  # blake2b of `id`: the document's random seed
-        pa.field("id", pa.string(), nullable=False),  # source kind / file / the document's own name
-        pa.field("source", pa.string(), nullable=False),  # name of the reader: wikipedia, books, …
-        pa.field("title", pa.string(), nullable=False),
-        pa.field(
-            "url", pa.string(), nullable=False
-        ),  # of the document, if the source gives one; else empty
-        pa.field(
-            "licence", _NAME, nullable=False
-        ),  # SPDX name or expression, or any text; empty: unknown
-        pa.field(
-            "origin", _NAME, nullable=False
-        ),  # name of the source and date of the snapshot: `enwiki 2024-05-01`
-        pa.field(
-            "infobox", pa.list_(_FIELD), nullable=False
-        ),  # fields of the infoboxes, if the options ask for them
-        pa.field("split", pa.string(), nullable=False),  # train | heldout, derived from `key`
-        pa.field("sentences", pa.list_(pa.string()), nullable=False),
-        pa.field("paragraphs", pa.list_(pa.int32()), nullable=False),
-    ],
+    _required(
+        ("key", pa.uint64()),  # blake2b of `id`: the document's random seed
+        ("id", pa.string()),  # source kind / file / the document's own name
+        ("source", pa.string()),  # name of the reader: wikipedia, books, …
+        ("title", pa.string()),
+        ("url", pa.string()),  # of the document, if the source gives one; else empty
+        ("licence", _NAME),  # SPDX name or expression, or any text; empty: unknown
+        ("origin", _NAME),  # name of the source and date of the snapshot: `enwiki 2024-05-01`
+        ("infobox", pa.list_(_BOX_FIELD)),  # fields of the infoboxes, if the options ask for them
+        ("split", pa.string()),  # train | heldout, derived from `key`
+        ("sentences", pa.list_(pa.string())),  # in order
+        ("paragraphs", pa.list_(pa.int32())),  # index of each sentence that opens a paragraph
+    ),
     metadata={"cloze.corpus": str(VERSION)},
 )
+"""Schema of a corpus shard; a row is a document."""
 
 PART = pa.schema(
     [
@@ -59,29 +55,24 @@ PART = pa.schema(
 )
 """Schema of documents in intermediate files, without dictionaries: batches cannot share one."""
 
-
-I64 = npt.NDArray[np.int64]
-KEPT_BYTES = 256 << 20  # of batches that are cached for later shards
-MOST_OPEN = 1 << 13  # maximum number of open files
-
 REJECTED = pa.schema(
-    [
-        pa.field("key", pa.uint64(), nullable=False),  # of the document
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("title", pa.string(), nullable=False),
-        pa.field(
-            "scope", pa.string(), nullable=False
-        ),  # document, or line (a line, paragraph or sentence)
-        pa.field("step", pa.string(), nullable=False),  # the cleaning step
-        pa.field("reason", pa.string(), nullable=False),  # as in the counters
-        pa.field(
-            "detail", pa.string(), nullable=False
-        ),  # duplicate: id of the kept document; contamination: the task's words
-        pa.field("text", pa.string(), nullable=False),
-    ],
+    _required(
+        ("key", pa.uint64()),  # of the document
+        ("id", pa.string()),
+        ("source", pa.string()),
+        ("title", pa.string()),
+        ("scope", pa.string()),  # document, or line (a line, paragraph or sentence)
+        ("step", pa.string()),  # the cleaning step
+        ("reason", pa.string()),  # as in the counters
+        ("detail", pa.string()),  # id of the kept document, or the words of a task
+        ("text", pa.string()),
+    ),
     metadata={"cloze.rejected": "1"},
 )
+
+I64 = npt.NDArray[np.int64]
+CACHE_BYTES = 256 << 20  # of batches that are cached for later shards
+MOST_OPEN = 1 << 13  # maximum number of open files
 
 
 def signatures_schema(minhash: MinHash | None, verified: bool, mixed: bool = False) -> pa.Schema:
@@ -92,24 +83,15 @@ def signatures_schema(minhash: MinHash | None, verified: bool, mixed: bool = Fal
         verified: with sketches, to estimate similarities.
         mixed: with words and language, for the mixture (pipeline/corpus/write/mixing.py).
     """
-    fields = [
-        pa.field("key", pa.uint64(), nullable=False),
-        pa.field("characters", pa.uint32(), nullable=False),
-        pa.field("bytes", pa.uint32(), nullable=False),
-        pa.field("heldout", pa.bool_(), nullable=False),
-        pa.field("exact_high", pa.uint64(), nullable=False),
-        pa.field("exact_low", pa.uint64(), nullable=False),
-    ]
+    numbers = [("key", pa.uint64()), ("characters", pa.uint32()), ("bytes", pa.uint32())]
+    numbers += [("heldout", pa.bool_()), ("exact_high", pa.uint64()), ("exact_low", pa.uint64())]
     if mixed:
-        fields += [pa.field(name, pa.uint32(), nullable=False) for name in ("words", "language")]
+        numbers += [("words", pa.uint32()), ("language", pa.uint32())]
     if minhash is not None:
-        fields += [
-            pa.field(f"band_{band:02d}", pa.uint64(), nullable=False)
-            for band in range(minhash.bands)
-        ]
+        numbers += [(f"band_{band:02d}", pa.uint64()) for band in range(minhash.bands)]
         if verified:
-            fields.append(pa.field("sketch", pa.binary(minhash.minima), nullable=False))
-    return pa.schema(fields)
+            numbers.append(("sketch", pa.binary(minhash.minima)))
+    return pa.schema(_required(*numbers))
 
 
 def shard_position(key: npt.ArrayLike) -> random_keys.U64:
@@ -117,9 +99,9 @@ def shard_position(key: npt.ArrayLike) -> random_keys.U64:
     return random_keys.fold_in(0x504C414345, key)
 
 
-def shard_of(places: random_keys.U64, shards: int) -> I64:
+def shard_of(positions: random_keys.U64, shards: int) -> I64:
     """Return the shard number of each position, int64."""
-    return random_keys.randint_below(places, shards).astype(np.int64)
+    return random_keys.randint_below(positions, shards).astype(np.int64)
 
 
 def compact(array: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
@@ -144,7 +126,7 @@ def compact(array: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
         return pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), compact(values), type=kind)
     if pa.types.is_struct(kind):
         return pa.StructArray.from_arrays(
-            [compact(one) for one in array.flatten()], fields=list(kind)
+            [compact(column) for column in array.flatten()], fields=list(kind)
         )
     if pa.types.is_string(kind):
         ends = (
@@ -155,9 +137,9 @@ def compact(array: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
             else np.zeros(1, np.int32)
         )
         data = array.buffers()[2]
-        held = memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else b""
+        text = memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else b""
         return pa.StringArray.from_buffers(
-            len(array), pa.py_buffer((ends - ends[0]).astype(np.int32)), pa.py_buffer(bytes(held))
+            len(array), pa.py_buffer((ends - ends[0]).astype(np.int32)), pa.py_buffer(bytes(text))
         )
     return pa.array(array.to_numpy(zero_copy_only=False).copy(), kind)
 
@@ -169,19 +151,27 @@ def compact_batch(table: pa.Table, arrow_schema: pa.Schema) -> pa.RecordBatch:
 
 
 class IntermediateFile:
-    """An intermediate file, read by batch: memory-mapped if local, else by range requests."""
+    """An intermediate file, read by batch: memory-mapped if local, else by range requests.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        path: the file.
+        names: columns to read. Default: all.
+    """
+
+    def __init__(self, path: str, names: Sequence[str] | None = None) -> None:
         try:
             fs, inner = storage.filesystem(path)
             if storage.is_local(path):
-                with pa.memory_map(
-                    inner
-                ) as mapped:  # the map outlives the descriptor; the last batch releases it
+                # the map outlives the descriptor; the last batch releases it
+                with pa.memory_map(inner) as mapped:
                     self._source: Any = pa.BufferReader(mapped.read_buffer())
             else:
                 self._source = pa.PythonFile(fs.open(inner, "rb", cache_type="none"), mode="r")
             self._reader = pa.ipc.open_file(self._source)
+            if names is not None:
+                fields = [self._reader.schema.get_field_index(name) for name in names]
+                options = pa.ipc.IpcReadOptions(included_fields=fields)
+                self._reader = pa.ipc.open_file(self._source, options=options)
         except FileNotFoundError as error:
             raise DataError(f"{path} does not exist; run the stage again") from error
         except (pa.ArrowException, OSError) as error:
@@ -209,8 +199,8 @@ class PartReader:
     """Random access to documents of intermediate files, for shards written in order.
 
     Rows of a run are sorted by position, so consecutive shards share batches. A batch is cached
-    until its last row's shard is written, up to `KEPT_BYTES` in total: a range of shards then reads
-    each batch once.
+    until its last row's shard is written, up to `CACHE_BYTES` in total: a range of shards then
+    reads each batch once.
 
     Args:
         paths: the files, by number.
@@ -220,9 +210,8 @@ class PartReader:
     def __init__(self, paths: Sequence[str], shards: int = 1) -> None:
         self._paths, self._shards = paths, shards
         self._open: dict[int, IntermediateFile] = {}
-        self._kept: dict[
-            tuple[int, int], tuple[pa.RecordBatch, int]
-        ] = {}  # with the shard of the last row
+        # by file and number: a batch, and the shard of its last row
+        self._cached: dict[tuple[int, int], tuple[pa.RecordBatch, int]] = {}
         self._bytes = 0
 
     def __enter__(self) -> PartReader:
@@ -234,22 +223,22 @@ class PartReader:
 
     def pass_shard(self, number: int) -> None:
         """Drop the cached batches without rows for later shards."""
-        for key in [key for key, (_, last) in self._kept.items() if last <= number]:
-            self._bytes -= self._kept.pop(key)[0].nbytes
+        for key in [key for key, (_, last) in self._cached.items() if last <= number]:
+            self._bytes -= self._cached.pop(key)[0].nbytes
 
     def batch(self, part: int, number: int) -> pa.RecordBatch:
         """Return a batch of a file."""
         key = part, number
-        if key in self._kept:
-            return self._kept[key][0]
-        found = self._fetched(part, number)
-        if found.num_rows and self._bytes + found.nbytes <= KEPT_BYTES:
-            last = shard_of(shard_position(found["key"][-1:].to_numpy()), self._shards)
-            self._kept[key] = found, int(last[0])
-            self._bytes += found.nbytes
-        return found
+        if key in self._cached:
+            return self._cached[key][0]
+        batch = self._fetch(part, number)
+        if batch.num_rows and self._bytes + batch.nbytes <= CACHE_BYTES:
+            last = shard_of(shard_position(batch["key"][-1:].to_numpy()), self._shards)
+            self._cached[key] = batch, int(last[0])
+            self._bytes += batch.nbytes
+        return batch
 
-    def _fetched(self, part: int, number: int) -> pa.RecordBatch:
+    def _fetch(self, part: int, number: int) -> pa.RecordBatch:
         file = self._open.get(part)
         if file is not None:
             return file.batch(number)
@@ -260,7 +249,7 @@ class PartReader:
         with file:
             return file.batch(number)
 
-    def taken(
+    def take(
         self,
         arrow_schema: pa.Schema,
         part: npt.NDArray[Any],
@@ -294,7 +283,7 @@ def read_selected(
         parts: paths without endings.
     """
     with PartReader(part_files(parts)) as reader:
-        return reader.taken(arrow_schema, part, batch, row)
+        return reader.take(arrow_schema, part, batch, row)
 
 
 def part_files(parts: Sequence[str]) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from cloze.core import random_keys, storage
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
+from cloze.core.errors import DataError
 from cloze.core.words import count_words
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, sanitize_document
@@ -27,6 +29,7 @@ from cloze.pipeline.corpus.read.intermediate import (
     shard_position,
     signatures_schema,
 )
+from cloze.pipeline.corpus.read.sources import PlannedSlice
 from cloze.pipeline.corpus.readers import find_reader
 from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
 from cloze.pipeline.corpus.steps.base import CleaningResult, Sentences
@@ -145,21 +148,54 @@ class IntermediateWriter:
 EXAMPLES = 3  # per reason
 EXAMPLE_CHARACTERS = 300
 
+# Detection of the language of sources that name none, if the config names none either.
+SAMPLED_SLICES = 8
+SAMPLED_DOCUMENTS = 10  # per slice
+SHORTEST_SAMPLE = 200  # minimum characters to identify a language
+SAMPLED_SHARE = 0.9  # minimum share of sampled documents in one language
 
-def read_documents(config: CorpusConfig, tally: ReadCounters) -> Iterator[Document]:
+
+def read_documents(config: CorpusConfig, counters: ReadCounters) -> Iterator[Document]:
     """Yield the documents of a slice with licence and origin, free of lone surrogates."""
-    reader = find_reader(tally.slice.kind)
-    if not reader.takes_names and not storage.is_file(tally.slice.path):
-        tally.quarantine("no_file", "it is a link that leads to no file, or a pipe")
+    reader = find_reader(counters.slice.kind)
+    if not reader.takes_names and not storage.is_file(counters.slice.path):
+        counters.quarantine("no_file", "it is a link that leads to no file, or a pipe")
         return
-    for document in reader.read(tally.slice, config, tally):
-        origin = tally.origin
+    for document in reader.read(counters.slice, config, counters):
+        origin = counters.origin
         licence = licence_name(document.licence) or origin.licence
         yield sanitize_document(
             replace(document, licence=licence, origin=origin.label)
             if licence or origin.label
             else document
         )
+
+
+def with_detected_language(slices: Sequence[PlannedSlice], config: CorpusConfig) -> CorpusConfig:
+    """Return the config with the detected `language` of the sources.
+
+    The config is returned unchanged if it sets a language, if the sources name theirs, or if fewer
+    than 90 % of the sampled documents are in one language.
+    """
+    from cloze.pipeline.corpus.steps.filters.language import CERTAIN, UNKNOWN, identify
+
+    if config.language:
+        return config
+    counts: Counter[str] = Counter()
+    for planned in slices[:: max(1, len(slices) // SAMPLED_SLICES)][:SAMPLED_SLICES]:
+        documents = read_documents(config, ReadCounters(slice=planned.slice, stop=False))
+        with contextlib.suppress(DataError):  # the reading step reports it
+            for document in itertools.islice(documents, SAMPLED_DOCUMENTS):
+                if document.language:  # the source names languages itself
+                    break
+                if len(document.text) >= SHORTEST_SAMPLE:
+                    language, probability = identify(document.text)
+                    if probability >= CERTAIN and language != UNKNOWN:
+                        counts[language] += 1
+    language, count = counts.most_common(1)[0] if counts else (config.fallback_language, 0)
+    if language == config.fallback_language or count < SAMPLED_SHARE * counts.total():
+        return config
+    return config.model_copy(update={"language": language})
 
 
 def is_heldout(key: int, fraction: float) -> bool:
@@ -200,33 +236,33 @@ class ReadSliceGroup:
         ) as writer:
             dropped = _Dropped(writer if config.keep_rejected else None, make_redactor(config))
             origins: set[Origin] = set()
-            tallies = [
+            slice_counters = [
                 ReadCounters(
-                    slice=Slice.from_json(one),
+                    slice=Slice.from_json(planned),
                     stop=config.on_error == "stop",
                     allowed=config.rejected_share,
                 )
-                for one in unit["slices"]
+                for planned in unit["slices"]
             ]
-            for tally in tallies:
-                for raw in read_documents(config, tally):
-                    dropped.begin(raw, tally)
-                    origins.add(tally.origin)
+            for each in slice_counters:
+                for raw in read_documents(config, each):
+                    dropped.begin(raw, each)
+                    origins.add(each.origin)
                     result = run_steps(raw, steps, dropped.observe)
                     if result.document is not None and result.sentences is not None:
                         writer.add(_row(result.document, result.sentences, config, minhash))
             writer.finish()
         counters: Counter[str] = Counter()
-        for tally in tallies:
-            counters.update(tally.counters)
+        for each in slice_counters:
+            counters.update(each.counters)
         return {
             "counters": dict(counters),
             "documents": writer.documents,
             "bytes": writer.bytes,
-            "unreadable": [asdict(entry) for tally in tallies for entry in tally.report()],
+            "unreadable": [asdict(entry) for each in slice_counters for entry in each.report()],
             "tasks": dropped.tasks,
             "examples": dropped.examples.as_json(),
-            "origins": sorted(map(asdict, origins), key=lambda one: tuple(one.values())),
+            "origins": sorted(map(asdict, origins), key=lambda origin: tuple(origin.values())),
         }
 
 
@@ -247,9 +283,9 @@ class _Dropped:
         self.tasks: Counter[str] = Counter()
         self.examples = RejectedExamples()
 
-    def begin(self, raw: Document, tally: ReadCounters) -> None:
+    def begin(self, raw: Document, counters: ReadCounters) -> None:
         """Set the raw document that is observed next, and the counters of its slice."""
-        self._raw, self._tally = raw, tally
+        self._raw, self._counters = raw, counters
 
     def observe(self, step: str, before: Document, result: CleaningResult) -> None:
         """Count and record what a step dropped; the `observe` argument of `run_steps`."""
@@ -259,10 +295,10 @@ class _Dropped:
         detail = "; ".join(match.words for match in result.matches)
         self.tasks.update({match.task for match in result.matches})
         for removed in result.removed:
-            self._tally.drop_lines(removed.reason)
+            self._counters.drop_lines(removed.reason)
             self._note(document, "line", step, removed.reason, detail, removed.text)
         if result.document is None:
-            self._tally.drop(str(result.reason))
+            self._counters.drop(str(result.reason))
             self._note(document, "document", step, str(result.reason), detail, document.text)
 
     def _note(
@@ -292,7 +328,7 @@ def _row(
     """Return a row with the columns of CORPUS and of the signatures."""
     text = " ".join(sentences.texts)
     key = random_keys.document_key(document.id)
-    found = signature(text, minhash)
+    hashes = signature(text, minhash)
     heldout = is_heldout(key, config.heldout_fraction)
     row: dict[str, Any] = {
         "key": key,
@@ -309,18 +345,18 @@ def _row(
         "characters": len(text),
         "bytes": len(text) if text.isascii() else len(text.encode()),
         "heldout": heldout,
-        "exact_high": int.from_bytes(found.exact[:8], "little"),
-        "exact_low": int.from_bytes(found.exact[8:], "little"),
+        "exact_high": int.from_bytes(hashes.exact[:8], "little"),
+        "exact_low": int.from_bytes(hashes.exact[8:], "little"),
     }
     if config.mixes:
         row |= {
             "words": sum(map(count_words, sentences.texts)),
             "language": language_code(document.language),
         }
-    if found.bands is not None and found.sketch is not None:
-        row |= {f"band_{band:02d}": value for band, value in enumerate(found.bands.tolist())}
+    if hashes.bands is not None and hashes.sketch is not None:
+        row |= {f"band_{band:02d}": value for band, value in enumerate(hashes.bands.tolist())}
         if config.dedup_similarity > 0:
-            row["sketch"] = found.sketch.tobytes()
+            row["sketch"] = hashes.sketch.tobytes()
     return row
 
 
@@ -332,14 +368,13 @@ class RejectedExamples:
 
     def offer(self, scope: str, reason: str, document: Document, text: str) -> None:
         """Keep the text if its hash is among the smallest."""
-        rank = -random_keys.document_key(f"{document.id}\0{text[:EXAMPLE_CHARACTERS]}")
+        text = text[:EXAMPLE_CHARACTERS]
+        rank = -random_keys.document_key(f"{document.id}\0{text}")
         chosen = self._chosen.setdefault((scope, reason), [])
         if len(chosen) < EXAMPLES:
-            heapq.heappush(chosen, (rank, document.title or document.id, text[:EXAMPLE_CHARACTERS]))
+            heapq.heappush(chosen, (rank, document.title or document.id, text))
         elif rank > chosen[0][0]:
-            heapq.heapreplace(
-                chosen, (rank, document.title or document.id, text[:EXAMPLE_CHARACTERS])
-            )
+            heapq.heapreplace(chosen, (rank, document.title or document.id, text))
 
     def as_json(self) -> list[list[Any]]:
         """Return [scope, reason, hash, title, text] per example."""

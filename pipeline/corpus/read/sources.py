@@ -25,14 +25,10 @@ from cloze.pipeline.corpus.readers import READERS, find_reader
 from cloze.pipeline.corpus.readers.base import Slice
 from cloze.pipeline.corpus.readers.records import FIELDS
 
-BUNDLE_BYTES = (
-    1 << 20
-)  # limit for small sources, so that many small files still give work to many workers
-BUNDLE_SLICES = 1 << 10
-LARGE_BYTES, BUNDLES = (
-    1 << 30,
-    1 << 10,
-)  # larger sources make about this many groups: every writer opens all files
+# Limits of a group of small sources, so that many small files still give work to many workers.
+GROUP_BYTES, GROUP_SLICES = 1 << 20, 1 << 10
+# Larger sources make about this many groups: every writer opens all files.
+LARGE_BYTES, MOST_GROUPS = 1 << 30, 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +72,8 @@ def group_slices(slices: Iterable[PlannedSlice]) -> list[SliceGroup]:
     """Group consecutive small slices of the same kind and sources."""
     slices = list(slices)
     total = sum(planned.slice.size for planned in slices)
-    most_bytes = total // BUNDLES if total > LARGE_BYTES else BUNDLE_BYTES
-    most_slices = max(BUNDLE_SLICES, len(slices) // BUNDLES)
+    most_bytes = total // MOST_GROUPS if total > LARGE_BYTES else GROUP_BYTES
+    most_slices = max(GROUP_SLICES, len(slices) // MOST_GROUPS)
     groups: list[list[PlannedSlice]] = []
     size = 0
     for planned in slices:
@@ -141,9 +137,8 @@ class Source(BaseModel):
     @field_validator("date", mode="before")
     @classmethod
     def _day(cls, date: Any) -> Any:
-        return (
-            str(date) if isinstance(date, (int, datetime.date)) else date
-        )  # YAML reads 2024 as int and 2024-05-01 as date
+        # YAML reads 2024 as int and 2024-05-01 as date
+        return str(date) if isinstance(date, (int, datetime.date)) else date
 
     @field_validator("licence")
     @classmethod
@@ -291,24 +286,28 @@ def plan_reading(listed: Iterable[ListedSlice]) -> tuple[list[PlannedSlice], int
         if known is not None:
             repeated += 1
             all_sources = tuple(dict.fromkeys((*known[0].sources, *slices_by_source)))
-            planned[sha256, fields] = [replace(one, sources=all_sources) for one in known]
+            planned[sha256, fields] = [replace(piece, sources=all_sources) for piece in known]
             continue
         mark = fingerprints.combine_hashes([("file", sha256), *fields]) if fields else sha256
         unique_name = name if names[kind, name] == 1 else f"{name}@{mark[:8]}"
         finest = max(slices_by_source.values(), key=len)
         planned[sha256, fields] = [
             PlannedSlice(
-                slice=replace(one, name=unique_name), sha256=sha256, sources=tuple(slices_by_source)
+                slice=replace(piece, name=unique_name),
+                sha256=sha256,
+                sources=tuple(slices_by_source),
             )
-            for one in sorted(finest, key=lambda one: one.span or (0, 0))
+            for piece in sorted(finest, key=lambda piece: piece.span or (0, 0))
         ]
     return [
         replace(
-            one,
-            slice=replace(one.slice, origin=merge_origins(source.origin for source in one.sources)),
+            piece,
+            slice=replace(
+                piece.slice, origin=merge_origins(source.origin for source in piece.sources)
+            ),
         )
         for planned_slices in planned.values()
-        for one in planned_slices
+        for piece in planned_slices
     ], repeated
 
 

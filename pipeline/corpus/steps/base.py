@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cloze.pipeline.corpus.document import Document
@@ -93,6 +93,21 @@ def drop_if(reason_of: Callable[[Document], str | None]) -> StepFunction:
         return CleaningResult(document) if reason is None else CleaningResult(None, reason)
 
     return step
+
+
+def remove_paragraphs(document: Document, reason_of: Callable[[str], str | None]) -> CleaningResult:
+    """Remove the paragraphs for which `reason_of` returns a reason; it gets them in order."""
+    kept: list[str] = []
+    removed: list[RemovedText] = []
+    for text in document.paragraphs:
+        reason = reason_of(text)
+        if reason is None:
+            kept.append(text)
+        else:
+            removed.append(RemovedText(reason, text))
+    if not removed:
+        return CleaningResult(document)
+    return CleaningResult(replace(document, paragraphs=tuple(kept)), None, tuple(removed))
 
 
 def restrict_to_sources(sources: Iterable[str], function: StepFunction) -> StepFunction:

@@ -17,19 +17,19 @@ from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, StepFunction
 
 STEPS = {
-    "licences": "cloze.pipeline.corpus.steps.filters.licences:STEP",
-    "repair": "cloze.pipeline.corpus.steps.repair:STEP",
-    "clean": "cloze.pipeline.corpus.steps.clean:STEP",
-    "too_long": "cloze.pipeline.corpus.steps.filters.length:MAXIMUM",
-    "boilerplate": "cloze.pipeline.corpus.steps.boilerplate:STEP",
+    "licences": "cloze.pipeline.corpus.steps.filters.documents:LICENCES",
+    "repair": "cloze.pipeline.corpus.steps.clean:REPAIR",
+    "clean": "cloze.pipeline.corpus.steps.clean:CLEAN",
+    "too_long": "cloze.pipeline.corpus.steps.filters.documents:MAXIMUM",
+    "boilerplate": "cloze.pipeline.corpus.steps.filters.lines:BOILERPLATE",
     "c4": "cloze.pipeline.corpus.steps.filters.c4:STEP",
-    "repeated": "cloze.pipeline.corpus.steps.filters.repeated_lines:STEP",
-    "too_short": "cloze.pipeline.corpus.steps.filters.length:MINIMUM",
-    "letters": "cloze.pipeline.corpus.steps.filters.letter_ratio:STEP",
+    "repeated": "cloze.pipeline.corpus.steps.filters.lines:REPEATED",
+    "too_short": "cloze.pipeline.corpus.steps.filters.documents:MINIMUM",
+    "letters": "cloze.pipeline.corpus.steps.filters.documents:LETTERS",
     "language": "cloze.pipeline.corpus.steps.filters.language:STEP",
     "gopher_quality": "cloze.pipeline.corpus.steps.filters.gopher:QUALITY",
     "gopher_repetition": "cloze.pipeline.corpus.steps.filters.gopher:REPETITION",
-    "learned": "cloze.pipeline.corpus.steps.filters.quality:STEP",
+    "learned": "cloze.pipeline.corpus.steps.filters.documents:QUALITY",
     "blocked_words": "cloze.pipeline.corpus.steps.filters.blocked_words:STEP",
     "personal_data": "cloze.pipeline.corpus.steps.personal_data:STEP",
     "decontaminate": "cloze.pipeline.corpus.steps.decontaminate:STEP",
@@ -46,7 +46,7 @@ def _kinds() -> dict[str, CleaningStep]:
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.steps.decontaminate import DecontaminateOptions
-    from cloze.pipeline.corpus.steps.filters.quality import QualityFilterOptions
+    from cloze.pipeline.corpus.steps.filters.documents import QualityFilterOptions
     from cloze.pipeline.corpus.steps.personal_data import PersonalDataOptions
 
     class TextConfig(DecontaminateOptions, QualityFilterOptions, PersonalDataOptions): ...
@@ -78,11 +78,11 @@ def build_steps(config: TextConfig, prepared: Mapping[str, Any] | None = None) -
     Args:
         prepared: result of `prepare_steps`; without it, steps that need it are off.
     """
-    given = prepared or {}
+    results = prepared or {}
     steps = []
     for name, kind in _kinds().items():
         function = (
-            kind.build(config) if kind.prepare is None else kind.build(config, given.get(name))
+            kind.build(config) if kind.prepare is None else kind.build(config, results.get(name))
         )
         if function is not None:
             steps.append((name, function))

@@ -39,7 +39,7 @@ from cloze.pipeline.corpus.steps.base import (
     StepFunction,
     TaskMatch,
 )
-from cloze.pipeline.corpus.steps.filters.length import MinimumOptions
+from cloze.pipeline.corpus.steps.filters.documents import MinimumOptions
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.steps.task_index import TaskIndex

@@ -118,21 +118,12 @@ def ibans(text: str) -> Iterator[Span]:
         grouped = _GROUPED.match(text, match.start())
         if length is None or grouped is None:
             continue
-        end = _end(grouped[0], length)
-        if end is None or text[match.start() + end : match.start() + end + 1].isalnum():
+        iban = re.match(rf"(?:\s*\S){{{length}}}", grouped[0])
+        if iban is None:
             continue
-        if passes_mod_97("".join(grouped[0][:end].split())):
-            yield match.start(), match.start() + end
-
-
-def _end(text: str, length: int) -> int | None:
-    """Return the end of the first `length` non-space characters; None if there are fewer."""
-    seen = 0
-    for position, character in enumerate(text):
-        seen += not character.isspace()
-        if seen == length:
-            return position + 1
-    return None
+        end = match.start() + iban.end()
+        if not text[end : end + 1].isalnum() and passes_mod_97("".join(iban[0].split())):
+            yield match.start(), end
 
 
 def passes_mod_97(iban: str) -> bool:
@@ -219,10 +210,6 @@ REGIONS = {
 }  # fmt: skip
 
 
-def _before(text: str, begin: int) -> str:
-    return text[max(0, begin - _CONTEXT) : begin]
-
-
 @functools.cache
 def _email() -> Any:
     import regex
@@ -241,7 +228,7 @@ def ip_addresses(text: str) -> Iterator[Span]:
     """Yield the spans of IPv4 and IPv6 addresses."""
     if _DOTTED.search(text):
         for match in _IPV4.finditer(text):
-            before = _before(text, match.start())
+            before = text[max(0, match.start() - _CONTEXT) : match.start()]
             plain = len(match[0]) >= _SHORT_IPV4 and max(map(int, match[0].split("."))) > _LOW_OCTET
             if not _IS_VERSION.search(before) and (plain or _IS_ADDRESS.search(before)):
                 yield match.span()
@@ -268,18 +255,16 @@ def phones(text: str, language: str = "en") -> Iterator[Span]:
     for match in _MAYBE_PHONE.finditer(text):
         start = match.start() - (text[match.start() - 1 : match.start()] in {"+", "("})
         candidate = text[start : match.end()]
-        before = _before(text, start)
+        before = text[max(0, start - _CONTEXT) : start]
         is_announced = _IS_PHONE.search(before) is not None
-        if (
-            not is_announced
-            and (
-                candidate.isdigit()  # a bare number may be a count or an id
-                or _DECIMAL.fullmatch(candidate)
-                or _IS_NUMBER.search(before)
-                or before[-1:].isalnum()
-                or before.endswith((".", ",", ":", "-", "/", "$", "€", "£", "#", "_", "="))
-            )
-        ):
+        is_other = (
+            candidate.isdigit()  # a bare number may be a count or an id
+            or _DECIMAL.fullmatch(candidate)
+            or _IS_NUMBER.search(before)
+            or before[-1:].isalnum()
+            or before.endswith((".", ",", ":", "-", "/", "$", "€", "£", "#", "_", "="))
+        )
+        if is_other and not is_announced:
             continue
         begin = max(0, start - 1)
         window = text[begin : match.end() + 1]
@@ -313,10 +298,8 @@ def mask_text(
 ) -> tuple[str, list[Kind]]:
     """Replace the kinds in `tokens`; return the text and the kind of each replacement."""
     replaced: list[Kind] = []
-    for (
-        kind,
-        token,
-    ) in tokens.items():  # in sequence, so that no kind matches inside the replacement of another
+    # in sequence, so that no kind matches inside the replacement of another
+    for kind, token in tokens.items():
         pieces: list[str] = []
         position = 0
         for begin, end in sorted(phones(text, language) if kind == "phone" else _FIND[kind](text)):
@@ -360,17 +343,19 @@ def mask_personal_data(
             None, REASON, tuple(RemovedText(f"dropped_{kind}", tokens[kind]) for kind in kinds)
         )
     title, *rest = (text for text, _ in texts)
-    paragraphs, values = (
-        tuple(rest[: len(document.paragraphs)]),
-        tuple(rest[len(document.paragraphs) :]),
-    )
-    infobox = tuple(
-        field._replace(value=value) for field, value in zip(document.infobox, values, strict=True)
+    values = tuple(rest[len(document.paragraphs) :])
+    changed = replace(
+        document,
+        id=masked_id,
+        url=url,
+        title=title,
+        paragraphs=tuple(rest[: len(document.paragraphs)]),
+        infobox=tuple(
+            field._replace(value=value)
+            for field, value in zip(document.infobox, values, strict=True)
+        ),
     )
     removed = tuple(RemovedText(f"masked_{kind}", tokens[kind]) for kind in kinds)
-    changed = replace(
-        document, id=masked_id, url=url, title=title, paragraphs=paragraphs, infobox=infobox
-    )
     return CleaningResult(changed, None, removed)
 
 

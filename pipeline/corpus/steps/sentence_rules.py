@@ -115,27 +115,7 @@ LEADS_ON = {
 }
 
 # A period after a number makes it an ordinal: `3. Oktober`, `19. Jahrhundert`, `5. května`.
-ORDINALS = frozenset(
-    {
-        "de",
-        "da",
-        "no",
-        "fi",
-        "cs",
-        "sk",
-        "sl",
-        "hr",
-        "sr",
-        "bs",
-        "hu",
-        "pl",
-        "et",
-        "lv",
-        "is",
-        "tr",
-        "lb",
-    }
-)
+ORDINALS = frozenset("de da no fi cs sk sl hr sr bs hu pl et lv is tr lb".split())
 
 # German capitalizes the noun after an ordinal, so a sentence ends there only before a word that
 # often begins one.
@@ -212,17 +192,14 @@ _ENGLISH_LEADS_ON = re.compile(
     re.IGNORECASE,
 )
 _CONTINUES = re.compile(r"[\d(\[a-z#§]")
-_RUNS_ON = re.compile(
-    r"(?:[?!…][\"'”’)]*|\.[\"'”’)]+|(?<!\w)(?:\d{1,3}|\w)\.)\s*$"
-)  # the mark of a title, a quotation, an initial, a number: small letters continue
-_ASKED = re.compile(
-    r"(?<![\w'’-])[a-z][a-z'’]*\s?\?\s+$"
-)  # a question; the last word of a title is capitalized
+# The mark of a title, a quotation, an initial, a number: small letters continue.
+_RUNS_ON = re.compile(r"(?:[?!…][\"'”’)]*|\.[\"'”’)]+|(?<!\w)(?:\d{1,3}|\w)\.)\s*$")
+# A question; the last word of a title is capitalized.
+_QUESTION = re.compile(r"(?<![\w'’-])[a-z][a-z'’]*\s?\?\s+$")
 _ANSWERED = re.compile(r"(?:s?he|said|asked|cried|replied|and|or|nor|but|for)\b")
 _SHORT_SENTENCE = 20  # characters
-_TITLE_GOES_ON = re.compile(
-    r"\([^()]{0,59}[^().!?]\)(?:,? [a-z]|[,;:]|\.?$)"
-)  # a bracket after a title's own end mark, and its sentence
+# A bracket after a title's own end mark, and its sentence.
+_TITLE_GOES_ON = re.compile(r"\([^()]{0,59}[^().!?]\)(?:,? [a-z]|[,;:]|\.?$)")
 
 
 def _words(table: dict[str, str], language: str) -> frozenset[str]:
@@ -305,12 +282,11 @@ class EnglishRules:
         near = max(begin, position - 12)
         if _RUNS_ON.search(text, near, position) is None:
             return False
-        if (
-            text[begin].islower() and position - begin > _SHORT_SENTENCE
-        ):  # the writer uses no capitals
+        # the writer uses no capitals
+        if text[begin].islower() and position - begin > _SHORT_SENTENCE:
             return False
         return (
-            _ASKED.search(text, near, position) is None
+            _QUESTION.search(text, near, position) is None
             or _ANSWERED.match(text, position) is not None
         )
 

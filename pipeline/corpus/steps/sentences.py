@@ -54,9 +54,8 @@ _GAP = re.compile(rf"[{_CLOSERS}]*(?:[:;]-?[)D])?\s+")  # an emoticon also close
 _SPACED_CLOSER = re.compile(r"([\"“”»›]|'')\s+")  # closes after an odd number of marks of its kind
 _KINDS = {'"': '"', "“": "“”„", "”": "“”„", "»": "«»", "›": "‹›", "''": ("''", "``", ",,")}
 _PAIRS = ('""', "''", "“”", "‘’", "«»", "„“", "「」", "『』")
-_ENUMERATOR = re.compile(
-    r"\s*\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]+\s*"
-)  # number of a list item; its text follows
+# Number of a list item; its text follows.
+_ENUMERATOR = re.compile(r"\s*\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]+\s*")
 _LONGEST_ENUMERATOR = 8  # characters
 
 # After marks of other scripts a sentence begins without a blank; after `!` and `?` only between Han
@@ -64,9 +63,8 @@ _LONGEST_ENUMERATOR = 8  # characters
 _CLOSERS_UNSPACED = re.compile('[」』”’）】》〉"]*')
 _OPENERS_UNSPACED = frozenset("「『（“‘《【")
 _HAN_OR_KANA = re.compile("[\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
-_QUOTATIVE = re.compile(
-    r"[とっにがをの、，,。]|は(?!い)|って|という|など"
-)  # a Japanese sentence continues after a quotation
+# A Japanese sentence continues after a quotation.
+_QUOTATIVE = re.compile(r"[とっにがをの、，,。]|は(?!い)|って|という|など")
 _PARTICLE = re.compile("[のがを]")  # after a title that ends in a mark
 
 _BLANKED = '"“”‘«»()'  # replaced by blanks for sentencex
@@ -84,13 +82,8 @@ def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
         window = paragraph[begin : begin + width]
         borders = _borders(window, language)
         if begin + width < len(paragraph):  # the last sentence may continue in the next window
-            cut = (
-                borders[-1]
-                if borders
-                else window.rfind(" ") + 1
-                if width >= LONGEST_SENTENCE
-                else 0
-            )
+            blank = window.rfind(" ") + 1 if width >= LONGEST_SENTENCE else 0
+            cut = borders[-1] if borders else blank
             if not cut and width < LONGEST_SENTENCE:
                 width *= 2
                 continue
@@ -275,11 +268,11 @@ def _build(options: CorpusOptions) -> StepFunction:
     fallback = options.fallback_language
 
     def sentences(document: Document) -> CleaningResult:
-        found = split(document.paragraphs, document.language or fallback)
-        removed = tuple(map(_removed, found.dropped))
-        if not found.texts:
+        split_document = split(document.paragraphs, document.language or fallback)
+        removed = tuple(map(_removed, split_document.dropped))
+        if not split_document.texts:
             return CleaningResult(None, "too_short", removed)
-        return CleaningResult(document, None, removed, sentences=found)
+        return CleaningResult(document, None, removed, sentences=split_document)
 
     return sentences
 

@@ -61,15 +61,15 @@ class TaskIndex:
                 texts are ignored.
         """
         names: dict[str, int] = {}
-        found: dict[int, list[tuple[random_keys.U64, int]]] = {}
+        grams: dict[int, list[tuple[random_keys.U64, int]]] = {}
         for name, text in texts:
             number = names.setdefault(name, len(names))
             run = WordSequence(normalize_words(text))
             length = min(words, run.count)
             if length >= min(minimum, words) and length:
-                found.setdefault(length, []).append((run.ngrams(length), number))
+                grams.setdefault(length, []).append((run.ngrams(length), number))
         tables = {}
-        for length, pieces in found.items():
+        for length, pieces in grams.items():
             hashes = np.concatenate([piece for piece, _ in pieces])
             numbers = np.repeat(
                 np.array([number for _, number in pieces], np.int32),
@@ -88,12 +88,14 @@ class TaskIndex:
                 self._sieves[length][(grams >> np.uint64(64 - _SIEVE_BITS)).astype(np.int64)]
             )
             if passed.size:
-                place = np.searchsorted(hashes, grams[passed])
-                place[place == hashes.size] = 0
-                hits = np.flatnonzero(hashes[place] == grams[passed])
+                positions = np.searchsorted(hashes, grams[passed])
+                positions[positions == hashes.size] = 0
+                hits = np.flatnonzero(hashes[positions] == grams[passed])
                 if hits.size:
-                    at = int(hits[0])
-                    return self.names[numbers[place[at]]], run.text(int(passed[at]), length)
+                    first = int(hits[0])
+                    return self.names[numbers[positions[first]]], run.text(
+                        int(passed[first]), length
+                    )
         return None
 
     def save(self, path: str) -> None:
@@ -102,30 +104,15 @@ class TaskIndex:
 
         from cloze.core.arrow import write_arrow
 
-        columns = [
-            np.concatenate(
-                [
-                    np.full(hashes.size, length, np.int32)
-                    for length, (hashes, _) in self.tables.items()
-                ]
-                or [np.zeros(0, np.int32)]
-            ),
-            np.concatenate(
-                [hashes for hashes, _ in self.tables.values()] or [np.zeros(0, np.uint64)]
-            ),
-            np.concatenate(
-                [numbers for _, numbers in self.tables.values()] or [np.zeros(0, np.int32)]
-            ),
-        ]
         schema = pa.schema(
             [("length", pa.int32()), ("hash", pa.uint64()), ("task", pa.int32())],
             metadata={"tasks": "\n".join(self.names)},
         )
-        write_arrow(
-            path,
-            schema,
-            [pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=schema)],
+        batches = (
+            pa.record_batch([np.full(hashes.size, length, np.int32), hashes, tasks], schema=schema)
+            for length, (hashes, tasks) in self.tables.items()
         )
+        write_arrow(path, schema, batches)
 
     @classmethod
     def load(cls, path: str) -> TaskIndex:

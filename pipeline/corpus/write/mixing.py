@@ -153,8 +153,8 @@ def _target_words(
     budget = options.max_words or min(
         (most[number] / share for number, share in shares.items() if share), default=0.0
     )
-    found = {number: int(budget * share * (1 + 1e-12)) for number, share in shares.items()}
-    for number, count in found.items():
+    targets = {number: int(budget * share * (1 + 1e-12)) for number, share in shares.items()}
+    for number, count in targets.items():
         if count > math.ceil(most[number]):
             times = f"{count / max(1, available[number]):.2f} times"
             raise UsageError(
@@ -163,7 +163,7 @@ def _target_words(
                 f"({budget:,.0f}) or its weight, or raise mixture_epochs "
                 f"({options.mixture_epochs:g})"
             )
-    return found
+    return targets
 
 
 def _prefix(words: I64, budget: int) -> I64:

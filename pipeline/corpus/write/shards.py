@@ -146,8 +146,8 @@ def text_bytes(table: pa.Table) -> I64:
 
 def in_split(table: pa.Table, split: str) -> npt.NDArray[np.bool_]:
     """Return which documents are in `split`, bool [D]."""
-    found: npt.NDArray[np.bool_] = pc.equal(table["split"], split).to_numpy()
-    return found
+    chosen: npt.NDArray[np.bool_] = pc.equal(table["split"], split).to_numpy()
+    return chosen
 
 
 # Plan files with one record batch per shard, divided into files of 1,024 shards.

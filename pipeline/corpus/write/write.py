@@ -106,7 +106,7 @@ class WriteShards:
     def _write(self, number: int, reader: PartReader) -> dict[str, Any]:
         """Write a shard; return its statistics."""
         chosen = read_of_shard(self.plan, number)
-        table = reader.taken(PART, chosen["part"], chosen["batch"], chosen["row"])
+        table = reader.take(PART, chosen["part"], chosen["batch"], chosen["row"])
         reader.pass_shard(number)
         table = _renamed(table, chosen["copy"].astype(np.int64))
         batch = compact_batch(table, CORPUS)
@@ -213,9 +213,9 @@ class WriteRejected:
                 yield pa.Table.from_batches([batch.take(pa.array(rows))])
 
     def _duplicates(self, number: int, parts: PartReader) -> pa.Table:
-        found = read_of_shard(self.duplicates, number)
-        documents = parts.taken(PART, found["part"], found["batch"], found["row"]).to_pylist()
-        stay = parts.taken(PART, found["of_part"], found["of_batch"], found["of_row"])[
+        dropped = read_of_shard(self.duplicates, number)
+        documents = parts.take(PART, dropped["part"], dropped["batch"], dropped["row"]).to_pylist()
+        originals = parts.take(PART, dropped["of_part"], dropped["of_batch"], dropped["of_row"])[
             "id"
         ].to_pylist()
         rows = [
@@ -227,6 +227,8 @@ class WriteRejected:
                 "detail": of,
                 "text": join_sentences(document["sentences"], document["paragraphs"]),
             }
-            for document, of, why in zip(documents, stay, found["reason"].tolist(), strict=True)
+            for document, of, why in zip(
+                documents, originals, dropped["reason"].tolist(), strict=True
+            )
         ]
         return pa.Table.from_pylist(rows, schema=REJECTED)

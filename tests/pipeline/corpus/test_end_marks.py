@@ -8,7 +8,7 @@ import regex
 from cloze.pipeline.corpus.document import ELLIPSIS, LATIN, OTHER_SCRIPTS, Document
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
 from cloze.pipeline.corpus.steps.filters.c4 import apply_c4
-from cloze.pipeline.corpus.steps.filters.repeated_lines import is_paragraph, remove_repeated
+from cloze.pipeline.corpus.steps.filters.lines import is_paragraph, remove_repeated
 
 WORDS = "six words and the end mark"
 

@@ -18,9 +18,9 @@ from cloze.pipeline.corpus.duplicates.signatures import jaccard, signature
 from cloze.pipeline.corpus.explain import diff_paragraphs
 from cloze.pipeline.corpus.stage import headline
 from cloze.pipeline.corpus.steps.filters.blocked_words import WordList
+from cloze.pipeline.corpus.steps.filters.documents import letter_share
 from cloze.pipeline.corpus.steps.filters.gopher import gopher_quality, gopher_repetition
-from cloze.pipeline.corpus.steps.filters.letter_ratio import letter_share
-from cloze.pipeline.corpus.steps.filters.repeated_lines import remove_repeated
+from cloze.pipeline.corpus.steps.filters.lines import remove_repeated
 from cloze.pipeline.corpus.steps.task_index import TaskIndex
 from tests.pipeline.corpus.corpora import make, rows
 from tests.pipeline.corpus.script_texts import TEXTS

@@ -141,7 +141,7 @@ from cloze.pipeline.corpus.read import sources
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.stage import STAGE
 from cloze.core.stages.execute import execute
-sources.BUNDLE_BYTES = 0  # a part a file
+sources.GROUP_BYTES = 0  # a part a file
 left = int(sys.argv[3])
 replace = os.replace
 def dying(source, target):
@@ -185,7 +185,7 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(tmp_path, monkeypatch, writ
         for path in (out / "_scratch" / "parts").glob("*")
         if finished and not path.name.startswith("_")
     }
-    monkeypatch.setattr(sources, "BUNDLE_BYTES", 0)
+    monkeypatch.setattr(sources, "GROUP_BYTES", 0)
     seen = {}
     original = os.replace
 

@@ -64,8 +64,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A thousandth of the usual sizes."""
     fsspec.register_implementation("counted", CountedStore, clobber=True)
     for module, name, value in (
-        (sources, "BUNDLE_BYTES", 0),
-        (sources, "BUNDLE_SLICES", 1),
+        (sources, "GROUP_BYTES", 0),
+        (sources, "GROUP_SLICES", 1),
         (read_and_clean, "BATCH_BYTES", 8 << 10),
         (read_and_clean, "CHUNK_DOCUMENTS", 2),
         (write, "BATCH_BYTES", 8 << 10),

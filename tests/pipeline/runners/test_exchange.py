@@ -19,12 +19,12 @@ def test_everybody_hears_of_all_that_is_alike(tmp_path: Path) -> None:
     """
     begun = build(tmp_path / "out", runner="FnApiRunner")
     with begun.cleanup:
-        found = run_shuffle(begun, "count", Remainders(str(tmp_path)), 7, 8)
+        found = run_shuffle(begun, "count", Remainders(str(tmp_path)), 8)
         assert found == [
             {"block": block, "replies": [3 if block % 3 == 0 else 2]} for block in range(7)
         ] + [{"block": 7, "replies": []}]
         assert (
-            run_shuffle(begun, "count", Remainders(str(tmp_path), fails="apply"), 7, 8) == found
+            run_shuffle(begun, "count", Remainders(str(tmp_path), fails="apply"), 8) == found
         )  # it is finished
 
 
@@ -45,6 +45,6 @@ def test_what_fails_is_told_and_can_be_done_again(step: str, tmp_path: Path) -> 
 def test_a_killed_worker_costs_one_try(tmp_path: Path) -> None:
     begun = build(tmp_path / "out", workers=2, runner="flink")
     with begun.cleanup:
-        found = run_shuffle(begun, "count", Remainders(str(tmp_path), fails="kill"), 7, 8)
+        found = run_shuffle(begun, "count", Remainders(str(tmp_path), fails="kill"), 8)
         assert [result["replies"] for result in found] == [[3], [2], [2], [3], [2], [2], [3], []]
         assert (tmp_path / "killed").exists()

@@ -90,7 +90,8 @@ class Remainders:
 
     def map_block(self, block: int) -> Iterator[tuple[int, bytes]]:
         self._fail("map", block)
-        yield block % 3, bytes([block])
+        if block != 7:
+            yield block % 3, bytes([block])
 
     def reduce_bucket(self, bucket: int, messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         self._fail("reduce", bucket)

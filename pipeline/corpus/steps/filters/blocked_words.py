@@ -7,7 +7,7 @@ Therefore no list is included, some occurrences may be allowed, and drops are co
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -22,9 +22,9 @@ from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
     CleaningStep,
-    RemovedText,
     StepFunction,
     drop_if,
+    remove_paragraphs,
 )
 
 REASON = "blocked_words"
@@ -87,11 +87,11 @@ class WordList:
         """Count the occurrences of the words and phrases in a text; only whole words match."""
         folded = caseless(text)
         words = _word().findall(folded)
-        found = sum(_occurrences(part, folded) for part in self.parts)
-        for at, word in enumerate(words):
+        total = sum(_occurrences(part, folded) for part in self.parts)
+        for start, word in enumerate(words):
             for rest in self.phrases.get(word, ()):
-                found += tuple(words[at + 1 : at + 1 + len(rest)]) == rest
-        return found
+                total += tuple(words[start + 1 : start + 1 + len(rest)]) == rest
+        return total
 
 
 @functools.cache
@@ -103,12 +103,12 @@ def _word() -> Any:
 
 def _occurrences(part: str, text: str) -> int:
     """Count `part` in the text; an occurrence followed by a combining mark does not match."""
-    found, at = 0, text.find(part)
-    while at >= 0:
-        end = at + len(part)
-        found += not is_mark(text[end : end + 1] or " ")
-        at = text.find(part, end)
-    return found
+    count, start = 0, text.find(part)
+    while start >= 0:
+        end = start + len(part)
+        count += not is_mark(text[end : end + 1] or " ")
+        start = text.find(part, end)
+    return count
 
 
 @functools.lru_cache(maxsize=4)
@@ -119,17 +119,17 @@ def read_list(path: str) -> WordList:
         DataError: the file is missing, not UTF-8, or empty.
     """
     try:
-        found = WordList.of(storage.read_text(path).splitlines())
+        words = WordList.of(storage.read_text(path).splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"blocked_words ({path}) cannot be read as UTF-8 ({error}). Use a text file with one "
             f"word or phrase per line"
         ) from error
-    if not found.phrases and not found.parts:
+    if not words.phrases and not words.parts:
         raise DataError(
             f"blocked_words ({path}) contains no words. Write one per line, or remove the option"
         )
-    return found
+    return words
 
 
 def _build(options: BlockedWordsOptions) -> StepFunction | None:
@@ -141,17 +141,12 @@ def _build(options: BlockedWordsOptions) -> StepFunction | None:
         return REASON if listed.count(document.text) > allowed else None
 
     def paragraphs(document: Document) -> CleaningResult:
-        removed, retained = [], []
-        for text in document.paragraphs:
-            if listed.count(text) > allowed:
-                removed.append(RemovedText(REASON, text))
-            else:
-                retained.append(text)
-        if not removed:
-            return CleaningResult(document)
-        if not retained:
-            return CleaningResult(None, REASON, tuple(removed))
-        return CleaningResult(replace(document, paragraphs=tuple(retained)), None, tuple(removed))
+        result = remove_paragraphs(
+            document, lambda text: REASON if listed.count(text) > allowed else None
+        )
+        if result.document is not None and not result.document.paragraphs:
+            return CleaningResult(None, REASON, result.removed)
+        return result
 
     return drop_if(reason_of) if options.blocked_words_unit == "document" else paragraphs
 

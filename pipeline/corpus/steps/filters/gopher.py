@@ -120,11 +120,11 @@ def gopher_quality(document: Document, *, language: str = "en") -> str | None:
         return "gopher_alphabetic"
     if spaced and language in STOP_WORDS:
         known = set(words)
-        found = (
+        occurs = (
             word in known or word.capitalize() in known or word.upper() in known
             for word in STOP_WORDS[language]
         )
-        if sum(found) < MINIMUM_STOP_WORDS:
+        if sum(occurs) < MINIMUM_STOP_WORDS:
             return "gopher_stop_words"
     return None
 

@@ -85,16 +85,16 @@ def identify(text: str) -> tuple[str, float]:
     return _NAMES.get(name, name), probability
 
 
-def keep_language(document: Document, wanted: Set[str], minimum: float) -> CleaningResult:
+def keep_language(document: Document, languages: Set[str], minimum: float) -> CleaningResult:
     """Set the document's language; drop documents in other or uncertain languages.
 
     Args:
         document: cleaned document.
-        wanted: ISO 639 codes; others are dropped as `other_language`. Empty: any language.
+        languages: ISO 639 codes; others are dropped as `other_language`. Empty: any language.
         minimum: minimum probability; documents below are dropped as `language_uncertain`.
     """
     name, probability = identify(document.text)
-    if wanted and name not in wanted:
+    if languages and name not in languages:
         return CleaningResult(None, "other_language")
     if probability < minimum or name == UNKNOWN:
         return CleaningResult(None, "language_uncertain")
@@ -103,7 +103,7 @@ def keep_language(document: Document, wanted: Set[str], minimum: float) -> Clean
 
 def _build(options: LanguageOptions) -> StepFunction | None:
     minimum = options.language_probability
-    step = partial(keep_language, wanted=frozenset(options.expected_languages), minimum=minimum)
+    step = partial(keep_language, languages=frozenset(options.expected_languages), minimum=minimum)
     if options.language == AUTO:
         return step  # sentence splitting needs the language of every document
     return restrict_to_sources(options.web_sources, step) if minimum else None

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core import random_keys
-from cloze.pipeline.corpus.card import render
+from cloze.pipeline.corpus.card.card import bins, largest, render
 from cloze.pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, measure
 from cloze.pipeline.corpus.read.intermediate import CORPUS, compact_batch
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
@@ -119,7 +119,6 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(made):
     parser = _Page()
     parser.feed(page)
     assert parser.open == []
-    assert "svg" in parser.tags
     assert "script" not in parser.tags  # and what a title holds is text
     assert parser.links == []
     assert "url(" not in page
@@ -129,7 +128,7 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(made):
 
 
 def test_the_page_follows_from_the_card_and_is_no_data(made):
-    assert render.render(card_of(made)) == (Path(made.artifact) / "card.html").read_text()
+    assert render(card_of(made)) == (Path(made.artifact) / "card.html").read_text()
     data = {entry.path: entry.data for entry in made.manifest.files}
     assert (data["card.json"], data["card.html"]) == (
         False,
@@ -161,7 +160,7 @@ def test_a_page_of_less(made, emptied):
     else:
         card[emptied] = type(card[emptied])()
     parser = _Page()
-    parser.feed(render.render(card))
+    parser.feed(render(card))
     assert parser.open == []
 
 
@@ -222,9 +221,15 @@ def test_shards_add_up(documents, cuts):
     assert len(found["documents"]) == len(DOCUMENT_BINS) + 1
 
 
-def test_figures_of_nothing_and_of_much():
-    assert render.bars({}).startswith("<svg")
-    assert "others" in render.bars({f"r{n}": n + 1 for n in range(30)})
-    assert render.shares({}).startswith("<svg")
-    assert "&lt;b&gt;" in render.bars({"<b>": 3})
-    assert "&gt;" in render.histogram((1, 2), (0, 0, 0), "words")
+def test_the_largest_and_the_others():
+    assert largest({}, 3) == []
+    assert largest({"a": 1, "b": 0, "c": 2}, 3) == [("c", 2), ("a", 1)]
+    assert largest({f"r{n}": n for n in range(6)}, 3) == [("r5", 5), ("r4", 4), ("3 others", 6)]
+
+
+def test_a_histogram_has_an_open_bin():
+    assert bins({"limits": [2, 4], "counts": [5, 0, 1]}) == [
+        ("≤2", "1 to 2", 5),
+        ("≤4", "3 to 4", 0),
+        (">4", "more than 4", 1),
+    ]

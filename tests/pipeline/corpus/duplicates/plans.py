@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from cloze.core.stages.stage import BuildContext
-from cloze.pipeline.corpus.duplicates.distributed import search as search_by_shuffles
-from cloze.pipeline.corpus.duplicates.distributed.blocks import Sizes
-from cloze.pipeline.corpus.duplicates.distributed.search import shuffled_plan
+from cloze.pipeline.corpus.duplicates import distributed
+from cloze.pipeline.corpus.duplicates.distributed import Sizes, plan_by_shuffle
 from cloze.pipeline.corpus.duplicates.plan import CorpusPlan, CorpusPlanRequest, plan
 from cloze.pipeline.runners.shuffle import ShuffleJob
 from tests.pipeline.corpus.duplicates.references import MINHASH, References
@@ -69,21 +68,18 @@ def by_lists(
         return found
 
     def exchanged(
-        build: BuildContext, step: str, work: ShuffleJob, asking: int, settling: int | None = None
+        build: BuildContext, step: str, work: ShuffleJob, blocks: int
     ) -> list[dict[str, Any]]:
-        buckets = sent(message for block in range(asking) for message in work.map_block(block))
-        blocks = sent(
+        buckets = sent(message for block in range(blocks) for message in work.map_block(block))
+        replies = sent(
             message
             for bucket, inbox in buckets.items()
             for message in work.reduce_bucket(bucket, inbox)
         )
-        return [
-            work.apply_replies(block, blocks.get(block, []))
-            for block in range(asking if settling is None else settling)
-        ]
+        return [work.apply_replies(block, replies.get(block, [])) for block in range(blocks)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_by_shuffles, "run_shuffle", exchanged)
+        patch.setattr(distributed, "run_shuffle", exchanged)
         return by_engine(place, references, held, **search)
 
 
@@ -103,5 +99,5 @@ def by_engine(
     )
     with begun.cleanup:
         asked = wanted(place / "engine", references, **search)
-        found = shuffled_plan(begun, references.paths, references.documents, asked, held)
+        found = plan_by_shuffle(begun, references.paths, references.documents, asked, held)
     return found, _files(place / "engine")

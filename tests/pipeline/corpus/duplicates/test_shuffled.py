@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cloze.core.arrow import read_arrow
 from cloze.core.config import parse_config
+from cloze.core.errors import UsageError
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.duplicates.distributed import blocks
-from cloze.pipeline.corpus.duplicates.distributed.blocks import Sizes, cut_blocks, write_blocks
-from cloze.pipeline.corpus.duplicates.distributed.search import (
-    FOUND,
+from cloze.pipeline.corpus.duplicates import distributed, plan
+from cloze.pipeline.corpus.duplicates.distributed import (
+    CANDIDATES,
     FindCandidates,
-    lookup_columns,
+    Sizes,
+    shared_columns,
+    write_blocks,
 )
 from tests.pipeline.corpus.duplicates.plans import by_engine, by_lists, by_one
 from tests.pipeline.corpus.duplicates.references import MINHASH, invented
@@ -77,11 +77,11 @@ def test_candidates_are_the_documents_that_share_a_value(tmp_path: Path) -> None
     by_lists(tmp_path, references)
     documents = pa.concat_tables([read_arrow(path) for path in references.paths])
     shared = np.zeros(documents.num_rows, dtype=bool)
-    for name in lookup_columns(MINHASH, exact=True):
+    for name in shared_columns(MINHASH, exact=True):
         values = documents[name].to_numpy()
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         shared |= counts[inverse] > 1
-    files = sorted((tmp_path / "out" / "_scratch" / "dedup" / FOUND).iterdir())
+    files = sorted((tmp_path / "out" / "_scratch" / "dedup" / CANDIDATES).iterdir())
     candidates = pa.concat_tables([read_arrow(str(path)) for path in files])
     assert candidates["key"].to_pylist() == documents["key"].filter(pa.array(shared)).to_pylist()
     assert 0 < candidates.num_rows < documents.num_rows
@@ -113,8 +113,7 @@ def test_the_same_bytes_of_any_corpus_by_an_engine(more: dict[str, Any], tmp_pat
 
 def test_a_block_sends_a_value_that_all_its_documents_share_once(tmp_path: Path) -> None:
     references = invented(tmp_path, 400, seed=3, hot=400, parts=1)
-    blocks = cut_blocks(references.paths, references.documents, 1000)
-    write_blocks(str(tmp_path / "blocks"), blocks)
+    assert write_blocks(str(tmp_path), references.paths, references.documents, 1000) == 1
     screen = FindCandidates(directory=str(tmp_path), columns=("band_01",), slices=1)
     ((bucket, message),) = screen.map_block(0)
     values = np.frombuffer(message[4:], "<u8")
@@ -122,13 +121,21 @@ def test_a_block_sends_a_value_that_all_its_documents_share_once(tmp_path: Path)
     assert len(set(values.tolist())) == values.size < 400
 
 
-@given(st.integers(0, blocks.MOST_PARTS - 1), st.integers(0, blocks.MOST_BATCHES - 1))
-def test_wheres_keep_their_order_and_come_apart(part: int, batch: int) -> None:
-    where = blocks.where_of(part, batch, 3)
-    assert [column.tolist() for column in blocks.places_of(where)] == [
-        [part] * 3,
-        [batch] * 3,
-        [0, 1, 2],
-    ]
-    if part:
-        assert blocks.where_of(part - 1, blocks.MOST_BATCHES - 1, 1)[0] < where[0]
+def test_shards_sorted_a_few_at_a_time_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    references = invented(tmp_path, 300, seed=4)
+    found = by_one(tmp_path, references)
+    assert found[0].shards > 3
+    monkeypatch.setattr(plan, "_SORTED", 40)
+    monkeypatch.setattr(plan, "_BLOCK", 70)
+    assert by_one(tmp_path, references) == found
+
+
+@pytest.mark.parametrize("name", ["MOST_CANDIDATES", "memory_limit"])
+def test_too_many_candidates_end_in_one_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, name, 100 if name == "MOST_CANDIDATES" else lambda: 100)
+    with pytest.raises(UsageError, match="documents share a value .* host with more memory"):
+        by_lists(tmp_path, invented(tmp_path, 300, seed=3))

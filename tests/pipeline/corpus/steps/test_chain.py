@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.steps.base import CleaningResult, RemovedText
 from cloze.pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
-from cloze.pipeline.corpus.steps.repair import repair_text
+from cloze.pipeline.corpus.steps.clean import repair_text
 
 EVERYTHING = TextConfig(preset="web", language="auto", mask_personal_data=("email", "phone", "ip"))
 TEXT = (

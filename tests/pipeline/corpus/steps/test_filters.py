@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cloze.core.words import count_words, is_mark, split_words
 from cloze.pipeline.corpus.document import A_HOLE, Document
 from cloze.pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
-from cloze.pipeline.corpus.steps.filters.letter_ratio import (
+from cloze.pipeline.corpus.steps.filters.documents import (
     _BLANK,
     _LETTER,
     _OTHER,

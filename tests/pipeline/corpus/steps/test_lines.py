@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.steps.boilerplate import REASONS, boilerplate_reason, remove_boilerplate
-from cloze.pipeline.corpus.steps.filters.repeated_lines import remove_repeated
+from cloze.pipeline.corpus.steps.filters.lines import (
+    REASONS,
+    boilerplate_reason,
+    remove_boilerplate,
+    remove_repeated,
+)
 
 
 def page(*lines: str) -> Document:

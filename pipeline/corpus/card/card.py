@@ -1,12 +1,17 @@
-"""Content of the data card: one JSON object, the same bytes for the same corpus."""
+"""The data card: `card.json`, and `card.html`, a page without scripts or network access.
+
+The same corpus gives the same bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloze.core.humanize import format_bytes, format_count, templates_in
 from cloze.pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
 from cloze.pipeline.corpus.document import join_sentences as text_of
 from cloze.pipeline.corpus.duplicates.signatures import jaccard
@@ -25,10 +30,10 @@ EXCERPT = 400  # characters
 
 def collect(
     config: CorpusConfig,
-    bundles: Sequence[SliceGroup],
+    groups: Sequence[SliceGroup],
     results: Sequence[Mapping[str, Any]],
-    placed: CorpusPlan,
-    written: Sequence[Mapping[str, Any]],
+    plan: CorpusPlan,
+    shards: Sequence[Mapping[str, Any]],
     counters: Mapping[str, int],
     parts: tuple[str, ...],
 ) -> dict[str, Any]:
@@ -36,15 +41,15 @@ def collect(
 
     Args:
         config: config of the stage.
-        bundles: groups of slices that were read.
+        groups: groups of slices that were read.
         results: results of `ReadSliceGroup`, one per group.
-        placed: the plan.
-        written: statistics of each shard, from `WriteShards`.
+        plan: the plan.
+        shards: statistics of each shard, from `WriteShards`.
         counters: counters of the stage.
         parts: paths of the intermediate files without endings.
     """
-    kept = add_up(written)
-    sources = _sources(bundles, results, placed, kept["sources"])
+    kept = add_up(shards)
+    sources = _sources(groups, results, plan, kept["sources"])
     totals = {
         name: sum(source[name] for source in sources)
         for name in ("documents", "sentences", "words", "characters", "bytes")
@@ -56,11 +61,11 @@ def collect(
             **totals,
             "read_documents": counters.get("read/documents", 0),
             "read_bytes": counters.get("read/bytes", 0),
-            "heldout_documents": placed.heldout,
-            "heldout_share": round(placed.heldout / max(1, totals["documents"]), 6),
-            "shards": placed.shards,
+            "heldout_documents": plan.heldout,
+            "heldout_share": round(plan.heldout / max(1, totals["documents"]), 6),
+            "shards": plan.shards,
         },
-        "sources": _shares(sources, config, placed),
+        "sources": _shares(sources, config, plan),
         "origins": _origins(kept["origins"], results),
         "licences": [
             {
@@ -72,7 +77,7 @@ def collect(
                 key=lambda one: (-one[1]["words"], one[0]),
             )
         ],
-        "mixture": placed.mixed,
+        "mixture": plan.mixed,
         "histograms": {
             "document_words": {"limits": list(DOCUMENT_BINS), "counts": kept["documents"]},
             "sentence_words": {"limits": list(SENTENCE_BINS), "counts": kept["sentences"]},
@@ -82,7 +87,7 @@ def collect(
         "dropped_files": _most_first(counters, "dropped_files/"),
         "quarantined": _most_first(counters, "quarantined/"),
         "examples": _examples(results),
-        "duplicates": _duplicates(config, placed, parts),
+        "duplicates": _duplicates(config, plan, parts),
         "decontamination": _decontamination(config, results, counters),
         "personal_data": {
             "kinds": list(config.mask_personal_data),
@@ -109,24 +114,24 @@ def collect(
 
 
 def _most_first(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
-    found = [
+    counts = [
         (name.removeprefix(prefix), count)
         for name, count in counters.items()
         if name.startswith(prefix) and count
     ]
-    return dict(sorted(found, key=lambda pair: (-pair[1], pair[0])))
+    return dict(sorted(counts, key=lambda pair: (-pair[1], pair[0])))
 
 
 def _sources(
-    bundles: Sequence[SliceGroup],
+    groups: Sequence[SliceGroup],
     results: Sequence[Mapping[str, Any]],
-    placed: CorpusPlan,
+    plan: CorpusPlan,
     kept: Mapping[str, Mapping[str, int]],
 ) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     files: dict[str, set[str]] = {}
-    for one, result in zip(bundles, results, strict=True):
-        kind = one.kind
+    for group, result in zip(groups, results, strict=True):
+        kind = group.kind
         row = rows.setdefault(
             kind,
             {
@@ -138,13 +143,13 @@ def _sources(
                 "duplicates": 0,
             },
         )
-        files.setdefault(kind, set()).update(single.slice.name for single in one.slices)
+        files.setdefault(kind, set()).update(single.slice.name for single in group.slices)
         row["read_documents"] += result["counters"].get("read/documents", 0)
         row["read_bytes"] += result["counters"].get("read/bytes", 0)
         row["dropped_reading"] += sum(
             count for name, count in result["counters"].items() if name.startswith("dropped/")
         )
-    for (kind, _, _), count in placed.pairs.items():
+    for (kind, _, _), count in plan.pairs.items():
         rows[kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
     return [
@@ -176,21 +181,21 @@ def _origins(
 
 
 def _shares(
-    sources: list[dict[str, Any]], config: CorpusConfig, placed: CorpusPlan
+    sources: list[dict[str, Any]], config: CorpusConfig, plan: CorpusPlan
 ) -> list[dict[str, Any]]:
     """Add to each source its share of the words and how often it was repeated."""
     words = max(1, sum(source["words"] for source in sources))
-    taken = (
-        {one["name"]: one["epochs"] for one in placed.mixed}
+    epochs = (
+        {group["name"]: group["epochs"] for group in plan.mixed}
         if config.mixture_by == "source"
         else {}
     )
-    whole = None if placed.mixed and not taken else 1.0
+    default = None if plan.mixed and not epochs else 1.0
     return [
         {
             **source,
             "share": round(source["words"] / words, 6),
-            "epochs": taken.get(source["kind"], whole),
+            "epochs": epochs.get(source["kind"], default),
         }
         for source in sources
     ]
@@ -198,21 +203,21 @@ def _shares(
 
 def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Return the first examples of each reason by hash, over all results."""
-    found: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
+    by_reason: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
     for result in results:
         for scope, reason, rank, title, text in result["examples"]:
-            found.setdefault((scope, reason), []).append((rank, title, text))
+            by_reason.setdefault((scope, reason), []).append((rank, title, text))
     return [
         {"scope": scope, "reason": reason, "title": title, "text": text}
-        for (scope, reason), examples in sorted(found.items())
+        for (scope, reason), examples in sorted(by_reason.items())
         for _, title, text in sorted(examples)[:EXAMPLES]
     ]
 
 
-def _duplicates(config: CorpusConfig, placed: CorpusPlan, parts: tuple[str, ...]) -> dict[str, Any]:
+def _duplicates(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> dict[str, Any]:
     minhash = config.minhash()
     between: dict[tuple[str, str], int] = {}
-    for (kind, of, _), count in placed.pairs.items():
+    for (kind, of, _), count in plan.pairs.items():
         between[kind, of] = between.get((kind, of), 0) + count
     return {
         "method": config.dedup,
@@ -221,25 +226,23 @@ def _duplicates(config: CorpusConfig, placed: CorpusPlan, parts: tuple[str, ...]
         "ngram": config.dedup_ngram,
         "similarity": config.dedup_similarity,
         "half_found_at": round(minhash.threshold, 3) if minhash else None,
-        "exact": placed.dropped.get("exact_duplicate", 0),
-        "near": placed.dropped.get("near_duplicate", 0),
-        "same_id": placed.dropped.get("duplicate_id", 0),
-        "groups": placed.groups,
-        "largest": placed.largest,
+        "exact": plan.dropped.get("exact_duplicate", 0),
+        "near": plan.dropped.get("near_duplicate", 0),
+        "same_id": plan.dropped.get("duplicate_id", 0),
+        "groups": plan.groups,
+        "largest": plan.largest,
         "between": [
             {"duplicate": kind, "of": of, "documents": count}
             for (kind, of), count in sorted(between.items())
         ],
-        "pairs": _pairs(config, placed, parts),
+        "pairs": _pairs(config, plan, parts),
     }
 
 
-def _pairs(
-    config: CorpusConfig, placed: CorpusPlan, parts: tuple[str, ...]
-) -> list[dict[str, Any]]:
+def _pairs(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return example pairs of duplicate and kept document, with their exact similarity."""
     pairs = []
-    for reason, duplicate, of in placed.chosen:
+    for reason, duplicate, of in plan.chosen:
         places = [np.array(values, dtype=np.int32) for values in zip(duplicate, of, strict=True)]
         texts = []
         shown = []
@@ -279,3 +282,96 @@ def _decontamination(
             for name, count in sorted(tasks.items(), key=lambda pair: (-pair[1], pair[0]))
         ],
     }
+
+
+# The page.
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+# Explanations of reasons whose names are not self-explanatory.
+MEANINGS = {
+    "too_short": "fewer characters or words than the limit",
+    "too_long": "more characters than the limit",
+    "not_prose": "too few letters",
+    "duplicate_id": "an id that another document has",
+    "exact_duplicate": "the same words as another document",
+    "near_duplicate": "nearly the same words as another document",
+    "over_budget": "beyond max_words or the mixture",
+    "not_in_mixture": "in a language without a weight in the mixture",
+    "other_licence": "under a licence that is not in the list",
+    "personal_data": "more personal data than allowed",
+    "blocked_words": "more blocked words than allowed",
+    "contaminated": "contains text of a task",
+    "redirect": "a page that redirects to another",
+    "namespace": "a page outside the article namespace",
+    "disambiguation": "a list of the meanings of a title",
+}
+
+
+def render(card: Mapping[str, Any]) -> str:
+    """Return the HTML page of a card.
+
+    Args:
+        card: content of `card.json`.
+    """
+    environment = templates_in(TEMPLATES)
+    environment.filters |= {
+        "short": format_count,
+        "bytes": format_bytes,
+        "thousands": "{:,}".format,
+        "percent": "{:.1%}".format,
+        "largest": largest,
+        "bins": bins,
+        "pairs": lambda rows, name, value: {row[name]: row[value] for row in rows},
+    }
+    duplicates = sum(card["duplicates"][name] for name in ("exact", "near", "same_id"))
+    totals = card["totals"]
+    flow = {
+        "kept for training": totals["documents"] - totals["heldout_documents"],
+        "held out": totals["heldout_documents"],
+        "duplicates of others": duplicates,
+        "dropped on reading": sum(card["dropped"].values()) - duplicates,
+    }
+    return environment.get_template("card.html").render(
+        card=card,
+        totals=totals,
+        duplicates=duplicates,
+        meanings=MEANINGS,
+        examples=_by_reason(card),
+        flow=[(name, count) for name, count in flow.items() if count],
+    )
+
+
+def largest(values: Mapping[str, float], most: int) -> list[tuple[str, float]]:
+    """Return the positive values, largest first; those beyond `most` are added up."""
+    entries = sorted(
+        ((name, value) for name, value in values.items() if value > 0),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
+    rest = entries[most - 1 :] if len(entries) > most else []
+    others = [(f"{len(rest)} others", sum(value for _, value in rest))] if rest else []
+    return [*entries[: len(entries) - len(rest)], *others]
+
+
+def bins(histogram: Mapping[str, list[int]]) -> list[tuple[str, str, int]]:
+    """Return (label, range, count) of the bins; the last one is open."""
+    limits, counts = histogram["limits"], histogram["counts"]
+    closed = [
+        (f"≤{format_count(limit)}", f"{below + 1:,} to {limit:,}", count)
+        for below, limit, count in zip([0, *limits], limits, counts, strict=False)
+    ]
+    last = f">{format_count(limits[-1])}", f"more than {limits[-1]:,}", counts[-1]
+    return [*closed, last]
+
+
+def _by_reason(card: Mapping[str, Any]) -> list[tuple[str, str, int, list[dict[str, str]]]]:
+    """Return (scope, reason, count, examples): documents before lines, most frequent first."""
+    by_reason: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for example in card["examples"]:
+        by_reason.setdefault((example["scope"], example["reason"]), []).append(example)
+    counts = {"document": card["dropped"], "line": card["dropped_lines"]}
+    rows = [
+        (scope, reason, counts[scope].get(reason, 0), examples)
+        for (scope, reason), examples in by_reason.items()
+    ]
+    return sorted(rows, key=lambda row: (row[0], -row[2], row[1]))

@@ -1,24 +1,30 @@
-"""Boilerplate removal: cookie notices, menus, share buttons, licences.
+"""Removal of lines: boilerplate, and repetitions inside a document.
 
-Each line is judged alone and must be short. Most rules match whole lines only, so that a sentence
-about cookies or a privacy policy is kept. English is covered best; cookie notices are known in six
-languages.
+Boilerplate is cookie notices, menus, share buttons and licences. Each line is judged alone and must
+be short. Most rules match whole lines only, so that a sentence about cookies or a privacy policy is
+kept. English is covered best; cookie notices are known in six languages.
+
+Of repetitions the first one is kept. Lines are equal if they differ only in case, digits and
+punctuation (`Page 1 of 9`, `Page 2 of 9`). Paragraphs of running text must be identical, since a
+number may be what they are about. Lines shared by many documents would need counts over the whole
+corpus; the rules on boilerplate and C4's cover such menus and notices.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
-from cloze.pipeline.corpus.document import Document
+from cloze.core.words import count_words, letters_pattern
+from cloze.pipeline.corpus.document import ELLIPSIS, LATIN, OTHER_SCRIPTS, Document, is_unmarked
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
     CleaningStep,
-    RemovedText,
     StepFunction,
+    remove_paragraphs,
     restrict_to_sources,
 )
 
@@ -120,7 +126,7 @@ _INSIDE = {
     ),
 }
 
-# Patterns that must match the whole lower-case line without _ENDS.
+# Patterns that must match the whole lower-case line without _BARE_ENDS.
 _WHOLE = {
     "boilerplate_share": (
         rf"(?:please )?(?:share|tweet|like|pin|email|follow)(?: {_SHARED}){{0,8}}",
@@ -167,7 +173,7 @@ _SIGNS = re.compile(
     r"creative commons|further|see also|"
     r"for more|coordinates|isbn|edit"
 )
-_ENDS = " \t.:;,!|»›>«<-–—•·*…→←↑#()[]"
+_BARE_ENDS = " \t.:;,!|»›>«<-–—•·*…→←↑#()[]"
 
 
 def boilerplate_reason(line: str) -> str | None:
@@ -180,7 +186,7 @@ def boilerplate_reason(line: str) -> str | None:
             if pattern.search(lower):
                 return reason
     if len(lower) <= _LONGEST_WHOLE:
-        bare = lower.strip(_ENDS)
+        bare = lower.strip(_BARE_ENDS)
         for reason, pattern in _WHOLE_RULES:
             if pattern.fullmatch(bare):
                 return reason
@@ -189,20 +195,10 @@ def boilerplate_reason(line: str) -> str | None:
 
 def remove_boilerplate(document: Document) -> CleaningResult:
     """Remove boilerplate lines; their reasons are REASONS."""
-    kept: list[str] = []
-    removed: list[RemovedText] = []
-    for line in document.paragraphs:
-        reason = boilerplate_reason(line)
-        if reason is None:
-            kept.append(line)
-        else:
-            removed.append(RemovedText(reason, line))
-    return CleaningResult(
-        replace(document, paragraphs=tuple(kept)) if removed else document, None, tuple(removed)
-    )
+    return remove_paragraphs(document, boilerplate_reason)
 
 
-def _build(options: BoilerplateOptions) -> StepFunction | None:
+def _build_boilerplate(options: BoilerplateOptions) -> StepFunction | None:
     return (
         restrict_to_sources(options.web_sources, remove_boilerplate)
         if options.boilerplate
@@ -210,4 +206,65 @@ def _build(options: BoilerplateOptions) -> StepFunction | None:
     )
 
 
-STEP = CleaningStep(options=BoilerplateOptions, build=_build)
+BOILERPLATE = CleaningStep(options=BoilerplateOptions, build=_build_boilerplate)
+
+
+MINIMUM_WORDS = 6  # of a paragraph
+_CLOSED = ('."', '!"', '?"', ".”", "!”", "?”", ".)", ".'", ".’", "」", "»")
+_ENDS = (*LATIN, ELLIPSIS, *OTHER_SCRIPTS, *_CLOSED)
+
+
+class RepeatedLinesOptions(CorpusOptions):
+    """Options of the removal of repeated lines and paragraphs."""
+
+    web: ClassVar[Mapping[str, Any]] = {
+        "drop_repeated_lines": True,
+        "drop_repeated_paragraphs": True,
+    }
+
+    drop_repeated_lines: bool = False
+    """Remove lines that occurred earlier in the same document; on with --preset web."""
+
+    drop_repeated_paragraphs: bool = False
+    """Remove paragraphs that occurred earlier in the same document; on with --preset web."""
+
+
+def is_paragraph(text: str) -> bool:
+    """Return True for running text: at least six words and the end of a sentence.
+
+    Other texts are lines: headings, items, verse.
+    """
+    return (text.endswith(_ENDS) or is_unmarked(text)) and count_words(text) >= MINIMUM_WORDS
+
+
+def remove_repeated(
+    document: Document, *, lines: bool = True, paragraphs: bool = True
+) -> CleaningResult:
+    """Remove repeated lines (`duplicate_line`) and paragraphs (`duplicate_paragraph`)."""
+    if len(document.paragraphs) < 2:
+        return CleaningResult(document)
+    seen: set[str] = set()
+
+    def reason_of(text: str) -> str | None:
+        running = is_paragraph(text)
+        key = text if running else " ".join(letters_pattern().findall(text.lower()))
+        if key and key in seen and (paragraphs if running else lines):
+            return "duplicate_paragraph" if running else "duplicate_line"
+        seen.add(key)
+        return None
+
+    return remove_paragraphs(document, reason_of)
+
+
+def _build_repeated(options: RepeatedLinesOptions) -> StepFunction | None:
+    if not (options.drop_repeated_lines or options.drop_repeated_paragraphs):
+        return None
+    repeated = partial(
+        remove_repeated,
+        lines=options.drop_repeated_lines,
+        paragraphs=options.drop_repeated_paragraphs,
+    )
+    return restrict_to_sources(options.web_sources, repeated)
+
+
+REPEATED = CleaningStep(options=RepeatedLinesOptions, build=_build_repeated)
