@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cloze.model.data.batch import LAYOUT, Batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.sampler import shard_range
+from cloze.model.families.pretraining import encode
+from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.heads import mean_state
 from cloze.model.tasks.encode import TextSamples
 from cloze.model.tasks.task import Ints
@@ -63,9 +64,7 @@ class BiEncoder(nn.Module):
 
     def embed(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the vectors of all rows, fp32 [B, D], for a batch of `TextSamples`."""
-        hidden = self.encoder(
-            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT)
-        )
+        hidden = encode(self.encoder, batch["input_ids"], batch)
         vectors = pooled(hidden, batch["attention_mask"], self._pooling, self.pooler)
         return nn.functional.normalize(vectors, dim=-1) if self._normalize else vectors
 
@@ -153,7 +152,7 @@ class PairSamples:
             np.fill_diagonal(backward, True)
             arrays["backward"] = backward
         texts = self.texts.batch(np.concatenate([query_numbers, self.queries + passages]), layout)
-        return {**texts, **{name: torch.from_numpy(array) for name, array in arrays.items()}}
+        return extend(texts, {name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 def contrastive_loss(

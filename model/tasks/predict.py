@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, distributed
 
 from cloze.core import storage
-from cloze.model.data.batch import Batch, move, prefetch_batches
+from cloze.model.data.batch import move, prefetch_batches
+from cloze.model.layers.batch import Batch
 from cloze.model.tasks.encode import CPU_POSITIONS, GPU_POSITIONS, evaluation_batches, groups_of
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.task import Figures, Ints, Samples, Split

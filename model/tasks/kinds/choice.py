@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.ragged import offsets_of, ranges
-from cloze.model.data.batch import Batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
+from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks import metrics
 from cloze.model.tasks.encode import TextSamples, framed
 from cloze.model.tasks.formats.choices import Choices, read_choices
@@ -80,10 +80,8 @@ class ChoiceSamples:
         arrays = {PLACES: logit_indices} | {
             name: target[numbers] for name, target in self.targets.items()
         }
-        return {
-            **self.sequences.batch(sequence_numbers, layout),
-            **{name: torch.from_numpy(array) for name, array in arrays.items()},
-        }
+        fields = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return extend(self.sequences.batch(sequence_numbers, layout), fields)
 
 
 class Choice(Task[Choices, Probabilities]):
